@@ -1,0 +1,1 @@
+"""Emulate: scenarios, topologies, workloads and the report."""

@@ -1,0 +1,1 @@
+"""The switch and its protocol."""

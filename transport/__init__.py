@@ -1,0 +1,1 @@
+"""How gradients reach the switch, or each other."""
