@@ -1,0 +1,55 @@
+"""The exceptions a user of switchagg can meet; each says who is at fault.
+
+`DecodeError` the network (count it, drop the packet, go on), `JobError` the control plane or the set-up (tell the
+user), `AggregationFailed` giving up on a call (the caller may fall back). Programmer mistakes are assertions.
+"""
+
+
+class SwitchaggError(Exception):
+    """Any error switchagg raises on purpose."""
+
+
+class DecodeError(SwitchaggError):
+    """Bytes that are no packet of ours. `reason` is one of `wire.REASONS` and names the counter (rule P6)."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+class JobError(SwitchaggError):
+    """The control plane refused a job, or a job can't be set up as asked."""
+
+
+class AggregationFailed(SwitchaggError):
+    """A call was given up; what is known of the place and of the ranks that are missing (rule W9).
+
+    `job` is the name (or id) of the job; `stream`, `slot` and `chunk` are None when the failure isn't one chunk's;
+    `missing` holds the ranks whose contribution the switch has not seen, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        job: str | int,
+        generation: int | None = None,
+        stream: int | None = None,
+        slot: int | None = None,
+        chunk: int | None = None,
+        missing: tuple[int, ...] = (),
+    ) -> None:
+        self.detail = detail
+        self.job = job
+        self.generation = generation
+        self.stream = stream
+        self.slot = slot
+        self.chunk = chunk
+        self.missing = missing
+        place = ", ".join(
+            f"{name} {value}"
+            for name, value in (("generation", generation), ("stream", stream), ("slot", slot), ("chunk", chunk))
+            if value is not None
+        )
+        ranks = f"; missing ranks: {', '.join(map(str, missing))}" if missing else ""
+        super().__init__(f"job {job}{f' ({place})' if place else ''}: {detail}{ranks}")

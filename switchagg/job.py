@@ -1,0 +1,94 @@
+"""What all parties of a job agree on: frozen, validated once, handed out by the control plane."""
+
+from dataclasses import dataclass
+
+MAX_WORKERS = 64
+"""Most workers in a job: ranks are bits of a 64-bit word, and sums of 64 quantised values fit int32 (rule F3)."""
+
+MAX_ELEMENTS = 16_000
+"""Largest E: 64,020 bytes in one UDP datagram (at most 65,507)."""
+
+ELEMENTS_MTU_1500 = 360
+"""E that fills an Ethernet frame of MTU 1500: 28 B IP and UDP + 20 B header + 1440 B of elements = 1488 B."""
+
+MAX_SLOTS = 1 << 16
+MODULUS = 1 << 32
+"""Chunk numbers and sums live modulo this."""
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """A stream's slot range and its priority.
+
+    first_slot: index of its first slot in the switch. window_slots: how many slots, which is also how many chunks may
+    be in flight; 256 slots of 1460 B cover 15 ms at 200 Mb/s. priority: lower is more urgent; orders streams on
+    the wire and never chooses slots.
+    """
+
+    first_slot: int
+    window_slots: int
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window_slots <= MAX_SLOTS:
+            raise ValueError(f"window_slots {self.window_slots}: 1 to {MAX_SLOTS}")
+        if not 0 <= self.first_slot <= MAX_SLOTS - self.window_slots:
+            raise ValueError(f"first_slot {self.first_slot}: 0 to {MAX_SLOTS - self.window_slots}")
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """A job's share of the switch, the same on every worker and in the switch.
+
+    job_id: 0 to 65535. generation: 0 to 2**32 - 1, raised at every (re)start. workers: 1 to 64. elements: int32 values
+    per packet (E). streams: up to 256, their slot ranges disjoint. The RTO fields are in nanoseconds (rule W7): the
+    initial value covers a cold start, the floor lies above the scheduler tick (4 ms at HZ=250) of a busy machine, the
+    ceiling keeps a job that waits for a slow rank from noticing its arrival late. retry_limit: timeouts in a row
+    without any result before a stream gives up (rule W9).
+    """
+
+    job_id: int
+    generation: int
+    workers: int
+    elements: int
+    streams: tuple[StreamConfig, ...]
+    rto_initial_ns: int = 200_000_000
+    rto_min_ns: int = 20_000_000
+    rto_max_ns: int = 1_000_000_000
+    retry_limit: int = 30
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("job_id", self.job_id, 0, (1 << 16) - 1),
+            ("generation", self.generation, 0, MODULUS - 1),
+            ("workers", self.workers, 1, MAX_WORKERS),
+            ("elements", self.elements, 1, MAX_ELEMENTS),
+            ("number of streams", len(self.streams), 1, 256),
+            ("rto_min_ns", self.rto_min_ns, 1, self.rto_max_ns),
+            ("rto_initial_ns", self.rto_initial_ns, self.rto_min_ns, self.rto_max_ns),
+            ("retry_limit", self.retry_limit, 1, 1 << 31),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name} {value}: {low} to {high}")
+        end = -1
+        for first, window in sorted((s.first_slot, s.window_slots) for s in self.streams):
+            if first <= end:
+                raise ValueError(f"slot {first} belongs to two streams")
+            end = first + window - 1
+
+    def place(self, stream: int, chunk: int) -> tuple[int, int]:
+        """(slot, version) of a chunk: it follows from what all workers share, never from priority (rule W2).
+
+        chunk counts from 0 without wrapping; only the wire shortens it to 32 bits.
+        """
+        config = self.streams[stream]
+        turn, offset = divmod(chunk, config.window_slots)
+        return config.first_slot + offset, turn & 1
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """(first, end) of the slots the job owns, end excluded; streams may leave gaps inside."""
+        return (
+            min(s.first_slot for s in self.streams),
+            max(s.first_slot + s.window_slots for s in self.streams),
+        )

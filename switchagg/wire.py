@@ -1,0 +1,172 @@
+"""Packet <-> bytes: the layout of PROTOCOL.md, rules P1 to P6.
+
+`Packet` is what the reference works on, one at a time; `encode` and `decode` are total. Bundles are what fast paths
+work on: uint8 arrays (m, size), m datagrams of equal size, whose header columns and values are NumPy views.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.errors import DecodeError
+from switchagg.job import MAX_ELEMENTS
+
+MAGIC = 0x5341  # "SA"
+WIRE_VERSION = 1
+HEADER_BYTES = 20
+
+FLAG_RESULT = 1
+FLAG_VERSION = 2
+FLAG_RETRANSMISSION = 4
+FLAGS_ALL = FLAG_RESULT | FLAG_VERSION | FLAG_RETRANSMISSION
+
+REASONS = ("short", "magic", "wire_version", "op", "flags", "length")
+"""Why bytes are no packet, in the order the checks are made (rule P6)."""
+
+Bundle = NDArray[np.uint8]
+"""(m, size) uint8, C-contiguous: m datagrams of equal size."""
+
+Values = NDArray[np.int32]
+"""(E,) or (m, E) int32 in native byte order."""
+
+
+class Op(IntEnum):
+    """How the switch combines the values of a chunk."""
+
+    SUM = 0
+    """Add modulo 2**32."""
+    MAX = 1
+    """Signed maximum."""
+
+
+_STRUCT = struct.Struct(">HBBHHIBBHI")
+assert _STRUCT.size == HEADER_BYTES
+
+HEADER = np.dtype(
+    [
+        ("magic", ">u2"),
+        ("format", "u1"),
+        ("flags", "u1"),
+        ("job", ">u2"),
+        ("slot", ">u2"),
+        ("generation", ">u4"),
+        ("stream", "u1"),
+        ("rank", "u1"),
+        ("elements", ">u2"),
+        ("chunk", ">u4"),
+    ]
+)
+assert HEADER.itemsize == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packet:
+    """One packet in meaning. slot, version, chunk: see `JobConfig.place`; chunk is modulo 2**32; values (E,) int32."""
+
+    job: int
+    generation: int
+    stream: int
+    rank: int
+    op: Op
+    slot: int
+    version: int
+    chunk: int
+    values: Values
+    result: bool = False
+    retransmission: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Packet) and encode(self) == encode(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def frame_bytes(elements: int) -> int:
+    """Size in bytes of a packet with that many elements, from the first header byte to the last value."""
+    return HEADER_BYTES + 4 * elements
+
+
+def encode(packet: Packet) -> bytes:
+    """The packet's bytes (P1 to P5). Out-of-range fields are a programmer's mistake: struct.error."""
+    flags = (
+        (FLAG_RESULT if packet.result else 0)
+        | (FLAG_VERSION if packet.version else 0)
+        | (FLAG_RETRANSMISSION if packet.retransmission else 0)
+    )
+    header = _STRUCT.pack(
+        MAGIC,
+        WIRE_VERSION << 4 | packet.op,
+        flags,
+        packet.job,
+        packet.slot,
+        packet.generation,
+        packet.stream,
+        packet.rank,
+        len(packet.values),
+        packet.chunk,
+    )
+    return header + packet.values.astype(">i4", copy=False).tobytes()
+
+
+def decode(data: bytes | bytearray | memoryview) -> Packet:
+    """The packet in these bytes.
+
+    Raises DecodeError, with a reason of `REASONS`, for anything else: every byte string does one or the other (P6).
+    """
+    if len(data) < HEADER_BYTES:
+        raise DecodeError("short", f"{len(data)} bytes")
+    magic, version_op, flags, job, slot, generation, stream, rank, elements, chunk = _STRUCT.unpack_from(data)
+    reason = fault(magic, version_op, flags, elements, len(data))
+    if reason:
+        raise DecodeError(reason)
+    values = np.frombuffer(data, dtype=">i4", offset=HEADER_BYTES).astype(np.int32)
+    return Packet(
+        job=job,
+        generation=generation,
+        stream=stream,
+        rank=rank,
+        op=Op(version_op & 15),
+        slot=slot,
+        version=1 if flags & FLAG_VERSION else 0,
+        chunk=chunk,
+        values=values,
+        result=bool(flags & FLAG_RESULT),
+        retransmission=bool(flags & FLAG_RETRANSMISSION),
+    )
+
+
+def fault(magic: int, version_op: int, flags: int, elements: int, size: int) -> str:
+    """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6)."""
+    if magic != MAGIC:
+        return "magic"
+    if version_op >> 4 != WIRE_VERSION:
+        return "wire_version"
+    if version_op & 15 > Op.MAX:
+        return "op"
+    if flags & ~FLAGS_ALL:
+        return "flags"
+    if not 1 <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
+        return "length"
+    return ""
+
+
+def new_frames(count: int, elements: int) -> Bundle:
+    """Uninitialised bundle (count, frame_bytes(elements)) with the constant header fields (P1) filled in."""
+    frames = np.empty((count, frame_bytes(elements)), np.uint8)
+    columns = headers(frames)
+    columns["magic"] = MAGIC
+    columns["elements"] = elements
+    return frames
+
+
+def headers(frames: Bundle) -> NDArray[np.void]:
+    """(m,) structured view of the headers of a bundle whose rows are at least HEADER_BYTES long."""
+    return frames[:, :HEADER_BYTES].view(HEADER)[:, 0]
+
+
+def payload(frames: Bundle) -> NDArray[np.int32]:
+    """(m, E) big-endian int32 view of the values of a bundle whose rows are whole packets."""
+    return frames[:, HEADER_BYTES:].view(">i4")
