@@ -1,0 +1,282 @@
+"""A scenario: a frozen, strictly checked description of one experiment, read from TOML.
+
+`load(path)` reads a file, `find(name_or_path)` also knows the shipped ones, `canonical(scenario)` gives the plain dict
+that stands in `results.json`. Everything wrong with a file is a `ScenarioError` of one line that names the file, the
+table, the key and what is allowed. Nothing is guessed and no key is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BACKENDS = ("mininet", "sim")
+METHODS = {"mininet": ("gloo", "switch"), "sim": ("ring", "switch")}
+WORKLOADS = ("digits", "text")
+DATAPLANES = ("batched", "reference")
+SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
+
+_FRAME_HEADER_BYTES = 20  # switchagg frame header; UDP 8 and IPv4 20 are added where the MTU is checked
+_UDP_IP_BYTES = 28
+
+
+class ScenarioError(Exception):
+    """The scenario (or a command line that overrides it) is wrong: one line, for the user; exit code 2."""
+
+
+def _integer(default: int | None, low: int, high: int, unit: str) -> Any:
+    return field(default=default, metadata={"kind": int, "low": low, "high": high, "unit": unit})
+
+
+def _probability() -> Any:
+    return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
+
+
+def _choice(default: str, allowed: tuple[str, ...]) -> Any:
+    return field(default=default, metadata={"kind": str, "allowed": allowed})
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Methods to compare, in order, per backend. The first that is not `switch` is the baseline."""
+
+    mininet: tuple[str, ...] = field(default=("gloo", "switch"), metadata={"kind": tuple, "backend": "mininet"})
+    sim: tuple[str, ...] = field(default=("ring", "switch"), metadata={"kind": tuple, "backend": "sim"})
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A star: every worker has one full-duplex link to the switch."""
+
+    workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
+    rate_bps: int = _integer(200_000_000, 1_000_000, 400_000_000_000, "bits/s")  # per port and direction
+    delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
+    queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
+    mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on every link, per packet and independently. Drawn from the scenario's seed in `sim`."""
+
+    loss: float = _probability()
+    duplicate: float = _probability()
+    reorder: float = _probability()
+    corrupt: float = _probability()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: real models on real data, data parallel, one share per worker."""
+
+    name: str = _choice("digits", WORKLOADS)
+    iterations: int = _integer(150, 2, 1_000_000, "iterations")  # enough for digits to pass 97 %
+    warmup_iterations: int = _integer(
+        5, 1, 1_000, "iterations"
+    )  # not counted: DDP rebuilds its buckets after the first
+    batch_per_worker: int = _integer(32, 1, 65_536, "samples")
+    evaluate_every: int = _integer(25, 1, 1_000_000, "iterations")  # test set on rank 0; its time is not counted
+    bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP bucket cap: its own first-bucket size
+    compute_ns: int | None = _integer(None, 0, 3_600_000_000_000, "ns")  # sim: forward+backward; None: measured once
+
+
+@dataclass(frozen=True)
+class SwitchOptions:
+    """How the switch method sends: packet size, window and streams."""
+
+    elements: int = _integer(360, 32, 16_000, "int32 per packet")  # 360: the most that fits an MTU of 1500
+    window_slots: int = _integer(256, 1, 16_384, "slots")  # per stream; over the bandwidth-delay product of these links
+    streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
+    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # then the call fails, naming who is missing
+    dataplane: str = _choice("batched", DATAPLANES)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One experiment. `file` is where it came from, for messages only; it is not part of the results."""
+
+    name: str
+    title: str
+    seed: int
+    methods: Methods
+    topology: Topology
+    faults: Faults
+    workload: Workload
+    switch: SwitchOptions
+    file: str = "scenario"
+
+    def methods_for(self, backend: str) -> tuple[str, ...]:
+        """Methods to run on `backend` ("mininet" or "sim"), in order."""
+        return self.methods.mininet if backend == "mininet" else self.methods.sim
+
+    def baseline_for(self, backend: str) -> str | None:
+        """The first host method: what the switch is compared with. None if the scenario has only the switch."""
+        return next((method for method in self.methods_for(backend) if method != "switch"), None)
+
+
+_TABLES: dict[str, Any] = {
+    "methods": Methods,
+    "topology": Topology,
+    "faults": Faults,
+    "workload": Workload,
+    "switch": SwitchOptions,
+}
+_TOP_KEYS = ("name", "title", "seed")
+_SEED_HIGH = 2**32 - 1
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    """Scenario in a TOML file. `overrides`: {"seed": 3, "topology.rate_bps": 10**9}, checked like the file's own keys."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ScenarioError(f"{path}: cannot be read: {reason}") from error
+    return parse(text, path.name, overrides)
+
+
+def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    """Scenario in TOML text; `file` is the name used in messages."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{file}: not valid TOML: {error}") from error
+    for key, value in (overrides or {}).items():
+        table, dot, name = key.rpartition(".")
+        where = document if not dot else document.setdefault(table, {})
+        if not isinstance(where, dict):
+            raise ScenarioError(f"{file}: {key}: '{table}' must be a table")
+        where[name] = value
+    return _build(document, file)
+
+
+def find(name_or_path: str) -> Path:
+    """Path of a scenario file, or of a shipped scenario given by its bare name."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    shipped_paths = shipped()
+    if name_or_path.removesuffix(".toml") in shipped_paths:
+        return shipped_paths[name_or_path.removesuffix(".toml")]
+    raise ScenarioError(f"{name_or_path}: no such file; shipped scenarios: {', '.join(shipped_paths)}")
+
+
+def shipped() -> dict[str, Path]:
+    """Shipped scenarios: name -> file, sorted by name."""
+    return {path.stem: path for path in sorted(SHIPPED_FOLDER.glob("*.toml"))}
+
+
+def canonical(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as plain JSON values, every default filled in; without the file's name."""
+    values = dataclasses.asdict(scenario)
+    del values["file"]
+    values["methods"] = {backend: list(names) for backend, names in values["methods"].items()}
+    return values
+
+
+def _build(document: dict[str, Any], file: str) -> Scenario:
+    known = (*_TOP_KEYS, *_TABLES)
+    for key in document:
+        if key not in known:
+            raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
+    name = _text(document, "name", file)
+    title = _text(document, "title", file)
+    seed = document.get("seed", 1)
+    if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
+        raise ScenarioError(f"{file}: seed: {seed!r} is out of range; allowed: integers 0 … {_SEED_HIGH}")
+    tables = {table: _build_table(document.get(table, {}), table, kind, file) for table, kind in _TABLES.items()}
+    scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
+    _check_together(scenario)
+    return scenario
+
+
+def _text(document: dict[str, Any], key: str, file: str) -> str:
+    if key not in document:
+        raise ScenarioError(f"{file}: {key}: missing; every scenario has a name and a title")
+    value = document[key]
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ScenarioError(f"{file}: {key}: {value!r} is not allowed; allowed: one line of text")
+    return value
+
+
+def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
+    if not isinstance(values, dict):
+        raise ScenarioError(f"{file}: '{table}' must be a table: [{table}]")
+    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
+    for key in values:
+        if key not in fields:
+            raise ScenarioError(f"{file}: [{table}] unknown key '{key}'{_suggest(key, fields)}")
+    checked = {key: _check(value, fields[key].metadata, f"{file}: [{table}] {key}") for key, value in values.items()}
+    return kind(**checked)
+
+
+def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
+    if rule["kind"] is tuple:
+        return _check_methods(value, rule["backend"], where)
+    if rule["kind"] is str:
+        if value not in rule["allowed"]:
+            raise ScenarioError(f"{where}: {value!r} is unknown; allowed: {', '.join(rule['allowed'])}")
+        return value
+    number: int | float
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ScenarioError(f"{where}: {value!r} is not a number; allowed: {_range(rule)}")
+    number = value
+    if rule["kind"] is float:
+        number = float(number)
+    elif isinstance(number, float):
+        if not number.is_integer():
+            raise ScenarioError(f"{where}: {value!r} is not a whole number; allowed: {_range(rule)}")
+        number = int(number)
+    if not rule["low"] <= number <= rule["high"]:  # also refuses nan
+        raise ScenarioError(f"{where}: {value!r} is out of range; allowed: {_range(rule)}")
+    return number
+
+
+def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
+    allowed = METHODS[backend]
+    if not isinstance(value, list) or not value:
+        raise ScenarioError(f"{where}: {value!r} is not a list of methods; allowed: {', '.join(allowed)}")
+    for method in value:
+        if method not in allowed:
+            raise ScenarioError(f"{where}: {method!r} is not a method of {backend}; allowed: {', '.join(allowed)}")
+    if len(set(value)) != len(value):
+        raise ScenarioError(f"{where}: {value!r} names a method twice; allowed: each once")
+    return tuple(value)
+
+
+def _check_together(scenario: Scenario) -> None:
+    """Rules over two keys at once."""
+    workload, switch, topology = scenario.workload, scenario.switch, scenario.topology
+    if workload.warmup_iterations >= workload.iterations:
+        raise ScenarioError(
+            f"{scenario.file}: [workload] warmup_iterations: {workload.warmup_iterations} is out of range; "
+            f"allowed: below iterations ({workload.iterations})"
+        )
+    most = (topology.mtu_bytes - _UDP_IP_BYTES - _FRAME_HEADER_BYTES) // 4
+    if switch.elements > most:
+        raise ScenarioError(
+            f"{scenario.file}: [switch] elements: {switch.elements} does not fit [topology] mtu_bytes = "
+            f"{topology.mtu_bytes}; allowed: 32 … {most}"
+        )
+    if switch.streams * switch.window_slots > 65_536:
+        raise ScenarioError(
+            f"{scenario.file}: [switch] window_slots: {switch.window_slots} slots × {switch.streams} streams is out of "
+            "range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
+        )
+
+
+def _range(rule: Mapping[str, Any]) -> str:
+    low, high = rule["low"], rule["high"]
+    return f"{low:g} … {high:g} ({rule['unit']})" if rule["kind"] is float else f"{low} … {high} ({rule['unit']})"
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"{hint}; allowed: {', '.join(names)}" if not close else hint
