@@ -96,9 +96,11 @@ def encode(packet: Packet) -> bytes:
         | (FLAG_VERSION if packet.version else 0)
         | (FLAG_RETRANSMISSION if packet.retransmission else 0)
     )
-    header = _STRUCT.pack(
-        MAGIC,
-        WIRE_VERSION << 4 | packet.op,
+    frame = bytearray(frame_bytes(len(packet.values)))
+    pack_header(
+        frame,
+        0,
+        packet.op,
         flags,
         packet.job,
         packet.slot,
@@ -108,7 +110,8 @@ def encode(packet: Packet) -> bytes:
         len(packet.values),
         packet.chunk,
     )
-    return header + packet.values.astype(">i4", copy=False).tobytes()
+    frame[HEADER_BYTES:] = packet.values.astype(">i4", copy=False).tobytes()
+    return bytes(frame)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Packet:
@@ -153,13 +156,23 @@ def fault(magic: int, version_op: int, flags: int, elements: int, size: int) -> 
     return ""
 
 
-def new_frames(count: int, elements: int) -> Bundle:
-    """Uninitialised bundle (count, frame_bytes(elements)) with the constant header fields (P1) filled in."""
-    frames = np.empty((count, frame_bytes(elements)), np.uint8)
-    columns = headers(frames)
-    columns["magic"] = MAGIC
-    columns["elements"] = elements
-    return frames
+def pack_header(
+    buffer: bytearray | memoryview,
+    offset: int,
+    op: int,
+    flags: int,
+    job: int,
+    slot: int,
+    generation: int,
+    stream: int,
+    rank: int,
+    elements: int,
+    chunk: int,
+) -> None:
+    """Write one header at `offset` of a writable buffer; `flags` and `op` as on the wire (P1 to P4)."""
+    _STRUCT.pack_into(
+        buffer, offset, MAGIC, WIRE_VERSION << 4 | op, flags, job, slot, generation, stream, rank, elements, chunk
+    )
 
 
 def headers(frames: Bundle) -> NDArray[np.void]:

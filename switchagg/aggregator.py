@@ -1,0 +1,169 @@
+"""The reference switch: the rules S1 to S8 of PROTOCOL.md, one packet at a time.
+
+A pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is written in the shape of
+the weakest target, P4: a few registers, each touched at most once per packet, in the fixed order held, seen, sums.
+Every other data plane is held to this one by the same packets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from switchagg.errors import JobError
+from switchagg.job import MODULUS, JobConfig
+from switchagg.wire import Op, Packet, Values
+
+ADMISSION_REASONS = ("result", "job", "generation", "stream", "slot", "rank", "port", "elements")
+"""Why a well-formed packet is none of an admitted job's, in the order of the checks (S1)."""
+
+
+class Verdict(Enum):
+    """What the switch does with a packet."""
+
+    DROP = "drop"
+    REPLY = "reply"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict; the packet to send unless it is DROP; and the counter's name that says why."""
+
+    verdict: Verdict
+    packet: Packet | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """What a slot's version holds: the chunk number (modulo 2**32) and the ranks seen, for diagnosis."""
+
+    chunk: int
+    ranks: tuple[int, ...]
+
+
+def older(chunk: int, held: int) -> bool:
+    """True if chunk precedes held, both modulo 2**32 (S2)."""
+    return (chunk - held) % MODULUS >= MODULUS // 2
+
+
+def check_admission(
+    job: JobConfig, ports: Sequence[int], others: Sequence[JobConfig], slots: int, elements: int
+) -> None:
+    """Raise JobError unless the switch can hold the job beside the others (S7)."""
+    if len(ports) != job.workers or len(set(ports)) != job.workers:
+        raise JobError(f"job {job.job_id}: {job.workers} workers need as many different ports, got {list(ports)}")
+    if job.elements > elements:
+        raise JobError(f"job {job.job_id}: {job.elements} elements per packet; this switch holds {elements}")
+    first, end = job.slots
+    if end > slots:
+        raise JobError(f"job {job.job_id}: slots {first} to {end - 1}; this switch has {slots}")
+    for other in others:
+        if other.job_id != job.job_id and first < other.slots[1] and other.slots[0] < end:
+            raise JobError(f"job {job.job_id}: slots {first} to {end - 1} overlap those of job {other.job_id}")
+
+
+def first_held(offset: int, version: int, window_slots: int) -> int:
+    """What an unused slot version holds: two turns before its first chunk, so that this one is newer (S7)."""
+    return (offset + (version - 2) * window_slots) % MODULUS
+
+
+class Aggregator:
+    """A switch with `slots` slots of two versions, each of up to `elements` int32.
+
+    Ports are small integers that name where packets come from and go to; `ports[rank]` of an admitted job is the only
+    port its rank's packets are taken from.
+    """
+
+    def __init__(self, slots: int, elements: int) -> None:
+        self._slots = slots
+        self._elements = elements
+        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
+        self._held = [[0] * slots, [0] * slots]
+        self._seen = [[0] * slots, [0] * slots]
+        self._sums = np.zeros((2, slots, elements), np.int32)
+        self.counters: dict[str, int] = {}
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        """Take a job, or a new generation of one, with cleared slots (S7). Raises JobError if it doesn't fit."""
+        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self._elements)
+        self._jobs[job.job_id] = (job, tuple(ports))
+        for stream in job.streams:
+            for offset in range(stream.window_slots):
+                for version in (0, 1):
+                    self._held[version][stream.first_slot + offset] = first_held(offset, version, stream.window_slots)
+                    self._seen[version][stream.first_slot + offset] = 0
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job: its packets are dropped from now on (S8). Unknown jobs are ignored."""
+        self._jobs.pop(job_id, None)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version holds now."""
+        bitmap = self._seen[version][slot]
+        return SlotView(self._held[version][slot], tuple(r for r in range(bitmap.bit_length()) if bitmap >> r & 1))
+
+    def accept(self, packet: Packet, port: int) -> Decision:
+        """Decide on one packet that came in by `port`. Total: defined for every packet (S1 to S6)."""
+        reason = self._stranger(packet, port)
+        decision = Decision(Verdict.DROP, None, f"drop_{reason}") if reason else self._aggregate(packet)
+        self.counters[decision.reason] = self.counters.get(decision.reason, 0) + 1
+        return decision
+
+    def _stranger(self, packet: Packet, port: int) -> str:
+        """Why the packet is not an admitted job's, or "" (S1)."""
+        entry = self._jobs.get(packet.job)
+        if packet.result:
+            return "result"
+        if entry is None:
+            return "job"
+        job, ports = entry
+        if packet.generation != job.generation:
+            return "generation"
+        if packet.stream >= len(job.streams):
+            return "stream"
+        stream = job.streams[packet.stream]
+        if not 0 <= packet.slot - stream.first_slot < stream.window_slots:
+            return "slot"
+        if packet.rank >= job.workers:
+            return "rank"
+        if ports[packet.rank] != port:
+            return "port"
+        if len(packet.values) != job.elements:
+            return "elements"
+        return ""
+
+    def _aggregate(self, packet: Packet) -> Decision:
+        slot, version, bit = packet.slot, packet.version, 1 << packet.rank
+        # held (S2)
+        held = self._held[version][slot]
+        if older(packet.chunk, held):
+            return Decision(Verdict.DROP, None, "drop_older")
+        fresh = packet.chunk != held
+        self._held[version][slot] = packet.chunk
+        # seen (S3)
+        before = 0 if fresh else self._seen[version][slot]
+        now = before | bit
+        self._seen[version][slot] = now
+        # sums (S4)
+        values = self._combine(packet, write=before == 0, read=bool(before & bit))
+        # verdict (S5)
+        complete = now == (1 << self._jobs[packet.job][0].workers) - 1
+        if not complete:
+            return Decision(Verdict.DROP, None, "drop_duplicate" if before & bit else "absorbed")
+        result = replace(packet, values=values, result=True, retransmission=False)  # S6
+        if before & bit:
+            return Decision(Verdict.REPLY, result, "reply")
+        return Decision(Verdict.BROADCAST, result, "broadcast")
+
+    def _combine(self, packet: Packet, *, write: bool, read: bool) -> Values:
+        sums = self._sums[packet.version, packet.slot, : len(packet.values)]
+        if write:
+            sums[:] = packet.values
+        elif not read and packet.op is Op.SUM:
+            sums += packet.values  # wraps modulo 2**32
+        elif not read:
+            np.maximum(sums, packet.values, out=sums)
+        return sums.copy()

@@ -1,0 +1,510 @@
+"""Controller: admits jobs, gives out slots and generations, keeps leases. Rules C1 to C10 of PROTOCOL.md.
+
+Pure, like the rest of the core: it is told requests and the time (`now_ns`, any monotonic clock) and answers with
+events. The methods come in four families: inputs from members (`join`, `heartbeat`, `leave`), inputs from the host
+(`fail`, `stop`, `handle_timer`), outputs (`next_event`, `next_deadline_ns`), and getters (`standing`, `free_slots`,
+`jobs`). After any input: carry out every `next_event` in order, then wait until `next_deadline_ns`.
+
+A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
+A name may have both: the next start gathers while the last one ends (C4).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, MODULUS, JobConfig, StreamConfig
+
+Address = tuple[str, int]
+
+WAITING_MAX = 4096
+"""Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""
+
+STANDINGS_KEPT = 4096
+"""How many ended members are remembered, so that each can be told again why (C9)."""
+
+NAME_MAX = 200
+TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """One worker's wish to be `rank` of the job of this name.
+
+    elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
+    a number drawn at random for each join, 64 bits; it is also the secret that later messages prove themselves with.
+    timeout_ns: how long it waits for the others.
+    """
+
+    job: str
+    rank: int
+    workers: int
+    elements: int
+    streams: int
+    window_slots: int
+    address: Address
+    incarnation: int
+    timeout_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank with its data-plane address and the incarnation that holds it."""
+
+    rank: int
+    address: Address
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.address[0]}:{self.address[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A member that left on its own; calls: number of its first call that was not finished; reason: its words."""
+
+    member: Member
+    calls: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdmitted:
+    """Event: tell the data plane, then the members (in order of rank)."""
+
+    name: str
+    job: JobConfig
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvicted:
+    """Event: the data plane forgets the job; comes before any event that gives its slots to another job (C8)."""
+
+    name: str
+    job: JobConfig
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefused:
+    """Event and standing: these joins end here. members: whom to tell."""
+
+    name: str
+    members: tuple[Member, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """Event and standing: the job ended for all its members. dead: who caused it; may be empty. members: all of them."""
+
+    name: str
+    generation: int
+    members: tuple[Member, ...]
+    dead: tuple[Member, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """Event: tell the members that stay (C7)."""
+
+    name: str
+    departure: Departure
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Standing of a member that gathers; missing: ranks not yet there; reason: what else it waits for, or ""."""
+
+    name: str
+    present: tuple[Member, ...]
+    missing: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Standing of a member of a running job."""
+
+    admitted: JobAdmitted
+    departed: tuple[Departure, ...]
+
+
+Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
+Standing = Waiting | Running | JoinRefused | JobFailed
+
+
+@dataclass(slots=True)
+class _Seat:
+    request: JoinRequest
+    joined_ns: int
+    heard_ns: int
+
+    @property
+    def member(self) -> Member:
+        return Member(self.request.rank, self.request.address, self.request.incarnation)
+
+
+@dataclass(slots=True)
+class _Gathering:
+    name: str
+    seats: dict[int, _Seat] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        return next(iter(self.seats.values())).request.workers
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.workers) if rank not in self.seats)
+
+    @property
+    def deadline_ns(self) -> int:
+        return min(seat.joined_ns + seat.request.timeout_ns for seat in self.seats.values())
+
+
+@dataclass(slots=True)
+class _Job:
+    admitted: JobAdmitted
+    seats: dict[int, _Seat]
+    departures: list[Departure] = field(default_factory=list)
+
+
+class Controller:
+    """The control plane's decisions for one switch.
+
+    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number no
+    earlier life of this switch can have reached, modulo 2**32 (C5). lease_ns: silence after which a member is dead (C6).
+    claim_ns: how long after a join for a held rank a heartbeat of its holder still counts as sent before (C4).
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        elements_max: int,
+        first_generation: int,
+        lease_ns: int = 4_000_000_000,
+        claim_ns: int = 1_000_000_000,
+    ) -> None:
+        assert 1 <= slots <= MAX_SLOTS, slots
+        assert 1 <= elements_max <= MAX_ELEMENTS, elements_max
+        assert 0 < claim_ns < lease_ns, (claim_ns, lease_ns)
+        self.slots = slots
+        self.elements_max = elements_max
+        self.lease_ns = lease_ns
+        self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "evicted", "left", "strangers"), 0)
+        self._claim_ns = claim_ns
+        self._generation = first_generation % MODULUS
+        self._job_id = -1
+        self._gatherings: dict[str, _Gathering] = {}
+        self._jobs: dict[str, _Job] = {}
+        self._home: dict[int, _Gathering | _Job] = {}
+        self._ended: dict[int, JoinRefused | JobFailed] = {}
+        self._events: deque[Event] = deque()
+
+    # Inputs from members
+
+    def join(self, request: JoinRequest, now_ns: int) -> None:
+        """A worker asks to join; the answer comes as an event, and as its `standing` until then (C1 to C5)."""
+        if request.incarnation in self._home or request.incarnation in self._ended:
+            self.heartbeat(request.incarnation, now_ns)  # C2: asked again
+            return
+        self.counters["joins"] += 1
+        seat = _Seat(request, now_ns, now_ns)
+        reason = self._fault(request)
+        if reason:
+            self._refuse(request.job, [seat], reason)
+            return
+        gathering = self._gatherings.setdefault(request.job, _Gathering(request.job))
+        for other in list(gathering.seats.values()):
+            reason = _disagreement(request, other.request)
+            if reason:  # C1: who is right can't be known, so nobody waits for what can't come
+                self._drop(gathering, gathering.seats.values(), reason)
+                self._refuse(request.job, [seat], reason)
+                return
+        earlier = gathering.seats.get(request.rank)
+        if earlier is not None:  # C3
+            self._drop(gathering, [earlier], f"rank {request.rank} of job {request.job!r} was joined again, from "
+                       f"{seat.member}; start each rank once")  # fmt: skip
+        self._gatherings[request.job] = gathering  # _drop forgets an empty one
+        gathering.seats[request.rank] = seat
+        self._home[request.incarnation] = gathering
+        self._admit_what_can_be(now_ns)
+
+    def heartbeat(self, incarnation: int, now_ns: int) -> None:
+        """A member lives: its lease is renewed (C6). An unknown incarnation is counted and changes nothing."""
+        home = self._home.get(incarnation)
+        if home is None:
+            self.counters["strangers"] += incarnation not in self._ended
+            return
+        seat = _seat_of(home, incarnation)
+        seat.heard_ns = now_ns
+        if isinstance(home, _Job):
+            self._settle_claim(home.admitted.name, seat, now_ns)
+
+    def leave(self, incarnation: int, calls: int, reason: str, now_ns: int) -> None:
+        """A member goes on its own. calls: number of its first unfinished call; reason: why, or "" (C7)."""
+        home = self._home.get(incarnation)
+        if home is None:
+            self.counters["strangers"] += incarnation not in self._ended
+            return
+        seat = _seat_of(home, incarnation)
+        if isinstance(home, _Gathering):
+            self._forget(home, [seat])
+        else:
+            self.counters["left"] += 1
+            departure = Departure(seat.member, calls, reason)
+            home.departures.append(departure)
+            del home.seats[seat.request.rank], self._home[incarnation]
+            if home.seats:
+                stay = tuple(other.member for other in home.seats.values())
+                self._events.append(MemberLeft(home.admitted.name, departure, stay))
+            else:
+                self._evict(home)
+        self._admit_what_can_be(now_ns)
+
+    # Inputs from the host
+
+    def fail(self, name: str, reason: str, now_ns: int) -> None:
+        """The host can't serve this running job (its data plane refused it): it ends for all its members."""
+        if name in self._jobs:
+            self._fail(self._jobs[name], (), reason)
+            self._admit_what_can_be(now_ns)
+
+    def stop(self, reason: str) -> None:
+        """The switch stops: every job fails and every join is refused with this reason (C10)."""
+        for gathering in list(self._gatherings.values()):
+            self._drop(gathering, gathering.seats.values(), reason)
+        for job in list(self._jobs.values()):
+            self._fail(job, (), reason)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Ends what is over at now_ns: leases (C6) and gatherings (C5). Call it after the messages that have come."""
+        for job in list(self._jobs.values()):
+            dead = tuple(seat.member for seat in job.seats.values() if self._silent(seat, now_ns))
+            if dead:
+                names = ", ".join(map(str, dead))
+                self._fail(job, dead, f"{names}: no heartbeat for {self.lease_ns / 1e9:g} s (dead, stopped or cut off)")
+        for gathering in list(self._gatherings.values()):
+            self._forget(gathering, [seat for seat in gathering.seats.values() if self._silent(seat, now_ns)])
+        self._admit_what_can_be(now_ns)
+        for gathering in list(self._gatherings.values()):
+            if gathering.deadline_ns <= now_ns:
+                self._drop(gathering, gathering.seats.values(), self._timeout_reason(gathering))
+
+    # Outputs
+
+    def next_event(self) -> Event | None:
+        """The oldest event not yet taken, or None."""
+        return self._events.popleft() if self._events else None
+
+    def next_deadline_ns(self) -> int | None:
+        """When `handle_timer` has something to do, if no message comes before; None: never."""
+        deadlines = [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
+        for gathering in self._gatherings.values():
+            deadlines.append(gathering.deadline_ns)
+            deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.seats.values()]
+        return min(deadlines, default=None)
+
+    # Getters
+
+    def standing(self, incarnation: int) -> Standing | None:
+        """How things stand for a member, also after its end (C9); None for a stranger."""
+        home = self._home.get(incarnation)
+        if home is None:
+            return self._ended.get(incarnation)
+        if isinstance(home, _Job):
+            return Running(home.admitted, tuple(home.departures))
+        reason = "" if home.missing else self._obstacle(home)
+        return Waiting(home.name, _members(home.seats), home.missing, reason)
+
+    def jobs(self) -> Iterator[Running]:
+        """The running jobs, oldest first."""
+        for job in self._jobs.values():
+            yield Running(job.admitted, tuple(job.departures))
+
+    def waiting(self) -> Iterator[Waiting]:
+        """The gatherings, oldest first."""
+        for gathering in self._gatherings.values():
+            yield Waiting(gathering.name, _members(gathering.seats), gathering.missing, self._obstacle(gathering))
+
+    def free_slots(self) -> int:
+        """Slots that belong to no job."""
+        return self.slots - sum(_owned(job.admitted.job) for job in self._jobs.values())
+
+    # Private
+
+    def _fault(self, request: JoinRequest) -> str:
+        """Why this request can never be served, or "" (C1)."""
+        for name, value, low, high in (
+            ("workers", request.workers, 1, MAX_WORKERS),
+            ("rank", request.rank, 0, request.workers - 1),
+            ("elements", request.elements, 1, self.elements_max),
+            ("streams", request.streams, 1, 256),
+            ("window_slots", request.window_slots, 1, MAX_SLOTS),
+            ("slots in all", request.streams * request.window_slots, 1, self.slots),
+            ("timeout_ns", request.timeout_ns, 1, TIMEOUT_NS_MAX),
+            ("port", request.address[1], 1, 65_535),
+        ):
+            if not low <= value <= high:
+                return f"{name} {value}: this switch takes {low} to {high}"
+        if not (request.job.isprintable() and 1 <= len(request.job) <= NAME_MAX):
+            return f"job name {request.job[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
+        try:
+            address = IPv4Address(request.address[0])
+        except ValueError:
+            address = IPv4Address(0)
+        if address.is_unspecified or address.is_multicast:
+            return f"address {request.address[0][:64]!r}: the worker must give the IPv4 address it sends from"
+        if sum(len(gathering.seats) for gathering in self._gatherings.values()) >= WAITING_MAX:
+            return f"{WAITING_MAX} members are waiting already"
+        return ""
+
+    def _settle_claim(self, name: str, holder: _Seat, now_ns: int) -> None:
+        """A holder's heartbeat that can't have been sent before the claim: the claimant is refused (C4)."""
+        gathering = self._gatherings.get(name)
+        claimant = gathering.seats.get(holder.request.rank) if gathering else None
+        if gathering and claimant and now_ns - claimant.joined_ns >= self._claim_ns:
+            reason = f"{holder.member} holds that rank of running job {name!r} and is alive; choose another job name"
+            self._drop(gathering, [claimant], reason)
+
+    def _admit_what_can_be(self, now_ns: int) -> None:
+        """Admits every gathering that is complete, whose name is free and for which there are slots (C5)."""
+        for gathering in list(self._gatherings.values()):
+            if not gathering.missing and not self._obstacle(gathering):
+                self._admit(gathering, now_ns)
+
+    def _admit(self, gathering: _Gathering, now_ns: int) -> None:
+        wish = gathering.seats[0].request
+        first = self._first_fit(wish.streams * wish.window_slots)
+        assert first is not None
+        window = wish.window_slots
+        streams = tuple(StreamConfig(first + index * window, window) for index in range(wish.streams))
+        job = JobConfig(self._new_job_id(), self._generation, wish.workers, wish.elements, streams)
+        self._generation = (self._generation + 1) % MODULUS
+        for seat in gathering.seats.values():
+            seat.heard_ns = now_ns  # each lease starts anew: until now the member only had to wait
+        admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
+        running = _Job(admitted, gathering.seats)
+        self._jobs[gathering.name] = running
+        del self._gatherings[gathering.name]
+        for seat in running.seats.values():
+            self._home[seat.request.incarnation] = running
+        self.counters["admitted"] += 1
+        self._events.append(admitted)
+
+    def _new_job_id(self) -> int:
+        """The next id no running job has; ids go round, so that an id rests before it is used again."""
+        used = {job.admitted.job.job_id for job in self._jobs.values()}
+        while True:
+            self._job_id = (self._job_id + 1) % (1 << 16)
+            if self._job_id not in used:
+                return self._job_id
+
+    def _first_fit(self, count: int) -> int | None:
+        """First slot of the lowest free range of `count` slots, or None."""
+        first = 0
+        for start, end in sorted(job.admitted.job.slots for job in self._jobs.values()):
+            if start - first >= count:
+                return first
+            first = end
+        return first if self.slots - first >= count else None
+
+    def _obstacle(self, gathering: _Gathering) -> str:
+        """What keeps a complete gathering from being admitted, or ""."""
+        earlier = self._jobs.get(gathering.name)
+        if earlier is not None:
+            who = ", ".join(str(seat.member) for seat in earlier.seats.values())
+            return f"job {gathering.name!r} still runs in generation {earlier.admitted.job.generation}, with {who}"
+        wish = next(iter(gathering.seats.values())).request
+        need = wish.streams * wish.window_slots
+        if self._first_fit(need) is not None:
+            return ""
+        users = ", ".join(f"{job.admitted.name!r} {_owned(job.admitted.job)}" for job in self._jobs.values())
+        return (
+            f"{need} slots in a row are needed and {self.free_slots()} of {self.slots} are free; in use by {users}; "
+            f"wait for a job to end, ask for a smaller window, or start the switch with more slots"
+        )
+
+    def _timeout_reason(self, gathering: _Gathering) -> str:
+        seats = gathering.seats.values()
+        waited_ns = min(seat.request.timeout_ns for seat in seats)
+        if not gathering.missing:
+            return f"job {gathering.name!r} could not start within {waited_ns / 1e9:g} s: {self._obstacle(gathering)}"
+        missing = ", ".join(map(str, gathering.missing))
+        ranks = "rank" if len(gathering.missing) == 1 else "ranks"
+        present = ", ".join(map(str, _members(gathering.seats)))
+        return (
+            f"{ranks} {missing} of {gathering.workers} did not join job {gathering.name!r} within "
+            f"{waited_ns / 1e9:g} s; present: {present}"
+        )
+
+    def _silent(self, seat: _Seat, now_ns: int) -> bool:
+        return now_ns - seat.heard_ns >= self.lease_ns
+
+    def _drop(self, gathering: _Gathering, seats: Iterable[_Seat], reason: str) -> None:
+        """Refuses these waiting members."""
+        seats = list(seats)
+        self._forget(gathering, seats)
+        self._refuse(gathering.name, seats, reason)
+
+    def _forget(self, gathering: _Gathering, seats: Iterable[_Seat]) -> None:
+        """Takes these waiting members out without a word."""
+        for seat in list(seats):
+            del gathering.seats[seat.request.rank], self._home[seat.request.incarnation]
+        if not gathering.seats:
+            del self._gatherings[gathering.name]
+
+    def _refuse(self, name: str, seats: list[_Seat], reason: str) -> None:
+        self.counters["refused"] += len(seats)
+        refused = JoinRefused(name, tuple(seat.member for seat in seats), reason)
+        self._remember(refused)
+        self._events.append(refused)
+
+    def _fail(self, job: _Job, dead: tuple[Member, ...], reason: str) -> None:
+        """Evicts, then tells all members, the dead among them too: they may only have been cut off (C6, C8)."""
+        self.counters["failed"] += 1
+        admitted = job.admitted
+        failed = JobFailed(admitted.name, admitted.job.generation, _members(job.seats), dead, reason)
+        for seat in job.seats.values():
+            del self._home[seat.request.incarnation]
+        self._evict(job)
+        self._remember(failed)
+        self._events.append(failed)
+
+    def _evict(self, job: _Job) -> None:
+        del self._jobs[job.admitted.name]
+        self.counters["evicted"] += 1
+        self._events.append(JobEvicted(job.admitted.name, job.admitted.job))
+
+    def _remember(self, end: JoinRefused | JobFailed) -> None:
+        for member in end.members:
+            self._ended[member.incarnation] = end
+        while len(self._ended) > STANDINGS_KEPT:
+            del self._ended[next(iter(self._ended))]
+
+
+def _seat_of(home: _Gathering | _Job, incarnation: int) -> _Seat:
+    return next(seat for seat in home.seats.values() if seat.request.incarnation == incarnation)
+
+
+def _members(seats: dict[int, _Seat]) -> tuple[Member, ...]:
+    return tuple(seats[rank].member for rank in sorted(seats))
+
+
+def _owned(job: JobConfig) -> int:
+    return sum(stream.window_slots for stream in job.streams)
+
+
+def _disagreement(new: JoinRequest, other: JoinRequest) -> str:
+    """Where two members of one gathering contradict each other, or "" (C1)."""
+    for name in ("workers", "elements", "streams", "window_slots"):
+        ours, theirs = getattr(new, name), getattr(other, name)
+        if ours != theirs:
+            return f"rank {new.rank} says {name} is {ours}, rank {other.rank} says {theirs}; all ranks must agree"
+    if new.address == other.address and new.rank != other.rank:
+        return f"ranks {new.rank} and {other.rank} both give the address {new.address[0]}:{new.address[1]}"
+    return ""

@@ -1,0 +1,55 @@
+"""The reference switch behind the data-plane contract: bytes in, bytes out, one packet at a time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from switchagg.aggregator import Aggregator, SlotView, Verdict
+from switchagg.dataplane import Output
+from switchagg.errors import DecodeError
+from switchagg.job import JobConfig
+from switchagg.wire import Bundle, decode, encode
+
+
+class ReferencePlane:
+    """`Aggregator` on bytes. slots: how many; elements: the largest E it holds."""
+
+    name = "reference"
+
+    def __init__(self, slots: int, elements: int) -> None:
+        self._aggregator = Aggregator(slots, elements)
+        self._ports: dict[int, tuple[int, ...]] = {}
+        self._owned: dict[int, JobConfig] = {}
+        self.counters = self._aggregator.counters
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        self._aggregator.admit(job, ports)
+        self._ports[job.job_id] = tuple(ports)
+        self._owned[job.job_id] = job
+
+    def evict(self, job_id: int) -> None:
+        self._aggregator.evict(job_id)
+        self._owned.pop(job_id, None)
+        self._ports.pop(job_id, None)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        if not any(
+            s.first_slot <= slot < s.first_slot + s.window_slots for j in self._owned.values() for s in j.streams
+        ):
+            raise KeyError(slot)
+        return self._aggregator.seen(slot, version)
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        outputs = []
+        for row in bundle:
+            try:
+                packet = decode(row.tobytes())
+            except DecodeError as error:
+                self.counters[f"drop_{error.reason}"] = self.counters.get(f"drop_{error.reason}", 0) + 1
+                continue
+            decision = self._aggregator.accept(packet, port)
+            if decision.packet is not None:
+                frame = np.frombuffer(encode(decision.packet), np.uint8)[np.newaxis, :]
+                to = (port,) if decision.verdict is Verdict.REPLY else self._ports[packet.job]
+                outputs.append(Output(frame, to))
+        return outputs
