@@ -7,11 +7,26 @@ Nothing here reads a clock or the host: those facts live in `host.json`.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from emulation.scenario import Scenario, canonical
 
 if TYPE_CHECKING:
     from emulation.fidelity import Certificate
+
+SCHEMA = "switchagg-results-1"
+
+ETHERNET_BYTES = 14  # header; neither the kernel's interface counters nor HTB count FCS, preamble and gap
+IP_UDP_BYTES = 28
+IP_TCP_BYTES = 52  # with the timestamp option, as Linux sends it
+FRAME_HEADER_BYTES = 20  # switchagg's own header
 
 
 class RunFailed(Exception):
@@ -60,3 +75,149 @@ class MethodResult:
     certificate: Certificate | None  # None in virtual time: exact by construction
     notes: list[str] = field(default_factory=list)  # one sentence each; shown in the report
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least a method can do: every gradient byte sent the number of times the method must, framed, at line rate.
+
+    Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
+    """
+
+    traffic_factor: float  # 2(n-1)/n for host allreduce, 1 for the switch
+    framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
+    wire_bytes_per_rank: float  # sent, and as many received, per iteration
+    communication_ns: float
+
+
+def framing_efficiency(method: str, elements: int, mtu_bytes: int) -> float:
+    """Gradient bytes per byte of Ethernet frame (FCS and preamble left out).
+
+    switch: E values of 4 B under 62 B of headers, and one scale chunk for every E data chunks. Host methods: TCP
+    segments that fill the MTU.
+    """
+    if method == "switch":
+        values_bytes = 4 * elements
+        frame_bytes = values_bytes + FRAME_HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES
+        return values_bytes / frame_bytes * elements / (elements + 1)
+    return (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+
+
+def bound(scenario: Scenario, method: str, gradient_bytes: int) -> Bound:
+    """Bound of one allreduce of `gradient_bytes` by `method` on the scenario's links."""
+    workers = scenario.topology.workers
+    factor = 1.0 if method == "switch" else 2 * (workers - 1) / workers
+    efficiency = framing_efficiency(method, scenario.switch.elements, scenario.topology.mtu_bytes)
+    wire_bytes = gradient_bytes * factor / efficiency
+    return Bound(factor, efficiency, wire_bytes, wire_bytes * 8e9 / scenario.topology.rate_bps)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Value below which `share` (0 … 1) of the values lie, interpolated linearly. `values` must not be empty."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, 10th and 90th percentile."""
+    return {"median": percentile(values, 0.5), "p10": percentile(values, 0.1), "p90": percentile(values, 0.9)}
+
+
+def ratio(above: float, below: float) -> float | None:
+    """above / below, or None where that means nothing."""
+    return above / below if below > 0 else None
+
+
+def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
+    """Numbers of the report's table: warm-up iterations are left out, times are nanoseconds."""
+    counted = [record for record in result.iterations if record.iteration >= scenario.workload.warmup_iterations]
+    if not counted:
+        raise RunFailed(f"{result.method}: no iteration was measured after the warm-up; raise [workload] iterations")
+    communication = spread([record.communication_ns for record in counted])
+    least = bound(scenario, result.method, result.gradient_bytes)
+    per_iteration = max(1, result.wire_iterations)
+    last = result.evaluations[-1] if result.evaluations else None
+    return {
+        "counted_iterations": len(counted),
+        "iteration_ns": spread([record.duration_ns for record in counted]),
+        "compute_ns": spread([record.compute_ns for record in counted]),
+        "communication_ns": communication,
+        "exposed_communication_ns": spread([max(0, r.duration_ns - r.compute_ns) for r in counted]),
+        "algbw_bytes_per_s": ratio(result.gradient_bytes * 1e9, communication["median"]),
+        "wire_tx_bytes_per_rank_iteration": max(result.wire_tx_bytes_per_rank) / per_iteration,
+        "wire_rx_bytes_per_rank_iteration": max(result.wire_rx_bytes_per_rank) / per_iteration,
+        "training_ns": max(record.start_ns + record.duration_ns for record in result.iterations),
+        "final_training_loss": result.iterations[-1].loss,
+        "final_accuracy": last.accuracy if last else None,
+        "final_loss": last.loss if last else None,
+        "parameters_identical": len(set(result.parameter_hash_per_rank)) == 1,
+        "bound": dataclasses.asdict(least),
+        "share_of_bound": ratio(least.communication_ns, communication["median"]),
+    }
+
+
+def comparison(baseline: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Speed-ups of `other` over `baseline` (two summaries), and what the communication speed-up consists of.
+
+    communication speed-up = bound speed-up × relative efficiency, where relative efficiency is the ratio of the shares
+    of their own bounds that the two methods reach. It exceeds the bound exactly when the baseline wastes more.
+    """
+    iteration, communication = baseline["iteration_ns"]["median"], baseline["communication_ns"]["median"]
+    speedup = ratio(communication, other["communication_ns"]["median"])
+    limit = ratio(baseline["bound"]["communication_ns"], other["bound"]["communication_ns"])
+    return {
+        "iteration_speedup": ratio(iteration, other["iteration_ns"]["median"]),
+        "iteration_speedup_if_communication_were_free": ratio(iteration, baseline["compute_ns"]["median"]),
+        "communication_speedup": speedup,
+        "communication_speedup_bound": limit,
+        "relative_efficiency": ratio(speedup, limit) if speedup is not None and limit else None,
+        "beyond_bound": speedup is not None and limit is not None and speedup > limit,
+        "wire_bytes_ratio": ratio(
+            baseline["wire_tx_bytes_per_rank_iteration"], other["wire_tx_bytes_per_rank_iteration"]
+        ),
+    }
+
+
+def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
+    """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document."""
+    baseline = scenario.baseline_for(backend)
+    methods = [{**_plain(result), "summary": summary(scenario, result)} for result in results]
+    summaries = {entry["method"]: entry["summary"] for entry in methods}
+    for entry in methods:
+        compared = baseline in summaries and entry["method"] != baseline
+        entry["comparison"] = comparison(summaries[baseline], entry["summary"]) if baseline and compared else None
+    certificates = [entry["certificate"] for entry in methods if entry["certificate"] is not None]
+    return {
+        "schema": SCHEMA,
+        "scenario": canonical(scenario),
+        "backend": backend,
+        "baseline": baseline,
+        "methods": methods,
+        "valid": all(certificate["valid"] for certificate in certificates) if certificates else None,
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes sorted keys, floats by repr, one newline at the end: same value, same bytes. Replaces the file at once."""
+    text = json.dumps(_plain(value), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _plain(value: Any) -> Any:
+    """JSON values only. A number that isn't finite becomes null: JSON has no NaN, and a loss may diverge."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

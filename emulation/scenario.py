@@ -43,7 +43,10 @@ def _choice(default: str, allowed: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods to compare, in order, per backend. The first that is not `switch` is the baseline."""
+    """Methods to compare, in order, per backend. The first that is not `switch` is the baseline.
+
+    An empty list says that the scenario is not meant for that backend.
+    """
 
     mininet: tuple[str, ...] = field(default=("gloo", "switch"), metadata={"kind": tuple, "backend": "mininet"})
     sim: tuple[str, ...] = field(default=("ring", "switch"), metadata={"kind": tuple, "backend": "sim"})
@@ -131,7 +134,7 @@ _SEED_HIGH = 2**32 - 1
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
-    """Scenario in a TOML file. `overrides`: {"seed": 3, "topology.rate_bps": 10**9}, checked like the file's own keys."""
+    """Scenario in a TOML file. `overrides`: {"seed": 3, "topology.rate_bps": 10**9}, checked like the file's keys."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -239,7 +242,7 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
 
 def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
     allowed = METHODS[backend]
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise ScenarioError(f"{where}: {value!r} is not a list of methods; allowed: {', '.join(allowed)}")
     for method in value:
         if method not in allowed:
@@ -257,6 +260,8 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [workload] warmup_iterations: {workload.warmup_iterations} is out of range; "
             f"allowed: below iterations ({workload.iterations})"
         )
+    if not scenario.methods.mininet and not scenario.methods.sim:
+        raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
     most = (topology.mtu_bytes - _UDP_IP_BYTES - _FRAME_HEADER_BYTES) // 4
     if switch.elements > most:
         raise ScenarioError(
@@ -265,8 +270,8 @@ def _check_together(scenario: Scenario) -> None:
         )
     if switch.streams * switch.window_slots > 65_536:
         raise ScenarioError(
-            f"{scenario.file}: [switch] window_slots: {switch.window_slots} slots × {switch.streams} streams is out of "
-            "range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
+            f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "
+            "out of range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
         )
 
 

@@ -1,0 +1,170 @@
+"""Results: derived numbers on exact examples, bounds, and bytes that never change."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulation.results import (
+    Evaluation,
+    IterationRecord,
+    MethodResult,
+    RunFailed,
+    bound,
+    comparison,
+    document,
+    framing_efficiency,
+    percentile,
+    summary,
+    write_json,
+)
+from emulation.scenario import Scenario, parse
+
+SCENARIO = parse(
+    'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 4\nrate_bps = 100_000_000\n'
+    "[workload]\niterations = 4\nwarmup_iterations = 1\n",
+    "tiny.toml",
+)
+
+
+@dataclass(frozen=True)
+class FakeCertificate:
+    valid: bool
+    reasons: list[str]
+    valid_rate_bps: int | None = None
+    measures: dict[str, Any] = field(default_factory=dict)
+    bounds: dict[str, Any] = field(default_factory=dict)
+
+
+def result(method: str, communication_ns: int, backend: str = "sim", **changes: Any) -> MethodResult:
+    """4 iterations of 10 ms compute and fully exposed communication; the first, a warm-up, is 10 times slower."""
+    durations = [(10_000_000 + communication_ns) * (10 if i == 0 else 1) for i in range(4)]
+    starts = [sum(durations[:i]) for i in range(4)]
+    values: dict[str, Any] = {
+        "method": method,
+        "backend": backend,
+        "workers": 4,
+        "iterations": [
+            IterationRecord(i, starts[i], durations[i], 10_000_000, communication_ns, 2.0 - 0.5 * i) for i in range(4)
+        ],
+        "evaluations": [Evaluation(1, starts[1], 0.5, 1.5), Evaluation(3, sum(durations), 0.975, 0.25)],
+        "parameters": 250_000,
+        "gradient_bytes": 1_000_000,
+        "wire_tx_bytes_per_rank": [3_000_000, 3_300_000, 3_000_000, 3_000_000],
+        "wire_rx_bytes_per_rank": [3_000_000] * 4,
+        "wire_iterations": 3,
+        "retransmissions": 0,
+        "switch_counters": {"accepted": 12} if method == "switch" else {},
+        "parameter_hash_per_rank": ["ab"] * 4,
+        "certificate": None,
+    }
+    return MethodResult(**{**values, **changes})
+
+
+def test_framing_efficiency_exactly() -> None:
+    assert framing_efficiency("switch", 360, 1500) == pytest.approx(1440 / 1502 * 360 / 361, rel=1e-15)
+    assert framing_efficiency("gloo", 360, 1500) == 1448 / 1514
+    assert framing_efficiency("ring", 360, 9000) == 8948 / 9014
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
+def test_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, factor: float) -> None:
+    scenario = parse(f'name = "t"\ntitle = "t"\n[topology]\nworkers = {workers}\nrate_bps = 100_000_000\n', "t")
+    host = bound(scenario, "gloo", 1_448_000)
+    assert host.traffic_factor == factor
+    assert host.wire_bytes_per_rank == pytest.approx(1_514_000 * factor, rel=1e-12)
+    assert host.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)  # 80 ns per byte at 100 Mb/s
+    assert bound(scenario, "switch", 1_448_000).traffic_factor == 1.0
+
+
+def test_percentile_interpolates() -> None:
+    assert percentile([3], 0.9) == 3
+    assert percentile([4, 1, 3, 2], 0.5) == 2.5
+    assert percentile(range(11), 0.1) == 1
+    assert percentile(range(11), 0.9) == 9
+
+
+def test_summary_leaves_warm_up_out() -> None:
+    derived = summary(SCENARIO, result("ring", 200_000_000))
+    assert derived["counted_iterations"] == 3
+    assert derived["iteration_ns"] == {"median": 210_000_000, "p10": 210_000_000, "p90": 210_000_000}
+    assert derived["exposed_communication_ns"]["median"] == 200_000_000
+    assert derived["algbw_bytes_per_s"] == 5_000_000
+    assert derived["wire_tx_bytes_per_rank_iteration"] == 1_100_000  # the rank that sent most
+    assert derived["wire_rx_bytes_per_rank_iteration"] == 1_000_000
+    assert derived["training_ns"] == 13 * 210_000_000
+    assert (derived["final_accuracy"], derived["final_loss"], derived["final_training_loss"]) == (0.975, 0.25, 0.5)
+    assert derived["share_of_bound"] == pytest.approx(1.5e6 * 1514 / 1448 * 80 / 200e6, rel=1e-12)
+    assert derived["parameters_identical"] is True
+
+
+def test_summary_shows_ranks_that_disagree() -> None:
+    differing = result("ring", 1_000, parameter_hash_per_rank=["ab", "ab", "ac", "ab"])
+    assert summary(SCENARIO, differing)["parameters_identical"] is False
+
+
+def test_summary_without_counted_iterations_fails_by_name() -> None:
+    with pytest.raises(RunFailed, match="ring: no iteration was measured"):
+        summary(SCENARIO, result("ring", 1_000, iterations=result("ring", 1_000).iterations[:1]))
+
+
+def test_comparison_explains_a_speedup_beyond_the_bound() -> None:
+    slow_baseline = summary(SCENARIO, result("ring", 250_000_000))
+    switch = summary(SCENARIO, result("switch", 100_000_000))
+    compared = comparison(slow_baseline, switch)
+    assert compared["iteration_speedup"] == 260 / 110
+    assert compared["communication_speedup"] == 2.5
+    assert compared["iteration_speedup_if_communication_were_free"] == 26
+    assert compared["communication_speedup_bound"] == pytest.approx(1.5 * 1514 / 1448 / (1502 / 1440 * 361 / 360))
+    assert compared["beyond_bound"] is True
+    assert compared["relative_efficiency"] == pytest.approx(
+        switch["share_of_bound"] / slow_baseline["share_of_bound"], rel=1e-12
+    )
+    assert comparison(summary(SCENARIO, result("ring", 140_000_000)), switch)["beyond_bound"] is False
+
+
+def test_document_compares_with_the_baseline_of_the_same_run() -> None:
+    built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000)])
+    assert built["baseline"] == "ring"
+    assert built["valid"] is None
+    assert [entry["method"] for entry in built["methods"]] == ["ring", "switch"]
+    assert built["methods"][0]["comparison"] is None
+    assert built["methods"][1]["comparison"]["communication_speedup"] == 1.5
+    assert built["scenario"]["topology"]["workers"] == 4
+
+
+def test_document_is_invalid_if_one_certificate_is() -> None:
+    good, bad = FakeCertificate(True, []), FakeCertificate(False, ["gap p99 40 %, bound 10 %"])
+    gloo = result("gloo", 150_000_000, "mininet", certificate=good)
+    assert document(SCENARIO, "mininet", [gloo])["valid"] is True
+    switch = result("switch", 100_000_000, "mininet", certificate=bad)
+    assert document(SCENARIO, "mininet", [gloo, switch])["valid"] is False
+
+
+def test_document_with_one_worker_has_no_bound_to_reach() -> None:
+    alone: Scenario = parse(
+        'name = "t"\ntitle = "t"\n[topology]\nworkers = 1\n[workload]\nwarmup_iterations = 1\n', "t"
+    )
+    built = document(alone, "sim", [result("ring", 0), result("switch", 100)])
+    assert built["methods"][0]["summary"]["share_of_bound"] is None
+    assert built["methods"][1]["comparison"]["communication_speedup_bound"] == 0
+
+
+def test_same_document_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_json(tmp_path / name, document(SCENARIO, "sim", [result("switch", 100_000_000)]))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_json_is_sorted_finite_and_ends_with_a_newline(tmp_path: Path) -> None:
+    value = {"b": math.nan, "a": np.float64(0.1), "c": np.arange(2), "d": (math.inf, 1)}
+    write_json(tmp_path / "x.json", value)
+    assert (tmp_path / "x.json").read_text() == (
+        '{\n "a": 0.1,\n "b": null,\n "c": [\n  0,\n  1\n ],\n "d": [\n  null,\n  1\n ]\n}\n'
+    )
+    assert json.loads((tmp_path / "x.json").read_text())["a"] == 0.1

@@ -1,0 +1,123 @@
+"""Scenario files: strictness, messages, defaults, the shipped ones."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from emulation import scenario as scenarios
+from emulation.scenario import ScenarioError, canonical, find, load, parse, shipped
+
+MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'
+
+
+def message(text: str, **overrides: object) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        parse(text, "tiny.toml", overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_minimal_scenario_has_documented_defaults() -> None:
+    scenario = parse(MINIMAL, "tiny.toml")
+    assert scenario.seed == 1
+    assert scenario.topology.workers == 4
+    assert scenario.topology.rate_bps == 200_000_000
+    assert scenario.workload.compute_ns is None
+    assert scenario.methods_for("mininet") == ("gloo", "switch")
+    assert scenario.methods_for("sim") == ("ring", "switch")
+    assert scenario.baseline_for("sim") == "ring"
+
+
+def test_whole_floats_are_integers() -> None:
+    assert parse(MINIMAL + "[topology]\nrate_bps = 100e9\n", "t").topology.rate_bps == 100_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[topology]\nrate_bps = 5\n", r"\[topology\] rate_bps: 5 is out of range; allowed: 1000000 … 400000000000 \("),
+        ("[topology]\nrate_bsp = 5\n", r"\[topology\] unknown key 'rate_bsp'; did you mean 'rate_bps'\?"),
+        ("[topolgy]\nrate_bps = 5\n", r"unknown key 'topolgy'; did you mean 'topology'\?"),
+        ("[zzz]\n", r"unknown key 'zzz'; allowed: name, title, seed, methods"),
+        ("[faults]\nloss = 1.5\n", r"\[faults\] loss: 1.5 is out of range; allowed: 0 … 1 \(probability\)"),
+        ("[faults]\nloss = nan\n", r"\[faults\] loss: nan is out of range"),
+        ("[faults]\nloss = true\n", r"\[faults\] loss: True is not a number"),
+        (
+            '[topology]\nworkers = "four"\n',
+            r"\[topology\] workers: 'four' is not a number; allowed: 1 … 64 \(workers\)",
+        ),
+        ("[topology]\nworkers = 2.5\n", r"workers: 2.5 is not a whole number"),
+        ("[topology]\nworkers = inf\n", r"workers: inf is not a whole number"),
+        ('[methods]\nsim = ["gloo"]\n', r"\[methods\] sim: 'gloo' is not a method of sim; allowed: ring, switch"),
+        ('[methods]\nsim = "ring"\n', r"\[methods\] sim: 'ring' is not a list of methods"),
+        ("[methods]\nsim = []\nmininet = []\n", r"\[methods\] both lists are empty"),
+        ('[methods]\nsim = ["ring", "ring"]\n', r"names a method twice"),
+        ('[workload]\nname = "digit"\n', r"\[workload\] name: 'digit' is unknown; allowed: digits, text"),
+        ("[workload]\niterations = 5\n", r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)"),
+        ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
+        ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
+        ("topology = 3\n", r"'topology' must be a table"),
+        ("a b\n", r"not valid TOML"),
+    ],
+)
+def test_bad_input_names_file_key_and_what_is_allowed(text: str, expected: str) -> None:
+    found = message(MINIMAL + text)
+    assert found.startswith("tiny.toml: ")
+    assert re.search(expected, found), found
+
+
+@pytest.mark.parametrize("missing", ["name", "title"])
+def test_name_and_title_are_required(missing: str) -> None:
+    text = "".join(line + "\n" for line in MINIMAL.splitlines() if not line.startswith(missing))
+    assert message(text) == f"tiny.toml: {missing}: missing; every scenario has a name and a title"
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "1.0", '"1"', "true"])
+def test_seed_is_a_32_bit_integer(seed: str) -> None:
+    assert "allowed: integers 0 … 4294967295" in message(f"seed = {seed}\n" + MINIMAL)
+
+
+def test_overrides_are_checked_like_the_file() -> None:
+    scenario = parse(MINIMAL, "t", {"seed": 7, "topology.rate_bps": 10**9})
+    assert (scenario.seed, scenario.topology.rate_bps) == (7, 10**9)
+    assert "did you mean 'rate_bps'" in message(MINIMAL, **{"topology.rate_bp": 1})
+    assert "unknown key 'topologi'" in message(MINIMAL, **{"topologi.rate_bps": 1})
+    assert "must be a table" in message(MINIMAL, **{"name.x": 1})
+
+
+def test_canonical_round_trips() -> None:
+    scenario = parse(MINIMAL + '[methods]\nsim = ["switch"]\n[workload]\ncompute_ns = 5\n', "t")
+    plain = canonical(scenario)
+    assert "file" not in plain
+    assert plain["methods"] == {"mininet": ["gloo", "switch"], "sim": ["switch"]}
+    again = scenarios._build(plain, "t")
+    assert again == scenario
+    assert again.baseline_for("sim") is None
+
+
+def test_every_shipped_scenario_loads_under_its_own_name() -> None:
+    assert {"quickstart", "text", "lossy", "sim_100g"} <= set(shipped())
+    for name, path in shipped().items():
+        scenario = load(path)
+        assert scenario.name == name
+        if scenario.methods_for("sim"):
+            assert scenario.workload.compute_ns is not None, "byte-identical results in sim need a given compute time"
+
+
+def test_find_knows_bare_names_and_says_what_is_shipped(tmp_path: Path) -> None:
+    assert find("quickstart") == find("quickstart.toml") == shipped()["quickstart"]
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINIMAL)
+    assert find(str(mine)) == mine
+    with pytest.raises(ScenarioError, match=r"^nowhere\.toml: no such file; shipped scenarios: .*quickstart"):
+        find("nowhere.toml")
+
+
+def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
+    binary = tmp_path / "x.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScenarioError, match="not UTF-8 text"):
+        load(binary)
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        load(tmp_path)
