@@ -1,0 +1,66 @@
+"""The contract every link keeps: it carries bundles of datagrams between endpoints and a switch.
+
+A link promises little, like the network below it: datagrams get lost, duplicated or reordered, never resized.
+On a quiet path, within its buffers, all arrive in order. It never blocks except in `wait`, and a peer that is gone or
+unreachable is loss, not an exception. tests/contract/test_link_contract.py holds every implementation to this.
+
+One thread uses a link (send, receive, wait, close); `wake` may be called by any thread at any time.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from switchagg.errors import SwitchaggError
+from switchagg.wire import Bundle
+
+Address = tuple[str, int]
+"""(host, port): where a link is reached. `Link.resolve` gives the form that compares equal to a sender's."""
+
+
+class LinkClosed(SwitchaggError):
+    """A link was used after its `close`: a mistake of the caller, not of the network."""
+
+
+class Link(Protocol):
+    """Carries bundles: uint8 (m, size), m datagrams of equal size, C-contiguous (`switchagg.wire.Bundle`)."""
+
+    @property
+    def address(self) -> Address:
+        """Our own bound address."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What went through and what went wrong so far; names are the link's own."""
+
+    def resolve(self, address: Address) -> Address:
+        """The address as `receive` will report it for that peer. Raises JobError if the link can't reach such a one."""
+
+    def send(self, bundle: Bundle, to: Address) -> int:
+        """Hand over rows from the first on; returns how many were accepted: 0 to m.
+
+        Fewer than m means the link is full: keep the rest, `wait(writable=True)`, send again. Rows the network refuses
+        (no such host, interface down) count as accepted and are lost. The caller may reuse the bundle at once.
+        Raises LinkClosed; ValueError for rows larger than a datagram.
+        """
+
+    def receive(self) -> list[tuple[Bundle, Address]]:
+        """What has arrived, at most a bounded amount per call, each with its sender; [] if nothing. Never blocks.
+
+        The bundles are the caller's: no later call changes them. Rows may have any size from 0 bytes on.
+        Raises LinkClosed.
+        """
+
+    def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
+        """Sleep until there is something to receive, room to send (if `writable`), a `wake`, or the timeout.
+
+        False after a timeout. True says only: look again. None waits for ever. Raises LinkClosed.
+        """
+
+    def wake(self) -> None:
+        """End the present or else the next `wait`. Any thread; after `close` it does nothing."""
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable when something has arrived."""
+
+    def close(self) -> None:
+        """Free everything the link holds; again is allowed and does nothing."""
