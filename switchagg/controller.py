@@ -15,10 +15,22 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, MODULUS, JobConfig, StreamConfig
+from switchagg.membership import (
+    Departure,
+    Event,
+    JobAdmitted,
+    JobEvicted,
+    JobFailed,
+    JoinRefused,
+    JoinRequest,
+    Member,
+    MemberLeft,
+    Running,
+    Standing,
+    Waiting,
+)
 
-Address = tuple[str, int]
-
-WAITING_MAX = 4096
+WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""
 
 STANDINGS_KEPT = 4096
@@ -26,115 +38,6 @@ STANDINGS_KEPT = 4096
 
 NAME_MAX = 200
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """One worker's wish to be `rank` of the job of this name.
-
-    elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
-    a number drawn at random for each join, 64 bits; it is also the secret that later messages prove themselves with.
-    timeout_ns: how long it waits for the others.
-    """
-
-    job: str
-    rank: int
-    workers: int
-    elements: int
-    streams: int
-    window_slots: int
-    address: Address
-    incarnation: int
-    timeout_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A rank with its data-plane address and the incarnation that holds it."""
-
-    rank: int
-    address: Address
-    incarnation: int
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} at {self.address[0]}:{self.address[1]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A member that left on its own; calls: number of its first call that was not finished; reason: its words."""
-
-    member: Member
-    calls: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobAdmitted:
-    """Event: tell the data plane, then the members (in order of rank)."""
-
-    name: str
-    job: JobConfig
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class JobEvicted:
-    """Event: the data plane forgets the job; comes before any event that gives its slots to another job (C8)."""
-
-    name: str
-    job: JobConfig
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRefused:
-    """Event and standing: these joins end here. members: whom to tell."""
-
-    name: str
-    members: tuple[Member, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailed:
-    """Event and standing: the job ended for all its members. dead: who caused it; may be empty. members: all of them."""
-
-    name: str
-    generation: int
-    members: tuple[Member, ...]
-    dead: tuple[Member, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
-    """Event: tell the members that stay (C7)."""
-
-    name: str
-    departure: Departure
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Standing of a member that gathers; missing: ranks not yet there; reason: what else it waits for, or ""."""
-
-    name: str
-    present: tuple[Member, ...]
-    missing: tuple[int, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Standing of a member of a running job."""
-
-    admitted: JobAdmitted
-    departed: tuple[Departure, ...]
-
-
-Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
-Standing = Waiting | Running | JoinRefused | JobFailed
 
 
 @dataclass(slots=True)
@@ -176,9 +79,9 @@ class _Job:
 class Controller:
     """The control plane's decisions for one switch.
 
-    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number no
-    earlier life of this switch can have reached, modulo 2**32 (C5). lease_ns: silence after which a member is dead (C6).
-    claim_ns: how long after a join for a held rank a heartbeat of its holder still counts as sent before (C4).
+    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number
+    that no earlier life of this switch can have reached, modulo 2**32 (C5). lease_ns: silence after which a member is
+    dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old one (C4).
     """
 
     def __init__(
@@ -220,19 +123,19 @@ class Controller:
             return
         gathering = self._gatherings.setdefault(request.job, _Gathering(request.job))
         for other in list(gathering.seats.values()):
-            reason = _disagreement(request, other.request)
+            reason = request.contradiction(other.request)
             if reason:  # C1: who is right can't be known, so nobody waits for what can't come
                 self._drop(gathering, gathering.seats.values(), reason)
                 self._refuse(request.job, [seat], reason)
                 return
         earlier = gathering.seats.get(request.rank)
         if earlier is not None:  # C3
-            self._drop(gathering, [earlier], f"rank {request.rank} of job {request.job!r} was joined again, from "
-                       f"{seat.member}; start each rank once")  # fmt: skip
+            reason = f"rank {request.rank} of job {request.job!r} was joined again, by {seat.member}; start a rank once"
+            self._drop(gathering, [earlier], reason)
         self._gatherings[request.job] = gathering  # _drop forgets an empty one
         gathering.seats[request.rank] = seat
         self._home[request.incarnation] = gathering
-        self._admit_what_can_be(now_ns)
+        self._admit_what_can_be()
 
     def heartbeat(self, incarnation: int, now_ns: int) -> None:
         """A member lives: its lease is renewed (C6). An unknown incarnation is counted and changes nothing."""
@@ -245,7 +148,7 @@ class Controller:
         if isinstance(home, _Job):
             self._settle_claim(home.admitted.name, seat, now_ns)
 
-    def leave(self, incarnation: int, calls: int, reason: str, now_ns: int) -> None:
+    def leave(self, incarnation: int, calls: int, reason: str) -> None:
         """A member goes on its own. calls: number of its first unfinished call; reason: why, or "" (C7)."""
         home = self._home.get(incarnation)
         if home is None:
@@ -264,15 +167,15 @@ class Controller:
                 self._events.append(MemberLeft(home.admitted.name, departure, stay))
             else:
                 self._evict(home)
-        self._admit_what_can_be(now_ns)
+        self._admit_what_can_be()
 
     # Inputs from the host
 
-    def fail(self, name: str, reason: str, now_ns: int) -> None:
+    def fail(self, name: str, reason: str) -> None:
         """The host can't serve this running job (its data plane refused it): it ends for all its members."""
         if name in self._jobs:
             self._fail(self._jobs[name], (), reason)
-            self._admit_what_can_be(now_ns)
+            self._admit_what_can_be()
 
     def stop(self, reason: str) -> None:
         """The switch stops: every job fails and every join is refused with this reason (C10)."""
@@ -290,7 +193,7 @@ class Controller:
                 self._fail(job, dead, f"{names}: no heartbeat for {self.lease_ns / 1e9:g} s (dead, stopped or cut off)")
         for gathering in list(self._gatherings.values()):
             self._forget(gathering, [seat for seat in gathering.seats.values() if self._silent(seat, now_ns)])
-        self._admit_what_can_be(now_ns)
+        self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
             if gathering.deadline_ns <= now_ns:
                 self._drop(gathering, gathering.seats.values(), self._timeout_reason(gathering))
@@ -345,7 +248,7 @@ class Controller:
             ("elements", request.elements, 1, self.elements_max),
             ("streams", request.streams, 1, 256),
             ("window_slots", request.window_slots, 1, MAX_SLOTS),
-            ("slots in all", request.streams * request.window_slots, 1, self.slots),
+            ("slots in all", request.slots, 1, self.slots),
             ("timeout_ns", request.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("port", request.address[1], 1, 65_535),
         ):
@@ -371,22 +274,20 @@ class Controller:
             reason = f"{holder.member} holds that rank of running job {name!r} and is alive; choose another job name"
             self._drop(gathering, [claimant], reason)
 
-    def _admit_what_can_be(self, now_ns: int) -> None:
+    def _admit_what_can_be(self) -> None:
         """Admits every gathering that is complete, whose name is free and for which there are slots (C5)."""
         for gathering in list(self._gatherings.values()):
             if not gathering.missing and not self._obstacle(gathering):
-                self._admit(gathering, now_ns)
+                self._admit(gathering)
 
-    def _admit(self, gathering: _Gathering, now_ns: int) -> None:
+    def _admit(self, gathering: _Gathering) -> None:
         wish = gathering.seats[0].request
-        first = self._first_fit(wish.streams * wish.window_slots)
+        first = self._first_fit(wish.slots)
         assert first is not None
         window = wish.window_slots
         streams = tuple(StreamConfig(first + index * window, window) for index in range(wish.streams))
         job = JobConfig(self._new_job_id(), self._generation, wish.workers, wish.elements, streams)
         self._generation = (self._generation + 1) % MODULUS
-        for seat in gathering.seats.values():
-            seat.heard_ns = now_ns  # each lease starts anew: until now the member only had to wait
         admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
         running = _Job(admitted, gathering.seats)
         self._jobs[gathering.name] = running
@@ -419,8 +320,7 @@ class Controller:
         if earlier is not None:
             who = ", ".join(str(seat.member) for seat in earlier.seats.values())
             return f"job {gathering.name!r} still runs in generation {earlier.admitted.job.generation}, with {who}"
-        wish = next(iter(gathering.seats.values())).request
-        need = wish.streams * wish.window_slots
+        need = next(iter(gathering.seats.values())).request.slots
         if self._first_fit(need) is not None:
             return ""
         users = ", ".join(f"{job.admitted.name!r} {_owned(job.admitted.job)}" for job in self._jobs.values())
@@ -497,14 +397,3 @@ def _members(seats: dict[int, _Seat]) -> tuple[Member, ...]:
 
 def _owned(job: JobConfig) -> int:
     return sum(stream.window_slots for stream in job.streams)
-
-
-def _disagreement(new: JoinRequest, other: JoinRequest) -> str:
-    """Where two members of one gathering contradict each other, or "" (C1)."""
-    for name in ("workers", "elements", "streams", "window_slots"):
-        ours, theirs = getattr(new, name), getattr(other, name)
-        if ours != theirs:
-            return f"rank {new.rank} says {name} is {ours}, rank {other.rank} says {theirs}; all ranks must agree"
-    if new.address == other.address and new.rank != other.rank:
-        return f"ranks {new.rank} and {other.rank} both give the address {new.address[0]}:{new.address[1]}"
-    return ""

@@ -1,0 +1,135 @@
+"""Who asks to join a job, and what becomes of it: requests, events and standings of the control plane.
+
+The `Controller` is told requests and answers with events; a standing is what it says of one member when asked.
+"""
+
+from dataclasses import dataclass
+
+from switchagg.job import JobConfig
+
+Address = tuple[str, int]
+"""(IPv4 literal, port)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """One worker's wish to be `rank` of the job of this name.
+
+    elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
+    a number drawn at random for each join, 64 bits; it is also the secret that later messages prove themselves with.
+    timeout_ns: how long it waits for the others.
+    """
+
+    job: str
+    rank: int
+    workers: int
+    elements: int
+    streams: int
+    window_slots: int
+    address: Address
+    incarnation: int
+    timeout_ns: int
+
+    @property
+    def slots(self) -> int:
+        """How many slots the job needs in all."""
+        return self.streams * self.window_slots
+
+    def contradiction(self, other: "JoinRequest") -> str:
+        """Where two members of one gathering contradict each other, or "" (C1)."""
+        for name in ("workers", "elements", "streams", "window_slots"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                return f"rank {self.rank} says {name} is {ours}, rank {other.rank} says {theirs}; all ranks must agree"
+        if self.address == other.address and self.rank != other.rank:
+            return f"ranks {self.rank} and {other.rank} both give the address {self.address[0]}:{self.address[1]}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank with its data-plane address and the incarnation that holds it."""
+
+    rank: int
+    address: Address
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.address[0]}:{self.address[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A member that left on its own; calls: number of its first call that was not finished; reason: its words."""
+
+    member: Member
+    calls: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdmitted:
+    """Event: tell the data plane, then the members (in order of rank)."""
+
+    name: str
+    job: JobConfig
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvicted:
+    """Event: the data plane forgets the job; comes before any event that gives its slots to another job (C8)."""
+
+    name: str
+    job: JobConfig
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefused:
+    """Event and standing: these joins end here. members: whom to tell."""
+
+    name: str
+    members: tuple[Member, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """Event and standing: the job ended for all these members. dead: who caused it, as far as anyone did."""
+
+    name: str
+    generation: int
+    members: tuple[Member, ...]
+    dead: tuple[Member, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """Event: tell the members that stay (C7)."""
+
+    name: str
+    departure: Departure
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Standing of a member that gathers; missing: ranks not yet there; reason: what else it waits for, or ""."""
+
+    name: str
+    present: tuple[Member, ...]
+    missing: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Standing of a member of a running job."""
+
+    admitted: JobAdmitted
+    departed: tuple[Departure, ...]
+
+
+Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
+Standing = Waiting | Running | JoinRefused | JobFailed
