@@ -1,0 +1,168 @@
+"""What all tests share: seeds to replay, what this machine allows, the list of skips, and a look for leftovers."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+import hypothesis
+import pytest
+
+SEEDS_DEFAULT = 200
+LEFTOVER_GRACE_S = 3.0
+# Inherited by every process the tests start, also by those that detach: how we know our own at the end.
+TOKEN_NAME = "SWITCHAGG_TEST_RUN"
+# Python's own, which live until the interpreter ends
+EXPECTED_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+LINKS_BEFORE = pytest.StashKey[set[str]]()
+SYSTEM_TESTS_RAN = pytest.StashKey[bool]()
+LEFTOVERS = pytest.StashKey[list[str]]()
+
+# `repeatable`: the same examples on every machine. `explore` (HYPOTHESIS_PROFILE=explore): new ones in each run.
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# ---- seeds
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("switchagg")
+    group.addoption(
+        "--seeds",
+        type=int,
+        default=int(os.environ.get("SWITCHAGG_SEEDS", SEEDS_DEFAULT)),
+        metavar="N",
+        help=f"run each test that takes a `seed` with seeds 0..N-1 (default {SEEDS_DEFAULT}, or SWITCHAGG_SEEDS)",
+    )
+    group.addoption("--seed", type=int, default=None, metavar="S", help="run each such test with this one seed")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test with an argument `seed` its seeds, unless it names them itself."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    own = {name.strip() for mark in marks for name in str(mark.args[0]).split(",")}
+    if "seed" in metafunc.fixturenames and "seed" not in own:
+        one = metafunc.config.getoption("--seed")
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--seeds")) if one is None else [one])
+
+
+# ---- what this machine allows
+
+
+@pytest.fixture(scope="session")
+def requires_root_namespaces() -> None:
+    """Skip unless we are root and may make network namespaces."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces, veth and tc")
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("needs unshare (package util-linux)")
+    if subprocess.run([unshare, "-n", "true"], capture_output=True, timeout=20, check=False).returncode != 0:
+        pytest.skip("needs network namespaces: this root may not make one (container without CAP_SYS_ADMIN?)")
+
+
+@pytest.fixture(scope="session")
+def requires_mininet(requires_root_namespaces: None) -> None:
+    """Skip unless Mininet and the programs it calls are installed."""
+    missing = [name for name in ("mnexec", "ip", "tc", "ethtool", "ifconfig") if shutil.which(name) is None]
+    try:
+        import mininet.net  # noqa: F401
+    except ImportError:
+        missing.insert(0, "mininet")
+    if missing:
+        pytest.skip(f"needs Mininet; missing: {', '.join(missing)} (`make setup` as root installs it)")
+
+
+# ---- nothing is left behind
+
+
+def network_names() -> set[str]:
+    """Links of this network namespace, and named namespaces."""
+    named = Path("/run/netns")
+    namespaces = {f"namespace {entry.name}" for entry in named.iterdir()} if named.is_dir() else set()
+    return namespaces | {f"link {name}" for _, name in socket.if_nameindex()}
+
+
+def our_processes(token: str) -> list[str]:
+    """Living processes, other than this one, that inherited our token."""
+    ours = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.name) == os.getpid() or f"{TOKEN_NAME}={token}".encode() not in (
+                (process / "environ").read_bytes().split(b"\0")
+            ):
+                continue
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if command and not any(expected in command for expected in EXPECTED_PROCESSES):
+            ours.append(f"process {process.name}: {command[:200]}")
+    return ours
+
+
+def leftovers(config: pytest.Config) -> list[str]:
+    found = our_processes(os.environ[TOKEN_NAME])
+    # Only system tests make links here; other programs may do so at any time, so without such tests we do not look.
+    if config.stash[SYSTEM_TESTS_RAN]:
+        found += sorted(network_names() - config.stash[LINKS_BEFORE])
+    return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[TOKEN_NAME] = f"{os.getpid()}-{time.time_ns()}"
+    config.stash[LINKS_BEFORE] = network_names()
+    config.stash[SYSTEM_TESTS_RAN] = False
+    config.stash[LEFTOVERS] = []
+    run_pid = os.getpid()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        """A time limit ends the run with TERM: let every `finally` end what its test started."""
+        if os.getpid() == run_pid:
+            raise KeyboardInterrupt
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    if item.get_closest_marker("system"):
+        item.config.stash[SYSTEM_TESTS_RAN] = True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if processes, links or namespaces made by it are still there after a grace period."""
+    deadline = time.monotonic() + LEFTOVER_GRACE_S
+    while (found := leftovers(session.config)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    session.config.stash[LEFTOVERS] = found
+    if found and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+# ---- the end of the run
+
+
+def skip_reasons(terminal: pytest.TerminalReporter) -> Counter[str]:
+    """How many tests skipped for each reason."""
+    reports = terminal.stats.get("skipped", [])
+    return Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if reasons := skip_reasons(terminalreporter):
+        terminalreporter.section("skipped")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:5d} x {reason}")
+    if found := config.stash[LEFTOVERS]:
+        terminalreporter.section("left behind by the tests", red=True)
+        for line in found:
+            terminalreporter.line(line)

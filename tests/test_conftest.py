@@ -1,0 +1,129 @@
+"""The run's own rules, tried on small runs of pytest: seeds, skips, things left behind, and ending on TERM."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+SETTINGS = "[pytest]\nmarkers = system: needs root\n"
+NOT_INHERITED = ("SWITCHAGG_SEEDS", "SWITCHAGG_TEST_RUN", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
+
+
+def start(
+    folder: Path, body: str, *arguments: str, within: tuple[str, ...] = (), **environment: str
+) -> subprocess.Popen[str]:
+    """A run of pytest on one test file, under our conftest; `within` is a command that runs it elsewhere."""
+    shutil.copy(CONFTEST, folder / "conftest.py")
+    (folder / "pytest.ini").write_text(SETTINGS)
+    (folder / "test_it.py").write_text(body)
+    command = [*within, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    return subprocess.Popen(
+        command, cwd=folder, env=kept | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def run(folder: Path, body: str, *arguments: str, within: tuple[str, ...] = (), **environment: str) -> tuple[int, str]:
+    """Exit status and output of such a run."""
+    process = start(folder, body, *arguments, within=within, **environment)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, output
+
+
+SEEDED = "def test_it(seed): print(f'seed={seed}.')\n"
+
+
+def test_a_test_with_a_seed_runs_once_for_each(tmp_path: Path) -> None:
+    status, output = run(tmp_path, SEEDED, "-s", "--seeds", "3")
+    assert status == 0
+    assert all(f"seed={seed}." in output for seed in range(3))
+    assert "3 passed" in output
+
+
+def test_the_environment_gives_the_number_of_seeds(tmp_path: Path) -> None:
+    assert "2 passed" in run(tmp_path, SEEDED, SWITCHAGG_SEEDS="2")[1]
+
+
+def test_one_seed_is_replayed_alone(tmp_path: Path) -> None:
+    status, output = run(tmp_path, SEEDED, "-s", "--seed", "12345")
+    assert status == 0
+    assert "seed=12345." in output
+    assert "1 passed" in output
+
+
+def test_a_test_that_names_its_seeds_keeps_them(tmp_path: Path) -> None:
+    mark = "import pytest\n@pytest.mark.parametrize('size, seed', [(1, 7), (2, 8)])\n"
+    body = mark + SEEDED.replace("(seed)", "(size, seed)")
+    status, output = run(tmp_path, body, "-s", "--seed", "5")
+    assert status == 0
+    assert "seed=7." in output
+    assert "seed=5." not in output
+
+
+def test_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
+    body = (
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(3))\n"
+        "def test_rare(n): pytest.skip('needs bmv2')\n"
+        "@pytest.mark.skipif(True, reason='needs a NIC')\n"
+        "def test_other(): pass\n"
+    )
+    status, output = run(tmp_path, body)
+    assert status == 0
+    assert "    3 x needs bmv2\n    1 x needs a NIC\n" in output
+
+
+LEAK = "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '45'], start_new_session={detached})\n"
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool) -> None:
+    status, output = run(tmp_path, LEAK.format(detached=detached))
+    left = [line for line in output.splitlines() if line.endswith("sleep 45")]
+    for line in left:
+        os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+    assert len(left) == 1
+    assert status == 1
+    assert "1 passed" in output
+
+
+@pytest.mark.system
+def test_a_link_left_behind_fails_the_run(tmp_path: Path, requires_root_namespaces: None) -> None:
+    body = (
+        "import pytest, subprocess\n@pytest.mark.system\n"
+        "def test_it(): subprocess.run(['ip', 'link', 'add', 'forgotten', 'type', 'bridge'], check=True)\n"
+    )
+    status, output = run(tmp_path, body, within=("unshare", "--net"))
+    assert status == 1
+    assert "link forgotten\n" in output
+    assert "1 passed" in output
+
+
+def test_term_ends_the_run_through_finally(tmp_path: Path) -> None:
+    body = (
+        "import time, pathlib\n"
+        "def test_it():\n"
+        "    pathlib.Path('begun').touch()\n"
+        "    try: time.sleep(50)\n"
+        "    finally: pathlib.Path('cleaned').touch()\n"
+    )
+    process = start(tmp_path, body)
+    try:
+        deadline = time.monotonic() + 50
+        while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (tmp_path / "cleaned").exists()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED

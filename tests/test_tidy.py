@@ -1,0 +1,329 @@
+"""Style as ordinary tests: sizes, names, who may import whom, protocol rules and their citations.
+
+Each check is a function from a tree of files to the faults found; each is shown a tree it must reject.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTOCOL = "switchagg/PROTOCOL.md"
+
+FILE_LINES_MAX = 600
+CORE_FILE_LINES_MAX = 400  # the files of switchagg/ itself: each is read in one sitting
+FUNCTION_LINES_MAX = 70
+SOURCE_SUFFIXES = {".py", ".c", ".h", ".p4", ".stf", ".toml", ".md", ".j2", ".sh", ""}
+VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
+
+# In pieces, or this file would find itself.
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
+
+CORE = {"wire", "job", "fixedpoint", "aggregator", "endpoint", "errors", "call"}
+# Time, chance and input are parameters of the core; see ARCHITECTURE.md.
+NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
+STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
+MAY_NOT_IMPORT = {"switchagg": {"transport", "emulation"}, "transport": {"emulation"}}
+# Where a heavy or optional library may be imported; None: in tests alone. A folder ends in a slash.
+HOMES: dict[str, tuple[str, ...]] = {
+    "torch": ("transport/torch/", "emulation/workload.py", "emulation/trainer.py"),
+    "zmq": ("transport/control.py",),
+    "mininet": ("emulation/topology.py",),
+    "scapy": (),
+}
+
+Tree = dict[str, str]
+"""Path below the root, with slashes -> text."""
+
+
+# ---- the tree
+
+
+def repository_files(root: Path) -> list[str]:
+    """Files that git tracks or would add; without git, all that are not hidden or made by tools."""
+    command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=root, capture_output=True, check=True, timeout=60).stdout.decode()
+        names = [name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        made = ("results/", "build/", "dist/")
+        found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+        names = [name for name in found if not name.startswith((*made, ".")) and "__pycache__" not in name]
+    return sorted(name for name in names if (root / name).is_file())
+
+
+def read_tree(root: Path) -> Tree:
+    """Text files of the repository; what is not UTF-8 (figures, captures) is left out."""
+    tree = {}
+    for name in repository_files(root):
+        try:
+            tree[name] = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+    return tree
+
+
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    return read_tree(ROOT)
+
+
+def python_files(tree: Tree) -> Iterator[tuple[str, ast.Module]]:
+    for name, text in tree.items():
+        if name.endswith(".py"):
+            yield name, ast.parse(text, name)
+
+
+# ---- sizes and names
+
+
+def long_files(tree: Tree) -> list[str]:
+    faults = []
+    for name, text in tree.items():
+        path = Path(name)
+        if path.suffix not in SOURCE_SUFFIXES or name == "LICENSE":
+            continue
+        core = path.parent.as_posix() == "switchagg" and path.suffix == ".py"
+        limit = CORE_FILE_LINES_MAX if core else FILE_LINES_MAX
+        if (lines := len(text.splitlines())) > limit:
+            faults.append(f"{name}: {lines} lines, at most {limit}")
+    return faults
+
+
+def long_functions(tree: Tree) -> list[str]:
+    return [
+        f"{name}:{node.lineno}: {node.name} has {length} lines, at most {FUNCTION_LINES_MAX}"
+        for name, module in python_files(tree)
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+
+
+def vague_names(tree: Tree) -> list[str]:
+    return [
+        f"{name}: {part} says nothing; name it after what it does"
+        for name in tree
+        for part in Path(name).with_suffix("").parts
+        if part in VAGUE_NAMES
+    ]
+
+
+def lines_matching(tree: Tree, pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in tree.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def unfinished_work(tree: Tree) -> list[str]:
+    return lines_matching(tree, UNFINISHED)
+
+
+def private_paths(tree: Tree) -> list[str]:
+    return lines_matching(tree, PRIVATE_PATHS)
+
+
+# ---- who imports whom
+
+
+def imported(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything a file imports, also inside functions; `from a import b` gives a.b."""
+    package = Path(name).parent.parts
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            origin = ".".join((*above, *filter(None, [node.module])))
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def wrong_in_core(own: str, target: str) -> str | None:
+    """What is wrong with core module `own` importing `target`."""
+    package, _, rest = target.partition(".")
+    if package in NOT_IN_CORE:
+        return "time, chance and input are parameters of the core"
+    if package == "switchagg":
+        other = rest.partition(".")[0]
+        if other not in CORE:
+            return "the core imports only the core"
+        if STRANGERS.get(f"switchagg.{own}") == other:
+            return "aggregator and endpoint share only wire, job and errors"
+        return None
+    return None if package == "numpy" or package in sys.stdlib_module_names else "the core needs numpy only"
+
+
+def wrong_import(name: str, target: str) -> str | None:
+    """What is wrong with file `name` importing `target`, or None."""
+    path, top, package = Path(name), Path(name).parts[0], target.partition(".")[0]
+    if top == "tests":
+        return None
+    if package in {"tests", "conftest"}:
+        return "nothing imports tests"
+    if package in MAY_NOT_IMPORT.get(top, ()):
+        return f"{top} is below {package}"
+    if package in HOMES and not any(
+        name.startswith(home) if home.endswith("/") else name == home for home in HOMES[package]
+    ):
+        return f"{package} is imported only in {', '.join(HOMES[package]) or 'tests'}"
+    if path.parent.as_posix() == "switchagg" and path.stem in CORE:
+        return wrong_in_core(path.stem, target)
+    if top == "switchagg" and package not in {"switchagg", "numpy"} and package not in sys.stdlib_module_names:
+        return "switchagg needs numpy only"
+    return None
+
+
+def wrong_imports(tree: Tree) -> list[str]:
+    return [
+        f"{name}:{line}: imports {target}: {fault}"
+        for name, module in python_files(tree)
+        for line, target in imported(name, module)
+        if (fault := wrong_import(name, target))
+    ]
+
+
+# ---- the protocol's rules
+
+# A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([SWFC]\d{1,2})\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([SWFC]\d{1,2})(?![\w-])")
+CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
+
+
+def citations(tree: Tree) -> dict[str, str]:
+    """Rule number -> one place that cites it. This file does not count."""
+    found: dict[str, str] = {}
+    for name, text in tree.items():
+        if name.endswith(CITING_SUFFIXES) and name != "tests/test_tidy.py":
+            for number, line in enumerate(text.splitlines(), 1):
+                for rule in RULE_CITATION.findall(line):
+                    found.setdefault(rule, f"{name}:{number}")
+    return found
+
+
+def unknown_rules(tree: Tree) -> list[str]:
+    defined = set(RULE_DEFINITION.findall(tree[PROTOCOL]))
+    return [f"{place}: {rule} is not in {PROTOCOL}" for rule, place in citations(tree).items() if rule not in defined]
+
+
+def uncited_rules(tree: Tree) -> list[str]:
+    cited = citations(tree)
+    rules = sorted(set(RULE_DEFINITION.findall(tree[PROTOCOL])))
+    if not rules:
+        return [f"{PROTOCOL} defines no rule"]
+    return [f"{PROTOCOL}: {rule} is cited by no source and no test" for rule in rules if rule not in cited]
+
+
+# ---- the tests
+
+CHECKS: list[Callable[[Tree], list[str]]] = [
+    long_files,
+    long_functions,
+    vague_names,
+    unfinished_work,
+    private_paths,
+    wrong_imports,
+]
+PROTOCOL_CHECKS = [unknown_rules, uncited_rules]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_repository_has_none_of(check: Callable[[Tree], list[str]], tree: Tree) -> None:
+    assert len(tree) > 10, "the list of files came back nearly empty"
+    assert check(tree) == []
+
+
+@pytest.mark.parametrize("check", PROTOCOL_CHECKS, ids=lambda check: check.__name__)
+def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]], tree: Tree) -> None:
+    if PROTOCOL not in tree:
+        pytest.skip(f"{PROTOCOL} is not written yet")
+    assert check(tree) == []
+
+
+RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
+REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
+    (long_files, {"transport/udp.py": "x = 1\n" * 601}),
+    (long_files, {"switchagg/wire.py": "x = 1\n" * 401}),
+    (long_files, {"Makefile": "\n" * 601}),
+    (long_functions, {"emulation/run.py": "def f():\n" + "    x = 1\n" * 70}),
+    (long_functions, {"emulation/run.py": "class A:\n  async def f(self):\n" + "    x = 1\n" * 70}),
+    (vague_names, {"transport/utils.py": ""}),
+    (vague_names, {"transport/common/ring.py": ""}),
+    (unfinished_work, {"README.md": "TO" + "DO: write this"}),
+    (unfinished_work, {"switchagg/job.py": "# " + "X" * 3 + " wrong"}),
+    (private_paths, {"Makefile": "test:\n\tcd /wo" + "rk/main"}),
+    (private_paths, {"tools/setup": "cp /ro" + "ot/.cache ."}),
+    (wrong_imports, {"switchagg/endpoint.py": "import time"}),
+    (wrong_imports, {"switchagg/endpoint.py": "def f():\n    from random import random"}),
+    (wrong_imports, {"switchagg/endpoint.py": "from switchagg.aggregator import Aggregator"}),
+    (wrong_imports, {"switchagg/aggregator.py": "from . import endpoint"}),
+    (wrong_imports, {"switchagg/aggregator.py": "from .endpoint import Endpoint"}),
+    (wrong_imports, {"switchagg/wire.py": "from switchagg.controller import Controller"}),
+    (wrong_imports, {"switchagg/wire.py": "import msgspec"}),
+    (wrong_imports, {"switchagg/dataplane/reference.py": "import msgspec"}),
+    (wrong_imports, {"switchagg/controller.py": "import transport.link"}),
+    (wrong_imports, {"switchagg/__init__.py": "from emulation import scenario"}),
+    (wrong_imports, {"transport/session.py": "from emulation.scenario import Scenario"}),
+    (wrong_imports, {"transport/session.py": "import torch.distributed as dist"}),
+    (wrong_imports, {"transport/session.py": "import zmq"}),
+    (wrong_imports, {"transport/udp.py": "from mininet.net import Mininet"}),
+    (wrong_imports, {"emulation/report.py": "from scapy.all import IP"}),
+    (wrong_imports, {"emulation/report.py": "from tests.conftest import SEEDS_DEFAULT"}),
+    (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
+    (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
+    (uncited_rules, {PROTOCOL: "no rule here\n"}),
+]
+
+
+@pytest.mark.parametrize(("check", "bad"), REJECTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_rejects(check: Callable[[Tree], list[str]], bad: Tree) -> None:
+    assert len(check(bad)) == 1
+
+
+ACCEPTED: Tree = {
+    PROTOCOL: RULES,
+    "switchagg/wire.py": '"""Packets (S1)."""\nimport struct\n\nimport numpy as np\n\nfrom .job import JobConfig\n',
+    "switchagg/endpoint.py": "from switchagg import wire\nfrom switchagg.errors import DecodeError\n# W2\n"
+    + "\n" * 397,
+    "switchagg/dataplane/reference.py": "import logging\n\nfrom switchagg.aggregator import Aggregator\n",
+    "transport/torch/hook.py": "import torch\n\nfrom transport.session import SwitchSession\n",
+    "tests/test_hook.py": "import scapy.all\nimport torch\n\nfrom emulation import scenario\n",
+    "emulation/run.py": "def f():\n" + "    x = 1\n" * 69,
+    "LICENSE": "\n" * 700,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS + PROTOCOL_CHECKS, ids=lambda check: check.__name__)
+def test_accepts(check: Callable[[Tree], list[str]]) -> None:
+    assert check(ACCEPTED) == []
+
+
+def test_lists_new_and_tracked_files_but_not_ignored_ones(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    git("init", "-q")
+    for name in ("tracked.py", "gone.py", "new.py", "ignored.log"):
+        (tmp_path / name).write_text("x = 1\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG\xff")
+    git("add", "tracked.py", "gone.py")
+    (tmp_path / "gone.py").unlink()
+    assert sorted(read_tree(tmp_path)) == [".gitignore", "new.py", "tracked.py"]
+
+
+def test_reads_a_tree_without_git(tmp_path: Path) -> None:
+    (tmp_path / "switchagg").mkdir()
+    (tmp_path / "switchagg" / "wire.py").write_text("x = 1\n")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "foreign.py").write_text("x = 1\n")
+    assert sorted(read_tree(tmp_path)) == ["switchagg/wire.py"]
