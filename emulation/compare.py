@@ -1,0 +1,135 @@
+"""Runs every method of a scenario on one backend and writes results, host facts, figures and the report."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulation.host import host_facts
+from emulation.results import MethodResult, RunFailed, document, write_json
+from emulation.scenario import Scenario, ScenarioError
+
+Progress = Callable[[str, int, int, str], None]
+"""progress(method, done, total, note): `done` of `total` iterations; `note` is a few words on what happens now."""
+
+Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], MethodResult]
+"""The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
+
+_RUNNER_MODULES = {"mininet": "emulation.mininet_run", "sim": "emulation.sim_run"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison left behind. `document` is what `results.json` holds, `host` what `host.json` holds."""
+
+    document: dict[str, Any]
+    host: dict[str, Any]
+    folder: Path
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+
+def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
+    """(backend, why). Raises ScenarioError if the scenario isn't meant for it, RunFailed if it can't run here."""
+    if wanted is not None:
+        if not scenario.methods_for(wanted):
+            other = "sim" if wanted == "mininet" else "mininet"
+            raise ScenarioError(
+                f"{scenario.file}: [methods] {wanted} is empty: this scenario is not meant for {wanted}; "
+                f"allowed: --on {other}"
+            )
+        if wanted == "mininet" and (missing := _mininet_missing()):
+            raise RunFailed(f"mininet cannot run here: {missing}; or use --on sim")
+        return wanted, "as asked"
+    if not scenario.methods_for("mininet"):
+        return "sim", "the scenario is meant for virtual time only"
+    missing = _mininet_missing()
+    if not scenario.methods_for("sim"):
+        if missing:
+            raise RunFailed(f"mininet cannot run here: {missing}; the scenario has no methods for sim")
+        return "mininet", "the scenario is meant for Mininet only"
+    if missing:
+        return "sim", f"Mininet cannot run here: {missing}"
+    return "mininet", "root and Mininet are available"
+
+
+def _mininet_missing() -> str | None:
+    """What keeps Mininet from running, with the remedy; None if nothing does."""
+    reason: str | None = importlib.import_module(_RUNNER_MODULES["mininet"]).missing()
+    return reason
+
+
+def compare(
+    scenario: Scenario,
+    backend: str,
+    folder: Path,
+    progress: Progress,
+    *,
+    command: Sequence[str],
+    runner: Runner | None = None,
+) -> Comparison:
+    """Runs the scenario's methods one after the other and writes `folder`.
+
+    Files: results.json, host.json, report.html, *.png, and `<method>/` with what the backend kept. Files of an earlier
+    run of the same name are replaced; an earlier report is removed first, so that a failed run never leaves one that
+    looks new. Raises RunFailed; a folder that can't be written is one too.
+    """
+    run_method = runner or importlib.import_module(_RUNNER_MODULES[backend]).run_method
+    _prepare(folder)
+    host = host_facts(command)
+    results: list[MethodResult] = []
+    seconds: dict[str, float] = {}
+    for method in scenario.methods_for(backend):
+        method_folder = folder / method
+        method_folder.mkdir(exist_ok=True)
+        begin = time.monotonic()
+        results.append(run_method(scenario, method, method_folder, _for_method(progress, method)))
+        seconds[method] = round(time.monotonic() - begin, 3)
+    host["wall_seconds_per_method"] = seconds
+    built = document(scenario, backend, results)
+    write_json(folder / "results.json", built)
+    write_json(folder / "host.json", host)
+    from emulation.report import write_report  # matplotlib and Jinja2: only when there is something to draw
+
+    write_report(folder, built, host)
+    return Comparison(built, host, folder)
+
+
+def _for_method(progress: Progress, method: str) -> Callable[[int, int, str], None]:
+    return lambda done, total, note: progress(method, done, total, note)
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("results.json", "host.json", "report.html"):
+            (folder / name).unlink(missing_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RunFailed(f"{folder}: cannot be written ({error.strerror}); choose another folder with --out") from error
+
+
+def problems(built: dict[str, Any]) -> list[str]:
+    """What must not be overlooked in a finished comparison: one line each, worst first. Empty if all is well."""
+    found = []
+    for entry in built["methods"]:
+        if not entry["summary"]["parameters_identical"]:
+            found.append(f"{entry['method']}: the ranks ended with different parameters: the allreduce was not exact")
+    for entry in built["methods"]:
+        certificate = entry["certificate"]
+        if certificate is not None and not certificate["valid"]:
+            found.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
+    return found
+
+
+def _valid_rate(certificate: dict[str, Any]) -> str:
+    rate_bps = certificate.get("valid_rate_bps")
+    return f"; try [topology] rate_bps = {rate_bps}" if rate_bps else ""

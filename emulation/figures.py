@@ -1,0 +1,221 @@
+"""Figures of a comparison, drawn from the results document alone.
+
+Each method has one colour in every figure (Okabe and Ito's palette, told apart with any colour vision) and one line
+style, so that a black-and-white print can be read too.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from emulation.results import percentile
+from emulation.wording import METHOD_NAMES, bytes_text, time_text
+
+COLOURS = {"gloo": "#E69F00", "ring": "#D55E00", "switch": "#0072B2"}
+LINE_STYLES = {"gloo": "--", "ring": "--", "switch": "-"}
+_COMPUTE_COLOUR = "#BBBBBB"
+_BOUND_COLOUR = "#222222"
+
+_STYLE = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "figure.facecolor": "white",
+}
+
+
+def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
+    """Figures by name, in the order of the report. `fidelity` only where certificates hold gap measurements."""
+    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+        "training": training,
+        "breakdown": breakdown,
+        "iterations": iterations,
+        "wire": wire,
+        "fidelity": fidelity,
+    }
+    figures = {}
+    with matplotlib.rc_context(_STYLE):
+        for name, make in makers.items():
+            figure = make(built)
+            if figure is not None:
+                figures[name] = figure
+    return figures
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def inline_svg(figure: Figure, name: str) -> str:
+    """The figure as an <svg> element. Same figure, same text; ids start with `name`, so that several fit one page."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    svg = text[text.index("<svg") :]
+    return re.sub(r'(\bid="|href="#|url\(#)', lambda match: f"{match.group(1)}{name}-", svg)
+
+
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)
+    return figure, list(axes[0])
+
+
+def _smooth(values: list[float | None], span: int) -> list[float]:
+    """Mean over the last `span` values that exist."""
+    smoothed = []
+    for end in range(1, len(values) + 1):
+        present = [value for value in values[max(0, end - span) : end] if value is not None]
+        smoothed.append(sum(present) / len(present) if present else float("nan"))
+    return smoothed
+
+
+def training(built: dict[str, Any]) -> Figure:
+    """Training loss and test accuracy against time."""
+    figure, (left, right) = _axes(9, 3.4, 2)
+    last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])
+    size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
+    for entry in built["methods"]:
+        method = entry["method"]
+        look = {"color": COLOURS[method], "linestyle": LINE_STYLES[method], "label": METHOD_NAMES[method]}
+        times = [(record["start_ns"] + record["duration_ns"]) / size for record in entry["iterations"]]
+        losses = [record["loss"] for record in entry["iterations"]]
+        left.plot(times, losses, color=COLOURS[method], alpha=0.25, linewidth=0.8)
+        left.plot(times, _smooth(losses, 10), linewidth=1.8, **look)
+        points = [(e["time_ns"] / size, e["accuracy"]) for e in entry["evaluations"] if e["accuracy"] is not None]
+        if points:
+            right.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **look)
+    left.set(xlabel=f"training time ({unit})", ylabel="training loss (mean of 10)", title="Loss against time")
+    left.set_ylim(bottom=0)
+    right.set(xlabel=f"training time ({unit})", ylabel="test accuracy", title="Accuracy against time")
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for axes in (left, right):
+        axes.set_xlim(left=0)
+        axes.legend()
+    return figure
+
+
+def breakdown(built: dict[str, Any]) -> Figure:
+    """Median iteration: compute, then the communication that compute did not hide."""
+    methods = built["methods"]
+    figure, (axes,) = _axes(9, 0.9 + 0.55 * len(methods))
+    longest = max(entry["summary"]["iteration_ns"]["median"] for entry in methods)
+    size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
+    for row, entry in enumerate(methods):
+        numbers = entry["summary"]
+        compute = numbers["compute_ns"]["median"] / size
+        exposed = numbers["exposed_communication_ns"]["median"] / size
+        colour = COLOURS[entry["method"]]
+        axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None)
+        axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor="white", linewidth=0)
+        total = time_text(numbers["iteration_ns"]["median"])
+        axes.text(compute + exposed, row, f"  {total}", va="center", ha="left")
+    axes.barh(0, 0, color="white", hatch="////", edgecolor="#555555", label="exposed communication")
+    axes.set_yticks(range(len(methods)), [METHOD_NAMES[entry["method"]] for entry in methods])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, longest / size * 1.14)
+    axes.set(xlabel=f"median iteration ({unit})")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
+def iterations(built: dict[str, Any]) -> Figure:
+    """Share of iterations that took at most so long; warm-up left out."""
+    figure, (axes,) = _axes(9, 3.0)
+    warmup = built["scenario"]["workload"]["warmup_iterations"]
+    counted = {
+        entry["method"]: sorted(r["duration_ns"] for r in entry["iterations"] if r["iteration"] >= warmup)
+        for entry in built["methods"]
+    }
+    size, unit = (1e9, "s") if max(values[-1] for values in counted.values()) >= 2e9 else (1e6, "ms")
+    for method, values in counted.items():
+        times = [value / size for value in values]
+        shares = [(index + 1) / len(times) for index in range(len(times))]
+        median = percentile(times, 0.5)
+        axes.step(
+            [times[0], *times],
+            [0.0, *shares],
+            where="post",
+            color=COLOURS[method],
+            linestyle=LINE_STYLES[method],
+            linewidth=1.8,
+            label=f"{METHOD_NAMES[method]} (median {time_text(median * size)})",
+        )
+        axes.plot([median], [0.5], marker="o", markersize=5, color=COLOURS[method])
+    axes.set_ylim(0, 1.02)
+    axes.set(xlabel=f"iteration time ({unit})", ylabel="share of iterations")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
+def wire(built: dict[str, Any]) -> Figure:
+    """Bytes sent and received per rank and iteration, against the bound."""
+    methods = built["methods"]
+    figure, (axes,) = _axes(9, 1.2 + 0.75 * len(methods))
+    largest = 0.0
+    for row, entry in enumerate(methods):
+        numbers = entry["summary"]
+        name = METHOD_NAMES[entry["method"]]
+        sent, received = numbers["wire_tx_bytes_per_rank_iteration"], numbers["wire_rx_bytes_per_rank_iteration"]
+        least = numbers["bound"]["wire_bytes_per_rank"]
+        largest = max(largest, sent, received, least)
+        for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
+            axes.barh(row + offset, value / 1e6, height=0.36, color=COLOURS[entry["method"]], alpha=alpha)
+            axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
+        label = "bound: gradient bytes × traffic factor, framed" if row == 0 else None  # noqa: RUF001
+        axes.vlines(least / 1e6, row - 0.45, row + 0.45, color=_BOUND_COLOUR, linewidth=2, label=label)
+    axes.set_yticks(range(len(methods)), [METHOD_NAMES[entry["method"]] for entry in methods])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, max(largest, 1.0) / 1e6 * 1.32)
+    axes.set(xlabel="MB per rank and iteration")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def fidelity(built: dict[str, Any]) -> Figure | None:
+    """How far departure gaps were off the ideal link: complementary distribution, each method."""
+    figure, (axes,) = _axes(9, 3.0)
+    drawn = False
+    for entry in built["methods"]:
+        measures = (entry["certificate"] or {}).get("measures", {})
+        curve = measures.get("gap_deviation_ccdf")
+        if not curve:
+            continue
+        points = [(x, y) for x, y in curve if x is not None and y > 0]
+        method = entry["method"]
+        axes.plot(
+            *zip(*points, strict=True),
+            color=COLOURS[method],
+            linestyle=LINE_STYLES[method],
+            linewidth=1.8,
+            label=METHOD_NAMES[method],
+        )
+        drawn = True
+    if not drawn:
+        return None
+    axes.set_xscale("symlog", linthresh=0.01)
+    axes.set_yscale("log")
+    axes.set(xlabel="deviation of a departure gap from size / rate", ylabel="share of gaps above")
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend()
+    return figure

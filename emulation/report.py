@@ -1,0 +1,243 @@
+"""The report: one self-contained HTML file, rendered from the results document and the host facts alone."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from emulation import figures, wording
+
+_CAPTIONS = {
+    "training": (
+        "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "
+        "Time spent evaluating is left out."
+    ),
+    "breakdown": (
+        "Where the median iteration goes: compute, and the communication that compute did not hide. The two medians "
+        "need not add up to the median iteration written beside the bar."
+    ),
+    "iterations": "How iteration times are distributed; the dot marks the median. Warm-up iterations are left out.",
+    "wire": (
+        "Ethernet bytes sent and received by the busiest rank in one iteration, from interface counters; the black "
+        "line is the bound."
+    ),
+    "fidelity": (
+        "How far the gaps between departures were off size / rate while a link was backlogged: the share of gaps with "
+        "a deviation greater than x. An ideal link is a line at the left edge."
+    ),
+}
+
+Row = tuple[str, list[tuple[str, str]]]
+"""Label, and for each method the value and a small line below it ("" for none)."""
+
+
+def write_report(folder: Path, built: dict[str, Any], host: dict[str, Any]) -> Path:
+    """Writes `report.html` and one PNG per figure into `folder`; returns the report's path.
+
+    built: what results.json holds; host: what host.json holds.
+    """
+    drawn = figures.draw_all(built)
+    for name, figure in drawn.items():
+        figures.save_png(figure, folder / f"{name}.png")
+    path = folder / "report.html"
+    path.write_text(render(built, host, drawn), encoding="utf-8")
+    return path
+
+
+def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -> str:
+    """The report's HTML. `drawn`: figures by name; they are inlined as SVG."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    svgs = [
+        {"name": name, "svg": Markup(figures.inline_svg(figure, name)), "caption": _CAPTIONS[name]}
+        for name, figure in drawn.items()
+    ]
+    return environment.get_template("report.html.j2").render(
+        built=built,
+        host=host,
+        scenario=built["scenario"],
+        headline=wording.headline(built),
+        explanations=[text for entry in built["methods"] if (text := wording.explanation(built, entry))],
+        names=wording.METHOD_NAMES,
+        colours=figures.COLOURS,
+        rows=table_rows(built),
+        facts=_facts(built, host),
+        scenario_rows=_scenario_rows(built["scenario"]),
+        certificates=_certificates(built),
+        stamp=_stamp(built),
+        figures={entry["name"]: entry for entry in svgs},
+        words=wording,
+        command=shlex.join(host["command"]),
+    )
+
+
+def table_rows(built: dict[str, Any]) -> list[Row]:
+    """The main table: one row per quantity, a cell per method. Also printed in the terminal."""
+    methods = built["methods"]
+    summaries = [entry["summary"] for entry in methods]
+
+    def row(label: str, cells: list[tuple[str, str]]) -> Row:
+        return (label, cells)
+
+    def times(key: str) -> list[tuple[str, str]]:
+        return [
+            (wording.time_text(s[key]["median"]), f"{wording.time_text(s[key]['p10'])} … {_p90(s[key])}")
+            for s in summaries
+        ]
+
+    return [
+        row("Iteration time", times("iteration_ns")),
+        row("Compute time", times("compute_ns")),
+        row("Communication time", [_with_bound(s) for s in summaries]),
+        row("Exposed communication", times("exposed_communication_ns")),
+        row("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
+        row("busbw", [(_busbw(entry), "") for entry in methods]),
+        row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
+        row("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
+        row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
+        row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
+        row("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
+        row("Parameters on all ranks", [_identical(s) for s in summaries]),
+        row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+        row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+    ]
+
+
+def _p90(spread: dict[str, float]) -> str:
+    return wording.time_text(spread["p90"])
+
+
+def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
+    least = wording.time_text(numbers["bound"]["communication_ns"])
+    share = wording.percent_text(numbers["share_of_bound"], 0)
+    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}, {share} of it reached"
+
+
+def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
+    measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
+    return measured, f"bound {wording.bytes_text(numbers['bound']['wire_bytes_per_rank'])}"
+
+
+def _algbw(bytes_per_s: float | None) -> str:
+    return "–" if bytes_per_s is None else f"{wording.bytes_text(bytes_per_s)}/s"  # noqa: RUF001
+
+
+def _busbw(entry: dict[str, Any]) -> str:
+    """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
+    algbw = entry["summary"]["algbw_bytes_per_s"]
+    if entry["method"] == "switch" or algbw is None:
+        return "not defined"
+    return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
+
+
+def _identical(numbers: dict[str, Any]) -> tuple[str, str]:
+    return ("bit-identical", "") if numbers["parameters_identical"] else ("DIFFERENT", "the allreduce was not exact")
+
+
+def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    free = wording.times_text(numbers["iteration_speedup_if_communication_were_free"])
+    return wording.times_text(numbers["iteration_speedup"]), f"{free} if communication were free"
+
+
+def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    note = f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
+    if numbers["beyond_bound"]:
+        note += "; beyond it, see below"
+    return wording.times_text(numbers["communication_speedup"]), note
+
+
+def _stamp(built: dict[str, Any]) -> dict[str, Any]:
+    """The certificate's verdict over all methods: word, class and one sentence."""
+    if built["valid"] is None:
+        return {
+            "word": "VIRTUAL TIME",
+            "kind": "virtual",
+            "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
+        }
+    if built["valid"]:
+        return {
+            "word": "VALID",
+            "kind": "valid",
+            "text": "The emulated links kept their rates within the bounds below: times can be trusted.",
+        }
+    return {
+        "word": "INVALID",
+        "kind": "invalid",
+        "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report.",
+    }
+
+
+def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry per method that has a certificate; each measure beside its bound."""
+    found = []
+    for entry in built["methods"]:
+        certificate = entry["certificate"]
+        if certificate is None:
+            continue
+        measures, bounds = certificate["measures"], certificate["bounds"]
+        rows = [
+            (name, wording.number_text(value), _bound_text(bounds.get(name)))
+            for name, value in measures.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        ]
+        found.append({"method": entry["method"], "rows": rows, **certificate})
+    return found
+
+
+def _bound_text(limit: Any) -> str:
+    return wording.number_text(limit) if isinstance(limit, (int, float)) else "" if limit is None else str(limit)
+
+
+def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:
+    """What ran on what."""
+    packages = host["packages"]
+    backend = (
+        "Mininet: real kernel, real packets, real time"
+        if built["backend"] == "mininet"
+        else "virtual time: packet-exact simulation of the network, real training, no clock"
+    )
+    facts = [
+        ("Backend", backend),
+        ("Started", host["started"]),
+        ("Machine", f"{host['cpu_model'] or host['machine']}, {host['cpus_usable']} CPUs usable"),
+        ("Memory", wording.bytes_text(host["memory_bytes"])),
+        ("System", f"{host['system']}, {host['kernel']}"),
+        ("Python and packages", f"Python {host['python']}, " + ", ".join(f"{k} {v}" for k, v in packages.items())),
+        ("Load before the run", f"{host['load_average_1_min']} (1 minute average)"),
+        ("Source", host["source_revision"] or "not a checkout"),
+    ]
+    walls = host.get("wall_seconds_per_method", {})
+    if walls:
+        spent = ", ".join(f"{wording.METHOD_NAMES[method]} {seconds:.0f} s" for method, seconds in walls.items())
+        facts.append(("Wall time", spent))
+    return facts
+
+
+def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
+    """The scenario as [table] key = value, in the file's order."""
+    rows = [("seed", str(scenario["seed"]))]
+    for table in ("topology", "faults", "workload", "switch"):
+        rows += [(f"[{table}] {key}", _value_text(value)) for key, value in scenario[table].items()]
+    return rows
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "measured before the run"
+    return wording.count_text(value) if isinstance(value, int) else str(value)

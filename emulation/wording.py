@@ -1,0 +1,110 @@
+# ruff: noqa: RUF001  (multiplication signs and dashes are meant)
+"""Numbers and findings in words, the same in the terminal's table and in the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+METHOD_NAMES = {"gloo": "Gloo", "ring": "ring", "switch": "switch"}
+
+
+def time_text(ns: float | None) -> str:
+    """A duration with three significant digits and a unit a person would choose."""
+    if ns is None:
+        return "–"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def bytes_text(size_bytes: float | None) -> str:
+    """Bytes in powers of ten."""
+    if size_bytes is None:
+        return "–"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size_bytes) >= size:
+            return f"{_three_digits(size_bytes / size)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def rate_text(rate_bps: float) -> str:
+    """Bits per second in powers of ten, without superfluous zeros."""
+    for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
+        if rate_bps >= size:
+            return f"{rate_bps / size:g} {unit}"
+    return f"{rate_bps:g} b/s"
+
+
+def percent_text(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def number_text(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def count_text(value: int) -> str:
+    return f"{value:,}".replace(",", " ")  # a thin space: neither a decimal comma nor a point
+
+
+def times_text(factor: float | None) -> str:
+    return "–" if factor is None else f"{factor:.2f}×"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def faster_text(speedup: float) -> str:
+    """ "1.30× faster", "1.20× slower" or "as fast": ±1 % counts as equal."""
+    if 1 / 1.01 < speedup < 1.01:
+        return "as fast"
+    return f"{speedup:.2f}× faster" if speedup > 1 else f"{1 / speedup:.2f}× slower"
+
+
+def links_text(built: dict[str, Any]) -> str:
+    """ "4 workers on 200 Mb/s links"."""
+    topology = built["scenario"]["topology"]
+    workers = topology["workers"]
+    return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology['rate_bps'])} links"
+
+
+def headline(built: dict[str, Any]) -> str:
+    """The finding in one or two sentences, from the numbers alone."""
+    compared = next((entry for entry in built["methods"] if entry["comparison"] is not None), None)
+    if compared is None or compared["comparison"]["iteration_speedup"] is None:
+        only = built["methods"][0]
+        median = time_text(only["summary"]["iteration_ns"]["median"])
+        return f"Over {links_text(built)}, an iteration with {METHOD_NAMES[only['method']]} took {median}."
+    numbers, baseline = compared["comparison"], METHOD_NAMES[built["baseline"]]
+    subject = "the switch" if compared["method"] == "switch" else METHOD_NAMES[compared["method"]]
+    speed = faster_text(numbers["iteration_speedup"])
+    verdict = f"as fast as with {baseline}" if speed == "as fast" else f"{speed} than with {baseline}"
+    text = f"Over {links_text(built)}, an iteration with {subject} was {verdict}."
+    if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
+        speed = faster_text(numbers["communication_speedup"])
+        text += f" Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×."
+    return text
+
+
+def explanation(built: dict[str, Any], entry: dict[str, Any]) -> str | None:
+    """What a method's communication speed-up consists of; None for the baseline or without a bound."""
+    numbers = entry["comparison"]
+    if numbers is None or not numbers["relative_efficiency"] or not numbers["communication_speedup_bound"]:
+        return None
+    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    name, baseline = METHOD_NAMES[entry["method"]], METHOD_NAMES[built["baseline"]]
+    shares = percent_text(entry["summary"]["share_of_bound"]), percent_text(base["summary"]["share_of_bound"])
+    text = (
+        f"Communication speed-up {numbers['communication_speedup']:.2f} = {numbers['communication_speedup_bound']:.2f} "
+        f"(bound: fewer bytes on each link, and framing) × {numbers['relative_efficiency']:.2f} (the {name} reaches "
+        f"{shares[0]} of its own bound, {baseline} {shares[1]} of its own)."
+    )
+    if numbers["beyond_bound"]:
+        text += (
+            f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is not the switch's "
+            f"merit but what {baseline} loses to latency, TCP and CPU on these links."
+        )
+    return text
