@@ -1,0 +1,277 @@
+"""SwitchLoop: one thread that hosts a data plane on a link.
+
+    commands -> receive -> data plane, all of a port's rows together -> send -> sleep
+
+Commands from other threads run between turns in this thread, so a data plane never sees two at once. Results of a turn
+that go to the same workers are joined, so that the link can hand many to the kernel in one call.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+import numpy as np
+
+from switchagg.aggregator import SlotView
+from switchagg.dataplane import DataPlane
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import JobConfig
+from switchagg.wire import Bundle
+from transport.link import Address, Link
+
+IDLE_S = 1.0
+"""Longest sleep: an upper bound on what a lost wake-up could cost."""
+
+ANSWER_S = 10.0
+"""How long a command may wait for its turn, and `stop` for the thread."""
+
+QUEUE_BYTES_MAX = 4 << 20
+"""Default of what may wait for one worker while the link is full: two windows of 1024 packets."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, eq=False)
+class _Port:
+    """Where one worker is, the jobs that use it, and what waits for room on the link."""
+
+    number: int
+    address: Address
+    jobs: set[int] = field(default_factory=set)
+    queue: deque[Bundle] = field(default_factory=deque)
+    queued_bytes: int = 0
+
+
+class SwitchLoop:
+    """Runs a data plane; owns the link and closes it when the thread ends.
+
+    link: bound, used by nobody else from now on. queue_bytes_max: bytes that may wait for one worker while the link is
+    full; what exceeds it is dropped and counted (drop_queue_full), and the protocol sends it again. on_failure: called
+    in the loop's thread if it ends by an exception nobody expected; `failure` holds that exception, and every command
+    raises SwitchaggError from then on.
+
+    Datagrams from an address no admitted job has named are counted as drop_stranger and never reach the data plane.
+    Commands raise SwitchaggError when the loop isn't running or doesn't answer within 10 s.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        dataplane: DataPlane,
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._dataplane = dataplane
+        self._queue_bytes_max = queue_bytes_max
+        self._on_failure = on_failure
+        self._ports: dict[int, _Port] = {}
+        self._by_address: dict[Address, _Port] = {}
+        self._waiting: deque[_Port] = deque()
+        self._full = False
+        self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+        self._lock = threading.Lock()  # guards the next two
+        self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._running = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"switch-loop-{link.address[1]}", daemon=True)
+
+    # What any thread may call
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._running = True
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close the link; again is allowed. Raises SwitchaggError if it doesn't end within 10 s."""
+        with self._lock:
+            self._running = False
+        self._link.wake()
+        if self._thread.ident is None:
+            self._link.close()  # was never started
+        elif threading.current_thread() is not self._thread:
+            self._thread.join(ANSWER_S)
+            if self._thread.is_alive():
+                raise SwitchaggError(f"the switch loop did not end within {ANSWER_S:.0f} s")
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The unexpected exception that ended the loop, or None."""
+        return self._failure
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        """Take a job, or a new generation of one; addresses[rank] is where that rank's link is.
+
+        Raises JobError if the data plane refuses it, two ranks share an address, or the link can't reach one.
+        """
+        resolved = [self._link.resolve(address) for address in addresses]
+        if len(resolved) != job.workers or len(set(resolved)) != job.workers:
+            raise JobError(f"job {job.job_id}: {job.workers} workers need as many different addresses, got {resolved}")
+        self._ask(lambda: self._admit(job, resolved))
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job: its packets are dropped from now on. Unknown jobs are ignored."""
+        self._ask(lambda: self._evict(job_id))
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+        return self._ask(lambda: self._dataplane.seen(slot, version))
+
+    def counters(self) -> dict[str, int]:
+        """The data plane's counters, drop_stranger, drop_queue_full, and the link's with the prefix link_."""
+        return self._ask(self._all_counters)
+
+    def _ask(self, action: Callable[[], Result]) -> Result:
+        """Run an action in the loop's thread and hand over its result or exception."""
+        answer: Future[Result] = Future()
+        with self._lock:
+            if not self._running:
+                raise SwitchaggError("the switch loop isn't running") from self._failure
+            self._commands.append((action, answer))
+        self._link.wake()
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            answer.cancel()
+            raise SwitchaggError(f"the switch loop did not answer within {ANSWER_S:.0f} s") from None
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                self._turn()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            with self._lock:
+                self._running = False
+                unanswered = list(self._commands)
+                self._commands.clear()
+            for _, answer in unanswered:
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(SwitchaggError("the switch loop has ended"))
+            self._link.close()
+        if self._failure is not None and self._on_failure is not None:
+            self._on_failure(self._failure)
+
+    def _turn(self) -> None:
+        while self._commands:
+            action, answer = self._commands.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(action())
+                except Exception as error:
+                    answer.set_exception(error)
+        self._send_waiting()
+        for (numbers, _), results in self._decide().items():
+            together = results[0] if len(results) == 1 else np.concatenate(results)
+            for number in numbers:
+                self._send(self._ports[number], together)
+        self._link.wait(IDLE_S, writable=bool(self._waiting))
+
+    def _decide(self) -> dict[tuple[tuple[int, ...], int], list[Bundle]]:
+        """Show the data plane what has arrived; its outputs, by ports and size, in order."""
+        arrived: dict[tuple[int, int], list[Bundle]] = {}
+        for bundle, sender in self._link.receive():
+            port = self._by_address.get(sender)
+            if port is None:
+                self._counters["drop_stranger"] += len(bundle)
+            else:
+                arrived.setdefault((port.number, bundle.shape[1]), []).append(bundle)
+        outputs: dict[tuple[tuple[int, ...], int], list[Bundle]] = {}
+        for (number, _), bundles in arrived.items():
+            together = bundles[0] if len(bundles) == 1 else np.concatenate(bundles)
+            for output in self._dataplane.process(together, number):
+                outputs.setdefault((output.ports, output.bundle.shape[1]), []).append(output.bundle)
+        return outputs
+
+    def _send(self, port: _Port, bundle: Bundle) -> None:
+        """Send to one worker, or keep for it what the link has no room for."""
+        accepted = 0
+        if not self._full and not port.queue:
+            accepted = self._link.send(bundle, port.address)
+            if accepted == len(bundle):
+                return
+            self._full = True
+        rest = bundle[accepted:]
+        size = max(1, bundle.shape[1])
+        kept = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
+        self._counters["drop_queue_full"] += len(rest) - kept
+        if kept <= 0:
+            return
+        if not port.queue:
+            self._waiting.append(port)
+        port.queue.append(rest[:kept].copy())  # the data plane may use its memory again
+        port.queued_bytes += kept * size
+
+    def _send_waiting(self) -> None:
+        """Send what waits, a bundle of each worker at a time so that none waits for another's backlog."""
+        self._full = False
+        while self._waiting:
+            port = self._waiting.popleft()
+            if not port.queue:
+                continue  # its job was evicted
+            bundle = port.queue.popleft()
+            size = max(1, bundle.shape[1])
+            accepted = self._link.send(bundle, port.address)
+            port.queued_bytes -= accepted * size
+            if accepted < len(bundle):
+                port.queue.appendleft(bundle[accepted:])
+                self._waiting.append(port)  # the others come first when there is room again
+                self._full = True
+                return
+            if port.queue:
+                self._waiting.append(port)
+
+    # Commands, in the loop's thread
+
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        ports = [self._port_at(address) for address in addresses]
+        try:
+            self._dataplane.admit(job, [port.number for port in ports])
+        except BaseException:
+            self._free_unused(ports)
+            raise
+        leavers = [port for port in self._ports.values() if job.job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job.job_id)
+        for port in ports:
+            port.jobs.add(job.job_id)
+        self._free_unused(leavers)
+
+    def _evict(self, job_id: int) -> None:
+        self._dataplane.evict(job_id)
+        leavers = [port for port in self._ports.values() if job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job_id)
+        self._free_unused(leavers)
+
+    def _port_at(self, address: Address) -> _Port:
+        """The port of an address; a new one, with the smallest free number, if it has none."""
+        port = self._by_address.get(address)
+        if port is None:
+            number = next(n for n in count() if n not in self._ports)
+            port = self._ports[number] = self._by_address[address] = _Port(number, address)
+        return port
+
+    def _free_unused(self, ports: Sequence[_Port]) -> None:
+        for port in ports:
+            if not port.jobs:
+                self._ports.pop(port.number, None)
+                self._by_address.pop(port.address, None)
+                port.queue.clear()
+                port.queued_bytes = 0
+
+    def _all_counters(self) -> dict[str, int]:
+        return {
+            **self._dataplane.counters,
+            **self._counters,
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }

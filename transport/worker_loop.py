@@ -1,0 +1,236 @@
+"""WorkerLoop: one thread that carries one worker's endpoint over a link.
+
+The endpoint decides everything; this loop gives it packets and the time, sends what it says, and resolves futures:
+
+    calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
+
+Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from switchagg.call import Call
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.job import JobConfig
+from switchagg.wire import Bundle
+from transport.link import Address, Link
+
+ROWS_PER_ASK = 64
+"""Frames asked of the endpoint at a time: four sends of 16 segments."""
+
+ROWS_PER_TURN = 256
+"""Frames sent before the loop receives again, so that results are not kept waiting behind a long send."""
+
+IDLE_S = 1.0
+"""Longest sleep: an upper bound on what a lost wake-up could cost."""
+
+BLAME_S = 5.0
+"""How long `on_stream_failed` may take to call `fail` before the loop gives up in its own words."""
+
+JOIN_S = 10.0
+"""How long `close` waits for the thread."""
+
+
+class WorkerLoop:
+    """Runs the endpoint of one rank; owns the link and closes it when the thread ends.
+
+    link: bound, used by nobody else from now on. switch_address: where the switch's data link is; datagrams from
+    anywhere else are counted as drop_stranger and ignored. on_stream_failed: called in the loop's thread when a stream
+    has exhausted its retries; must be quick and must see to it that `fail` is called soon (from any thread) with what
+    can be found out, such as the missing ranks. Without it the loop fails by itself, naming stream, slot and chunk.
+
+    The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
+    fails with that exception, and so does every later one. Raises JobError if the link can't reach such an address.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        job: JobConfig,
+        rank: int,
+        switch_address: Address,
+        *,
+        on_stream_failed: Callable[[StreamFailed], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._job = job
+        self._rank = rank
+        self._switch = link.resolve(switch_address)
+        self._on_stream_failed = on_stream_failed
+        self._endpoint = Endpoint(job, rank)
+        self._unsent: Bundle | None = None
+        self._strangers = 0
+        self._blame: tuple[int, StreamFailed] | None = None
+        self._lock = threading.Lock()  # guards the next three
+        self._calls: deque[tuple[int, Call]] = deque()
+        self._pending: dict[int, tuple[Call, Future[Any], object]] = {}
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
+        self._thread.start()
+
+    # What any thread may call
+
+    def submit(self, stream: int, call: Call, result: object = None) -> "Future[Any]":
+        """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
+
+        The call's array belongs to the loop until the future is done. The future can't be cancelled: the other ranks
+        count on this one. After a failure it holds the exception. Raises ValueError for a stream the job lacks.
+        """
+        if not 0 <= stream < len(self._job.streams):
+            raise ValueError(f"stream {stream}: job {self._job.job_id} has {len(self._job.streams)}")
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._calls.append((stream, call))
+                self._pending[id(call)] = (call, future, call if result is None else result)
+        if failure is None:
+            self._link.wake()
+        else:
+            future.set_exception(failure)
+        return future
+
+    def fail(self, exception: BaseException) -> None:
+        """Fail every pending and later call; the first exception given stays.
+
+        Pending futures are resolved by the loop's thread, after which it writes into no array any more.
+        """
+        with self._lock:
+            if self._failure is None:
+                self._failure = exception
+        self._link.wake()
+
+    def close(self) -> None:
+        """Fail what is pending, end the thread, close the link; again is allowed. Don't use the loop afterwards.
+
+        Raises SwitchaggError if the thread doesn't end within 10 s, because something chained to a future blocks it.
+        """
+        self.fail(AggregationFailed("the worker has closed", job=self._job.job_id, generation=self._job.generation))
+        if threading.current_thread() is self._thread:
+            return  # a callback closes us: the thread ends after it
+        self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            raise SwitchaggError(
+                f"job {self._job.job_id}, rank {self._rank}: the worker loop did not end within {JOIN_S:.0f} s; "
+                "a callback on one of its futures must be blocking it"
+            )
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the loop has ended or is about to; None while it works."""
+        return self._failure
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
+        return {
+            **self._endpoint.counters,
+            "drop_stranger": self._strangers,
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while self._failure is None:
+                self._turn()
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+        finally:
+            self._settle()
+            self._link.close()
+
+    def _settle(self) -> None:
+        """Give every pending future the failure. No other can follow: `submit` looks at the failure under the lock."""
+        with self._lock:
+            failure = self._failure
+            pending = list(self._pending.values())
+            self._pending.clear()
+            self._calls.clear()
+        assert failure is not None
+        for _, future, _ in pending:
+            future.set_exception(failure)
+
+    def _turn(self) -> None:
+        while self._calls:
+            self._endpoint.submit(*self._calls.popleft())
+        self._receive()
+        now_ns = time.monotonic_ns()
+        deadline_ns = self._endpoint.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self._endpoint.handle_timer(now_ns)
+        more = self._send(now_ns)
+        self._report(now_ns)
+        if not more and not self._calls and self._failure is None:
+            self._sleep(now_ns)
+
+    def _receive(self) -> None:
+        switch = self._switch
+        for bundle, sender in self._link.receive():
+            if sender == switch:
+                self._endpoint.receive(bundle, time.monotonic_ns())
+            else:
+                self._strangers += len(bundle)
+
+    def _send(self, now_ns: int) -> bool:
+        """Send until the endpoint has nothing more, the link is full, or the turn's share is used: True then."""
+        rows = 0
+        while rows < ROWS_PER_TURN:
+            frames = self._unsent
+            if frames is None:
+                frames = self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
+                if not len(frames):
+                    return False
+            accepted = self._link.send(frames, self._switch)
+            if accepted < len(frames):
+                # Full. The copy keeps the rest from changing under us, whatever the endpoint does with its memory.
+                self._unsent = frames[accepted:].copy()
+                return False
+            self._unsent = None
+            rows += accepted
+        return True
+
+    def _report(self, now_ns: int) -> None:
+        """Resolve the futures of finished calls; see to a failed stream."""
+        while (event := self._endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                with self._lock:
+                    _, future, result = self._pending.pop(id(event.call))
+                future.set_result(result)
+            elif self._blame is None:
+                self._blame = (now_ns + round(BLAME_S * 1e9), event)
+                if self._on_stream_failed is None:
+                    self.fail(self._given_up(event))
+                else:
+                    self._on_stream_failed(event)
+        if self._blame is not None and now_ns >= self._blame[0]:
+            self.fail(self._given_up(self._blame[1]))
+
+    def _given_up(self, event: StreamFailed) -> AggregationFailed:
+        return AggregationFailed(
+            f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row",
+            job=self._job.job_id,
+            generation=self._job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+        )
+
+    def _sleep(self, now_ns: int) -> None:
+        end_ns = now_ns + round(IDLE_S * 1e9)
+        deadline_ns = self._endpoint.next_deadline_ns()
+        if deadline_ns is not None:
+            end_ns = min(end_ns, deadline_ns)
+        if self._blame is not None:
+            end_ns = min(end_ns, self._blame[0])
+        left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
+        self._link.wait(left_s, writable=self._unsent is not None)
