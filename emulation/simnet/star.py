@@ -1,0 +1,184 @@
+"""The star of every scenario: n hosts, each with one full-duplex link to the middle; one class per method.
+
+A star knows `launch(rank, array, op, done)` and `run()`; what the middle and the ends do is the method's.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from emulation.simnet.hosts import AggregationHost, Done, RingHost
+from emulation.simnet.link import Link, LinkConfig
+from emulation.simnet.network import Action, Network
+from emulation.simnet.switches import AggregationSwitch, Bridge
+from switchagg.dataplane import DATAPLANES
+from switchagg.endpoint import StreamFailed
+from switchagg.errors import AggregationFailed
+from switchagg.job import JobConfig, StreamConfig
+from transport.collectives import ring
+from transport.reliable import ReliableConfig
+
+
+@dataclass(frozen=True)
+class StarConfig:
+    """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
+
+    switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
+    retry_limit, dataplane: of the switch method. reliable, segment_bytes: of the ring. trace: hash all events.
+    """
+
+    workers: int
+    link: LinkConfig
+    switch_latency_ns: int = 0
+    seed: int = 1
+    elements: int = 360
+    window_slots: int = 256
+    streams: int = 2
+    retry_limit: int = 30
+    dataplane: str = "batched"
+    reliable: ReliableConfig = field(default_factory=ReliableConfig)
+    segment_bytes: int = ring.SEGMENT_BYTES
+    trace: bool = False
+
+    def job(self) -> JobConfig:
+        """The one job of the star: streams of equal windows, side by side from slot 0."""
+        streams = tuple(StreamConfig(k * self.window_slots, self.window_slots) for k in range(self.streams))
+        return JobConfig(
+            job_id=1,
+            generation=1,
+            workers=self.workers,
+            elements=self.elements,
+            streams=streams,
+            retry_limit=self.retry_limit,
+        )
+
+
+class Star(ABC):
+    """Network and links. A method's subclass puts the middle and the hosts in; `uplinks` and `downlinks` go by rank."""
+
+    def __init__(self, config: StarConfig) -> None:
+        self.config = config
+        self.network = Network(trace=config.trace)
+        self.uplinks: list[Link] = []
+        self.downlinks: list[Link] = []
+
+    def _connect(self, rank: int, host: Action, middle: Action) -> None:
+        """Lay the cable of a rank: what its host and what the middle receives."""
+        seed = self.config.seed
+        self.uplinks.append(Link(self.network, self.config.link, middle, f"{seed} up {rank}"))
+        self.downlinks.append(Link(self.network, self.config.link, host, f"{seed} down {rank}"))
+
+    @abstractmethod
+    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
+        """Rank begins an allreduce now, in place; all ranks launch the same ones in the same order."""
+
+    @abstractmethod
+    def retransmissions(self) -> int:
+        """Frames sent again by all hosts."""
+
+    @abstractmethod
+    def switch_counters(self) -> dict[str, int]:
+        """What the data plane counted, and frames that failed their checksum; empty if nothing aggregates."""
+
+    @abstractmethod
+    def drop_checksum(self) -> int:
+        """Damaged frames that a receiver found and dropped."""
+
+    def run(self, waiting_for: str) -> None:
+        """Let virtual time pass until `network.stop()`. AggregationFailed if a call is given up."""
+        self.network.run(waiting_for)
+
+    def wire_tx_bytes(self) -> list[int]:
+        """Bytes each host has put on its link so far, framing included."""
+        return [link.sent_bytes for link in self.uplinks]
+
+    def wire_rx_bytes(self) -> list[int]:
+        """Bytes that reached each host so far, or are on their way."""
+        return [link.delivered_bytes for link in self.downlinks]
+
+    def faults(self) -> dict[str, int]:
+        """What the links did to frames, summed over all of them."""
+        links = self.uplinks + self.downlinks
+        return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
+
+
+class SwitchStar(Star):
+    """Method `switch`: an aggregating data plane in the middle."""
+
+    def __init__(self, config: StarConfig) -> None:
+        super().__init__(config)
+        self.job = config.job()
+        dataplane = DATAPLANES[config.dataplane](config.window_slots * config.streams, config.elements)
+        dataplane.admit(self.job, range(config.workers))
+        self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
+        self.hosts: list[AggregationHost] = []
+        for rank in range(config.workers):
+            self._connect(rank, self._receiver(rank), self.switch.receive)
+            self.hosts.append(AggregationHost(self.network, rank, self.job, self.uplinks[rank], self._failed))
+
+    def _receiver(self, rank: int) -> Action:
+        def receive(frame: Any, sender: int, to: int) -> None:
+            self.hosts[rank].receive(frame, sender, to)
+
+        return receive
+
+    def _failed(self, rank: int, event: StreamFailed) -> None:
+        seen = self.switch.dataplane.seen(event.slot, event.version).ranks
+        raise AggregationFailed(
+            f"rank {rank} had no result after {event.timeouts} timeouts in a row",
+            job=self.job.job_id,
+            generation=self.job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+            missing=tuple(r for r in range(self.config.workers) if r not in seen),
+        )
+
+    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
+        self.hosts[rank].launch(array, op, done)
+
+    def retransmissions(self) -> int:
+        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
+
+    def switch_counters(self) -> dict[str, int]:
+        return {**self.switch.dataplane.counters, "drop_checksum": self.switch.drop_checksum}
+
+    def drop_checksum(self) -> int:
+        return self.switch.drop_checksum + sum(host.drop_checksum for host in self.hosts)
+
+
+class RingStar(Star):
+    """Method `ring`: a bridge in the middle, host ring allreduce over reliable connections between neighbours."""
+
+    def __init__(self, config: StarConfig) -> None:
+        super().__init__(config)
+        self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
+        self.hosts: list[RingHost] = []
+        for rank in range(config.workers):
+            self._connect(rank, self._receiver(rank), self.bridge.receive)
+            self.hosts.append(
+                RingHost(self.network, rank, config.workers, config.reliable, self.uplinks[rank], config.segment_bytes)
+            )
+
+    def _receiver(self, rank: int) -> Action:
+        def receive(frame: Any, sender: int, to: int) -> None:
+            self.hosts[rank].receive(frame, sender, to)
+
+        return receive
+
+    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
+        self.hosts[rank].launch(array, op, done)
+
+    def retransmissions(self) -> int:
+        return sum(host.sender.counters["retransmitted"] for host in self.hosts)
+
+    def switch_counters(self) -> dict[str, int]:
+        return {}
+
+    def drop_checksum(self) -> int:
+        return sum(host.drop_checksum for host in self.hosts)
+
+
+STARS: dict[str, type[SwitchStar] | type[RingStar]] = {"switch": SwitchStar, "ring": RingStar}

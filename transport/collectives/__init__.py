@@ -1,0 +1,1 @@
+"""Host allreduce algorithms as pure schedules: told messages, answering with messages."""
