@@ -103,8 +103,9 @@ def explanation(built: dict[str, Any], entry: dict[str, Any]) -> str | None:
         f"{shares[0]} of its own bound, {baseline} {shares[1]} of its own)."
     )
     if numbers["beyond_bound"]:
+        losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
         text += (
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is not the switch's "
-            f"merit but what {baseline} loses to latency, TCP and CPU on these links."
+            f"merit but what {baseline} loses {losses} on these links."
         )
     return text

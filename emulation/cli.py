@@ -1,0 +1,228 @@
+"""The command `switchagg`. Each command imports what it needs when it runs, so that --help answers at once.
+
+Exit codes: 0 done; 1 could not do its work (one line says why and the remedy); 2 wrong usage or scenario; 3 done, but a
+fidelity certificate is INVALID; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from emulation.compare import Comparison
+    from emulation.scenario import Scenario
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INVALID = 3
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="switchagg",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback()
+def _describe() -> None:
+    """Gradient aggregation in the network, for anyone with a Linux box.
+
+    **First steps**
+
+    `switchagg doctor` : what can this machine do?
+
+    `switchagg compare quickstart` : train through the switch and over host allreduce; a table and a report
+
+    `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
+    """
+
+
+def stop(message: str, code: int) -> NoReturn:
+    """One line on stderr, then exit."""
+    typer.echo(f"switchagg: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def outcomes() -> Iterator[None]:
+    """Turns what may go wrong into one line and an exit code. SIGTERM is treated like Ctrl-C: things are cleaned up."""
+    from emulation.results import RunFailed
+    from emulation.scenario import ScenarioError
+    from switchagg.errors import SwitchaggError
+
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except ScenarioError as error:
+        stop(str(error), EXIT_USAGE)
+    except (RunFailed, SwitchaggError) as error:
+        stop(str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        stop("interrupted; everything it had started is stopped", EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"emulation", "transport", "switchagg"}:
+            raise  # a fault of ours, not of the installation
+        stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[emulation]'", EXIT_FAILED)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@app.command()
+def compare(
+    scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one: quickstart")],
+    on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: mininet where it can run")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Instead of the scenario's value")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Summary as JSON on stdout")] = False,
+) -> None:
+    """Run one scenario with each of its methods; write results.json, report.html and figures.
+
+    **Examples**
+
+    `switchagg compare quickstart`
+
+    `switchagg compare quickstart --on sim --set topology.rate_bps=10e9`
+
+    `sudo switchagg compare mine.toml --on mininet --out results/mine --seed 3`
+
+    **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
+    """
+    with outcomes():
+        from emulation import compare as comparing
+        from emulation import scenario as scenarios
+
+        if on is not None and on not in scenarios.BACKENDS:
+            raise scenarios.ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(scenarios.BACKENDS)}")
+        loaded = scenarios.load(scenarios.find(scenario), _overrides(seed, setting or []))
+        backend, reason = comparing.choose_backend(loaded, on)
+        _announce(loaded, backend, reason)
+        folder = out or Path("results") / loaded.name
+        with _progress() as progress:
+            done = comparing.compare(loaded, backend, folder, progress, command=["switchagg", *sys.argv[1:]])
+        if as_json:
+            typer.echo(json.dumps(_summary(done), sort_keys=True))
+        else:
+            _print_table(done)
+        _finish(done)
+
+
+def _overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
+    """Command-line values by dotted key; a value is read as TOML, so `10e9`, `true` and `"text"` mean what they say."""
+    import tomllib
+
+    from emulation.scenario import ScenarioError
+
+    found: dict[str, Any] = {} if seed is None else {"seed": seed}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(f"--set {setting}: not understood; allowed: TABLE.KEY=VALUE, like topology.workers=8")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = text.strip()  # a bare word: name=text
+    return found
+
+
+def _announce(scenario: Scenario, backend: str, reason: str) -> None:
+    methods = " and ".join(scenario.methods_for(backend))
+    where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
+    typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A progress callback: bars on a terminal, plain lines elsewhere. Everything goes to stderr."""
+    from emulation.progress import bars, lines
+
+    with bars() if sys.stderr.isatty() else lines() as report:
+        yield report
+
+
+def _summary(done: Comparison) -> dict[str, Any]:
+    built = done.document
+    return {
+        "scenario": built["scenario"]["name"],
+        "backend": built["backend"],
+        "valid": built["valid"],
+        "results": str(done.folder / "results.json"),
+        "report": str(done.report),
+        "methods": {
+            entry["method"]: {**entry["summary"], "comparison": entry["comparison"]} for entry in built["methods"]
+        },
+    }
+
+
+def _print_table(done: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from emulation import wording
+    from emulation.report import table_rows
+
+    built = done.document
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for entry in built["methods"]:
+        table.add_column(wording.METHOD_NAMES[entry["method"]])
+    for label, cells in table_rows(built):
+        table.add_row(label, *(f"{value}  [dim]({note})[/dim]" if note else value for value, note in cells))
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
+    console.print()
+    console.print(table)
+    console.print(f"\n{wording.headline(built)}", soft_wrap=True)
+
+
+def _finish(done: Comparison) -> None:
+    """Last lines: certificate, report, problems. Exits with 1 or 3 where there is a problem."""
+    from emulation.compare import problems
+
+    built = done.document
+    verdict = {None: "none needed in virtual time", True: "VALID", False: "INVALID: do not use these times"}
+    typer.echo(f"Certificate: {verdict[built['valid']]}", err=True)
+    typer.echo(f"Report: {done.report}", err=True)
+    for problem in problems(built):
+        typer.echo(f"switchagg: {problem}", err=True)
+    if not all(entry["summary"]["parameters_identical"] for entry in built["methods"]):
+        raise typer.Exit(EXIT_FAILED)
+    if built["valid"] is False:
+        raise typer.Exit(EXIT_INVALID)
+
+
+@app.command()
+def scenarios() -> None:
+    """List the shipped scenarios, ready for `switchagg compare NAME`."""
+    with outcomes():
+        from emulation.scenario import load, shipped
+
+        for name, path in shipped().items():
+            typer.echo(f"{name:<12} {load(path).title}")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Progress of a comparison on stderr: a bar per method on a terminal, plain lines elsewhere.
+
+Both give a callback (method, done, total, note), as `compare` wants it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Report = Callable[[str, int, int, str], None]
+
+_LINE_SHARE = 0.1  # a plain line for every tenth of the way: readable in a log
+
+
+@contextmanager
+def bars() -> Iterator[Report]:
+    """One bar per method, with the time left and a few words on what happens."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.fields[method]:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks = {}
+
+        def report(method: str, done: int, total: int, note: str) -> None:
+            if method not in tasks:
+                tasks[method] = progress.add_task(note, total=total, method=method)
+            progress.update(tasks[method], completed=done, total=total, description=note)
+
+        yield report
+
+
+@contextmanager
+def lines() -> Iterator[Report]:
+    """A line for every tenth of the way and for every new note."""
+    shown: dict[str, tuple[int, str]] = {}
+
+    def report(method: str, done: int, total: int, note: str) -> None:
+        tenth = int(done / max(1, total) / _LINE_SHARE)
+        if shown.get(method) != (tenth, note):
+            shown[method] = (tenth, note)
+            print(f"{method}: {done}/{total} iterations{': ' if note else ''}{note}", file=sys.stderr, flush=True)
+
+    yield report

@@ -1,0 +1,128 @@
+"""Comparisons with a backend that takes no time: files, choice of backend, what must not be overlooked."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from example_results import SCENARIO, FakeCertificate, result, run_method
+
+from emulation.compare import choose_backend, compare, problems
+from emulation.results import MethodResult, RunFailed, document
+from emulation.scenario import Scenario, ScenarioError, parse
+
+
+def silent(_method: str, _done: int, _total: int, _note: str) -> None:
+    pass
+
+
+@pytest.fixture
+def mininet(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Sets what the Mininet backend says is missing."""
+
+    def say(missing: str | None) -> None:
+        module = ModuleType("emulation.mininet_run")
+        module.missing = lambda: missing  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "emulation.mininet_run", module)
+
+    return say
+
+
+def test_compare_writes_every_file_and_reports_progress(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    done = compare(
+        SCENARIO,
+        "sim",
+        tmp_path / "new" / "folder",
+        lambda method, count, total, _note: seen.append((method, count, total)),
+        command=["switchagg", "compare", "tiny.toml"],
+        runner=run_method,
+    )
+    names = {path.name for path in done.folder.iterdir()}
+    pngs = {"training.png", "breakdown.png", "iterations.png", "wire.png"}
+    assert names == {"results.json", "host.json", "report.html", "ring", "switch"} | pngs
+    assert (done.folder / "switch" / "kept.txt").read_text() == "switch"
+    assert json.loads((done.folder / "results.json").read_text()) == done.document
+    assert json.loads((done.folder / "host.json").read_text())["command"][0] == "switchagg"
+    assert seen[0] == ("ring", 0, 4)
+    assert seen[-1] == ("switch", 4, 4)
+
+
+def test_same_run_gives_byte_identical_results_and_keeps_the_host_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        compare(SCENARIO, "sim", tmp_path / name, silent, command=[name], runner=run_method)
+    first, second = ((tmp_path / name / "results.json").read_bytes() for name in ("a", "b"))
+    assert first == second
+    assert (tmp_path / "a" / "host.json").read_bytes() != (tmp_path / "b" / "host.json").read_bytes()
+
+
+def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:
+    compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=run_method)
+
+    def failing(*_arguments: object) -> MethodResult:
+        raise RunFailed("rank 2 was killed")
+
+    with pytest.raises(RunFailed, match="rank 2 was killed"):
+        compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=failing)
+    assert not (tmp_path / "report.html").exists()
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFailed, match=r"cannot be written .*choose another folder with --out"):
+        compare(SCENARIO, "sim", tmp_path / "file", silent, command=["x"], runner=run_method)
+    assert os.path.isfile(tmp_path / "file")
+
+
+def test_backend_is_mininet_where_it_can_run(mininet: Callable[[str | None], None]) -> None:
+    mininet(None)
+    assert choose_backend(SCENARIO, None)[0] == "mininet"
+    assert choose_backend(SCENARIO, "sim") == ("sim", "as asked")
+    mininet("it needs root; run it with sudo")
+    backend, reason = choose_backend(SCENARIO, None)
+    assert backend == "sim"
+    assert "needs root" in reason
+    with pytest.raises(RunFailed, match="needs root; run it with sudo; or use --on sim"):
+        choose_backend(SCENARIO, "mininet")
+
+
+def only(backend: str) -> Scenario:
+    other = {"sim": "mininet", "mininet": "sim"}[backend]
+    return parse(f'name = "t"\ntitle = "t"\n[methods]\n{other} = []\n', "t.toml")
+
+
+def test_backend_the_scenario_is_not_meant_for(mininet: Callable[[str | None], None]) -> None:
+    mininet(None)
+    assert choose_backend(only("sim"), None)[0] == "sim"
+    assert choose_backend(only("mininet"), None)[0] == "mininet"
+    with pytest.raises(ScenarioError, match=r"t\.toml: \[methods\] mininet is empty.*allowed: --on sim"):
+        choose_backend(only("sim"), "mininet")
+    mininet("it needs root")
+    with pytest.raises(RunFailed, match="needs root; the scenario has no methods for sim"):
+        choose_backend(only("mininet"), None)
+
+
+def test_problems_name_ranks_that_disagree_and_invalid_certificates() -> None:
+    bad = FakeCertificate(False, ["gap p99 61 %, bound 25 %"], valid_rate_bps=100_000_000)
+    built = document(
+        SCENARIO,
+        "mininet",
+        [
+            result("gloo", 1000, "mininet", certificate=FakeCertificate(True, [])),
+            result("switch", 1000, "mininet", certificate=bad, parameter_hash_per_rank=["a", "b", "a", "a"]),
+        ],
+    )
+    assert built["valid"] is False
+    assert problems(built) == [
+        "switch: the ranks ended with different parameters: the allreduce was not exact",
+        "switch: INVALID: gap p99 61 %, bound 25 %; try [topology] rate_bps = 100000000",
+    ]
+    assert problems(document(SCENARIO, "sim", [run_method_result()])) == []
+
+
+def run_method_result() -> MethodResult:
+    return result("ring", 1000)

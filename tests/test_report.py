@@ -1,0 +1,189 @@
+"""The report: self-contained, escaped, honest about the certificate, and right in words."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_results import SCENARIO, FakeCertificate, result
+
+from emulation import wording
+from emulation.report import table_rows, write_report
+from emulation.results import MethodResult, document
+from emulation.scenario import parse
+
+HOST: dict[str, Any] = {
+    "started": "2026-01-02T03:04:05+00:00",
+    "command": ["switchagg", "compare", "a file.toml"],
+    "system": "Debian",
+    "kernel": "Linux 6",
+    "machine": "x86_64",
+    "cpu_model": "A <fast> CPU",
+    "cpus_usable": 2,
+    "memory_bytes": 8_000_000_000,
+    "load_average_1_min": 0.1,
+    "root": False,
+    "tcp_congestion_control": "cubic",
+    "python": "3.11",
+    "packages": {"numpy": "2"},
+    "source_revision": None,
+}
+CCDF = {"gap_deviation_ccdf": [[0.0, 1.0], [0.1, 0.01]], "gap_deviation_p99": 0.61}
+
+
+def sim_document(switch_ns: int = 100_000_000, ring_ns: int = 150_000_000) -> dict[str, Any]:
+    return document(SCENARIO, "sim", [result("ring", ring_ns), result("switch", switch_ns)])
+
+
+def mininet_document(valid: bool) -> dict[str, Any]:
+    good = FakeCertificate(True, [], None, {"gap_deviation_p99": 0.02, "links": [1]}, {"gap_deviation_p99": 0.25})
+    bad = FakeCertificate(False, ["gap deviation <p99> 61 %"], 50_000_000, CCDF, {"gap_deviation_p99": 0.25})
+    runs: list[MethodResult] = [
+        result("gloo", 150_000_000, "mininet", certificate=good, environment={"tcp_congestion_control": "cubic"}),
+        result("switch", 100_000_000, "mininet", certificate=good if valid else bad, notes=["a <note>"]),
+    ]
+    return document(SCENARIO, "mininet", runs)
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed wrongly, and collects what is loaded from elsewhere."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href", "data"} and not (value or "").startswith("#"):
+                self.loaded.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+def written(folder: Path, built: dict[str, Any]) -> str:
+    return write_report(folder, built, HOST).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
+    """Text and folder of a report of each kind: drawing takes most of the time of these tests."""
+    documents = {"sim": sim_document(), "valid": mininet_document(True), "invalid": mininet_document(False)}
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in documents}
+    return {kind: (written(folders[kind], built), folders[kind]) for kind, built in documents.items()}
+
+
+@pytest.mark.parametrize("kind", ["sim", "valid", "invalid"])
+def test_report_is_one_well_formed_self_contained_file(pages: dict[str, tuple[str, Path]], kind: str) -> None:
+    text = pages[kind][0]
+    page = Balance()
+    page.feed(text)
+    assert page.open == []
+    assert page.loaded == []
+    assert len(page.ids) == len(set(page.ids)), "figures must not share ids"
+    for reference in re.findall(r'(?:url\(#|href="#)([^)"]+)', text):
+        assert reference in page.ids
+
+
+def test_same_results_same_report(tmp_path: Path, pages: dict[str, tuple[str, Path]]) -> None:
+    assert written(tmp_path, sim_document()) == pages["sim"][0]
+
+
+def test_invalid_is_impossible_to_miss(pages: dict[str, tuple[str, Path]]) -> None:
+    text = pages["invalid"][0]
+    assert '<div class="stamp invalid" role="alert"><b>INVALID</b>' in text
+    assert text.index("<b>INVALID</b>") < text.index("faster"), "before any finding"
+    assert "gap deviation &lt;p99&gt; 61 %" in text
+    assert "would be valid at 50 Mb/s" in text
+    assert '<p class="headline">' not in text
+    assert "INVALID" not in pages["valid"][0]
+    assert "VIRTUAL TIME" in pages["sim"][0]
+
+
+def test_everything_from_outside_is_escaped(pages: dict[str, tuple[str, Path]]) -> None:
+    text = pages["valid"][0]
+    assert "A &lt;fast&gt; CPU" in text
+    assert "a &lt;note&gt;" in text
+    assert "switchagg compare &#39;a file.toml&#39;" in text
+
+
+def test_certificate_stands_beside_its_bounds_and_is_drawn(pages: dict[str, tuple[str, Path]]) -> None:
+    text, folder = pages["invalid"]
+    assert "<code>gap_deviation_p99</code></th><td>0.61</td><td>0.25</td>" in text
+    assert (folder / "fidelity.png").read_bytes().startswith(b"\x89PNG")
+    assert not (pages["sim"][1] / "fidelity.png").exists()
+
+
+def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
+    rows = dict(table_rows(sim_document()))
+    assert rows["Iteration time"] == [("160 ms", "160 ms … 160 ms"), ("110 ms", "110 ms … 110 ms")]
+    assert rows["Communication time"][0] == ("150 ms", "bound 125 ms, 84 % of it reached")
+    assert rows["algbw"] == [("6.67 MB/s", ""), ("10.0 MB/s", "")]
+    assert rows["busbw"] == [("10.0 MB/s", ""), ("not defined", "")]
+    assert rows["Wire bytes per rank, sent"][1] == ("1.10 MB", "bound 1.05 MB")
+    assert rows["Retransmissions"] == [("0", ""), ("0", "")]
+    assert rows["Final test accuracy"] == [("97.50 %", "")] * 2
+    assert rows["Parameters on all ranks"] == [("bit-identical", "")] * 2
+    assert rows["Speed-up of an iteration"][0] == ("baseline", "")
+    assert rows["Speed-up of an iteration"][1][0] == "1.45×"  # noqa: RUF001
+    assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.50×")  # noqa: RUF001
+
+
+def test_speedup_beyond_the_bound_is_explained() -> None:
+    within, beyond = sim_document(), sim_document(ring_ns=300_000_000)
+    assert dict(table_rows(beyond))["Speed-up of communication"][1][1].endswith("; beyond it, see below")
+    text = wording.explanation(beyond, beyond["methods"][1])
+    assert text is not None
+    assert "3.00 = 1.50 (bound: fewer bytes on each link, and framing) × 2.00 (the switch" in text  # noqa: RUF001
+    assert "It is beyond the bound: the part above 1.50 is not the switch's merit" in text
+    assert "beyond the bound" not in (wording.explanation(within, within["methods"][1]) or "")
+    assert wording.explanation(within, within["methods"][0]) is None, "the baseline needs no explanation"
+
+
+def test_headline_says_faster_slower_or_equal() -> None:
+    assert wording.headline(sim_document()) == (
+        "Over 4 workers on 100 Mb/s links, an iteration with the switch was 1.45× faster than with ring. "  # noqa: RUF001
+        "Communication alone was 1.50× faster; the bound is 1.50×."  # noqa: RUF001
+    )
+    assert "was 1.27× slower than with ring" in wording.headline(sim_document(switch_ns=193_000_000))  # noqa: RUF001
+    assert "was as fast as with ring" in wording.headline(sim_document(switch_ns=150_000_000))
+    alone = document(SCENARIO, "sim", [result("switch", 100_000_000)])
+    assert wording.headline(alone) == "Over 4 workers on 100 Mb/s links, an iteration with switch took 110 ms."
+
+
+def test_report_with_one_worker_and_without_evaluations(tmp_path: Path) -> None:
+    alone = parse('name = "t"\ntitle = "t"\n[topology]\nworkers = 1\n[workload]\nwarmup_iterations = 1\n', "t")
+    built = document(alone, "sim", [result("ring", 0, evaluations=[]), result("switch", 0)])
+    assert "1 worker on 200 Mb/s links" in written(tmp_path, built)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(None, "–"), (0, "0 ns"), (999, "999 ns"), (1500, "1.50 µs"), (12_345_678, "12.3 ms"), (2.5e9, "2.50 s")],  # noqa: RUF001
+)
+def test_times_are_read_at_a_glance(ns: float | None, text: str) -> None:
+    assert wording.time_text(ns) == text
+
+
+def test_rates_and_bytes() -> None:
+    assert wording.rate_text(200_000_000) == "200 Mb/s"
+    assert wording.rate_text(100e9) == "100 Gb/s"
+    assert wording.rate_text(2_500_000) == "2.5 Mb/s"
+    assert wording.bytes_text(1_500_000) == "1.50 MB"
+    assert wording.bytes_text(99.9e3) == "99.9 kB"
+    assert wording.bytes_text(12) == "12 B"
