@@ -3,7 +3,8 @@
     commands -> receive -> data plane, all of a port's rows together -> send -> sleep
 
 Commands from other threads run between turns in this thread, so a data plane never sees two at once. Results of a turn
-that go to the same workers are joined, so that the link can hand many to the kernel in one call.
+that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data plane puts
+out must be fresh memory: it is kept until the link takes it.
 """
 
 import threading
@@ -208,7 +209,7 @@ class SwitchLoop:
             return
         if not port.queue:
             self._waiting.append(port)
-        port.queue.append(rest[:kept].copy())  # the data plane may use its memory again
+        port.queue.append(rest[:kept])
         port.queued_bytes += kept * size
 
     def _send_waiting(self) -> None:
@@ -224,7 +225,10 @@ class SwitchLoop:
             port.queued_bytes -= accepted * size
             if accepted < len(bundle):
                 port.queue.appendleft(bundle[accepted:])
-                self._waiting.append(port)  # the others come first when there is room again
+                if accepted:
+                    self._waiting.append(port)  # it had its share of the room
+                else:
+                    self._waiting.appendleft(port)
                 self._full = True
                 return
             if port.queue:

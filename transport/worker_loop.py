@@ -192,8 +192,7 @@ class WorkerLoop:
                     return False
             accepted = self._link.send(frames, self._switch)
             if accepted < len(frames):
-                # Full. The copy keeps the rest from changing under us, whatever the endpoint does with its memory.
-                self._unsent = frames[accepted:].copy()
+                self._unsent = frames[accepted:]
                 return False
             self._unsent = None
             rows += accepted

@@ -1,0 +1,353 @@
+"""SwitchLoop: what reaches the data plane, what leaves for whom, and what a full link or a bad caller changes."""
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import transport.switch_loop
+from switchagg.aggregator import SlotView
+from switchagg.dataplane import DATAPLANES, Output
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.wire import Bundle, Op, Packet, decode, encode
+from transport.link import Address
+from transport.switch_loop import SwitchLoop
+from transport.udp import UdpLink
+
+LOOPBACK = ("127.0.0.1", 0)
+LIVENESS_S = 10.0
+JOB = JobConfig(job_id=1, generation=1, workers=2, elements=4, streams=(StreamConfig(0, 8),))
+
+
+class ScriptedLink:
+    """A link in memory: the test says what arrives and how many rows there is room for."""
+
+    def __init__(self) -> None:
+        self.address: Address = ("scripted", 1)
+        self.counters = {"sent_rows": 0}
+        self.arrivals: deque[list[tuple[Bundle, Address]]] = deque()
+        self.room = 1 << 30
+        self.sent: list[tuple[Address, list[bytes]]] = []
+        self.closed = False
+        self.stirred = threading.Event()
+
+    def resolve(self, address: Address) -> Address:
+        return address
+
+    def send(self, bundle: Bundle, to: Address) -> int:
+        rows = min(self.room, len(bundle))
+        self.room -= rows
+        if rows:
+            self.sent.append((to, [row.tobytes() for row in bundle[:rows]]))
+        return rows
+
+    def receive(self) -> list[tuple[Bundle, Address]]:
+        return self.arrivals.popleft() if self.arrivals else []
+
+    def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
+        if self.arrivals or (writable and self.room):
+            return True
+        woken = self.stirred.wait(timeout_s)
+        self.stirred.clear()
+        return woken
+
+    def wake(self) -> None:
+        self.stirred.set()
+
+    def fileno(self) -> int:
+        raise AssertionError("not asked for")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def deliver(self, *arrivals: tuple[Bundle, Address]) -> None:
+        """Let these arrive in one turn."""
+        self.arrivals.append(list(arrivals))
+        self.wake()
+
+    def rows_to(self, to: Address) -> list[bytes]:
+        return [row for address, rows in self.sent for row in rows if address == to]
+
+
+class EchoPlane:
+    """Answers every row with itself, to all ports of job 1 if it starts with 1, to its sender else."""
+
+    name = "echo"
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+        self.processed: list[tuple[bytes, int]] = []
+        self.threads: set[int] = set()
+        self.jobs: dict[int, tuple[int, ...]] = {}
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        self.threads.add(threading.get_ident())
+        if job.elements > 100:
+            raise JobError("too many elements")
+        self.jobs[job.job_id] = tuple(ports)
+
+    def evict(self, job_id: int) -> None:
+        self.threads.add(threading.get_ident())
+        self.jobs.pop(job_id, None)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        self.threads.add(threading.get_ident())
+        if slot == 99:
+            raise KeyError(slot)
+        return SlotView(slot, (version,))
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        self.threads.add(threading.get_ident())
+        self.processed.append((bundle.tobytes(), port))
+        if bundle.size and bundle[0, 0] == 255:
+            raise ZeroDivisionError("a bug in the data plane")
+        frames = bundle.copy()
+        return [
+            Output(frames[row : row + 1], self.jobs[1] if frames.size and frames[row, 0] == 1 else (port,))
+            for row in range(len(frames))
+        ]
+
+
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[ScriptedLink, EchoPlane, SwitchLoop]]:
+    link, plane = ScriptedLink(), EchoPlane()
+    loop = SwitchLoop(link, plane, queue_bytes_max=100)
+    loop.start()
+    loop.admit(JOB, [A, B])
+    yield link, plane, loop
+    loop.stop()
+
+
+def rows(*values: int, size: int = 10) -> Bundle:
+    return np.repeat(np.array(values, np.uint8)[:, np.newaxis], size, axis=1)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIVENESS_S
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.002)
+
+
+def test_a_worker_is_known_by_its_address(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    link.deliver((rows(5), B), (rows(6), A), (rows(7, 7), C))
+    until(lambda: len(link.sent) == 2)
+    assert plane.processed == [(bytes([5] * 10), plane.jobs[1][1]), (bytes([6] * 10), plane.jobs[1][0])]
+    assert link.sent == [(B, [bytes([5] * 10)]), (A, [bytes([6] * 10)])]
+    assert loop.counters()["drop_stranger"] == 2
+
+
+def test_a_turn_is_one_bundle_per_port_in_and_per_worker_out(
+    scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop],
+) -> None:
+    link, plane, _ = scripted
+    link.deliver((rows(1), A), (rows(1, 1), B), (rows(1, 1), A), (rows(1, size=6), A))
+    until(lambda: len(link.sent) == 4)
+    assert [(len(data), port) for data, port in plane.processed] == [(30, 0), (20, 1), (6, 0)]
+    assert [(to, list(map(len, data))) for to, data in link.sent] == [(A, [10] * 5), (B, [10] * 5), (A, [6]), (B, [6])]
+
+
+def test_empty_datagrams_reach_the_data_plane(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    link.room = 0
+    link.deliver((rows(0, 0, 0, size=0), A))
+    until(lambda: len(plane.processed) == 1)
+    link.room = 100
+    link.wake()
+    until(lambda: link.rows_to(A) == [b""] * 3)
+    assert loop.counters()["drop_queue_full"] == 0
+
+
+def test_a_full_link_keeps_a_bounded_queue_and_drops_the_tail(
+    scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop],
+) -> None:
+    link, _, loop = scripted
+    link.room = 3
+    link.deliver((rows(*range(20, 40)), A))  # 20 rows of 10 bytes: 3 go, 10 wait, 7 are dropped
+    until(lambda: loop.counters()["drop_queue_full"] == 7)
+    link.deliver((rows(40), A))
+    until(lambda: loop.counters()["drop_queue_full"] == 8)
+    link.deliver((rows(60, 61), B))  # another worker's queue has room of its own
+    link.room = 1 << 30
+    link.wake()
+    until(lambda: len(link.rows_to(B)) == 2)
+    assert [row[0] for row in link.rows_to(A)] == list(range(20, 33))
+    assert [row[0] for row in link.rows_to(B)] == [60, 61]
+    link.deliver((rows(80), A))
+    until(lambda: link.rows_to(A)[-1][0] == 80)
+    assert loop.counters()["drop_queue_full"] == 8
+
+
+def test_those_who_wait_take_turns(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, _ = scripted
+    link.room = 0
+    for value in (20, 21):
+        link.deliver((rows(value), A))
+        link.deliver((rows(value), B))
+    until(lambda: len(plane.processed) == 4)
+    until(lambda: not link.arrivals)
+    for _ in range(4):
+        link.room = 1
+        link.wake()
+        until(lambda: link.room == 0)
+    assert [(to, data[0][0]) for to, data in link.sent] == [(A, 20), (B, 20), (A, 21), (B, 21)]
+
+
+def test_an_evicted_job_leaves_no_queue_and_no_port(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    link.room = 0
+    link.deliver((rows(20, 21), A))
+    until(lambda: len(plane.processed) == 1)
+    loop.evict(1)
+    loop.evict(77)
+    link.room = 100
+    link.deliver((rows(22), A))
+    until(lambda: loop.counters()["drop_stranger"] == 1)
+    assert link.sent == []
+    loop.admit(JOB, [C, A])
+    assert sorted(plane.jobs[1]) == [0, 1]  # numbers are used again
+
+
+def test_jobs_may_share_an_address_and_each_keeps_it(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    loop.admit(replace(JOB, job_id=2), [B, C])
+    assert plane.jobs[2][0] == plane.jobs[1][1]
+    loop.evict(1)
+    link.deliver((rows(9), B), (rows(9), A))
+    until(lambda: link.rows_to(B) == [bytes([9] * 10)])
+    assert loop.counters()["drop_stranger"] == 1
+
+
+def test_a_new_generation_may_come_from_elsewhere(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, _, loop = scripted
+    loop.admit(replace(JOB, generation=2), [C, B])
+    link.deliver((rows(9), A), (rows(8), C), (rows(7), B))
+    until(lambda: len(link.sent) == 2)
+    assert link.sent == [(C, [bytes([8] * 10)]), (B, [bytes([7] * 10)])]
+    assert loop.counters()["drop_stranger"] == 1
+
+
+@pytest.mark.parametrize("addresses", [[A], [A, A], [A, B, C]])
+def test_ranks_need_addresses_of_their_own(
+    scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop], addresses: list[Address]
+) -> None:
+    _, _, loop = scripted
+    with pytest.raises(JobError, match="2 workers"):
+        loop.admit(replace(JOB, job_id=5), addresses)
+
+
+def test_a_refused_job_leaves_no_port(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    with pytest.raises(JobError, match="too many"):
+        loop.admit(replace(JOB, job_id=5, elements=101), [B, C])
+    link.deliver((rows(9), C), (rows(8), B))
+    until(lambda: len(link.sent) == 1)
+    assert link.sent == [(B, [bytes([8] * 10)])]
+    assert [port for _, port in plane.processed] == [plane.jobs[1][1]]
+
+
+def test_commands_run_in_the_loop_s_thread(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+    link, plane, loop = scripted
+    assert loop.seen(3, 1) == SlotView(3, (1,))
+    with pytest.raises(KeyError):
+        loop.seen(99, 0)
+    link.deliver((rows(9), A))
+    until(lambda: len(link.sent) == 1)
+    loop.evict(1)
+    assert plane.threads == {loop._thread.ident}
+    assert loop.counters()["link_sent_rows"] == 0
+
+
+def test_a_bug_in_the_data_plane_is_not_hidden() -> None:
+    failures: list[BaseException] = []
+    link = ScriptedLink()
+    loop = SwitchLoop(link, EchoPlane(), on_failure=failures.append)
+    loop.start()
+    loop.admit(JOB, [A, B])
+    link.deliver((rows(255), A))
+    until(lambda: bool(failures))
+    assert isinstance(loop.failure, ZeroDivisionError)
+    assert failures == [loop.failure]
+    assert link.closed
+    with pytest.raises(SwitchaggError) as caught:
+        loop.counters()
+    assert caught.value.__cause__ is loop.failure
+    loop.stop()
+
+
+def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    link, plane, hold = ScriptedLink(), EchoPlane(), threading.Event()
+    loop = SwitchLoop(link, plane)
+    with pytest.raises(SwitchaggError, match="running"):
+        loop.evict(1)
+    monkeypatch.setattr(link, "receive", lambda: hold.wait(LIVENESS_S) and [])
+    loop.start()
+    with pytest.raises(SwitchaggError, match="answer"):
+        loop.admit(JOB, [A, B])
+    with pytest.raises(SwitchaggError, match="did not end"):
+        loop.stop()
+    hold.set()
+    monkeypatch.undo()
+    loop.stop()
+    assert plane.jobs == {}  # what was given up is not done later
+
+
+def test_stop_leaves_nothing_also_without_start() -> None:
+    descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
+    for start in (True, False):
+        loop = SwitchLoop(UdpLink(LOOPBACK), DATAPLANES["batched"](8, 4))
+        if start:
+            loop.start()
+        loop.stop()
+        loop.stop()
+        with pytest.raises(SwitchaggError, match="running"):
+            loop.counters()
+    assert threading.enumerate() == threads
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+
+
+def contribution(rank: int, chunk: int, generation: int = 1) -> Packet:
+    slot, version = JOB.place(0, chunk)
+    values = np.arange(4, dtype=np.int32) * (rank + 1) + chunk
+    return Packet(1, generation, 0, rank, Op.SUM, slot, version, chunk, values)
+
+
+@pytest.mark.parametrize("plane", DATAPLANES)
+@pytest.mark.parametrize("gso", [None, False])
+def test_packets_over_udp_are_summed_and_broadcast(plane: str, gso: bool | None) -> None:
+    link = UdpLink(LOOPBACK, gso=gso)
+    address = link.address
+    workers = [UdpLink(LOOPBACK, gso=gso) for _ in range(2)]
+    loop = SwitchLoop(link, DATAPLANES[plane](8, 4))
+    loop.start()
+    loop.admit(JOB, [worker.address for worker in workers])
+    for rank, worker in enumerate(workers):
+        frames = [np.frombuffer(encode(contribution(rank, chunk)), np.uint8) for chunk in range(8)]
+        assert worker.send(np.stack(frames), address) == 8
+    for worker in workers:
+        results: dict[int, Packet] = {}
+        while len(results) < 8:
+            assert worker.wait(LIVENESS_S)
+            for bundle, sender in worker.receive():
+                assert sender == address
+                results |= {packet.chunk: packet for packet in (decode(row.tobytes()) for row in bundle)}
+        for chunk, packet in results.items():
+            assert packet.result
+            np.testing.assert_array_equal(packet.values, np.arange(4) * 3 + 2 * chunk)
+        worker.close()
+    counters = Counter(loop.counters())
+    assert (counters["absorbed"], counters["broadcast"]) == (8, 8)
+    assert counters["link_sent_datagrams"] == 16
+    assert loop.seen(3, 0) == SlotView(3, (0, 1))
+    loop.stop()
