@@ -1,0 +1,158 @@
+"""Namespaces: enter one, open a socket in one, start a process in one that dies with us. Standard library only.
+
+A Mininet node is a shell in a network and a mount namespace of its own; `pid` below is that shell's process id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_CLONE_NEWNS = 0x0002_0000
+_CLONE_NEWNET = 0x4000_0000
+_PR_SET_PDEATHSIG = 1
+_MARK = "SWITCHAGG_IN_USER_NAMESPACE"  # set for the process that `run_in_user_namespace` becomes: no second try
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(pid: int) -> None:
+    """Moves this process into the network and mount namespaces of `pid`; the working directory stays what it was.
+
+    Call it at process start, before heavy imports and while there is one thread: the kernel refuses to change the
+    mount namespace of a process that shares it with other threads. Raises OSError.
+    """
+    folder = os.getcwd()
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _setns(network, _CLONE_NEWNET)
+            _setns(mounts, _CLONE_NEWNS)
+        finally:
+            os.close(mounts)
+    finally:
+        os.close(network)
+    os.chdir(folder)  # entering a mount namespace moves us to its root
+
+
+def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    """Socket that lives in the network namespace of `pid`. This thread and the others stay where they are."""
+    made: list[socket.socket | OSError] = []
+
+    def make() -> None:
+        try:
+            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _setns(namespace, _CLONE_NEWNET)
+            finally:
+                os.close(namespace)
+            made.append(socket.socket(family, kind, protocol))
+        except OSError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=make, name=f"socket in {pid}")  # setns concerns the calling thread only
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return made[0]
+
+
+def command_in(pid: int, command: Sequence[str]) -> list[str]:
+    """Command line that runs `command` in the namespaces of `pid`, in the same directory, killed when we die.
+
+    Neither program forks, so the process id is the command's own. The kernel ties the signal to the *thread* that
+    starts the process: start it from one that lives as long as the process shall.
+    """
+    return ["setpriv", "--pdeathsig", "KILL", "mnexec", "-a", str(pid), *command]
+
+
+def spawn(pid: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Starts `command` in the namespaces of `pid`; `options` are Popen's. See `command_in` for when it dies.
+
+    It gets a session of its own: Ctrl-C reaches us alone, and we end our children in order.
+    """
+    return subprocess.Popen(command_in(pid, command), start_new_session=True, **options)
+
+
+def run_script(pid: int, script: str, timeout_s: float = 20.0) -> str:
+    """Runs shell lines in the namespaces of `pid`, stopping at the first that fails.
+
+    Returns what they wrote; raises `subprocess.CalledProcessError` (with .stderr), TimeoutExpired.
+    """
+    done = subprocess.run(
+        command_in(pid, ["sh", "-es"]), input=script, text=True, capture_output=True, timeout=timeout_s, check=True
+    )
+    return done.stdout
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks the kernel to kill this process when the thread that started it ends. Exits if that has happened already."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != parent_pid:
+        sys.exit(1)
+
+
+def end(process: subprocess.Popen[Any], grace_s: float = 3.0) -> int:
+    """Ends one child of ours, by its id: asks, waits `grace_s`, then kills. Returns its exit status."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    return process.returncode
+
+
+def is_privileged() -> bool:
+    """Whether we may make namespaces and shape links: root, or root of a user namespace with its own network."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    effective = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    network_admin, system_admin = 12, 21
+    return bool(effective >> network_admin & 1) and bool(effective >> system_admin & 1) and os.geteuid() == 0
+
+
+def in_user_namespace() -> bool:
+    """Whether our user ids are mapped: some limits (socket buffers, congestion control) can't be raised there."""
+    return Path("/proc/self/uid_map").read_text(encoding="ascii").split() != ["0", "0", "4294967295"]
+
+
+def user_namespaces_allowed() -> bool:
+    """Whether a plain user may run `unshare -Urnm` here, and `mount` in it."""
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-Urnm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def run_in_user_namespace() -> None:
+    """Becomes this same command again as root of a new user namespace. Returns only if that can't help.
+
+    No effect with privileges already, where user namespaces are forbidden, or after one try.
+    """
+    if is_privileged() or os.environ.get(_MARK) or not user_namespaces_allowed():
+        return
+    environment = {**os.environ, _MARK: "1"}
+    command = ["unshare", "-Urnm", sys.executable, *sys.orig_argv[1:]]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command[0], command, environment)
+
+
+def _setns(descriptor: int, kind: int) -> None:
+    if _libc.setns(descriptor, kind) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot enter a namespace: {os.strerror(number)}")
