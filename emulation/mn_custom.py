@@ -5,7 +5,8 @@
 
 topos `switchagg,WORKERS`; switches `switchagg` (bridge and switch daemon) and `switchagg_bridge` (bridge alone); hosts
 `switchagg`. `mn` runs under the system's Python: this file needs nothing but Mininet, and starts the daemon with
-`$SWITCHAGG_PYTHON`, else the repository's `.venv`. What `--link tc,…` was asked for and the kernel did not do is refused when the switch starts.
+`$SWITCHAGG_PYTHON`, else the repository's `.venv`. What `--link tc,…` was asked for and the kernel did not do is
+refused when the switch starts.
 """
 
 import inspect

@@ -526,7 +526,7 @@ def _wait_until_up(node: Any, timeout_s: float = 5.0) -> None:
     """The kernel opens a link's queues some time after it is set up, and drops everything until then."""
     deadline = time.monotonic() + timeout_s
     for port in node.intfList():
-        state = Path(f"/proc/{node.pid}/root/sys/class/net/{port.name}/operstate")
+        state = _seen_by(node.pid) / port.name / "operstate"
         while port.name != "lo" and state.read_text(encoding="ascii").strip() != "up":
             if time.monotonic() > deadline:
                 raise UnfitError(f"{node.name}: {port.name} did not come up within {timeout_s:g} s")
@@ -534,7 +534,12 @@ def _wait_until_up(node: Any, timeout_s: float = 5.0) -> None:
 
 
 def _ifindex(pid: int, interface: str) -> int:
-    return int(Path(f"/proc/{pid}/root/sys/class/net/{interface}/ifindex").read_text(encoding="ascii"))
+    return int((_seen_by(pid) / interface / "ifindex").read_text(encoding="ascii"))
+
+
+def _seen_by(pid: int) -> Path:
+    """The interfaces of a node, through its own mount of /sys: no need to enter its namespaces."""
+    return Path(f"/proc/{pid}/root") / "sys/class/net"
 
 
 def _end_shell(node: Any) -> None:
