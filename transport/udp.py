@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,12 +32,28 @@ SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 SO_RXQ_OVFL = 40
 
-_BUFFER_BYTES = 65_536
-_HAND_OUT_BYTES = 16_384
+_MESSAGE_BYTES_MAX = 65_536
+_ARENA_BYTES = 1 << 20
+_ALIGN = 64
 _ANCILLARY_BYTES = 2 * socket.CMSG_SPACE(4)
 _BACKOFF_S = 0.001
 _GSO_REFUSALS = frozenset({errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 """EIO: the device can't checksum; EINVAL, EMSGSIZE: segment above the path's MTU, or checksums switched off."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Adjacent datagrams in an arena: `rows` of `size` bytes each, up to but not including byte `end`."""
+
+    arena: Bundle
+    begin: int
+    end: int
+    rows: int
+    size: int
+    sender: Address
+
+    def bundle(self) -> Bundle:
+        return self.arena[self.begin : self.end].reshape(self.rows, self.size)
 
 
 class UdpLink:
@@ -46,7 +63,7 @@ class UdpLink:
     answers from whatever address the kernel's routes choose: on a host with several, bind the one the workers use.
     gso: None uses what the kernel offers, False uses neither GSO nor GRO, True raises JobError where either is missing.
     segments_max: datagrams per send, 1 to 64; 16 keeps a bundle below the burst of a shaper (24 kB of 1500 B frames).
-    receives_max: bundles one `receive` returns at most, so that a flood can't starve sending.
+    receives_max: system calls of one `receive` at most, so that a flood can't starve sending.
     receive_buffer_bytes, send_buffer_bytes: asked of the kernel; the attributes of that name say what it granted. 16 MB
     hold the windows of 8 workers in packets that are counted at up to 4 kB each.
 
@@ -74,7 +91,8 @@ class UdpLink:
         self._wake_lock = threading.Lock()
         self._segments_max = segments_max
         self._receives_max = receives_max
-        self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
+        self._arena: Bundle = np.empty(_ARENA_BYTES, np.uint8)
+        self._arena_end = 0
         self._backoff = False
         self._overflow_seen = 0
         self.gso_fallback = ""
@@ -184,13 +202,21 @@ class UdpLink:
     # Receiving
 
     def receive(self) -> list[tuple[Bundle, Address]]:
-        """See `Link.receive`. A GRO bundle whose last datagram is shorter comes as two bundles."""
+        """See `Link.receive`. Datagrams of one sender and size that arrive in a row come as one bundle, without a copy.
+
+        Bundles are views of a 1 MB arena that stays alive as long as any of them: copy what you keep.
+        """
         self._require_open()
-        arrived: list[tuple[Bundle, Address]] = []
+        arrived: list[_Run] = []
         receive = self._socket.recvmsg_into
+        self._arena_end = -(-self._arena_end // _ALIGN) * _ALIGN
         for _ in range(self._receives_max):
+            begin = self._arena_end
+            if begin + _MESSAGE_BYTES_MAX > _ARENA_BYTES:
+                self._arena = np.empty(_ARENA_BYTES, np.uint8)
+                begin = self._arena_end = 0
             try:
-                size, ancillary, _flags, sender = receive((self._buffer.data,), _ANCILLARY_BYTES)
+                size, ancillary, _flags, sender = receive((self._arena.data[begin:],), _ANCILLARY_BYTES)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -205,22 +231,23 @@ class UdpLink:
                     segment = int.from_bytes(data[:4], sys.byteorder)
                 elif level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                     self._note_overflow(int.from_bytes(data[:4], sys.byteorder))
-            self._hand_out(arrived, size, segment, self._canonical(sender))
-        return arrived
+            self._arena_end = begin + size
+            self._count("received", -(-size // segment) if segment else 1, size)
+            self._append(arrived, begin, size, segment, self._canonical(sender))
+        return [(run.bundle(), run.sender) for run in arrived]
 
-    def _hand_out(self, arrived: list[tuple[Bundle, Address]], size: int, segment: int, sender: Address) -> None:
-        """Append the datagrams in the buffer's first `size` bytes: `segment` bytes each, the last maybe shorter."""
-        if size >= _HAND_OUT_BYTES:  # a new buffer costs less than copying this much
-            data = self._buffer[:size]
-            self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
-        else:
-            data = self._buffer[:size].copy()
+    def _append(self, arrived: list["_Run"], begin: int, size: int, segment: int, sender: Address) -> None:
+        """Book `size` bytes at `begin` of the arena: datagrams of `segment` bytes, the last maybe shorter."""
         whole = size // segment if segment else 1
-        arrived.append((data[: whole * segment].reshape(whole, segment), sender))
+        last = arrived[-1] if arrived else None
+        if last and last.size == segment and last.sender == sender and last.arena is self._arena and last.end == begin:
+            last.end += whole * segment
+            last.rows += whole
+        else:
+            arrived.append(_Run(self._arena, begin, begin + whole * segment, whole, segment, sender))
         rest = size - whole * segment
         if rest:
-            arrived.append((data[whole * segment :].reshape(1, rest), sender))
-        self._count("received", whole + (rest > 0), size)
+            arrived.append(_Run(self._arena, begin + size - rest, begin + size, 1, rest, sender))
 
     def _note_overflow(self, total: int) -> None:
         """`total`: the kernel's count of drops since the socket was made, modulo 2**32."""
