@@ -114,6 +114,10 @@ def compare(
         if on is not None and on not in scenarios.BACKENDS:
             raise scenarios.ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(scenarios.BACKENDS)}")
         loaded = scenarios.load(scenarios.find(scenario), _overrides(seed, setting or []))
+        if on == "mininet":
+            from emulation.netns import run_in_user_namespace
+
+            run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         backend, reason = comparing.choose_backend(loaded, on)
         _announce(loaded, backend, reason)
         folder = out or Path("results") / loaded.name

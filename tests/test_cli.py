@@ -1,0 +1,168 @@
+"""The command line: exit codes, one-line errors, what is printed where. The backend takes no time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import example_results
+import pytest
+from example_results import FakeCertificate, result
+from typer.testing import CliRunner, Result
+
+from emulation.cli import app
+from emulation.results import MethodResult, RunFailed
+
+runner = CliRunner()
+SCENARIO = (
+    'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 4\nrate_bps = 100_000_000\n'
+    "[workload]\niterations = 4\nwarmup_iterations = 1\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with tiny.toml to work in; both backends faked, Mininet missing."""
+    (tmp_path / "tiny.toml").write_text(SCENARIO)
+    monkeypatch.chdir(tmp_path)
+    backend(monkeypatch, "sim", example_results.run_method)
+    backend(monkeypatch, "mininet", example_results.run_method, missing="it needs root")
+    return tmp_path
+
+
+def backend(monkeypatch: pytest.MonkeyPatch, name: str, run_method: object, missing: str | None = None) -> None:
+    module = ModuleType(f"emulation.{name}_run")
+    module.run_method = run_method  # type: ignore[attr-defined]
+    module.missing = lambda: missing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def invoke(*arguments: str) -> Result:
+    return runner.invoke(app, list(arguments))
+
+
+def one_line(result: Result) -> str:
+    lines = [line for line in result.stderr.splitlines() if line.startswith("switchagg: ")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_compare_prints_table_headline_certificate_and_report(here: Path) -> None:
+    done = invoke("compare", "tiny.toml")
+    assert done.exit_code == 0, done.stderr
+    assert "Iteration time" in done.stdout
+    assert "97.50 %" in done.stdout
+    assert "Over 4 workers on 100 Mb/s links, an iteration with the switch was" in done.stdout
+    assert "ring and switch in virtual time (sim): Mininet cannot run here: it needs root" in done.stderr
+    assert "ring: 0/4 iterations: training" in done.stderr
+    assert "Certificate: none needed in virtual time" in done.stderr
+    assert "Report: results/tiny/report.html" in done.stderr
+    assert (here / "results" / "tiny" / "report.html").exists()
+
+
+def test_json_on_stdout_is_json_alone(here: Path) -> None:
+    done = invoke("compare", "tiny.toml", "--on", "sim", "--out", "mine", "--seed", "9", "--json")
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["report"] == "mine/report.html"
+    assert summary["methods"]["switch"]["comparison"]["communication_speedup"] == 1.5
+    assert json.loads((here / "mine" / "results.json").read_text())["scenario"]["seed"] == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("nowhere",), "nowhere: no such file; shipped scenarios: "),
+        (("tiny.toml", "--on", "moon"), "--on: 'moon' is unknown; allowed: mininet, sim"),
+        (("tiny.toml", "--seed", "-1"), "tiny.toml: seed: -1 is out of range"),
+        (("tiny.toml", "--set", "topology.rate_bps=5"), "tiny.toml: [topology] rate_bps: 5 is out of range; allowed:"),
+        (("tiny.toml", "--set", "workload.name=foo"), "tiny.toml: [workload] name: 'foo' is unknown; allowed: digits"),
+        (("tiny.toml", "--set", "rate"), "--set rate: not understood; allowed: TABLE.KEY=VALUE"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], expected: str) -> None:
+    done = invoke("compare", *arguments)
+    assert done.exit_code == 2
+    assert one_line(done).startswith(f"switchagg: {expected}")
+
+
+def test_unknown_option_is_exit_code_2() -> None:
+    assert invoke("compare", "tiny.toml", "--fast").exit_code == 2
+
+
+def test_settings_override_the_file(here: Path) -> None:
+    done = invoke("compare", "tiny.toml", "--set", "topology.rate_bps=10e9", "--set", "workload.name=text")
+    assert done.exit_code == 0, done.stderr
+    scenario = json.loads((here / "results" / "tiny" / "results.json").read_text())["scenario"]
+    assert (scenario["topology"]["rate_bps"], scenario["workload"]["name"]) == (10**10, "text")
+
+
+def test_mininet_without_permission_says_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
+    done = invoke("compare", "tiny.toml", "--on", "mininet")
+    assert done.exit_code == 1
+    assert one_line(done) == "switchagg: mininet cannot run here: it needs root; or use --on sim"
+
+
+def test_failed_run_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_arguments: object) -> MethodResult:
+        raise RunFailed("switch: rank 2 was killed by signal 9; see switch/rank-2.log")
+
+    backend(monkeypatch, "sim", failing)
+    done = invoke("compare", "tiny.toml", "--on", "sim")
+    assert done.exit_code == 1
+    assert one_line(done) == "switchagg: switch: rank 2 was killed by signal 9; see switch/rank-2.log"
+
+
+def test_interrupt_is_one_line_and_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object) -> MethodResult:
+        raise KeyboardInterrupt
+
+    backend(monkeypatch, "sim", interrupted)
+    done = invoke("compare", "tiny.toml", "--on", "sim")
+    assert done.exit_code == 130
+    assert "interrupted" in one_line(done)
+
+
+def test_invalid_certificate_is_loud_and_exit_code_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    def unfaithful(_scenario: object, method: str, _folder: Path, _progress: object) -> MethodResult:
+        certificate = FakeCertificate(method == "gloo", ["gap p99 61 %"], None)
+        return result(method, 100_000_000, "mininet", certificate=certificate)
+
+    backend(monkeypatch, "mininet", unfaithful)
+    done = invoke("compare", "tiny.toml", "--on", "mininet")
+    assert done.exit_code == 3
+    assert "Certificate: INVALID: do not use these times" in done.stderr
+    assert one_line(done) == "switchagg: switch: INVALID: gap p99 61 %"
+    assert "<b>INVALID</b>" in (here / "results" / "tiny" / "report.html").read_text(encoding="utf-8")
+
+
+def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differing(_scenario: object, method: str, _folder: Path, _progress: object) -> MethodResult:
+        return result(method, 100_000_000, parameter_hash_per_rank=["a", "b", "a", "a"])
+
+    backend(monkeypatch, "sim", differing)
+    done = invoke("compare", "tiny.toml", "--on", "sim", "--set", "methods.sim=['switch']")
+    assert done.exit_code == 1
+    assert "ended with different parameters" in one_line(done)
+
+
+def test_scenarios_are_listed() -> None:
+    done = invoke("scenarios")
+    assert done.exit_code == 0
+    assert "quickstart   " in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom emulation.cli import app\n"
+        "try: app(['compare', '--help'])\nexcept SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2', 'zmq', 'mininet'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    environment = {**os.environ, "TERM": "dumb"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "switchagg compare quickstart" in done.stdout
