@@ -277,7 +277,7 @@ def test_the_switch_gives_up_and_names_the_rank_whose_cable_is_cut() -> None:
 
 def test_the_ring_gives_up_and_names_the_neighbour() -> None:
     link = LinkConfig(1_000_000_000, loss=1.0)
-    config = StarConfig(workers=3, link=link, reliable=ReliableConfig(retry_limit=3))
+    config = StarConfig(workers=3, link=link, retry_limit=3)
     with pytest.raises(AggregationFailed, match=r"no acknowledgement from rank [012] after 3 timeouts"):
         time_allreduce(config, "ring", 1000)
 

@@ -4,7 +4,7 @@ A star knows `launch(rank, array, op, done)` and `run()`; what the middle and th
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,7 +26,11 @@ class StarConfig:
     """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
 
     switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
-    retry_limit, dataplane: of the switch method. reliable, segment_bytes: of the ring. trace: hash all events.
+    dataplane: of the switch method. reliable, segment_bytes: of the ring. trace: hash all events.
+
+    rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
+    is far below that of real hosts (20 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
+    virtual time there is none.
     """
 
     workers: int
@@ -36,8 +40,9 @@ class StarConfig:
     elements: int = 360
     window_slots: int = 256
     streams: int = 2
-    retry_limit: int = 30
     dataplane: str = "batched"
+    rto_min_ns: int = 1_000_000
+    retry_limit: int = 30
     reliable: ReliableConfig = field(default_factory=ReliableConfig)
     segment_bytes: int = ring.SEGMENT_BYTES
     trace: bool = False
@@ -51,8 +56,36 @@ class StarConfig:
             workers=self.workers,
             elements=self.elements,
             streams=streams,
+            rto_initial_ns=self.rto_initial_ns,
+            rto_min_ns=self.rto_min_ns,
+            rto_max_ns=self.rto_max_ns,
             retry_limit=self.retry_limit,
         )
+
+    def ring_config(self) -> ReliableConfig:
+        """The ring's connections, with the timeouts of the star."""
+        return replace(
+            self.reliable,
+            rto_initial_ns=self.rto_initial_ns,
+            rto_min_ns=self.rto_min_ns,
+            rto_max_ns=self.rto_max_ns,
+            retry_limit=self.retry_limit,
+        )
+
+    @property
+    def rto_initial_ns(self) -> int:
+        """200 ms, or more on links so long or slow that a first round trip takes as much."""
+        return max(200_000_000, 3 * self._round_trip_ns, self.rto_min_ns)
+
+    @property
+    def rto_max_ns(self) -> int:
+        return max(1_000_000_000, 10 * self._round_trip_ns, self.rto_min_ns)
+
+    @property
+    def _round_trip_ns(self) -> int:
+        """Without queues, of frames of MTU 1500: there and back over two links each."""
+        frame_ns = 1514 * 8_000_000_000 // self.link.rate_bps
+        return 4 * (self.link.delay_ns + frame_ns) + 2 * self.switch_latency_ns
 
 
 class Star(ABC):
@@ -159,7 +192,9 @@ class RingStar(Star):
         for rank in range(config.workers):
             self._connect(rank, self._receiver(rank), self.bridge.receive)
             self.hosts.append(
-                RingHost(self.network, rank, config.workers, config.reliable, self.uplinks[rank], config.segment_bytes)
+                RingHost(
+                    self.network, rank, config.workers, config.ring_config(), self.uplinks[rank], config.segment_bytes
+                )
             )
 
     def _receiver(self, rank: int) -> Action:
