@@ -49,8 +49,8 @@ class Traffic:
         config = job.streams[stream]
         offset, version, rank = rng.randrange(config.window_slots), rng.randrange(2), rng.randrange(job.workers)
         key = (job.job_id, config.first_slot + offset, version)
-        if rng.random() < 0.12:
-            self.turn[key] = self.turn.get(key, -1) + rng.choice([1, 1, 1, 2, MODULUS // (2 * config.window_slots) - 3])
+        if rng.random() < 0.06:
+            self.turn[key] = self.turn.get(key, -1) + rng.choice([1, 1, 1, 2, MODULUS // (4 * config.window_slots) - 3])
         turn = self.turn.get(key, 0) + rng.choice([0] * 12 + [-1, 1])
         packet = Packet(
             job=job.job_id,
