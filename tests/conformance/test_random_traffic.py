@@ -94,8 +94,8 @@ class Traffic:
             return data + bytes(self.rng.randrange(1, 5))
         if kind == 2:
             return self.rng.randbytes(self.rng.randrange(1, 2 * HEADER_BYTES))
-        at = self.rng.randrange(HEADER_BYTES)
-        return data[:at] + self.rng.randbytes(1) + data[at + 1 :]
+        at = self.rng.choice([2, 3, self.rng.randrange(HEADER_BYTES)])
+        return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
 
     def bundles(self, packets: int) -> Iterator[tuple[Bundle, int]]:
         """Packets in bundles of equal size and port, as a link hands them over; small windows make conflicts common."""
