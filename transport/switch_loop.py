@@ -124,6 +124,10 @@ class SwitchLoop:
         """What a slot version holds now. Raises KeyError for a slot no job owns."""
         return self._ask(lambda: self._dataplane.seen(slot, version))
 
+    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        """(slot, version) -> what it holds, for the versions of the job that have seen any rank; in one turn."""
+        return self._ask(lambda: self._slots_of(job))
+
     def counters(self) -> dict[str, int]:
         """The data plane's counters, drop_stranger, drop_queue_full, and the link's with the prefix link_."""
         return self._ask(self._all_counters)
@@ -256,6 +260,16 @@ class SwitchLoop:
         for port in leavers:
             port.jobs.discard(job_id)
         self._free_unused(leavers)
+
+    def _slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        views = {}
+        for stream in job.streams:
+            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
+                for version in (0, 1):
+                    view = self._dataplane.seen(slot, version)
+                    if view.ranks:
+                        views[slot, version] = view
+        return views
 
     def _port_at(self, address: Address) -> _Port:
         """The port of an address; a new one, with the smallest free number, if it has none."""

@@ -1,0 +1,229 @@
+"""Control messages: what worker and switch say to each other, and how it becomes bytes (C11).
+
+A message is two frames: b"SAC" + a version byte, then a msgpack map tagged by "type". `encode`, `decode_request` and
+`decode_answer` are total: any frames decode or raise DecodeError.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from switchagg.errors import DecodeError
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.membership import Departure, Member
+
+MAGIC = b"SAC"
+CONTROL_VERSION = 1
+HEADER = MAGIC + bytes([CONTROL_VERSION])
+
+REASONS = ("frames", "magic", "control_version", "body")
+"""Why frames are no message, in the order of the checks."""
+
+TEXT_MAX = 1000
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Small = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""Its real range is the Controller's to judge, so that the refusal can name it."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A rank and the UDP address of its data plane."""
+
+    rank: Small
+    host: Text
+    port: Small
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.host}:{self.port}"
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A member that left; calls: number of its first unfinished call (C7)."""
+
+    place: Place
+    calls: Count
+    reason: Text
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """Request: see JoinRequest."""
+
+    job: Text
+    place: Place
+    workers: Small
+    elements: Small
+    streams: Small
+    window_slots: Small
+    incarnation: Count
+    timeout_ns: Count
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Request: I live; how do things stand?"""
+
+    incarnation: Count
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """Request: I go, or stop waiting."""
+
+    incarnation: Count
+    calls: Count
+    reason: Text
+
+
+class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
+    """Request of anyone: the switch's state; with the slots of the job of this name, if given."""
+
+    token: Count
+    job: Text | None = None
+
+
+class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
+    """Answer: not all are there yet, or something else stands in the way."""
+
+    present: list[Place]
+    missing: list[Small]
+    reason: str
+
+
+class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+    """Answer: the job, the switch's data-plane address (host "" : the host of the control address), and all members."""
+
+    name: str
+    job_id: Small
+    generation: Count
+    workers: Small
+    elements: Small
+    streams: list[tuple[int, int]]
+    host: str
+    port: Small
+    lease_ns: Count
+    members: list[Place]
+
+    def config(self) -> JobConfig:
+        """The job as the core knows it."""
+        streams = tuple(StreamConfig(first, window) for first, window in self.streams)
+        return JobConfig(self.job_id, self.generation, self.workers, self.elements, streams)
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """Answer: the job runs; these members have left it."""
+
+    generation: Count
+    departed: list[Gone]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """Answer: the join ends here."""
+
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Answer: the job has ended; dead: who caused it, as far as anyone did."""
+
+    generation: Count
+    dead: list[Place]
+    reason: str
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """Answer: nobody of that incarnation is known here (any more)."""
+
+
+class SlotStatus(msgspec.Struct, frozen=True):
+    """What one version of a slot holds: chunk number modulo 2**32 and the ranks seen."""
+
+    slot: int
+    version: int
+    chunk: int
+    ranks: list[int]
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """A running job; slots: the versions that have seen any rank, if the query named the job."""
+
+    name: str
+    job_id: int
+    generation: int
+    workers: int
+    elements: int
+    streams: list[tuple[int, int]]
+    members: list[Place]
+    departed: list[Gone]
+    slots: list[SlotStatus]
+
+
+class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
+    """Answer to a StatusQuery."""
+
+    token: Count
+    slots: int
+    free_slots: int
+    jobs: list[JobStatus]
+    waiting: dict[str, Gathering]
+    control_counters: dict[str, int]
+    data_counters: dict[str, int]
+
+
+Request = Join | Heartbeat | Leave | StatusQuery
+Answer = Gathering | Admitted | Alive | Refused | Failed | Unknown | StatusAnswer
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def encode(message: Request | Answer) -> list[bytes]:
+    """The frames of a message."""
+    return [HEADER, _ENCODER.encode(message)]
+
+
+def decode_request(frames: Sequence[bytes]) -> Request:
+    """The request in these frames. Raises DecodeError with a reason of `REASONS`."""
+    return _decode(frames, _REQUESTS)
+
+
+def decode_answer(frames: Sequence[bytes]) -> Answer:
+    """The answer in these frames. Raises DecodeError with a reason of `REASONS`."""
+    return _decode(frames, _ANSWERS)
+
+
+def as_dict(message: Request | Answer) -> dict[str, Any]:
+    """The message as plain dicts, lists, numbers and strings."""
+    plain: dict[str, Any] = msgspec.to_builtins(message)
+    return plain
+
+
+def place(member: Member) -> Place:
+    """A member as messages name it: without its secret, the incarnation."""
+    return Place(member.rank, *member.address)
+
+
+def places(members: Sequence[Member]) -> list[Place]:
+    """`place` of each."""
+    return [place(member) for member in members]
+
+
+def gone(departures: Sequence[Departure]) -> list[Gone]:
+    """Departures as messages name them."""
+    return [Gone(place(departure.member), departure.calls, departure.reason) for departure in departures]
+
+
+Message = TypeVar("Message")
+
+
+def _decode(frames: Sequence[bytes], decoder: "msgspec.msgpack.Decoder[Message]") -> Message:
+    if len(frames) != 2:
+        raise DecodeError("frames", f"{len(frames)}")
+    header, body = frames
+    if header[:-1] != MAGIC:
+        raise DecodeError("magic")
+    if header != HEADER:
+        raise DecodeError("control_version", f"{header[-1]}, this side speaks {CONTROL_VERSION}")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DecodeError("body", str(error)) from error

@@ -1,0 +1,254 @@
+"""The switch daemon: a data plane on UDP (`SwitchLoop`) and its control plane (`ControlServer`), a thread each.
+
+`run_switch` is the body of the command `switchagg switch`; `SwitchDaemon` is the same for programs and tests.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from switchagg.controller import Controller
+from switchagg.dataplane import DATAPLANES
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
+from switchagg.membership import (
+    Address,
+    Event,
+    JobAdmitted,
+    JobEvicted,
+    JobFailed,
+    JoinRefused,
+    MemberLeft,
+)
+from transport.control import ControlServer, parse_endpoint
+from transport.switch_loop import SwitchLoop
+from transport.udp import UdpLink
+
+CONTROL = "tcp://0.0.0.0:5555"
+DATA: Address = ("0.0.0.0", 5556)
+
+SLOTS = 4096
+"""Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
+
+TURN_S = 0.1
+"""Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
+
+STOP_S = 10.0
+GENERATIONS_PER_S = 10
+
+
+class SwitchDaemon:
+    """A switch on this host, from `start` to `stop`.
+
+    bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES.
+    slots, elements: the switch's memory. advertise: data address told to workers, if it isn't the one they see: by
+    default the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after
+    which a worker is dead. log: told a line per event.
+
+    The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
+    """
+
+    def __init__(
+        self,
+        bind_control: str = CONTROL,
+        bind_data: Address = DATA,
+        *,
+        dataplane: str = "batched",
+        slots: int = SLOTS,
+        elements: int = ELEMENTS_MTU_1500,
+        advertise: Address | None = None,
+        lease_s: float = 4.0,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        _check(bind_control, dataplane, slots, elements, lease_s)
+        # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
+        boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
+        lease_ns = round(lease_s * 1e9)
+        controller = Controller(slots, elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
+        plane = DATAPLANES[dataplane](slots, elements)
+        self._log = log
+        self._reason = ""
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        try:
+            link = UdpLink(bind_data)
+        except JobError as error:
+            raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
+        self._loop = SwitchLoop(link, plane, on_failure=self._on_failure)
+        self.data_address: Address = link.address
+        host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
+        told = advertise or (host, self.data_address[1])
+        try:
+            self._server = ControlServer(bind_control, controller, self._loop, told, self._on_event)
+        except OSError as error:
+            self._loop.stop()
+            raise SwitchaggError(
+                f"control address {bind_control}: {error.strerror}; choose another with --control tcp://HOST:PORT, or "
+                f"end the switch that holds it"
+            ) from error
+        self.control_endpoint: str = self._server.endpoint
+        self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads; once."""
+        self._loop.start()
+        self._thread.start()
+
+    def stop(self, reason: str = "the switch was stopped") -> None:
+        """Tell all members the reason, end both threads; again is allowed. Raises SwitchaggError if one hangs."""
+        self._reason = self._reason or reason
+        self._stopping.set()
+        if self._thread.ident is None:
+            self._server.close(self._reason)
+            self._loop.stop()
+        elif threading.current_thread() is not self._thread:
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                raise SwitchaggError(f"the switch's control thread did not end within {STOP_S:.0f} s")
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the daemon has ended; False after the timeout."""
+        return self._ended.wait(timeout_s)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The unexpected exception that ended the data plane's loop, or None."""
+        return self._loop.failure
+
+    def __enter__(self) -> "SwitchDaemon":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._server.turn(TURN_S)
+        finally:
+            self._server.close(self._reason or "the switch's control plane failed")
+            self._loop.stop()
+            self._ended.set()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._reason = f"the switch's data plane failed: {error!r}"
+        self._stopping.set()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case JobAdmitted():
+                first, end = event.job.slots
+                who = ", ".join(map(str, event.members))
+                self._log(
+                    f"job {event.name!r} generation {event.job.generation} runs in slots {first}-{end - 1}: {who}"
+                )
+            case JobEvicted():
+                self._log(f"job {event.name!r} generation {event.job.generation} has ended; its slots are free")
+            case JoinRefused():
+                self._log(f"refused {', '.join(map(str, event.members))}: {event.reason}")
+            case JobFailed():
+                self._log(f"job {event.name!r} generation {event.generation} failed: {event.reason}")
+            case MemberLeft():
+                departure = event.departure
+                why = f": {departure.reason}" if departure.reason else ""
+                self._log(f"job {event.name!r}: {departure.member} left after {departure.calls} calls{why}")
+
+
+def run_switch(
+    bind_control: str = CONTROL,
+    bind_data: Address = DATA,
+    *,
+    dataplane: str = "batched",
+    slots: int = SLOTS,
+    elements: int = ELEMENTS_MTU_1500,
+    advertise: Address | None = None,
+    lease_s: float = 4.0,
+    ready_file: Path | None = None,
+    quiet: bool = False,
+) -> int:
+    """Run a switch until SIGINT or SIGTERM; returns the exit status: 0, or 1 after one line on stderr.
+
+    Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, and writes the same line
+    to ready_file, if given; events go to stderr unless quiet. See SwitchDaemon for the rest.
+    """
+    log = _discard if quiet else _print_event
+    try:
+        daemon = SwitchDaemon(
+            bind_control,
+            bind_data,
+            dataplane=dataplane,
+            slots=slots,
+            elements=elements,
+            advertise=advertise,
+            lease_s=lease_s,
+            log=log,
+        )
+    except SwitchaggError as error:
+        print(f"switchagg: {error}", file=sys.stderr)
+        return 1
+    with _signals() as stopped:
+        daemon.start()
+        data = f"{daemon.data_address[0]}:{daemon.data_address[1]}"
+        line = (
+            f"switchagg switch ready: control {daemon.control_endpoint} data {data} "
+            f"({dataplane}, {slots} slots of {elements} elements)"
+        )
+        print(line, flush=True)
+        try:
+            if ready_file is not None:
+                ready_file.write_text(line + "\n")
+            while not stopped and not daemon.wait(0.2):
+                pass
+        except OSError as error:
+            print(f"switchagg: ready file {ready_file}: {error.strerror}", file=sys.stderr)
+            daemon.stop(f"the switch could not write {ready_file}")
+            return 1
+        daemon.stop(f"the switch was stopped by {stopped[0]}" if stopped else "")
+    if daemon.failure is not None:
+        print(f"switchagg: the data plane failed: {daemon.failure!r}", file=sys.stderr)
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[str]]:
+    """A list that gets the name of the first SIGINT or SIGTERM; empty for ever outside the main thread."""
+    caught: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    earlier = {
+        number: signal.signal(number, lambda received, _: caught.append(signal.Signals(received).name))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield caught
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _check(bind_control: str, dataplane: str, slots: int, elements: int, lease_s: float) -> None:
+    """Raise SwitchaggError for what no switch can be made of."""
+    parse_endpoint(bind_control, "control address")
+    if dataplane not in DATAPLANES:
+        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join(DATAPLANES)}")
+    if not 1 <= slots <= MAX_SLOTS:
+        raise SwitchaggError(f"slots {slots}: 1 to {MAX_SLOTS}")
+    if not 1 <= elements <= MAX_ELEMENTS:
+        raise SwitchaggError(f"elements {elements}: 1 to {MAX_ELEMENTS}")
+    if not 1 <= lease_s <= 3600:
+        raise SwitchaggError(f"lease {lease_s:g} s: 1 to 3600, since workers beat every half second")
+
+
+def _print_event(line: str) -> None:
+    print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
+
+
+def _discard(line: str) -> None:
+    pass

@@ -1,0 +1,381 @@
+"""SwitchSession: one worker's place in a job on a switch, from `join` to `close`.
+
+It owns two threads: the worker loop, which carries packets, and the control client, which beats, and hears who died or
+left. Whatever goes wrong ends in one `AggregationFailed` for every pending and later call: nothing waits for ever.
+
+What a call waits for, and for how long:
+
+- a rank that is dead: one lease of the switch, 4 s by default (C6)
+- a rank that left before it had finished that call: no longer than a lease (C7)
+- a switch that is gone: one lease (C12)
+- a data path that carries nothing: about 15 s (C13)
+- a rank that lives but is slow: `call_timeout_s`, since it may be evaluating or saving a checkpoint (W9)
+"""
+
+import atexit
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from switchagg.call import Array, make_call
+from switchagg.endpoint import StreamFailed
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.job import ELEMENTS_MTU_1500, MODULUS, JobConfig
+from transport import control_messages as say
+from transport.control import SLOTS_REPORTED_MAX, ControlClient, parse_endpoint, resolve_host
+from transport.link import Link
+from transport.udp import UdpLink
+from transport.worker_loop import WorkerLoop
+
+CALL_TIMEOUT_S = 1800.0
+"""How long a call waits for ranks that live: PyTorch's default for a process group."""
+
+STALL_S = 10.0
+"""Time without any result after which the data path is looked into; a round trip takes milliseconds."""
+
+STALL_CHECK_S = 5.0
+STALL_TIMEOUTS = 3
+"""Resends without a result that make a stall: fewer, and perhaps our own thread was held up."""
+
+STATUS_S = 5.0
+LEAVE_S = 1.0
+"""How long `close` waits for the switch's echo; without it the lease tells the others."""
+
+ANSWER_MARGIN_S = 10.0
+"""How much longer than its own timeout a join may take to say that it failed."""
+
+
+@dataclass(slots=True)
+class _Stall:
+    """What is known of the present time without results."""
+
+    results: int = -1
+    timeouts: int = 0
+    since_ns: int = 0
+    asked_ns: int = 0
+    strikes: int = 0
+
+
+class SwitchSession:
+    """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
+
+    name: the job's. job: what the switch gave it. rank, workers: this member's place. Thread-safe. Doesn't survive a
+    fork: in a child every method but `close` raises SwitchaggError.
+    """
+
+    def __init__(self, link: Link, wish: say.Join, switch: str, retry_limit: int) -> None:
+        """Private: see `join`."""
+        self._pid = os.getpid()
+        self._switch = switch
+        self._lock = threading.Lock()  # guards the next five
+        self._next = 0
+        self._pending: set[int] = set()
+        self._departed: list[say.Gone] = []
+        self._failure: AggregationFailed | None = None
+        self._closed = False
+        self._departed_ns = 0
+        self._stall = _Stall()
+        self._loop: WorkerLoop | None = None
+        self.name = wish.job
+        self.rank = wish.place.rank
+        self.workers = wish.workers
+        self._address = (wish.place.host, wish.place.port)
+        self._generation: int | None = None
+        self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat)
+        self._client.start()
+        try:
+            admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
+            self.job: JobConfig = replace(admitted.config(), retry_limit=retry_limit)
+            self._generation = self.job.generation
+            self._places = {place.rank: place for place in admitted.members}
+            self._lease_ns = admitted.lease_ns
+            self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
+            loop = WorkerLoop(link, self.job, self.rank, self._data, on_stream_failed=self._on_stream_failed)
+        except BaseException as error:
+            self._client.leave(0, str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
+            self._client.close()
+            link.close()
+            raise
+        with self._lock:
+            self._loop = loop
+            failure = self._failure
+        if failure is not None:
+            loop.fail(failure)
+        atexit.register(self.close)
+
+    @classmethod
+    def join(
+        cls,
+        switch: str,
+        job: str,
+        rank: int,
+        workers: int,
+        *,
+        elements: int = ELEMENTS_MTU_1500,
+        streams: int = 2,
+        window_slots: int = 256,
+        timeout_s: float = 30.0,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        retry_limit: int | None = None,
+        bind: str | None = None,
+    ) -> "SwitchSession":
+        """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
+
+        switch: "tcp://host:port" of its control plane. elements, streams, window_slots: as in JobConfig, the same on
+        every rank. call_timeout_s: how long a call waits for ranks that are alive; retry_limit, if given, says it in
+        timeouts in a row instead. bind: own IPv4 address for packets; default: the one that faces the switch.
+
+        Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
+        answer from it, an impossible argument.
+        """
+        host, port = parse_endpoint(switch)
+        if retry_limit is None:
+            retry_limit = retry_limit_for(call_timeout_s)
+        link = UdpLink((bind or _facing(resolve_host(host), port), 0))
+        wish = say.Join(
+            job=job,
+            place=say.Place(rank, *link.address),
+            workers=workers,
+            elements=elements,
+            streams=streams,
+            window_slots=window_slots,
+            incarnation=secrets.randbits(63),
+            timeout_ns=round(timeout_s * 1e9),
+        )
+        return cls(link, wish, switch, retry_limit)
+
+    def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> "Future[Any]":
+        """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
+
+        array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
+        the session until the future is done. Calls are numbered in the order they are made, and every rank must make
+        the same calls in the same order; stream: default number % streams. Futures resolve in the loop's thread: what
+        is chained to one must be quick. Raises ValueError for an array or stream that can't be.
+        """
+        self._check_process()
+        call = make_call(array, op, self.job)
+        if stream is not None and not 0 <= stream < len(self.job.streams):
+            raise ValueError(f"stream {stream}: job {self.name} has {len(self.job.streams)}")
+        loop = self._loop
+        assert loop is not None
+        with self._lock:  # also around submit: on a stream, numbers must be in order
+            number = self._next
+            self._next += 1
+            self._pending.add(number)
+            future = loop.submit(number % len(self.job.streams) if stream is None else stream, call, array)
+        future.add_done_callback(lambda done: self._finished(number, done))
+        self._check_departures()
+        return future
+
+    def status(self) -> dict[str, Any]:
+        """What the switch says of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
+        self._check_process()
+        if self._closed:
+            raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
+        try:
+            return say.as_dict(self._client.query(self.name).result(STATUS_S))
+        except TimeoutError:
+            raise JobError(f"no answer from switch {self._switch} within {STATUS_S:g} s") from None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Packets of this rank, by what became of them."""
+        assert self._loop is not None
+        return self._loop.counters
+
+    @property
+    def failure(self) -> AggregationFailed | None:
+        """Why the session works no more; None while it does."""
+        return self._failure
+
+    def close(self) -> None:
+        """Leave the job, fail what is pending, end the threads. Again, or in a forked child, it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        assert self._loop is not None
+        self._loop.fail(AggregationFailed("the session was closed", job=self.name, generation=self.job.generation))
+        try:
+            self._loop.close()
+        finally:
+            # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
+            self._client.leave(self._first_unfinished(), str(self._failure or ""), LEAVE_S)
+            self._client.close()
+
+    def __enter__(self) -> "SwitchSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Private: any thread
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.name}, rank {self.rank}: this session belongs to process {self._pid}; a forked child must "
+                f"join on its own"
+            )
+
+    def _first_unfinished(self) -> int:
+        return min(self._pending, default=self._next)
+
+    def _finished(self, number: int, future: "Future[Any]") -> None:
+        """A failed call stays pending: it is never finished, and `leave` must say so."""
+        if future.exception() is None:
+            with self._lock:
+                self._pending.discard(number)
+
+    def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
+        """Fail every pending and later call, and leave, so that the others learn of it at once."""
+        failure = AggregationFailed(
+            f"rank {self.rank}: {detail}",
+            job=self.name,
+            generation=self._generation,
+            stream=event.stream if event else None,
+            slot=event.slot if event else None,
+            chunk=event.chunk if event else None,
+            missing=missing,
+        )
+        with self._lock:
+            if self._failure is not None or self._closed:
+                return
+            self._failure = failure
+            first = self._first_unfinished()
+            loop = self._loop
+        if loop is not None:
+            loop.fail(failure)
+        self._client.leave(first, str(failure), 0.0)
+
+    def _check_departures(self) -> None:
+        """Fail if a call is pending that a member left without finishing (C7)."""
+        with self._lock:
+            late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self._departed else False
+            last = max(self._pending, default=-1)
+            # Earlier calls may still be on their way to us, whole: they get a lease's time.
+            reach = last if late else self._first_unfinished() if self._pending else -1
+            left = [gone for gone in self._departed if gone.calls <= reach]
+        if left:
+            who = "; ".join(
+                f"{gone.place} left after {gone.calls} calls" + (f": {gone.reason}" if gone.reason else "")
+                for gone in left
+            )
+            self._failed(who, tuple(gone.place.rank for gone in left))
+
+    # Private: called in the control thread
+
+    def _on_departure(self, departed: list[say.Gone]) -> None:
+        with self._lock:
+            self._departed = departed
+            self._departed_ns = time.monotonic_ns()
+        if self._loop is not None:
+            self._check_departures()
+
+    def _on_end(self, dead: list[say.Place], reason: str) -> None:
+        ranks = tuple(place.rank for place in dead)
+        if self.rank in ranks:
+            reason += "; this rank was taken for dead: was it stopped, or in one long call that holds the GIL?"
+        self._failed(reason, ranks)
+
+    def _on_beat(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        if loop.failure is not None:
+            self._failed(f"the worker loop ended: {loop.failure}")
+            return
+        self._check_departures()
+        self._watch(loop.counters)
+
+    def _watch(self, counters: dict[str, int]) -> None:
+        """Look into a stall (C13)."""
+        stall, now_ns = self._stall, time.monotonic_ns()
+        if not self._pending or counters["results"] != stall.results:
+            self._stall = _Stall(counters["results"], counters["timeouts"], now_ns)
+        elif (
+            now_ns - stall.since_ns >= STALL_S * 1e9
+            and now_ns - stall.asked_ns >= STALL_CHECK_S * 1e9
+            and counters["timeouts"] - stall.timeouts >= STALL_TIMEOUTS
+        ):
+            stall.asked_ns = now_ns
+            self._client.query(self.name).add_done_callback(lambda answer: self._diagnose(stall, answer))
+
+    def _diagnose(self, stall: _Stall, answer: "Future[say.StatusAnswer]") -> None:
+        """If no unfinished slot holds our contribution, our packets or the switch's are lost (C13)."""
+        slots = self._slots(answer)
+        if slots is None or len(slots) >= SLOTS_REPORTED_MAX or stall is not self._stall:
+            return
+        if any(self.rank in slot.ranks for slot in slots if len(slot.ranks) < self.workers):
+            stall.strikes = 0
+            return
+        stall.strikes += 1
+        if stall.strikes >= 2:
+            seconds = (time.monotonic_ns() - stall.since_ns) / 1e9
+            arrived = any(self.rank in slot.ranks for slot in slots)
+            what = "packets are lost between" if arrived else "no packet gets through between"
+            self._failed(
+                f"{what} this rank at {_text(self._address)} and the switch at {_text(self._data)} (UDP), for "
+                f"{seconds:.0f} s, though its control plane answers; look for a firewall, or an MTU too small for "
+                f"{self.job.elements} elements per packet"
+            )
+
+    def _on_stream_failed(self, event: StreamFailed) -> None:
+        """The loop's thread: ask the switch who is missing; the loop itself gives up if no answer comes (W9)."""
+        self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
+
+    def _blame(self, event: StreamFailed, answer: "Future[say.StatusAnswer]") -> None:
+        slots = self._slots(answer)
+        if slots is None:
+            return
+        seen: set[int] = set()
+        for slot in slots:
+            if (slot.slot, slot.version, slot.chunk) == (event.slot, event.version, event.chunk % MODULUS):
+                seen = set(slot.ranks)
+        missing = tuple(rank for rank in range(self.workers) if rank not in seen)
+        waited = f"no result in {event.timeouts} timeouts in a row"
+        if not missing:
+            detail = f"{waited}: the switch at {_text(self._data)} has it, but it does not arrive here"
+        elif self.rank in missing:
+            detail = f"{waited}: own packets do not arrive at the switch at {_text(self._data)}"
+        else:
+            detail = f"{waited}; missing at the switch: {', '.join(str(self._places[rank]) for rank in missing)}"
+        self._failed(detail, missing, event)
+
+    def _slots(self, answer: "Future[say.StatusAnswer]") -> list[say.SlotStatus] | None:
+        """This job's slots in an answer; None if there was none."""
+        if answer.exception() is None:
+            for job in answer.result().jobs:
+                if job.generation == self.job.generation:
+                    return job.slots
+        return None
+
+
+def retry_limit_for(call_timeout_s: float, rto_max_ns: int = JobConfig.rto_max_ns) -> int:
+    """Timeouts in a row that fill call_timeout_s: the first few are shorter than rto_max_ns, the rest as long (W7)."""
+    if not call_timeout_s > 0:
+        raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
+    return min(1 << 31, math.ceil(call_timeout_s * 1e9 / rto_max_ns) + 5)
+
+
+def _facing(host: str, port: int) -> str:
+    """Our own IPv4 address on the way to a host; nothing is sent. Raises JobError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise JobError(f"no route to switch {host}: {error}") from error
+        return str(probe.getsockname()[0])
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
