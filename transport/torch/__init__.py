@@ -1,0 +1,64 @@
+"""PyTorch over the switch: backend "switchagg" of torch.distributed, and a DDP communication hook.
+
+`import transport.torch` registers the backend. Where switchagg is installed as a package even that isn't needed:
+PyTorch finds it through the entry point group `torch.backends` at the end of `import torch` (TORCH_DEVICE_BACKEND_
+AUTOLOAD=0 turns that off). It only enters a name in a table; ZeroMQ and the rest are imported by the first group.
+
+    SWITCHAGG_SWITCH=tcp://10.0.0.9:5555 torchrun --nproc-per-node 2 train.py    # dist.init_process_group("switchagg")
+
+What goes where, the same on every rank since it depends on operation and type alone:
+
+| operation                      | tensors (CPU and CUDA)                | way                                    |
+|--------------------------------|---------------------------------------|----------------------------------------|
+| allreduce(_coalesced) with SUM | float32, float64, int32, int64        | switch                                 |
+| ... SUM                        | float16, bfloat16                     | switch as float32; rounded once        |
+| ... AVG                        | the float types                       | switch; sum divided by n, then rounded |
+| ... MAX                        | int32                                 | switch                                 |
+| ... SUM, AVG                   | complex (PyTorch passes their floats) | switch                                 |
+| any of these                   | empty                                 | done at once, without communication    |
+| ... SUM                        | bool, 8 and 16 bit integers, sparse   | Gloo                                   |
+| ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of integers      | Gloo, or Gloo's error                  |
+| everything but allreduce       | any                                   | Gloo                                   |
+
+Float sums have the error bound of `switchagg.fixedpoint` and don't depend on the order of packets: all ranks hold the
+same bits. Integer sums wrap like PyTorch's. A coalesced allreduce goes to the switch if all its tensors can.
+
+A group of one worker, of more than 64, or for whose job the switch has no slots free uses Gloo for everything; all its
+ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default
+group in init_process_group, for others at their first allreduce.
+
+Calls may be made inside a callback on an earlier call's Future (PowerSGD does). They travel as a job of their own, in
+an order all ranks share. This needs the callback to be attached before the earlier call is finished, as communication
+hooks do in the statement that makes the call; Gloo has no shared order for such calls at all.
+
+CUDA tensors go through pinned host memory on a stream of our own. `wait()` blocks the host until the network has
+answered, then the current stream until the copy back is done. Gloo serves the other operations on them where it can.
+
+When a call fails (a worker died, the switch is gone), it and all later collectives of the group raise
+torch.distributed.DistBackendError with the cause; tensors of failed calls hold undefined values.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from transport.torch.registration import register
+
+if TYPE_CHECKING:
+    from transport.torch.backend import SwitchProcessGroup
+    from transport.torch.hook import switchagg_hook
+    from transport.torch.rendezvous import SwitchOptions
+
+__all__ = ["SwitchOptions", "SwitchProcessGroup", "register", "switchagg_hook"]
+
+_HOMES = {"SwitchProcessGroup": "backend", "switchagg_hook": "hook", "SwitchOptions": "rendezvous"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported on first use: the package itself may be loaded by every `import torch`."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+register()

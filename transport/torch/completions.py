@@ -1,0 +1,89 @@
+"""Threads that run completions: as many as are needed at once, so that a completion may wait for another one."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+logger = logging.getLogger(__name__)
+
+Task = Callable[[], None]
+
+
+class CompletionPool:
+    """Runs each task at once, on an idle thread or else on a new one.
+
+    The callbacks that users attach to a call may wait for a later call (PowerSGD's do), so no fixed number of threads
+    is enough and the thread that drives the network must never run them. The threads are daemons, so that a callback
+    that never returns can't keep the process alive, but `close` joins them: one that is inside PyTorch's C++ code when
+    the interpreter ends would abort the process.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._idle = 0
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, task: Task) -> None:
+        """Run the task soon. Never blocks; once closed, or when no thread can be made any more, runs it here."""
+        with self._lock:
+            here = self._closed
+            if not here and self._idle:
+                self._idle -= 1
+                self._tasks.put(task)
+            elif not here:
+                name = f"{self._name}-completion-{len(self._threads)}"
+                thread = threading.Thread(target=self._run, args=(task,), name=name, daemon=True)
+                try:
+                    thread.start()
+                    self._threads.append(thread)
+                except RuntimeError:  # the interpreter is ending
+                    here = True
+        if here:
+            _run_logged(task)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the threads as soon as they have done what they were given. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._idle):
+                self._tasks.put(None)
+            self._idle = 0
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                logger.warning("%s is still in a callback after %.0f s; going on without it", thread.name, timeout_s)
+
+    @property
+    def idle(self) -> int:
+        """How many threads have nothing to do."""
+        return self._idle
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are: the most tasks that ever ran at one time."""
+        return len(self._threads)
+
+    def _run(self, first: Task) -> None:
+        task: Task | None = first
+        while task is not None:
+            _run_logged(task)
+            task = None  # don't keep tensors alive while idle
+            with self._lock:
+                if self._closed:
+                    return
+                self._idle += 1
+            task = self._tasks.get()
+
+
+def _run_logged(task: Task) -> None:
+    try:
+        task()
+    except Exception:
+        logger.exception("a completion failed")

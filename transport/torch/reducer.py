@@ -1,0 +1,281 @@
+"""Allreduces of tensors over switch sessions: order across ranks, completion, failure.
+
+A session pairs the calls of all ranks by their order, so every rank must submit the same calls in the same order. The
+order in which a program calls `allreduce` is such an order; the order in which callbacks on finished calls happen to
+run is not. Calls made inside a callback therefore go to a *lane* of their own, a second job on the switch, in an order
+that all ranks share: first those made by the callbacks of call 0, then those of call 1, and so on.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from transport.torch.completions import CompletionPool
+from transport.torch.staging import Array, CudaStage, HostStage, SideStreams, Stage
+from transport.torch.work import SwitchWork
+
+DEPTH_MAX = 3
+"""Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
+
+
+class Session(Protocol):
+    """The part of `transport.session.SwitchSession` that is used here."""
+
+    def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> Future[Any]: ...
+
+    def close(self) -> None: ...
+
+
+OpenSession = Callable[[int], Session | None]
+"""Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
+
+
+class _Call:
+    """One allreduce, from `Reducer.allreduce` until its callbacks have returned."""
+
+    def __init__(self, work: SwitchWork | None, stages: Sequence[Stage], op: str, depth: int) -> None:
+        self.work = work
+        self.stages = stages
+        self.op = op
+        self.depth = depth
+        self.ready = not any(stage.needs_fetch for stage in stages)
+        self.remaining = len(stages)
+        self.error: BaseException | None = None
+        self.children: deque[_Call] = deque()  # calls made by its callbacks and not yet submitted
+        self.closed = False  # its callbacks have returned
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self.opening = threading.Lock()
+        self.opened = False
+        self.session: Session | None = None
+        self.parents: deque[_Call] = deque()
+
+
+class Reducer:
+    """Reduces tensors in place through the switch, in the background. Thread-safe.
+
+    After a first failure every call, also later ones, fails at once with the same cause. workers: n of the group.
+    what: names the group in errors. timeout_s: how long a call's `wait()` waits unless told otherwise.
+    """
+
+    def __init__(self, open_session: OpenSession, workers: int, what: str, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._open_session = open_session
+        self._workers = workers
+        self._what = what
+        self._pool = CompletionPool("switchagg")
+        self._lock = threading.Lock()
+        self._lanes = [_Lane() for _ in range(DEPTH_MAX + 1)]
+        self._program = _Call(None, (), "", -1)  # parent of all calls that no callback made
+        self._lanes[0].parents.append(self._program)
+        self._running = threading.local()  # .call: the call whose callbacks this thread runs
+        self._side_streams = SideStreams()
+        self._calls = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    def open(self) -> bool:
+        """Join the switch if that hasn't happened; whether calls can go through it. Raises what joining raises."""
+        return self._session(0) is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended this reducer, or None."""
+        return self._failure
+
+    def raise_failure(self) -> None:
+        """Raise DistBackendError if an earlier call failed or the reducer is closed."""
+        if self._failure is not None:
+            raise dist.DistBackendError(f"{self._what} can't be used any more: {self._failure}") from self._failure
+
+    def allreduce(
+        self, tensors: list[torch.Tensor], op: str = "sum", average: bool = False, timeout_s: float | None = None
+    ) -> SwitchWork:
+        """Start to reduce these tensors in place. Never raises for the network: the Work does.
+
+        op: "sum", or "max" (int32 only). average: divide the sums by n (floats only). Empty tensors take no part; with
+        no others, the Work is finished on return.
+        """
+        with self._lock:
+            number, self._calls = self._calls, self._calls + 1
+        used = [tensor for tensor in tensors if tensor.numel()]
+        devices = sorted({t.device for t in used if t.device.type != "cpu"}, key=str)
+        elements = sum(tensor.numel() for tensor in used)
+        what = f"{self._what}: allreduce {number} ({op}, {elements} elements)"
+        work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
+        if not used or self._failure is not None:
+            # Nothing to tell the others, or nothing that could: callbacks run where they are attached.
+            work.finish(self._failure)
+            return work
+        parent: _Call = getattr(self._running, "call", None) or self._program
+        depth = parent.depth + 1
+        try:
+            if depth > DEPTH_MAX:
+                raise dist.DistBackendError(f"collectives inside callbacks are nested more than {DEPTH_MAX} deep")
+            if self._session(depth) is None:
+                raise dist.DistBackendError(f"the switch has no room for the calls of callbacks (lane {depth})")
+            divisor = self._workers if average else None
+            with self._lock:
+                self.raise_failure()
+                call = _Call(work, [self._stage(tensor, divisor) for tensor in used], op, depth)
+                parent.children.append(call)
+        except Exception as error:
+            self.fail(error)
+            work.finish(error)
+            return work
+        if call.ready:
+            self._submit_ready(depth)
+        else:
+            self._pool.submit(partial(self._fetch, call))
+        return work
+
+    def close(self) -> None:
+        """Leave the switch; what is pending fails; threads end. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.fail(dist.DistBackendError("it was shut down"), wait=True)
+        self._pool.close()
+
+    def _stage(self, tensor: torch.Tensor, divisor: int | None) -> Stage:
+        if tensor.device.type == "cpu":
+            return HostStage(tensor, divisor)
+        return CudaStage(tensor, divisor, self._side_streams.of(tensor.device))
+
+    def _session(self, depth: int) -> Session | None:
+        lane = self._lanes[depth]
+        with lane.opening:
+            if not lane.opened:
+                session = self._open_session(depth)
+                with self._lock:
+                    lane.session, lane.opened = session, True
+                    late = self._closed
+                if late and session is not None:
+                    session.close()
+            return lane.session
+
+    def _fetch(self, call: _Call) -> None:
+        try:
+            for stage in call.stages:
+                stage.fetch()
+        except Exception as error:
+            self.fail(error)
+            return
+        with self._lock:
+            call.ready = True
+        self._submit_ready(call.depth)
+
+    def _submit_ready(self, depth: int) -> None:
+        """Hand the lane's calls to the session, as far as the shared order allows it now."""
+        if depth > DEPTH_MAX:
+            return
+        started: list[tuple[_Call, Future[Any]]] = []
+        refused: Exception | None = None
+        with self._lock:
+            try:
+                while (call := self._next_call(depth)) is not None:
+                    self._submit(call, started)
+            except Exception as error:
+                refused = error
+        # Not under the lock: a future that is done already runs its callback here.
+        for call, future in started:
+            future.add_done_callback(partial(self._hand_over, call))
+        if refused is not None:
+            self.fail(refused)
+
+    def _next_call(self, depth: int) -> _Call | None:
+        """The lane's next call in the shared order, or None if it isn't known yet, or not ready. Under the lock."""
+        parents = self._lanes[depth].parents
+        while parents and self._failure is None:
+            parent = parents[0]
+            if parent.children:
+                return parent.children[0] if parent.children[0].ready else None
+            if not parent.closed:
+                return None
+            parents.popleft()
+        return None
+
+    def _submit(self, call: _Call, started: "list[tuple[_Call, Future[Any]]]") -> None:
+        lane = self._lanes[call.depth]
+        assert lane.session is not None
+        for stage in call.stages:
+            started.append((call, lane.session.allreduce(stage.array, call.op)))
+        lane.parents[0].children.popleft()
+        if call.depth < DEPTH_MAX:
+            self._lanes[call.depth + 1].parents.append(call)
+
+    def _hand_over(self, call: _Call, future: "Future[Any]") -> None:
+        """Called by the thread that drives the network, which must not run what users attached."""
+        self._pool.submit(partial(self._part_done, call, future))
+
+    def _part_done(self, call: _Call, future: "Future[Any]") -> None:
+        error = future.exception() if not future.cancelled() else dist.DistBackendError("the call was cancelled")
+        with self._lock:
+            call.error = call.error or error
+            call.remaining -= 1
+            if call.remaining:
+                return
+        self._finish(call, call.error)
+
+    def _finish(self, call: _Call, error: BaseException | None) -> None:
+        """Write the results back and run the user's callbacks, on a thread of the pool."""
+        assert call.work is not None
+        if error is not None:
+            self.fail(error)
+            error = self._failure
+        else:
+            try:
+                for stage in call.stages:
+                    stage.restore()
+            except Exception as fault:
+                error = fault
+        outer = getattr(self._running, "call", None)
+        self._running.call = call
+        try:
+            with ExitStack() as streams:  # consumers of a Future wait for the streams that were current when it was set
+                for stage in call.stages:
+                    streams.enter_context(stage.on_its_stream())
+                call.work.finish(error, partial(_synchronize, call.stages))
+        finally:
+            self._running.call = outer
+            with self._lock:
+                call.closed = True
+            self._submit_ready(call.depth + 1)
+
+    def fail(self, error: BaseException, wait: bool = False) -> None:
+        """End everything with this cause, unless that has happened; wait: until the sessions are closed."""
+        with self._lock:
+            first = self._failure is None
+            if first:
+                self._failure = error
+            stranded = [call for lane in self._lanes for parent in lane.parents for call in parent.children]
+            for lane in self._lanes:
+                for parent in lane.parents:
+                    parent.children.clear()
+            sessions = [lane.session for lane in self._lanes if lane.session is not None]
+        for call in stranded:
+            self._pool.submit(partial(self._finish, call, error))
+        if wait:
+            _close(sessions)
+        elif first:
+            self._pool.submit(partial(_close, sessions))
+
+
+def _close(sessions: list[Session]) -> None:
+    for session in sessions:
+        session.close()
+
+
+def _synchronize(stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        stage.synchronize()

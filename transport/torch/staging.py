@@ -1,0 +1,141 @@
+"""Tensors as the arrays that a switch session reduces, and back.
+
+A session takes 1-D C-contiguous float32, float64, int32 and int64 arrays in host memory. A contiguous CPU tensor of
+such a type is reduced where it lies; all others travel in a buffer: float16 and bfloat16 as float32 (so a sum is
+rounded to 16 bits once, at the end), strided tensors compacted, CUDA tensors through pinned memory.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+WIRE_DTYPES = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.int32: torch.int32,
+    torch.int64: torch.int64,
+}
+"""Tensor type -> the type that travels."""
+
+
+class Stage(Protocol):
+    """One tensor of a call, on its way to the switch and back."""
+
+    array: Array
+    """What the session reduces: (numel,), valid once `fetch` has returned."""
+    needs_fetch: bool
+    """Whether `fetch` may block."""
+
+    def fetch(self) -> None:
+        """Wait until `array` holds the tensor's values."""
+
+    def restore(self) -> None:
+        """Write the reduced array back to the tensor; on a CUDA device this is only started."""
+
+    def synchronize(self) -> None:
+        """Make the current stream of the tensor's device wait for `restore`."""
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        """While open, the stream that `restore` uses is its device's current one."""
+
+
+class HostStage:
+    """A CPU tensor. divisor: None for a plain reduction, n for the mean of n workers (floats only)."""
+
+    needs_fetch = False
+
+    def __init__(self, tensor: torch.Tensor, divisor: int | None) -> None:
+        self._tensor = tensor.detach()
+        self._divisor = divisor
+        self._buffer: torch.Tensor | None = None
+        wire = WIRE_DTYPES[tensor.dtype]
+        if wire == tensor.dtype and tensor.is_contiguous() and not tensor.is_neg():
+            flat = self._tensor.view(-1)
+        else:
+            self._buffer = torch.empty(tensor.shape, dtype=wire)
+            self._buffer.copy_(self._tensor)
+            flat = self._buffer.view(-1)
+        self.array: Array = flat.numpy()
+
+    def fetch(self) -> None:
+        pass
+
+    def restore(self) -> None:
+        if self._divisor is not None:
+            np.divide(self.array, self._divisor, out=self.array)
+        if self._buffer is not None:
+            self._tensor.copy_(self._buffer)
+
+    def synchronize(self) -> None:
+        pass
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class CudaStage:
+    """A CUDA tensor: copied to and from pinned memory on a stream of its own, beside the caller's kernels.
+
+    The copy out waits for what is queued on the caller's current stream; types change on the device. divisor as for
+    HostStage. cuda: `torch.cuda`, or what stands in for it where there is no GPU. pin: whether the buffer is pinned.
+    """
+
+    needs_fetch = True
+
+    def __init__(
+        self, tensor: torch.Tensor, divisor: int | None, side: Any, *, cuda: Any = torch.cuda, pin: bool = True
+    ) -> None:
+        self._tensor = tensor.detach()
+        self._divisor = divisor
+        self._side = side
+        self._cuda = cuda
+        # PyTorch caches pinned blocks, and reuses one only when the copies that were queued on it are done.
+        wire = WIRE_DTYPES[tensor.dtype]
+        self._host = torch.empty(tensor.shape, dtype=wire, pin_memory=pin)
+        self._fetched = cuda.Event()
+        self._restored = cuda.Event()
+        side.wait_stream(cuda.current_stream(tensor.device))
+        with cuda.stream(side):
+            self._host.copy_(self._tensor.to(wire).contiguous(), non_blocking=True)
+            self._fetched.record(side)
+        # The caller may free the tensor while our stream still works on it.
+        self._tensor.record_stream(side)
+        self.array: Array = self._host.view(-1).numpy()
+
+    def fetch(self) -> None:
+        self._fetched.synchronize()
+
+    def restore(self) -> None:
+        if self._divisor is not None:
+            np.divide(self.array, self._divisor, out=self.array)
+        with self._cuda.stream(self._side):
+            # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
+            self._tensor.copy_(self._host.to(self._tensor.device, non_blocking=True))
+            self._restored.record(self._side)
+
+    def synchronize(self) -> None:
+        self._cuda.current_stream(self._tensor.device).wait_event(self._restored)
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cuda.stream(self._side)
+        return context
+
+
+class SideStreams:
+    """One CUDA stream per device for our copies. Not thread-safe: the caller holds a lock."""
+
+    def __init__(self, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._streams: dict[torch.device, Any] = {}
+
+    def of(self, device: torch.device) -> Any:
+        if device not in self._streams:
+            self._streams[device] = self._cuda.Stream(device)
+        return self._streams[device]

@@ -1,0 +1,92 @@
+"""The handle of an allreduce that goes through the switch."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+Tensors = list[torch.Tensor]
+
+
+class SwitchWork(dist.Work):
+    """What `allreduce` returns: wait for it, or take its Future. Thread-safe.
+
+    tensors: what is reduced in place, kept alive until the end. what: names the call in errors. timeout_s: how long
+    `wait()` waits when it is told nothing. synchronize: makes the current CUDA streams wait for the results' copies.
+
+    A failure is raised, as `torch.distributed.DistBackendError`, by `wait()` and by the Future's `wait()`, `value()`
+    and consumers. DDP's C++ code would take an exception set on a Future for its value and crash, so `get_future` only
+    hands out children whose callback raises; that makes an error in C++ terms.
+    """
+
+    def __init__(self, tensors: Tensors, what: str, timeout_s: float, devices: Sequence[torch.device] = ()) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._what = what
+        self._timeout_s = timeout_s
+        self._future: torch.futures.Future[Tensors] = torch.futures.Future(devices=list(devices))
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+        self._synchronize: Callable[[], None] | None = None
+
+    def finish(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
+        """End the call, once; runs the callbacks attached so far on this thread and returns when they have."""
+        self._error = error
+        self._synchronize = synchronize
+        self._finished.set()
+        self._future.set_result(self._tensors)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """True once the tensors hold the sums. timeout None or not positive: the group's (PyTorch's own convention).
+
+        Blocks the host until the network has answered; for CUDA tensors, the copy back is waited for by the current
+        stream alone. Raises DistBackendError if the call failed or the time is over (the call itself then goes on).
+        """
+        given_s = timeout.total_seconds() if timeout is not None else 0.0
+        wait_s = given_s if given_s > 0 else self._timeout_s
+        if not self._finished.wait(min(wait_s, threading.TIMEOUT_MAX)):
+            raise dist.DistBackendError(f"{self._what}: timed out; no result after {wait_s:g} s")
+        self._raise_error()
+        self.synchronize()
+        return True
+
+    def get_future(self) -> torch.futures.Future[Tensors]:
+        """A Future of the list of reduced tensors. Its callbacks may use collectives and wait for them."""
+        return self._future.then(lambda future: self._outcome())
+
+    def is_completed(self) -> bool:
+        return self._finished.is_set()
+
+    def is_success(self) -> bool:
+        return self._finished.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Why the call failed; None while it runs and after a success."""
+        return self._error
+
+    def result(self) -> Tensors:
+        """The reduced tensors; waits for them as `wait()` does."""
+        self.wait()
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Make the current CUDA streams wait for the results of a finished call; nothing to do on the CPU."""
+        if self._synchronize is not None:
+            self._synchronize()
+
+    def block_current_stream(self) -> None:
+        """As `wait()`: what a stream must wait for isn't known before the network has answered."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        raise dist.DistBackendError("source_rank: an allreduce has no source rank")
+
+    def _outcome(self) -> Tensors:
+        self._raise_error()
+        return self._tensors
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise dist.DistBackendError(f"{self._what} failed: {self._error}") from self._error
