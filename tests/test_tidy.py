@@ -32,7 +32,7 @@ STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregat
 MAY_NOT_IMPORT = {"switchagg": {"transport", "emulation"}, "transport": {"emulation"}}
 # Where a heavy or optional library may be imported; None: in tests alone. A folder ends in a slash.
 HOMES: dict[str, tuple[str, ...]] = {
-    "torch": ("transport/torch/", "emulation/workload.py", "emulation/trainer.py"),
+    "torch": ("transport/torch/", "emulation/workload.py", "emulation/replicas.py", "emulation/trainer.py"),
     "zmq": ("transport/control.py",),
     "mininet": ("emulation/topology.py",),
     "scapy": (),
@@ -194,9 +194,16 @@ def wrong_imports(tree: Tree) -> list[str]:
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
-RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([SWFC]\d{1,2})\b", re.MULTILINE)
-RULE_CITATION = re.compile(r"(?<![\w/.\\-])([SWFC]\d{1,2})(?![\w-])")
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSWFC][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSWFC][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(r"\b([PSWFC])(\d{1,2}) to \1(\d{1,2})\b")
 CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
+
+
+def rules_cited(line: str) -> Iterator[str]:
+    yield from RULE_CITATION.findall(line)
+    for letter, first, last in RULE_RANGE.findall(line):
+        yield from (f"{letter}{number}" for number in range(int(first), int(last) + 1))
 
 
 def citations(tree: Tree) -> dict[str, str]:
@@ -205,7 +212,7 @@ def citations(tree: Tree) -> dict[str, str]:
     for name, text in tree.items():
         if name.endswith(CITING_SUFFIXES) and name != "tests/test_tidy.py":
             for number, line in enumerate(text.splitlines(), 1):
-                for rule in RULE_CITATION.findall(line):
+                for rule in rules_cited(line):
                     found.setdefault(rule, f"{name}:{number}")
     return found
 
@@ -244,9 +251,10 @@ def test_the_repository_has_none_of(check: Callable[[Tree], list[str]], tree: Tr
 
 @pytest.mark.parametrize("check", PROTOCOL_CHECKS, ids=lambda check: check.__name__)
 def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]], tree: Tree) -> None:
-    if PROTOCOL not in tree:
-        pytest.skip(f"{PROTOCOL} is not written yet")
-    assert check(tree) == []
+    faults = check(tree)
+    if faults and "## Control" not in tree[PROTOCOL] and all(": C" in fault for fault in faults):
+        pytest.skip(f"{PROTOCOL} has no section Control yet")
+    assert faults == []
 
 
 RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
@@ -279,6 +287,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"emulation/report.py": "from scapy.all import IP"}),
     (wrong_imports, {"emulation/report.py": "from tests.conftest import SEEDS_DEFAULT"}),
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
+    (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 to S2, and W2."""'}),
     (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
     (uncited_rules, {PROTOCOL: "no rule here\n"}),
 ]
