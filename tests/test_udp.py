@@ -118,6 +118,14 @@ def test_what_arrives_in_a_row_is_one_bundle(links: tuple[UdpLink, UdpLink]) -> 
     other.close()
 
 
+def test_one_receive_is_bounded_in_bytes(links: tuple[UdpLink, UdpLink]) -> None:
+    here, there = links
+    here.send(np.ones((100, 9000), np.uint8), there.address)
+    (frames, _) = there.receive()[0]
+    assert 128 << 10 <= frames.nbytes < 192 << 10
+    drain(there, 100 - len(frames))
+
+
 def test_bundles_stay_as_they_are_over_many_arenas(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     kept: list[np.ndarray] = []

@@ -33,6 +33,9 @@ SO_RCVBUFFORCE = 33
 SO_RXQ_OVFL = 40
 
 _MESSAGE_BYTES_MAX = 65_536
+_RECEIVE_BYTES = 1 << 17
+"""One `receive` ends after this many bytes, about 90 packets of MTU size: few enough that a loop answers them while the
+next are still on their way, enough to share out its cost per turn."""
 _ARENA_BYTES = 1 << 20
 _ALIGN = 64
 _ANCILLARY_BYTES = 2 * socket.CMSG_SPACE(4)
@@ -63,7 +66,7 @@ class UdpLink:
     answers from whatever address the kernel's routes choose: on a host with several, bind the one the workers use.
     gso: None uses what the kernel offers, False uses neither GSO nor GRO, True raises JobError where either is missing.
     segments_max: datagrams per send, 1 to 64; 16 keeps a bundle below the burst of a shaper (24 kB of 1500 B frames).
-    receives_max: system calls of one `receive` at most, so that a flood can't starve sending.
+    receives_max: system calls of one `receive`, which also ends at 128 kB, so that a flood can't starve sending.
     receive_buffer_bytes, send_buffer_bytes: asked of the kernel; the attributes of that name say what it granted. 16 MB
     hold the windows of 8 workers in packets that are counted at up to 4 kB each.
 
@@ -210,7 +213,10 @@ class UdpLink:
         arrived: list[_Run] = []
         receive = self._socket.recvmsg_into
         self._arena_end = -(-self._arena_end // _ALIGN) * _ALIGN
+        taken_bytes = 0
         for _ in range(self._receives_max):
+            if taken_bytes >= _RECEIVE_BYTES:
+                break
             begin = self._arena_end
             if begin + _MESSAGE_BYTES_MAX > _ARENA_BYTES:
                 self._arena = np.empty(_ARENA_BYTES, np.uint8)
@@ -232,6 +238,7 @@ class UdpLink:
                 elif level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                     self._note_overflow(int.from_bytes(data[:4], sys.byteorder))
             self._arena_end = begin + size
+            taken_bytes += size
             self._count("received", -(-size // segment) if segment else 1, size)
             self._append(arrived, begin, size, segment, self._canonical(sender))
         return [(run.bundle(), run.sender) for run in arrived]

@@ -24,7 +24,7 @@ from transport.link import Address, Link
 ROWS_PER_ASK = 64
 """Frames asked of the endpoint at a time: four sends of 16 segments."""
 
-ROWS_PER_TURN = 256
+ROWS_PER_TURN = 128
 """Frames sent before the loop receives again, so that results are not kept waiting behind a long send."""
 
 IDLE_S = 1.0
