@@ -214,6 +214,84 @@ def _finish(done: Comparison) -> None:
 
 
 @app.command()
+def switch(
+    control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
+    data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane (UDP)")] = "0.0.0.0:5556",
+    dataplane: Annotated[str, typer.Option(help="batched or reference")] = "batched",
+    slots: Annotated[int, typer.Option(help="Slots for all jobs together")] = 4096,
+    elements: Annotated[int, typer.Option(help="Most int32 values in a packet; 360 fill an MTU of 1500")] = 360,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
+    ] = None,
+    lease: Annotated[float, typer.Option(help="Seconds of silence after which a worker is dead")] = 4.0,
+    ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about jobs")] = False,
+) -> None:
+    """Run a switch on this host until Ctrl-C. Workers need only its address.
+
+    **Examples**
+
+    `switchagg switch`
+
+    `switchagg switch --control tcp://10.0.0.1:7000 --data 10.0.0.1:7001`
+
+    On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
+    """
+    with outcomes():
+        from transport.daemon import run_switch
+
+        told = None if advertise is None else _host_port("--advertise", advertise)
+        status = run_switch(
+            control,
+            _host_port("--data", data),
+            dataplane=dataplane,
+            slots=slots,
+            elements=elements,
+            advertise=told,
+            lease_s=lease,
+            ready_file=ready_file,
+            quiet=quiet,
+        )
+    raise typer.Exit(status)
+
+
+def _host_port(option: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        stop(f"{option} {text}: not understood; allowed: HOST:PORT, like 0.0.0.0:5556", EXIT_USAGE)
+    return host, int(port)
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(metavar="SWITCH", help="tcp://HOST:PORT")] = "tcp://127.0.0.1:5555",
+    job: Annotated[str | None, typer.Option(help="Also its slots: which ranks each chunk has been seen from")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """Ask a running switch for its jobs, members and counters.
+
+    **Examples**
+
+    `switchagg status tcp://10.0.0.1:5555`
+
+    `switchagg status tcp://10.0.0.1:5555 --job train` : who is the job waiting for?
+    """
+    with outcomes():
+        import msgspec
+
+        from emulation.status import status_lines
+        from transport.control import query_status
+
+        answer = query_status(address, job)
+        if as_json:
+            typer.echo(json.dumps(msgspec.to_builtins(answer), sort_keys=True))
+        else:
+            typer.echo("\n".join(status_lines(answer)))
+        if job is not None and job not in {running.name for running in answer.jobs} | set(answer.waiting):
+            stop(f"{address}: no job {job!r} runs or waits there", EXIT_FAILED)
+
+
+@app.command()
 def scenarios() -> None:
     """List the shipped scenarios, ready for `switchagg compare NAME`."""
     with outcomes():

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 Report = Callable[[str, int, int, str], None]
 
-_LINE_SHARE = 0.1  # a plain line for every tenth of the way: readable in a log
-
 
 @contextmanager
 def bars() -> Iterator[Report]:
@@ -52,7 +50,7 @@ def lines() -> Iterator[Report]:
     shown: dict[str, tuple[int, str]] = {}
 
     def report(method: str, done: int, total: int, note: str) -> None:
-        tenth = int(done / max(1, total) / _LINE_SHARE)
+        tenth = 10 * done // max(1, total)
         if shown.get(method) != (tenth, note):
             shown[method] = (tenth, note)
             print(f"{method}: {done}/{total} iterations{': ' if note else ''}{note}", file=sys.stderr, flush=True)
