@@ -49,8 +49,8 @@ def exponents(chunks: Floats) -> Codes:
             codes[row] = NONFINITE
         elif bits[row] == 0:
             codes[row] = ZERO
-        else:  # subnormal: the value is bits * 2**(1 - bias - mantissa_bits), without an implicit leading 1
-            codes[row] = int(bits[row]).bit_length() + 1 - bias - mantissa_bits
+        else:  # subnormal: the value is bits * 2**(-bias - mantissa_bits), without an implicit leading 1
+            codes[row] = int(bits[row]).bit_length() - bias - mantissa_bits
     return codes
 
 

@@ -1,0 +1,113 @@
+"""wire: P1 to P6."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from switchagg.errors import DecodeError
+from switchagg.job import MAX_ELEMENTS, MODULUS
+from switchagg.wire import HEADER_BYTES, REASONS, Op, Packet, decode, encode, fault, frame_bytes, headers, payload
+
+packets = st.builds(
+    Packet,
+    job=st.integers(0, 2**16 - 1),
+    generation=st.integers(0, MODULUS - 1),
+    stream=st.integers(0, 255),
+    rank=st.integers(0, 255),
+    op=st.sampled_from(Op),
+    slot=st.integers(0, 2**16 - 1),
+    version=st.integers(0, 1),
+    chunk=st.integers(0, MODULUS - 1),
+    values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=40).map(lambda v: np.array(v, np.int32)),
+    result=st.booleans(),
+    retransmission=st.booleans(),
+)
+
+GOLDEN = "5341 11 06 1234 5678 9abcdef0 0c 3f 0002 fedcba98 80000000 00000001"
+
+
+def test_layout_is_the_documented_one() -> None:
+    packet = decode(bytes.fromhex(GOLDEN))
+    assert (packet.job, packet.slot, packet.generation) == (0x1234, 0x5678, 0x9ABCDEF0)
+    assert (packet.stream, packet.rank, packet.chunk) == (0x0C, 0x3F, 0xFEDCBA98)
+    assert (packet.op, packet.version, packet.retransmission, packet.result) == (Op.MAX, 1, True, False)
+    assert packet.values.tolist() == [-(2**31), 1]
+    assert encode(packet) == bytes.fromhex(GOLDEN)
+
+
+@given(packets)
+def test_decode_undoes_encode(packet: Packet) -> None:
+    data = encode(packet)
+    assert len(data) == frame_bytes(len(packet.values)) == HEADER_BYTES + 4 * len(packet.values)
+    again = decode(data)
+    assert again == packet
+    assert again.values.dtype == np.int32
+    assert again.values.tolist() == packet.values.tolist()
+
+
+@given(packets)
+def test_columns_and_packets_agree(packet: Packet) -> None:
+    bundle = np.frombuffer(encode(packet), np.uint8)[np.newaxis, :]
+    row = headers(bundle)[0]
+    assert (int(row["job"]), int(row["slot"]), int(row["chunk"])) == (packet.job, packet.slot, packet.chunk)
+    assert (int(row["stream"]), int(row["rank"]), int(row["elements"])) == (
+        packet.stream,
+        packet.rank,
+        len(packet.values),
+    )
+    assert payload(bundle)[0].tolist() == packet.values.tolist()
+
+
+def check_total(data: bytes) -> None:
+    reason = ""
+    try:
+        packet = decode(data)
+    except DecodeError as error:
+        reason = error.reason
+    assert reason in REASONS or (not reason and encode(packet) == data)  # what decodes is exactly what would be sent
+
+
+@given(st.binary(max_size=120))
+@example(bytes.fromhex(GOLDEN))
+def test_any_bytes_decode_or_raise(data: bytes) -> None:
+    check_total(data)
+
+
+@given(packets, st.data())
+def test_damaged_packets_decode_or_raise(packet: Packet, data: st.DataObject) -> None:
+    frame = bytearray(encode(packet))
+    at = data.draw(st.integers(0, len(frame) - 1))
+    frame[at] ^= data.draw(st.integers(1, 255))
+    check_total(bytes(frame))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda d: d[:19], "short"),
+        (lambda d: b"", "short"),
+        (lambda d: b"\0" + d[1:], "magic"),
+        (lambda d: d[:2] + b"\x21" + d[3:], "wire_version"),
+        (lambda d: d[:2] + b"\x12" + d[3:], "op"),
+        (lambda d: d[:3] + b"\x08" + d[4:], "flags"),
+        (lambda d: d[:-1], "length"),
+        (lambda d: d + b"\0", "length"),
+        (lambda d: d[:20], "length"),
+        (lambda d: d[:14] + b"\0\0" + d[16:20], "length"),
+        (lambda d: d[:14] + b"\xff\xff" + d[16:], "length"),
+    ],
+)
+def test_reasons(change: object, reason: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(change(bytes.fromhex(GOLDEN)))  # type: ignore[operator]
+    assert caught.value.reason == reason
+
+
+def test_the_largest_packet() -> None:
+    packet = decode(bytes.fromhex(GOLDEN))
+    size = frame_bytes(MAX_ELEMENTS)
+    assert size <= 65_507  # what UDP over IPv4 can carry
+    assert fault(0x5341, 0x10, 0, MAX_ELEMENTS, size) == ""
+    assert fault(0x5341, 0x10, 0, MAX_ELEMENTS + 1, frame_bytes(MAX_ELEMENTS + 1)) == "length"
+    assert packet != "a packet"
