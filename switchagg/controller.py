@@ -102,6 +102,7 @@ class Controller:
         self._claim_ns = claim_ns
         self._generation = first_generation % MODULUS
         self._job_id = -1
+        self._stopped = ""
         self._gatherings: dict[str, _Gathering] = {}
         self._jobs: dict[str, _Job] = {}
         self._home: dict[int, _Gathering | _Job] = {}
@@ -178,7 +179,8 @@ class Controller:
             self._admit_what_can_be()
 
     def stop(self, reason: str) -> None:
-        """The switch stops: every job fails and every join is refused with this reason (C10)."""
+        """The switch stops: every job fails and every join, also a later one, is refused with this reason (C10)."""
+        self._stopped = reason
         for gathering in list(self._gatherings.values()):
             self._drop(gathering, gathering.seats.values(), reason)
         for job in list(self._jobs.values()):
@@ -242,6 +244,8 @@ class Controller:
 
     def _fault(self, request: JoinRequest) -> str:
         """Why this request can never be served, or "" (C1)."""
+        if self._stopped:
+            return self._stopped
         for name, value, low, high in (
             ("workers", request.workers, 1, MAX_WORKERS),
             ("rank", request.rank, 0, request.workers - 1),
@@ -284,8 +288,8 @@ class Controller:
         wish = gathering.seats[0].request
         first = self._first_fit(wish.slots)
         assert first is not None
-        window = wish.window_slots
-        streams = tuple(StreamConfig(first + index * window, window) for index in range(wish.streams))
+        starts = range(first, first + wish.slots, wish.window_slots)
+        streams = tuple(StreamConfig(start, wish.window_slots) for start in starts)
         job = JobConfig(self._new_job_id(), self._generation, wish.workers, wish.elements, streams)
         self._generation = (self._generation + 1) % MODULUS
         admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
@@ -330,17 +334,13 @@ class Controller:
         )
 
     def _timeout_reason(self, gathering: _Gathering) -> str:
-        seats = gathering.seats.values()
-        waited_ns = min(seat.request.timeout_ns for seat in seats)
+        waited_ns = min(seat.request.timeout_ns for seat in gathering.seats.values())
         if not gathering.missing:
             return f"job {gathering.name!r} could not start within {waited_ns / 1e9:g} s: {self._obstacle(gathering)}"
-        missing = ", ".join(map(str, gathering.missing))
-        ranks = "rank" if len(gathering.missing) == 1 else "ranks"
+        ranks = ("rank " if len(gathering.missing) == 1 else "ranks ") + ", ".join(map(str, gathering.missing))
         present = ", ".join(map(str, _members(gathering.seats)))
-        return (
-            f"{ranks} {missing} of {gathering.workers} did not join job {gathering.name!r} within "
-            f"{waited_ns / 1e9:g} s; present: {present}"
-        )
+        late = f"did not join job {gathering.name!r} within {waited_ns / 1e9:g} s"
+        return f"{ranks} of {gathering.workers} {late}; present: {present}"
 
     def _silent(self, seat: _Seat, now_ns: int) -> bool:
         return now_ns - seat.heard_ns >= self.lease_ns

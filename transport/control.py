@@ -57,6 +57,7 @@ ROUTES_KEPT = 8192
 UNSENT_NS = 50_000_000
 """How soon to try again what found no connection."""
 
+LAST_WORDS_S = 1.5 * HEARTBEAT_S
 STOP_LINGER_MS = 500
 """How long the switch's last words may take to leave."""
 
@@ -147,9 +148,17 @@ class ControlServer:
         self._carry_out()
 
     def close(self, reason: str) -> None:
-        """Tell every member why the switch stops (C10), then free the socket."""
+        """Tell every member why the switch stops (C10), then free the socket: takes a second if there are members.
+
+        For more than a heartbeat it goes on answering: a socket closed over unread requests resets its connections,
+        and what was just said would be lost with them.
+        """
+        members = bool(list(self._controller.jobs()) or list(self._controller.waiting()))
         self._controller.stop(reason)
         self._carry_out()
+        end_s = time.monotonic() + (LAST_WORDS_S if members else 0.0)
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.turn(left_s)
         self._context.destroy(linger=STOP_LINGER_MS)
 
     def _take(self, frames: list[bytes]) -> None:

@@ -225,5 +225,5 @@ def _decode(frames: Sequence[bytes], decoder: "msgspec.msgpack.Decoder[Message]"
         raise DecodeError("control_version", f"{header[-1]}, this side speaks {CONTROL_VERSION}")
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: a text that is no UTF-8
         raise DecodeError("body", str(error)) from error

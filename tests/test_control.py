@@ -1,0 +1,414 @@
+"""Control plane on real ZeroMQ sockets over loopback: messages, server, client, and what strangers send."""
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+import zmq
+from hypothesis import given
+
+from switchagg.aggregator import SlotView
+from switchagg.controller import Controller
+from switchagg.errors import DecodeError, JobError
+from switchagg.job import JobConfig
+from switchagg.membership import Address
+from transport import control_messages as say
+from transport.control import ControlClient, ControlServer, parse_endpoint, query_status
+
+SECOND = 1_000_000_000
+BEAT_S = 0.05
+LEASE_S = 0.6
+SOON_S = 10.0
+"""A generous bound: these things take milliseconds."""
+
+
+@dataclass
+class RecordingHost:
+    """Stands for the switch loop: remembers what it was told."""
+
+    admitted: list[tuple[JobConfig, list[Address]]] = field(default_factory=list)
+    evicted: list[int] = field(default_factory=list)
+    refusal: str = ""
+    views: dict[tuple[int, int], SlotView] = field(default_factory=dict)
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        if self.refusal:
+            raise JobError(self.refusal)
+        self.admitted.append((job, list(addresses)))
+
+    def evict(self, job_id: int) -> None:
+        self.evicted.append(job_id)
+
+    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        return self.views
+
+    def counters(self) -> dict[str, int]:
+        return {"absorbed": 7}
+
+
+class Switch:
+    """A control server with its thread."""
+
+    def __init__(self, bind: str = "tcp://127.0.0.1:0", server_class: type[ControlServer] = ControlServer) -> None:
+        self.host = RecordingHost()
+        controller = Controller(64, 360, 500, lease_ns=round(LEASE_S * SECOND), claim_ns=SECOND // 10)
+        self.server = server_class(bind, controller, self.host, ("", 9999))
+        self.endpoint = self.server.endpoint
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            self.server.turn(0.02)
+        self.server.close("the switch was stopped")
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(SOON_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    running = Switch()
+    yield running
+    running.stop()
+
+
+class Heard:
+    """What a client was told, and the client."""
+
+    def __init__(self, endpoint: str, rank: int = 0, workers: int = 2, timeout_s: float = 5.0, **changes: Any) -> None:
+        self.departed: list[say.Gone] = []
+        self.ends: list[tuple[list[say.Place], str]] = []
+        self.beats = 0
+        self.ended = threading.Event()
+        self.left = threading.Event()
+        wish = say.Join(
+            job=changes.get("job", "train"),
+            place=say.Place(rank, "127.0.0.1", 4000 + rank),
+            workers=workers,
+            elements=changes.get("elements", 360),
+            streams=1,
+            window_slots=8,
+            incarnation=changes.get("incarnation", random.getrandbits(63)),
+            timeout_ns=round(timeout_s * SECOND),
+        )
+        self.client = ControlClient(endpoint, wish, self.on_departure, self.on_end, self.on_beat, BEAT_S)
+        self.client.start()
+
+    def on_departure(self, departed: list[say.Gone]) -> None:
+        self.departed = departed
+        self.left.set()
+
+    def on_end(self, dead: list[say.Place], reason: str) -> None:
+        self.ends.append((dead, reason))
+        self.ended.set()
+
+    def on_beat(self) -> None:
+        self.beats += 1
+
+    def admitted(self) -> say.Admitted:
+        return self.client.admitted.result(SOON_S)
+
+    def refusal(self) -> str:
+        return str(self.client.admitted.exception(SOON_S))
+
+    def die(self) -> None:
+        """Stop without a word, as a killed process does."""
+        self.client.close()
+
+
+@contextlib.contextmanager
+def clients(*heard: Heard) -> Iterator[tuple[Heard, ...]]:
+    try:
+        yield heard
+    finally:
+        for each in heard:
+            each.client.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end, "did not come true"
+        time.sleep(0.01)
+
+
+# ---- messages
+
+MESSAGES: list[say.Request | say.Answer] = [
+    say.Join("j", say.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5),
+    say.Heartbeat(1),
+    say.Leave(1, 2, "why"),
+    say.StatusQuery(3, None),
+    say.Gathering([say.Place(0, "h", 1)], [1], ""),
+    say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, []),
+    say.Alive(3, [say.Gone(say.Place(1, "h", 2), 4, "bye")]),
+    say.Refused("no"),
+    say.Failed(3, [say.Place(1, "h", 2)], "dead"),
+    say.Unknown(),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_from_its_bytes(message: say.Request | say.Answer) -> None:
+    decode = say.decode_request if isinstance(message, say.Request) else say.decode_answer
+    assert decode(say.encode(message)) == message
+
+
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_any_frames_decode_or_raise(frames: list[bytes]) -> None:
+    for decode in (say.decode_request, say.decode_answer):
+        with contextlib.suppress(DecodeError):
+            decode(frames)
+
+
+@given(st.sampled_from(MESSAGES[:4]), st.integers(0, 200), st.integers(0, 255))
+def test_a_changed_byte_decodes_or_raises(message: say.Request, place: int, value: int) -> None:
+    header, body = say.encode(message)
+    changed = bytearray(body)
+    changed[place % len(body)] = value
+    with contextlib.suppress(DecodeError):
+        say.decode_request([header, bytes(changed)])
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "frames"),
+        ([say.HEADER], "frames"),
+        ([say.HEADER, b"", b""], "frames"),
+        ([b"GET", b"/"], "magic"),
+        ([b"", b""], "magic"),
+        ([b"SAC\x02", b""], "control_version"),
+        ([say.HEADER, b""], "body"),
+        ([say.HEADER, b"\x81\xa4type\xa4join"], "body"),
+        ([say.HEADER, b"\x91" * 5000], "body"),
+        ([say.HEADER, msgspec.msgpack.encode({"type": "heartbeat", "incarnation": -1})], "body"),
+        ([say.HEADER, msgspec.msgpack.encode({"type": "leave", "incarnation": 1, "calls": 1, "reason": "x" * 1001})],
+         "body"),
+        ([say.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_says_why(frames: list[bytes], reason: str) -> None:
+    with pytest.raises(DecodeError) as raised:
+        say.decode_request(frames)
+    assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "text", ["", "foo", "tcp://", "tcp://host", "udp://h:1", "tcp://h:x", "tcp://h:99999", "tcp://h:1/p"]
+)
+def test_a_bad_endpoint_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(JobError, match="expected tcp://HOST:PORT"):
+        parse_endpoint(text)
+
+
+# ---- server and client
+
+
+def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+        admission = zero.admitted()
+        assert admission == one.admitted()
+        assert admission.generation == 500
+        assert [str(place) for place in admission.members] == ["rank 0 at 127.0.0.1:4000", "rank 1 at 127.0.0.1:4001"]
+        ((job, addresses),) = switch.host.admitted
+        assert job == admission.config()
+        assert addresses == [("127.0.0.1", 4000), ("127.0.0.1", 4001)]
+        assert one.client.leave(12, "done", SOON_S)
+        assert zero.left.wait(SOON_S)
+        assert zero.departed == [say.Gone(say.Place(1, "127.0.0.1", 4001), 12, "done")]
+        assert switch.host.evicted == []
+        assert zero.client.leave(12, "", SOON_S)
+        assert switch.host.evicted == [job.job_id]
+        assert zero.ends == one.ends == []
+
+
+def test_a_dead_member_is_named_to_the_others(switch: Switch) -> None:
+    with clients(*(Heard(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
+        zero.admitted(), one.admitted(), two.admitted()
+        one.die()
+        for other in (zero, two):
+            assert other.ended.wait(SOON_S)
+            ((dead, reason),) = other.ends
+            assert [str(place) for place in dead] == ["rank 1 at 127.0.0.1:4001"]
+            assert "rank 1 at 127.0.0.1:4001: no heartbeat" in reason
+        assert switch.host.evicted == [switch.host.admitted[0][0].job_id]
+
+
+def test_missing_ranks_are_named_to_those_who_wait(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 3, timeout_s=0.5), Heard(switch.endpoint, 2, 3, timeout_s=0.5)) as both:
+        for heard in both:
+            assert "rank 1 of 3 did not join job 'train' within 0.5 s; present: rank 0 at" in heard.refusal()
+
+
+def test_a_disagreement_is_told_to_both_sides(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 3), Heard(switch.endpoint, 1, 4)) as both:
+        for heard in both:
+            assert "all ranks must agree" in heard.refusal()
+
+
+def test_a_switch_that_is_not_there_is_named_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, never speaks ZeroMQ
+        endpoint = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with clients(Heard(endpoint, timeout_s=0.3)) as (heard,):
+            assert f"no answer from switch {endpoint} within 0.3 s; start it there with" in heard.refusal()
+        with pytest.raises(JobError, match="no answer from switch"):
+            query_status(endpoint, timeout_s=0.2)
+
+
+def test_workers_may_come_before_the_switch() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    with clients(Heard(endpoint, workers=1)) as (heard,):
+        time.sleep(0.2)
+        late = Switch(endpoint)
+        try:
+            assert heard.admitted().workers == 1
+        finally:
+            late.stop()
+
+
+class MuteServer(ControlServer):
+    """Loses every notification: members only hear answers to what they ask."""
+
+    def _tell(self, members: Sequence[Any], answer: say.Answer) -> None:
+        pass
+
+
+def test_lost_notifications_delay_but_hang_no_one() -> None:
+    switch = Switch(server_class=MuteServer)
+    try:
+        with clients(*(Heard(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
+            zero.admitted(), one.admitted(), two.admitted()
+            assert two.client.leave(4, "", SOON_S)
+            assert zero.left.wait(SOON_S)
+            one.die()
+            assert zero.ended.wait(SOON_S)
+            assert [place.rank for place in zero.ends[0][0]] == [1]
+    finally:
+        switch.stop()
+
+
+def test_a_stopping_switch_says_so(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 1), Heard(switch.endpoint, 0, 2, job="other")) as (running, waiting):
+        running.admitted()
+        until(lambda: "other" in query_status(switch.endpoint).waiting)
+        switch.stop()
+        assert running.ended.wait(SOON_S)
+        assert running.ends == [([], "the switch was stopped")]
+        assert "the switch was stopped" in waiting.refusal()
+
+
+def test_a_silent_switch_is_given_up_after_a_lease(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+        heard.admitted()
+        switch.server.turn = lambda wait_s: time.sleep(wait_s)  # type: ignore[method-assign]
+        assert heard.ended.wait(SOON_S)
+        assert f"switch {switch.endpoint} has not answered for" in heard.ends[0][1]
+
+
+def test_a_restarted_switch_is_noticed(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+        heard.admitted()
+        switch.server._controller = Controller(64, 360, 9_000)  # all it knew is gone
+        assert heard.ended.wait(SOON_S)
+        assert "does not know this job any more: it was restarted" in heard.ends[0][1]
+
+
+def test_a_client_that_leaves_while_waiting_is_forgotten(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0, 2)) as (heard,):
+        until(lambda: "train" in query_status(switch.endpoint).waiting)
+        assert heard.client.leave(0, "", SOON_S)
+        assert query_status(switch.endpoint).waiting == {}
+
+
+def test_a_job_the_data_plane_refuses_fails_with_its_reason(switch: Switch) -> None:
+    switch.host.refusal = "no memory"
+    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+        assert "the data plane refused the job: no memory" in heard.refusal()
+    assert query_status(switch.endpoint).free_slots == 64
+
+
+def test_status_tells_slots_counters_and_members(switch: Switch) -> None:
+    switch.host.views = {(0, 1): SlotView(8, (0, 1)), (3, 0): SlotView(3, (1,))}
+    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+        zero.admitted(), one.admitted()
+        answer = zero.client.query("train").result(SOON_S)
+        (job,) = answer.jobs
+        assert [(s.slot, s.version, s.chunk, s.ranks) for s in job.slots] == [(3, 0, 3, [1]), (0, 1, 8, [0, 1])]
+        assert answer.free_slots == 56
+        assert answer.data_counters == {"absorbed": 7}
+        assert query_status(switch.endpoint).jobs[0].slots == []
+        assert say.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+
+
+def test_an_address_in_use_is_an_os_error(switch: Switch) -> None:
+    with pytest.raises(OSError, match="in use"):
+        ControlServer(switch.endpoint, Controller(1, 1, 0), RecordingHost(), ("", 1))
+
+
+def test_closing_twice_and_before_starting(switch: Switch) -> None:
+    heard = Heard(switch.endpoint, 0, 1)
+    heard.admitted()
+    heard.client.close()
+    heard.client.close()
+    assert not any(thread.name.startswith("control-train") for thread in threading.enumerate())
+
+
+# ---- strangers
+
+
+def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> None:
+    chance = random.Random(1)
+    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+        zero.admitted(), one.admitted()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.set(zmq.LINGER, 0)
+            stranger.connect(switch.endpoint)
+            for number in range(100):
+                stranger.send_multipart([chance.randbytes(chance.randrange(8))] * chance.randrange(1, 4))
+                stranger.send_multipart([say.HEADER, chance.randbytes(chance.randrange(60))])
+                stranger.send_multipart([b"SAC\x63", b""])
+                stranger.send_multipart(say.encode(say.Heartbeat(number)))
+                stranger.send_multipart(say.encode(say.Leave(number, 1, "")))
+            answers = set()
+            while len(answers) < 2:
+                assert stranger.poll(10_000)
+                answers.add(type(say.decode_answer(stranger.recv_multipart())))
+            assert answers == {say.Refused, say.Unknown}
+            until(lambda: query_status(switch.endpoint).control_counters["strangers"] == 200)
+        counters = query_status(switch.endpoint).control_counters
+        assert counters["drop_control_version"] == 100
+        assert counters["drop_body"] == 100
+        assert counters["drop_frames"] + counters["drop_magic"] == 100
+        assert zero.ends == one.ends == []
+        assert len(query_status(switch.endpoint).jobs) == 1
+
+
+def test_what_is_not_even_zeromq_disturbs_no_one(switch: Switch) -> None:
+    port = parse_endpoint(switch.endpoint)[1]
+    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+        heard.admitted()
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+                raw.sendall(data)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as greedy:
+            greedy.set(zmq.LINGER, 0)
+            greedy.connect(switch.endpoint)
+            greedy.send_multipart([say.HEADER, b"\x00" * (2 << 20)])
+            beats = heard.beats
+            until(lambda: heard.beats > beats + 3)
+        assert query_status(switch.endpoint).jobs[0].name == "train"
+        assert heard.ends == []
