@@ -46,7 +46,7 @@ class Uplink:
     """
 
     def __init__(self, network: Network, link: Link, frame_bytes: int, give: Callable[[int], int]) -> None:
-        credit = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000, link.config.queue_bytes)
+        credit = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
         self._credit_bytes = max(credit, 2 * frame_bytes)
         self._network = network
         self._link = link

@@ -20,13 +20,15 @@ from switchagg.job import JobConfig, StreamConfig
 from transport.collectives import ring
 from transport.reliable import ReliableConfig
 
+HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
+
 
 @dataclass(frozen=True)
 class StarConfig:
     """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
 
     switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
-    dataplane: of the switch method. reliable, segment_bytes: of the ring. trace: hash all events.
+    dataplane: of the switch method. reliable, message_bytes: of the ring. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is far below that of real hosts (20 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -44,7 +46,7 @@ class StarConfig:
     rto_min_ns: int = 1_000_000
     retry_limit: int = 30
     reliable: ReliableConfig = field(default_factory=ReliableConfig)
-    segment_bytes: int = ring.SEGMENT_BYTES
+    message_bytes: int = ring.SEGMENT_BYTES
     trace: bool = False
 
     def job(self) -> JobConfig:
@@ -99,9 +101,11 @@ class Star(ABC):
 
     def _connect(self, rank: int, host: Action, middle: Action) -> None:
         """Lay the cable of a rank: what its host and what the middle receives."""
-        seed = self.config.seed
-        self.uplinks.append(Link(self.network, self.config.link, middle, f"{seed} up {rank}"))
-        self.downlinks.append(Link(self.network, self.config.link, host, f"{seed} down {rank}"))
+        seed, config = self.config.seed, self.config.link
+        # A host doesn't overflow its own queue: `Uplink` holds frames back. queue_bytes is about the middle.
+        own = replace(config, queue_bytes=max(config.queue_bytes, HOST_QUEUE_BYTES))
+        self.uplinks.append(Link(self.network, own, middle, f"{seed} up {rank}"))
+        self.downlinks.append(Link(self.network, config, host, f"{seed} down {rank}"))
 
     @abstractmethod
     def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
@@ -193,7 +197,7 @@ class RingStar(Star):
             self._connect(rank, self._receiver(rank), self.bridge.receive)
             self.hosts.append(
                 RingHost(
-                    self.network, rank, config.workers, config.ring_config(), self.uplinks[rank], config.segment_bytes
+                    self.network, rank, config.workers, config.ring_config(), self.uplinks[rank], config.message_bytes
                 )
             )
 
