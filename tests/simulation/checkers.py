@@ -1,0 +1,99 @@
+"""What must hold in every simulated run; each checker is told facts and raises Violation. None knows the simulator."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.wire import Op, Packet, Values
+
+
+class Violation(AssertionError):
+    """A rule was broken; the message says where."""
+
+
+class ExactSum:
+    """Every completed call holds the exact sum (or maximum), bit for bit the same on all ranks."""
+
+    def completed(self, where: str, got: NDArray[Any], want: NDArray[Any]) -> None:
+        if got.tobytes() != want.tobytes():
+            bad = np.flatnonzero(got != want)
+            raise Violation(f"ExactSum: {where}: {len(bad)} of {len(got)} values, first at {bad[:1]}")
+
+
+class ExactlyOnce:
+    """A call that is submitted completes once, unless its generation ended."""
+
+    def __init__(self) -> None:
+        self._open: set[tuple[Any, ...]] = set()
+
+    def submitted(self, call: tuple[Any, ...]) -> None:
+        self._open.add(call)
+
+    def completed(self, call: tuple[Any, ...]) -> None:
+        if call not in self._open:
+            raise Violation(f"ExactlyOnce: {call} completed, but was not running")
+        self._open.remove(call)
+
+    def abandoned(self, call: tuple[Any, ...]) -> None:
+        self._open.discard(call)
+
+    def ended(self) -> None:
+        if self._open:
+            raise Violation(f"ExactlyOnce: never completed: {sorted(self._open)[:3]}")
+
+
+class SlotIsolation:
+    """A result combines exactly one contribution of each rank to exactly this chunk: no two chunks are ever mixed."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[int, int, int, int], dict[int, tuple[Op, Values]]] = {}
+
+    @staticmethod
+    def _key(packet: Packet) -> tuple[int, int, int, int]:
+        return packet.job, packet.generation, packet.stream, packet.chunk
+
+    def sent(self, packet: Packet) -> None:
+        ranks = self._sent.setdefault(self._key(packet), {})
+        earlier = ranks.setdefault(packet.rank, (packet.op, packet.values))
+        if earlier[0] != packet.op or not np.array_equal(earlier[1], packet.values):
+            raise Violation(f"SlotIsolation: rank {packet.rank} sent two versions of {self._key(packet)}")
+
+    def result(self, packet: Packet, workers: int) -> None:
+        ranks = self._sent.get(self._key(packet), {})
+        if len(ranks) != workers:
+            raise Violation(f"SlotIsolation: {self._key(packet)} complete with ranks {sorted(ranks)} of {workers}")
+        stacked = np.stack([values for _, values in ranks.values()]).astype(np.int64)
+        ops = {op for op, _ in ranks.values()}
+        want = stacked.max(axis=0) if ops == {Op.MAX} else stacked.sum(axis=0)
+        if not np.array_equal(want.astype(np.uint32).view(np.int32), packet.values):
+            raise Violation(f"SlotIsolation: {self._key(packet)}: values are not the combination of its contributions")
+
+
+class Convergence:
+    """Once faults have ended, all calls complete within a bounded virtual time, and nobody gives up."""
+
+    def __init__(self, limit_ns: int) -> None:
+        self._limit_ns = limit_ns
+
+    def at(self, now_ns: int, healed_ns: int) -> None:
+        if now_ns - healed_ns > self._limit_ns:
+            raise Violation(f"Convergence: still running {(now_ns - healed_ns) / 1e9:.1f} s after the last fault")
+
+    def gave_up(self, where: str) -> None:
+        raise Violation(f"Convergence: {where} gave up")
+
+
+class Determinism:
+    """The same seed gives the same trace: a hash over everything that happened."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def happened(self, *facts: object) -> None:
+        self._hash.update(repr(facts).encode())
+
+    @property
+    def trace(self) -> str:
+        return self._hash.hexdigest()

@@ -1,0 +1,281 @@
+"""A seeded world: endpoints, one switch, and a network that drops, duplicates, reorders, corrupts, stalls, restarts.
+
+One heap of events in virtual time; every choice comes from one generator, so a seed is a complete description. Checkers
+watch; the world knows nothing of what they check.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
+from switchagg.call import make_call
+from switchagg.dataplane import DataPlane
+from switchagg.endpoint import CallCompleted, Endpoint
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.wire import Bundle, decode
+
+MS = 1_000_000
+SWITCH = -1
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What the network and the hosts do wrong until `heal_ns`; probabilities per packet.
+
+    delay_ns: least and most one-way delay; different values mean any-order delivery. corrupt: a burst of at most 15
+    bits is flipped. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job starts
+    again with a new generation.
+    """
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    delay_ns: tuple[int, int] = (MS, MS)
+    stalls: int = 0
+    restarts: int = 0
+    heal_ns: int = 2_000 * MS
+
+    @staticmethod
+    def drawn(rng: random.Random) -> "Faults":
+        """Any mixture: each kind of fault is absent in some worlds and heavy in others."""
+        pick = rng.choice
+        return Faults(
+            drop=pick([0, 0.01, 0.1, 0.3]),
+            duplicate=pick([0, 0.01, 0.2, 0.5]),
+            corrupt=pick([0, 0, 0.05, 0.2]),
+            delay_ns=pick([(MS, MS), (MS, 3 * MS), (MS, 40 * MS), (0, 0)]),
+            stalls=pick([0, 0, 1, 4]),
+            restarts=pick([0, 0, 0, 1, 3]),
+        )
+
+
+ANY_ORDER = Faults(drop=0.2, duplicate=0.2, delay_ns=(MS, 20 * MS), heal_ns=60_000 * MS)
+"""20 % drop, 20 % duplication, any order, to the end."""
+
+IN_ORDER_LOSS = Faults(drop=0.1, heal_ns=60_000 * MS)
+"""What the published rule was made for: loss only, order kept."""
+
+
+def checksum(data: bytes) -> int:
+    """The 16-bit ones' complement sum that UDP carries (P5)."""
+    words = np.frombuffer(data + b"\0" * (len(data) % 2), ">u2")
+    total = int(words.sum(dtype=np.uint64))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+@dataclass
+class SimulatedJob:
+    """A job, its workers' endpoints, and what its calls must end as."""
+
+    config: JobConfig
+    ports: list[int]
+    inputs: list[list[NDArray[Any]]]
+    """Per call, one array per rank."""
+    ops: list[str]
+    wants: list[NDArray[Any]]
+    endpoints: list[Endpoint] = field(default_factory=list)
+    calls: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    keep: list[Any] = field(default_factory=list)
+    remaining: int = 0
+
+
+def draw_call(rng: random.Random, numbers: np.random.Generator, workers: int) -> tuple[str, list[NDArray[Any]]]:
+    """Arrays whose sum is exact in every type, so that == is the right comparison also for floats."""
+    dtype = rng.choice([np.int32, np.int64, np.float32, np.float32, np.float64])
+    size = rng.randint(0, 40)
+    op = "max" if dtype is np.int32 and rng.random() < 0.5 else "sum"
+    values = numbers.integers(-(2**16), 2**16, (workers, size))
+    return op, [row.astype(dtype) for row in values]
+
+
+def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) -> SimulatedJob:
+    workers = rng.choice([1, 2, 2, 3, 4])
+    streams = []
+    for _ in range(rng.choice([1, 1, 2])):
+        streams.append(StreamConfig(first_slot, rng.choice([1, 2, 3, 6]), rng.choice([0, 0, 1])))
+        first_slot += streams[-1].window_slots
+    config = JobConfig(
+        job_id,
+        rng.randrange(1 << 32),
+        workers,
+        rng.choice([3, 4, 8]),
+        tuple(streams),
+        rto_initial_ns=50 * MS,
+        rto_min_ns=10 * MS,
+        rto_max_ns=400 * MS,
+        retry_limit=200,
+    )
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    drawn = [draw_call(rng, numbers, workers) for _ in range(rng.randint(1, 4))]
+    inputs = [arrays for _, arrays in drawn]
+    ops = [op for op, _ in drawn]
+    wants = [np.max(a, axis=0) if op == "max" else np.sum(a, axis=0, dtype=a[0].dtype) for op, a in drawn]
+    return SimulatedJob(config, list(range(first_port, first_port + workers)), inputs, ops, wants)
+
+
+class World:
+    """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation."""
+
+    def __init__(self, seed: int, faults: Faults | None, plane: Callable[[int, int], DataPlane]) -> None:
+        self.rng = random.Random(seed)
+        self.faults = faults or Faults.drawn(self.rng)
+        self.now_ns = 0
+        self.verify_checksums = True
+        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._asleep_until: dict[int, int] = {}
+        self.exact_sum = ExactSum()
+        self.exactly_once = ExactlyOnce()
+        self.isolation = SlotIsolation()
+        self.convergence = Convergence(limit_ns=60_000 * MS)
+        self.determinism = Determinism()
+        self.jobs: list[SimulatedJob] = []
+        slot = port = 0
+        for job_id in range(self.rng.choice([1, 1, 2, 3])):
+            self.jobs.append(draw_job(self.rng, job_id, slot, port))
+            slot = self.jobs[-1].config.slots[1]
+            port += self.jobs[-1].config.workers
+        self.plane = plane(slot, 8)
+
+    # ---- running
+
+    def run(self) -> str:
+        """Returns the trace's hash."""
+        for job in self.jobs:
+            self._start(job)
+        for _ in range(self.faults.stalls):
+            self._at(self.rng.randrange(500 * MS), self._stall, self.rng.choice(self.jobs))
+        for _ in range(self.faults.restarts):
+            self._at(self.rng.randrange(500 * MS), self._restart, self.rng.choice(self.jobs))
+        while any(job.remaining for job in self.jobs):
+            timers = [(d, job, r) for job in self.jobs for r, d in self._deadlines(job)]
+            due = min((d for d, _, _ in timers), default=None)
+            if self._events and (due is None or self._events[0][0] <= due):
+                self.now_ns, _, action, arguments = heapq.heappop(self._events)
+                action(*arguments)
+            else:
+                assert due is not None, "nothing can happen any more, and calls are open"
+                self.now_ns = max(self.now_ns, due)
+                for deadline, job, rank in timers:
+                    if deadline <= self.now_ns:
+                        job.endpoints[rank].handle_timer(self.now_ns)
+                        self._pump(job, rank)
+            self.convergence.at(self.now_ns, self.faults.heal_ns)
+        self.exactly_once.ended()
+        self.determinism.happened(self.now_ns, sorted(self.plane.counters.items()))
+        return self.determinism.trace
+
+    def _at(self, time_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (time_ns, self._sequence, action, arguments))
+
+    def _deadlines(self, job: SimulatedJob) -> list[tuple[int, int]]:
+        return [
+            (rank, max(deadline, self._asleep_until.get(job.ports[rank], 0)))
+            for rank, endpoint in enumerate(job.endpoints)
+            if (deadline := endpoint.next_deadline_ns()) is not None
+        ]
+
+    # ---- hosts
+
+    def _start(self, job: SimulatedJob) -> None:
+        self.plane.admit(job.config, job.ports)
+        job.endpoints = [Endpoint(job.config, rank) for rank in range(job.config.workers)]
+        job.remaining = len(job.inputs) * job.config.workers
+        job.calls = {}
+        for number, (op, arrays) in enumerate(zip(job.ops, job.inputs, strict=True)):
+            for rank, array in enumerate(arrays):
+                call = make_call(array.copy(), op, job.config)
+                name = (job.config.job_id, job.config.generation, number, rank)
+                job.calls[id(call)] = name
+                job.keep.append(call)
+                self.exactly_once.submitted(name)
+                job.endpoints[rank].submit(number % len(job.config.streams), call)
+        for rank in range(job.config.workers):
+            self._pump(job, rank)
+
+    def _restart(self, job: SimulatedJob) -> None:
+        """A worker dies and comes back: its job starts again while old packets are still in the network."""
+        if not job.remaining:
+            return
+        for name in job.calls.values():
+            self.exactly_once.abandoned(name)
+        job.config = replace(job.config, generation=(job.config.generation + 1) % (1 << 32))
+        self.determinism.happened("restart", self.now_ns, job.config.job_id)
+        self._start(job)
+
+    def _stall(self, job: SimulatedJob) -> None:
+        port = self.rng.choice(job.ports)
+        self._asleep_until[port] = self.now_ns + self.rng.randrange(300 * MS)
+
+    def _pump(self, job: SimulatedJob, rank: int) -> None:
+        endpoint = job.endpoints[rank]
+        while True:
+            frames = endpoint.frames_to_send(self.now_ns, limit=8)
+            for row in frames:
+                self.isolation.sent(decode(row.tobytes()))
+                self._transmit(SWITCH, job.ports[rank], row.tobytes())
+            if len(frames) < 8:
+                break
+        while (event := endpoint.next_event()) is not None:
+            if not isinstance(event, CallCompleted):
+                self.convergence.gave_up(f"job {job.config.job_id} rank {rank}: {event}")
+                continue
+            name = job.calls[id(event.call)]
+            self.exactly_once.completed(name)
+            self.exact_sum.completed(str(name), event.call.array, job.wants[name[2]])  # type: ignore[attr-defined]
+            job.remaining -= 1
+            self.determinism.happened("completed", self.now_ns, name)
+
+    # ---- network
+
+    def _transmit(self, to: int, source: int, frame: bytes) -> None:
+        faulty = self.now_ns < self.faults.heal_ns
+        rng, faults = self.rng, self.faults
+        copies = 1
+        if faulty:
+            copies = 0 if rng.random() < faults.drop else 1
+            copies += rng.random() < faults.duplicate
+        for _ in range(copies):
+            delay_ns = rng.randint(*faults.delay_ns) if faulty else faults.delay_ns[0]
+            sum_sent = checksum(frame)
+            data = self._corrupted(frame) if faulty and rng.random() < faults.corrupt else frame
+            self._at(self.now_ns + delay_ns, self._deliver, to, source, data, sum_sent)
+
+    def _corrupted(self, frame: bytes) -> bytes:
+        """A burst of 1 to 15 bits: what the UDP checksum is sure to detect."""
+        length = self.rng.randint(1, 15)
+        pattern = 1 | self.rng.getrandbits(length)
+        bits = int.from_bytes(frame, "big") ^ pattern << self.rng.randrange(8 * len(frame) - 15)
+        return bits.to_bytes(len(frame), "big")
+
+    def _deliver(self, to: int, source: int, data: bytes, sum_sent: int) -> None:
+        if to != SWITCH and (wake_ns := self._asleep_until.get(to, 0)) > self.now_ns:
+            self._at(wake_ns, self._deliver, to, source, data, sum_sent)
+            return
+        if self.verify_checksums and checksum(data) != sum_sent:
+            return
+        bundle: Bundle = np.frombuffer(data, np.uint8)[np.newaxis, :]
+        self.determinism.happened("deliver", self.now_ns, to, data)
+        if to == SWITCH:
+            for output in self.plane.process(bundle, source):
+                for row in output.bundle:
+                    packet = decode(row.tobytes())
+                    self.isolation.result(
+                        packet, next(j for j in self.jobs if j.config.job_id == packet.job).config.workers
+                    )
+                    for port in output.ports:
+                        self._transmit(port, SWITCH, row.tobytes())
+            return
+        job = next(j for j in self.jobs if to in j.ports)
+        rank = job.ports.index(to)
+        job.endpoints[rank].receive(bundle, self.now_ns)
+        self._pump(job, rank)
