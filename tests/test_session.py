@@ -1,0 +1,424 @@
+"""SwitchSession against a real daemon in this process: sums, and every way a call can end."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from transport import session as session_module
+from transport.control import query_status
+from transport.daemon import SwitchDaemon, run_switch
+from transport.session import SwitchSession, retry_limit_for
+
+LEASE_S = 1.5
+SOON_S = 20.0
+"""A generous bound for what takes a lease or less."""
+
+
+@pytest.fixture
+def daemon() -> Iterator[SwitchDaemon]:
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=LEASE_S) as running:
+        yield running
+    assert threads() == []
+
+
+def threads() -> list[str]:
+    names = ("control-", "worker-loop-", "switch-")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
+
+
+def join(daemon: SwitchDaemon, job: str, rank: int, workers: int, **changes: Any) -> SwitchSession:
+    options = {"elements": 32, "window_slots": 8, "timeout_s": 10.0, **changes}
+    return SwitchSession.join(daemon.control_endpoint, job, rank, workers, **options)
+
+
+def join_all(daemon: SwitchDaemon, job: str, workers: int, **changes: Any) -> list[SwitchSession]:
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda rank: join(daemon, job, rank, workers, **changes), range(workers)))
+
+
+def close_all(sessions: list[SwitchSession]) -> None:
+    for session in sessions:
+        session.close()
+
+
+def failure(future: "Future[Any]") -> AggregationFailed:
+    error = future.exception(SOON_S)
+    assert isinstance(error, AggregationFailed), error
+    return error
+
+
+def vanish(session: SwitchSession) -> None:
+    """What SIGKILL leaves: no heartbeat, no packet, no goodbye."""
+    session._client.close()
+    assert session._loop is not None
+    session._loop.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end, "did not come true"
+        time.sleep(0.01)
+
+
+# ---- sums
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_calls_of_all_kinds_give_exact_sums_on_every_rank(daemon: SwitchDaemon, workers: int) -> None:
+    sessions = join_all(daemon, "sums", workers)
+    results = []
+    for session in sessions:
+        rank = session.rank
+        arrays = [
+            (np.arange(1000, dtype=np.int32) * (rank + 1), "sum"),
+            (np.arange(77, dtype=np.float32) * (rank + 1), "sum"),
+            (np.full(1, (rank + 1) << 40, np.int64), "sum"),
+            (np.array([rank, -rank, 5], np.int32), "max"),
+            (np.zeros(0, np.float32), "sum"),
+        ]
+        results.append([(array, session.allreduce(array, op)) for array, op in arrays])
+    total = workers * (workers + 1) // 2
+    expected = [
+        np.arange(1000, dtype=np.int32) * total,
+        np.arange(77, dtype=np.float32) * total,
+        np.array([total << 40]),
+        np.array([workers - 1, 0, 5]),
+        np.zeros(0),
+    ]
+    for of_rank in results:
+        for (array, future), right in zip(of_rank, expected, strict=True):
+            assert future.result(SOON_S) is array
+            assert array.tolist() == right.tolist()
+    close_all(sessions)
+
+
+def test_many_calls_of_two_jobs_side_by_side_stay_apart(daemon: SwitchDaemon) -> None:
+    jobs = {"a": join_all(daemon, "a", 2), "b": join_all(daemon, "b", 3)}
+    futures = [
+        (name, number, session.allreduce(np.full(100, number + 1000 * (name == "b"), np.int32)))
+        for number in range(30)
+        for name, sessions in jobs.items()
+        for session in sessions
+    ]
+    for name, number, future in futures:
+        one = number + 1000 * (name == "b")
+        assert future.result(SOON_S).tolist() == [one * len(jobs[name])] * 100
+    for sessions in jobs.values():
+        close_all(sessions)
+
+
+def test_a_stream_may_be_chosen_and_must_exist(daemon: SwitchDaemon) -> None:
+    (session,) = join_all(daemon, "one", 1)
+    with session:
+        assert session.allreduce(np.ones(3, np.int32), stream=1).result(SOON_S).tolist() == [1, 1, 1]
+        with pytest.raises(ValueError, match="stream 2: job one has 2"):
+            session.allreduce(np.ones(3, np.int32), stream=2)
+
+
+def test_a_call_that_can_not_be_takes_no_number(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "pair", 2)
+    with pytest.raises(ValueError, match="one-dimensional"):
+        sessions[0].allreduce(np.ones((2, 2), np.float32))
+    futures = [session.allreduce(np.ones(5, np.int32)) for session in sessions]
+    assert [future.result(SOON_S).tolist() for future in futures] == [[2] * 5] * 2
+    close_all(sessions)
+
+
+def test_status_shows_seen_of_a_call_that_waits(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "wait", 2)
+    future = sessions[1].allreduce(np.ones(32, np.int32))
+    until(lambda: any(slot["ranks"] == [1] for slot in sessions[0].status()["jobs"][0]["slots"]))
+    assert not future.done()
+    sessions[0].allreduce(np.ones(32, np.int32))
+    assert future.result(SOON_S).tolist() == [2] * 32
+    assert sessions[1].counters["results"] == 1
+    close_all(sessions)
+    with pytest.raises(JobError, match="closed"):
+        sessions[0].status()
+
+
+# ---- joins that fail
+
+
+def test_a_missing_rank_is_named(daemon: SwitchDaemon) -> None:
+    with pytest.raises(JobError, match=r"rank 1 of 2 did not join job 'lonely' within 0\.3 s; present: rank 0 at 127"):
+        join(daemon, "lonely", 0, 2, timeout_s=0.3)
+    assert threads() == [name for name in threads() if name.startswith("switch-")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"elements": 361}, "elements 361: this switch takes 1 to 360"),
+        ({"window_slots": 1000}, "slots in all 2000"),
+        ({"call_timeout_s": 0.0}, "call_timeout_s 0"),
+        ({"bind": "203.0.113.7"}, "203.0.113.7"),
+    ],
+)
+def test_an_impossible_join_says_why(daemon: SwitchDaemon, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        join(daemon, "odd", 0, 2, **changes)
+
+
+def test_addresses_that_can_not_be_say_why() -> None:
+    with pytest.raises(JobError, match="expected tcp://HOST:PORT"):
+        SwitchSession.join("localhost", "job", 0, 1)
+    with pytest.raises(JobError, match="has no IPv4 address"):
+        SwitchSession.join("tcp://no.such.host.invalid:5555", "job", 0, 1)
+
+
+# ---- calls that end without a result
+
+
+def test_a_dead_rank_fails_all_calls_by_name_and_the_switch_serves_on(daemon: SwitchDaemon) -> None:
+    bystanders = join_all(daemon, "other", 2)
+    sessions = join_all(daemon, "doomed", 3)
+    address = "{}:{}".format(*sessions[1]._address)
+    pending = [sessions[rank].allreduce(np.ones(500, np.float32)) for rank in (0, 2)]
+    vanish(sessions[1])
+    for future in pending:
+        error = failure(future)
+        assert error.missing == (1,)
+        assert error.job == "doomed"
+        assert error.generation == sessions[0].job.generation
+        assert f"rank 1 at {address}" in str(error)
+    later = sessions[0].allreduce(np.ones(3, np.float32))
+    assert failure(later).missing == (1,)
+    assert sessions[0].failure is not None
+    close_all([sessions[0], sessions[2], sessions[1]])
+    again = join_all(daemon, "doomed", 3)
+    assert again[0].job.generation > sessions[0].job.generation
+    futures = [session.allreduce(np.ones(500, np.int32)) for session in [*again, *bystanders]]
+    assert [future.result(SOON_S)[0] for future in futures] == [3, 3, 3, 2, 2]
+    close_all(again)
+    close_all(bystanders)
+
+
+def test_a_rank_that_leaves_too_early_fails_the_calls_it_did_not_finish(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "early", 2)
+    for _ in range(3):
+        for future in [session.allreduce(np.ones(50, np.int32)) for session in sessions]:
+            assert future.result(SOON_S)[0] == 2
+    begun = time.monotonic()
+    pending = sessions[0].allreduce(np.ones(50, np.int32))
+    sessions[1].close()
+    error = failure(pending)
+    assert error.missing == (1,)
+    assert "left after 3 calls" in str(error)
+    assert time.monotonic() - begun < SOON_S
+    sessions[0].close()
+
+
+def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDaemon) -> None:
+    for _ in range(20):
+        sessions = join_all(daemon, "short", 2)
+        futures = [session.allreduce(np.ones(2000, np.int32)) for session in sessions]
+        assert futures[1].result(SOON_S)[0] == 2
+        sessions[1].close()
+        assert futures[0].result(SOON_S)[0] == 2
+        sessions[0].close()
+
+
+def test_a_call_made_after_a_departure_fails_at_once(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "late", 2)
+    sessions[1].close()
+    until(lambda: bool(sessions[0]._departed))
+    assert "left after 0 calls" in str(failure(sessions[0].allreduce(np.ones(3, np.int32))))
+    sessions[0].close()
+
+
+def test_closing_fails_what_is_pending_and_is_idempotent(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "close", 2)
+    pending = sessions[0].allreduce(np.ones(3, np.int32))
+    sessions[0].close()
+    sessions[0].close()
+    assert "the session was closed" in str(failure(pending))
+    assert "the session was closed" in str(failure(sessions[0].allreduce(np.ones(3, np.int32))))
+    sessions[1].close()
+
+
+def test_a_slow_rank_is_waited_for(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "slow", 2)
+    first = sessions[0].allreduce(np.ones(3000, np.float32))
+    time.sleep(2 * LEASE_S)
+    second = sessions[1].allreduce(np.ones(3000, np.float32))
+    assert first.result(SOON_S)[-1] == 2.0
+    assert second.result(SOON_S)[-1] == 2.0
+    close_all(sessions)
+
+
+def test_a_call_limit_that_passes_names_the_ranks_the_switch_has_not_seen(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "limit", 3, retry_limit=2)
+    futures = [sessions[rank].allreduce(np.ones(100, np.int32)) for rank in (0, 2)]
+    errors = [failure(future) for future in futures]
+    first = next(error for error in errors if "missing at the switch" in str(error))
+    assert first.missing == (1,)
+    assert (first.stream, first.chunk) == (0, 0)
+    assert first.slot == sessions[0].job.streams[0].first_slot
+    assert "rank 1 at {}:{}".format(*sessions[1]._address) in str(first)
+    # The other either found out by itself, or heard that the first has left.
+    assert all(error.missing in {(1,), (0,), (2,)} for error in errors)
+    close_all(sessions)
+
+
+def test_a_data_path_that_carries_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "STALL_S", 1.0)
+    monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.5)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
+        hole.bind(("127.0.0.1", 0))
+        with SwitchDaemon(
+            "tcp://127.0.0.1:0", ("127.0.0.1", 0), advertise=("127.0.0.1", hole.getsockname()[1])
+        ) as daemon:
+            sessions = join_all(daemon, "hole", 2)
+            errors = [failure(session.allreduce(np.ones(100, np.int32))) for session in sessions]
+            assert any("no packet gets through between this rank" in str(error) for error in errors)
+            assert any("look for a firewall" in str(error) for error in errors)
+            close_all(sessions)
+
+
+def test_a_stall_that_is_a_slow_rank_is_no_broken_path(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "STALL_S", 0.5)
+    monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.0)
+    monkeypatch.setattr(session_module, "STALL_TIMEOUTS", 1)
+    sessions = join_all(daemon, "stall", 2)
+    first = sessions[0].allreduce(np.ones(3000, np.float32))
+    until(lambda: sessions[0]._stall.asked_ns > 0)
+    time.sleep(2.0)
+    sessions[1].allreduce(np.ones(3000, np.float32))
+    assert first.result(SOON_S)[-1] == 2.0
+    close_all(sessions)
+
+
+def test_a_stopping_switch_ends_calls_and_joins_with_its_reason() -> None:
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0)) as daemon, ThreadPoolExecutor(1) as pool:
+        sessions = join_all(daemon, "stop", 2)
+        waiting = pool.submit(join, daemon, "never", 0, 2)
+        pending = sessions[0].allreduce(np.ones(3, np.int32))
+        until(lambda: "never" in query_status(daemon.control_endpoint).waiting)
+        daemon.stop("the switch goes to sleep")
+        assert "the switch goes to sleep" in str(failure(pending))
+        with pytest.raises(JobError, match="the switch goes to sleep"):
+            waiting.result(SOON_S)
+        close_all(sessions)
+
+
+def test_a_failed_data_plane_stops_the_switch(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = join_all(daemon, "crash", 2)
+
+    def crash(bundle: object, port: int) -> None:
+        raise RuntimeError("bit rot")
+
+    monkeypatch.setattr(daemon._loop._dataplane, "process", crash)
+    pending = sessions[0].allreduce(np.ones(3, np.int32))
+    assert "the switch's data plane failed: RuntimeError('bit rot')" in str(failure(pending))
+    assert daemon.wait(SOON_S)
+    close_all(sessions)
+
+
+def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = join_all(daemon, "broken", 2)
+
+    def crash() -> None:
+        raise RuntimeError("bit rot")
+
+    assert sessions[1]._loop is not None
+    monkeypatch.setattr(sessions[1]._loop._link, "receive", crash)
+    pending = sessions[0].allreduce(np.ones(3, np.int32))
+    error = failure(pending)
+    assert error.missing == (1,)
+    assert "the worker loop ended: bit rot" in str(error)
+    close_all(sessions)
+
+
+# ---- processes
+
+
+def test_a_forked_child_can_not_use_the_session(daemon: SwitchDaemon) -> None:
+    (session,) = join_all(daemon, "fork", 1)
+    child = os.fork()
+    if child == 0:  # no assertion here: only the status goes back
+        status = 1
+        try:
+            session.allreduce(np.ones(3, np.int32))
+        except SwitchaggError as error:
+            status = 0 if "a forked child must join on its own" in str(error) else 2
+        finally:
+            session.close()
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
+    session.close()
+
+
+def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon) -> None:
+    program = (
+        "import sys, numpy as np; from transport.session import SwitchSession\n"
+        "session = SwitchSession.join(sys.argv[1], 'exit', 0, 1, window_slots=8)\n"
+        "print(session.allreduce(np.ones(3, np.float32)).result(10)[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, daemon.control_endpoint], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "1.0\n"
+    assert done.stderr == ""
+    status = query_status(daemon.control_endpoint)
+    assert status.jobs == []
+    assert status.control_counters["left"] == 1
+
+
+# ---- the daemon
+
+
+def test_an_address_in_use_is_one_line_with_the_remedy(
+    daemon: SwitchDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_switch(daemon.control_endpoint, ("127.0.0.1", 0)) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert f"control address {daemon.control_endpoint}: Address already in use; choose another with" in told.err
+    assert run_switch("tcp://127.0.0.1:0", daemon.data_address) == 1
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert "Address already in use; choose another with --data HOST:PORT" in told.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dataplane": "tofino"}, "data plane 'tofino': one of reference, batched"),
+        ({"slots": 0}, "slots 0: 1 to 65536"),
+        ({"elements": 99_999}, "elements 99999: 1 to 16000"),
+        ({"lease_s": 0.1}, "lease 0.1 s"),
+        ({"bind_control": "5555"}, "control address '5555': expected tcp://HOST:PORT"),
+    ],
+)
+def test_a_switch_that_can_not_be_says_why(
+    options: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_switch(**{"bind_control": "tcp://127.0.0.1:0", "bind_data": ("127.0.0.1", 0), **options}) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_a_switch_on_all_interfaces_is_reached_where_the_worker_found_it() -> None:
+    with SwitchDaemon("tcp://127.0.0.1:0", ("0.0.0.0", 0)) as daemon:
+        (session,) = join_all(daemon, "any", 1)
+        assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
+        session.close()
+
+
+def test_the_call_timeout_becomes_a_number_of_timeouts() -> None:
+    assert retry_limit_for(1800.0) == 1805
+    assert retry_limit_for(0.1) == 6
+    assert retry_limit_for(1e12) == 1 << 31
