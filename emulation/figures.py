@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.results import percentile
 from emulation.wording import METHOD_NAMES, bytes_text, time_text
@@ -193,29 +193,29 @@ def wire(built: dict[str, Any]) -> Figure:
 
 
 def fidelity(built: dict[str, Any]) -> Figure | None:
-    """How far departure gaps were off the ideal link: complementary distribution, each method."""
+    """How far departure gaps were off the ideal link: complementary distribution, each method, and the bounds."""
     figure, (axes,) = _axes(9, 3.0)
-    drawn = False
+    limits: set[tuple[float, float]] = set()
     for entry in built["methods"]:
-        measures = (entry["certificate"] or {}).get("measures", {})
-        curve = measures.get("gap_deviation_ccdf")
-        if not curve:
+        certificate = entry["certificate"] or {"measures": {}, "bounds": {}}
+        points = [(x, y) for x, y in certificate["measures"].get("gap_deviation_curve", []) if y > 0]
+        if not points:
             continue
-        points = [(x, y) for x, y in curve if x is not None and y > 0]
         method = entry["method"]
-        axes.plot(
-            *zip(*points, strict=True),
-            color=COLOURS[method],
-            linestyle=LINE_STYLES[method],
-            linewidth=1.8,
-            label=METHOD_NAMES[method],
-        )
-        drawn = True
-    if not drawn:
+        look = {"color": COLOURS[method], "linestyle": LINE_STYLES[method], "label": METHOD_NAMES[method]}
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1.8, **look)
+        for name, share in (("gap_deviation_median", 0.5), ("gap_deviation_p90", 0.1)):
+            if name in certificate["bounds"]:
+                limits.add((certificate["bounds"][name], share))
+    if not axes.lines:
         return None
-    axes.set_xscale("symlog", linthresh=0.01)
+    for index, (deviation, share) in enumerate(sorted(limits)):
+        label = "bound: the line must pass to the left" if index == 0 else None
+        axes.plot([deviation], [share], marker="X", markersize=9, linestyle="", color=_BOUND_COLOUR, label=label)
+    axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set(xlabel="deviation of a departure gap from size / rate", ylabel="share of gaps above")
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend()
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
+    axes.legend(loc="lower left")
     return figure

@@ -46,13 +46,13 @@ def bars() -> Iterator[Report]:
 
 @contextmanager
 def lines() -> Iterator[Report]:
-    """A line for every tenth of the way and for every new note."""
+    """A line for every tenth of the way, and for every new note before the first iteration."""
     shown: dict[str, tuple[int, str]] = {}
 
     def report(method: str, done: int, total: int, note: str) -> None:
-        tenth = 10 * done // max(1, total)
-        if shown.get(method) != (tenth, note):
-            shown[method] = (tenth, note)
+        state = (10 * done // max(1, total), note if done == 0 else "")
+        if shown.get(method) != state:
+            shown[method] = state
             print(f"{method}: {done}/{total} iterations{': ' if note else ''}{note}", file=sys.stderr, flush=True)
 
     yield report

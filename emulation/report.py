@@ -190,18 +190,25 @@ def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
         certificate = entry["certificate"]
         if certificate is None:
             continue
-        measures, bounds = certificate["measures"], certificate["bounds"]
-        rows = [
-            (name, wording.number_text(value), _bound_text(bounds.get(name)))
-            for name, value in measures.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-        ]
-        found.append({"method": entry["method"], "rows": rows, **certificate})
+        found.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
     return found
 
 
-def _bound_text(limit: Any) -> str:
-    return wording.number_text(limit) if isinstance(limit, (int, float)) else "" if limit is None else str(limit)
+def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, measured, bound): first what has a bound, then the rest; curves are drawn instead."""
+    bounds = certificate["bounds"]
+    judged, others = [], []
+    for name, value in certificate["measures"].items():
+        if isinstance(value, list):
+            continue
+        limits = [
+            f"{sign} {wording.measure_text(name, bounds[name + suffix])}"
+            for sign, suffix in (("≤", ""), ("≥", "_least"), ("≤", "_most"))
+            if name + suffix in bounds
+        ]
+        row = (wording.MEASURE_NAMES.get(name, name), wording.measure_text(name, value), " and ".join(limits))
+        (judged if limits else others).append(row)
+    return judged + others
 
 
 def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:

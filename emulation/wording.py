@@ -7,6 +7,34 @@ from typing import Any
 
 METHOD_NAMES = {"gloo": "Gloo", "ring": "ring", "switch": "switch"}
 
+MEASURE_NAMES = {
+    "backlogged_gaps": "gaps between queued frames seen",
+    "gap_deviation_median": "deviation of a gap, median",
+    "gap_deviation_p90": "deviation of a gap, 90th percentile",
+    "gap_deviation_p99": "deviation of a gap, 99th percentile",
+    "backlogged_rate_share": "rate of backlogged links / rate asked for",
+    "network_thread_wait_ns": "wait of a network thread for a CPU, mean per turn",
+    "timer_lateness_p50_ns": "lateness of a timer, median",
+    "timer_lateness_p99_ns": "lateness of a timer, 99th percentile",
+    "lost_share": "frames lost by the machine itself",
+    "departures": "departures seen",
+    "backlogged_ns": "time links were backlogged, all together",
+    "network_threads": "threads that carry the network",
+    "network_threads_ran_ns": "CPU time of those threads",
+    "network_threads_waited_ns": "their waiting for a CPU, all together",
+    "duration_ns": "watched for",
+    "cpu_pressure_share": "time some thread of the machine waited for a CPU",
+    "cpu_idle_share": "CPU time idle",
+    "cpu_stolen_share": "CPU time taken by the hypervisor",
+    "tcp_retransmitted": "TCP segments sent again",
+    "losses": "losses by the machine",
+    "sent_packets": "packets sent",
+    "queue_drops": "drops by the emulated queues",
+    "peak_bps": "busiest link",
+    "backlogged_polls_share": "share of polls that found a queue",
+    "monitor_cpu_share": "CPU share of the measurement itself",
+}
+
 
 def time_text(ns: float | None) -> str:
     """A duration with three significant digits and a unit a person would choose."""
@@ -55,6 +83,21 @@ def times_text(factor: float | None) -> str:
 def _three_digits(value: float) -> str:
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def measure_text(name: str, value: Any) -> str:
+    """A measure of the certificate, by the unit at the end of its name."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {measure_text(name, entry)}" for key, entry in value.items())
+    if value is None:
+        return "not measured"
+    if name.endswith("_ns"):
+        return time_text(value)
+    if name.endswith("_bps"):
+        return rate_text(float(f"{value:.3g}"))
+    if name.endswith("_share") or "_deviation_" in name:
+        return f"{100 * value:.3g} %"
+    return count_text(value) if isinstance(value, int) else number_text(value)
 
 
 def faster_text(speedup: float) -> str:

@@ -29,7 +29,14 @@ HOST: dict[str, Any] = {
     "packages": {"numpy": "2"},
     "source_revision": None,
 }
-CCDF = {"gap_deviation_ccdf": [[0.0, 1.0], [0.1, 0.01]], "gap_deviation_p99": 0.61}
+MEASURES = {
+    "gap_deviation_curve": [[0.001, 1.0], [0.1, 0.3], [1.0, 0.0]],
+    "gap_deviation_p90": 0.61,
+    "backlogged_gaps": 1234,
+    "timer_lateness_p50_ns": 60_000.0,
+    "losses": {"interface": 2},
+}
+BOUNDS = {"gap_deviation_p90": 0.25, "backlogged_gaps_least": 100}
 
 
 def sim_document(switch_ns: int = 100_000_000, ring_ns: int = 150_000_000) -> dict[str, Any]:
@@ -37,8 +44,8 @@ def sim_document(switch_ns: int = 100_000_000, ring_ns: int = 150_000_000) -> di
 
 
 def mininet_document(valid: bool) -> dict[str, Any]:
-    good = FakeCertificate(True, [], None, {"gap_deviation_p99": 0.02, "links": [1]}, {"gap_deviation_p99": 0.25})
-    bad = FakeCertificate(False, ["gap deviation <p99> 61 %"], 50_000_000, CCDF, {"gap_deviation_p99": 0.25})
+    good = FakeCertificate(True, [], None, {"gap_deviation_p90": 0.02}, BOUNDS)
+    bad = FakeCertificate(False, ["gap deviation <p90> 61 %"], 50_000_000, MEASURES, BOUNDS)
     runs: list[MethodResult] = [
         result("gloo", 150_000_000, "mininet", certificate=good, environment={"tcp_congestion_control": "cubic"}),
         result("switch", 100_000_000, "mininet", certificate=good if valid else bad, notes=["a <note>"]),
@@ -108,7 +115,7 @@ def test_invalid_is_impossible_to_miss(pages: dict[str, tuple[str, Path]]) -> No
     text = pages["invalid"][0]
     assert '<div class="stamp invalid" role="alert"><b>INVALID</b>' in text
     assert text.index("<b>INVALID</b>") < text.index("faster"), "before any finding"
-    assert "gap deviation &lt;p99&gt; 61 %" in text
+    assert "gap deviation &lt;p90&gt; 61 %" in text
     assert "would be valid at 50 Mb/s" in text
     assert '<p class="headline">' not in text
     assert "INVALID" not in pages["valid"][0]
@@ -124,7 +131,13 @@ def test_everything_from_outside_is_escaped(pages: dict[str, tuple[str, Path]]) 
 
 def test_certificate_stands_beside_its_bounds_and_is_drawn(pages: dict[str, tuple[str, Path]]) -> None:
     text, folder = pages["invalid"]
-    assert "<code>gap_deviation_p99</code></th><td>0.61</td><td>0.25</td>" in text
+    for name, value, limit in (
+        ("deviation of a gap, 90th percentile", "61 %", "≤ 25 %"),
+        ("gaps between queued frames seen", "1 234", "≥ 100"),
+        ("lateness of a timer, median", "60.0 µs", ""),
+        ("losses by the machine", "interface 2", ""),
+    ):
+        assert f'<th scope="row">{name}</th><td>{value}</td><td>{limit}</td>' in text
     assert (folder / "fidelity.png").read_bytes().startswith(b"\x89PNG")
     assert not (pages["sim"][1] / "fidelity.png").exists()
 

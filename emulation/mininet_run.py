@@ -1,0 +1,283 @@
+"""Runs one method of a scenario in Mininet: network, data plane, one trainer per worker, certificate.
+
+Everything it starts ends with the network, whatever happens: failure, timeout, Ctrl-C. Mininet is imported when a run
+begins, since it is optional.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulation import netns
+from emulation.crew import Crew, Member
+from emulation.results import Evaluation, IterationRecord, MethodResult, RunFailed, bound, write_json
+from emulation.scenario import Scenario, canonical
+from emulation.shaping import NetworkSpec, UnfitError
+
+if TYPE_CHECKING:
+    from emulation.fidelity import Certificate
+    from emulation.topology import DataPlaneProcess, EmulatedNetwork, LinkCounters
+
+CONTROL_PORT, DATA_PORT = 5555, 5556
+RENDEZVOUS_PORT = 29_500
+SLOTS_LEAST = 4096  # the daemon's own default
+SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
+GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
+SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
+COMPUTE_S = 5.0  # generous: what an iteration may compute, all ranks sharing the CPUs
+
+Progress = Callable[[int, int, str], None]
+
+
+def missing() -> str | None:
+    """What keeps Mininet from running here, with the remedy; None if nothing does."""
+    try:
+        from emulation import topology
+
+        topology.require_mininet()
+    except UnfitError as error:
+        return str(error).removesuffix(", or run it with --on sim")
+    return None
+
+
+def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+    """One method ("gloo" or "switch") of a scenario, in real time. Call it from the main thread.
+
+    out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
+    one line; UnfitError if this machine can't honour the scenario.
+    """
+    from emulation import topology
+
+    total = scenario.workload.iterations
+    progress(0, total, "building the network")
+    control = scenario.topology.congestion_control
+    spec = dataclasses.replace(
+        NetworkSpec.from_scenario(scenario), congestion_control=None if control == "kernel" else control
+    )
+    plane = _data_plane(scenario, out_dir) if method == "switch" else None
+    with topology.EmulatedNetwork(spec, plane) as network:
+        read_back = dataclasses.asdict(network.verification)
+        write_json(out_dir / "network.json", read_back)
+        progress(0, total, f"starting {spec.workers} workers")
+        members = [_start(network, scenario, method, rank, out_dir) for rank in range(spec.workers)]
+        stall_s, limit_s = time_limits(scenario)
+        with Observation(network, scenario, members, progress) as observed:
+            Crew(
+                method,
+                members,
+                stall_s=stall_s,
+                limit_s=limit_s,
+                alive=lambda: _check_data_plane(network, method, out_dir),
+            ).follow(observed.on_iteration)
+        counters = _switch_counters(network) if plane is not None else {}
+    environment = {"tcp_congestion_control": network.verification.congestion_control, "network": read_back}
+    return _result(scenario, method, members, observed, counters, environment)
+
+
+def time_limits(scenario: Scenario) -> tuple[float, float]:
+    """Longest silence of all ranks and longest run, in seconds."""
+    ideal_s = bound(scenario, "gloo", GRADIENT_BYTES_MOST).communication_ns / 1e9
+    silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
+    return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
+
+
+class Observation:
+    """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
+
+    It begins when all ranks have done the warm-up and ends with the last iteration: start-up, when every interpreter
+    imports torch at once, is not what is certified. A context manager: leaving it ends the monitor.
+    """
+
+    def __init__(
+        self, network: EmulatedNetwork, scenario: Scenario, members: Sequence[Member], progress: Progress
+    ) -> None:
+        from emulation.fidelity import FidelityMonitor
+
+        self._network, self._members, self._progress = network, members, progress
+        self._warmup, self._total = scenario.workload.warmup_iterations, scenario.workload.iterations
+        self._monitor = FidelityMonitor(network)
+        self._first: list[LinkCounters] | None = None
+        self._first_iteration = 0
+        self._first_retransmitted = 0
+        self.certificate: Certificate | None = None
+        self.tx_bytes: list[int] = []
+        self.rx_bytes: list[int] = []
+        self.tcp_retransmitted = 0
+        self.iterations = 0  # how many the counts cover
+
+    def __enter__(self) -> Observation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._monitor.close()
+
+    def on_iteration(self, done: int) -> None:
+        """All ranks have done `done` iterations."""
+        if self._first is None and done >= self._warmup:
+            self._begin(done)
+        if done >= self._total:
+            self._end(done)
+        self._progress(done, self._total, "training" if self._first is not None else "warming up")
+
+    def _begin(self, done: int) -> None:
+        self._monitor.start()
+        for member in self._members:
+            for thread in _network_threads(member):
+                self._monitor.watch(member.process.pid, thread)
+        self._first, self._first_iteration = self._network.counters(), done
+        self._first_retransmitted = self._retransmitted()
+
+    def _end(self, done: int) -> None:
+        assert self._first is not None, "the last iteration comes after the warm-up"
+        last = self._network.counters()
+        self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in zip(self._first, last, strict=True)]
+        self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in zip(self._first, last, strict=True)]
+        self.iterations = done - self._first_iteration
+        self.tcp_retransmitted = self._retransmitted() - self._first_retransmitted
+        self.certificate = self._monitor.stop()
+
+    def _retransmitted(self) -> int:
+        return sum(tcp_retransmitted(worker.pid) for worker in self._network.workers)
+
+
+def tcp_retransmitted(pid: int) -> int:
+    """Segments TCP has sent again in the network namespace of `pid`."""
+    lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
+def _network_threads(member: Member) -> list[int]:
+    """Kernel ids of the threads that carry packets, as the trainer told us when it began."""
+    return [int(thread) for event in member.named("started") for thread in event.get("network_threads", [])]
+
+
+def _data_plane(scenario: Scenario, out_dir: Path) -> DataPlaneProcess:
+    from emulation import topology
+
+    switch, address = scenario.switch, topology.SWITCH_ADDRESS
+    command = [sys.executable, "-m", "emulation.cli", "switch"]
+    command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{DATA_PORT}"]
+    command += ["--dataplane", switch.dataplane, "--elements", str(switch.elements)]
+    command += ["--slots", str(max(SLOTS_LEAST, switch.streams * switch.window_slots))]
+    return topology.DataPlaneProcess(
+        tuple(command), log_path=out_dir / "switch.log", environment={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int, out_dir: Path) -> Member:
+    """Starts one rank's trainer on its host."""
+    worker = network.workers[rank]
+    switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if method == "switch" else None
+    config = {
+        "scenario": canonical(scenario),
+        "method": method,
+        "rank": rank,
+        "workers": network.spec.workers,
+        "master_address": network.workers[0].address,
+        "master_port": RENDEZVOUS_PORT,
+        "interface": worker.interface,
+        "switch": switch,
+    }
+    config_path, log_path = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
+    write_json(config_path, config)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": worker.interface}
+    with log_path.open("wb") as log:
+        process = network.spawn(
+            rank,
+            [sys.executable, "-m", "emulation.trainer", "--config", str(config_path.resolve())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+        )
+    return Member(rank, process, log_path)
+
+
+def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> None:
+    """Raises RunFailed if the data plane has ended."""
+    process = network.switch.process
+    if process is not None and process.poll() is not None:
+        log_path = out_dir / "switch.log"
+        lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        words = lines[-1] if lines else "it wrote nothing"
+        raise RunFailed(f"{method}: the switch ended with status {process.returncode}: {words} (more in {log_path})")
+
+
+def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:
+    """What the data plane has counted, asked from within its namespace. Raises RunFailed."""
+    address = f"tcp://{network.switch_address}:{CONTROL_PORT}"
+    command = [sys.executable, "-m", "emulation.cli", "status", address, "--json"]
+    try:
+        done = subprocess.run(
+            netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
+        )
+    except subprocess.SubprocessError as error:
+        raise RunFailed(f"switch: its counters can't be read: {error}") from error
+    counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
+    return counters
+
+
+def _result(
+    scenario: Scenario,
+    method: str,
+    members: Sequence[Member],
+    observed: Observation,
+    counters: dict[str, int],
+    environment: dict[str, Any],
+) -> MethodResult:
+    finals = [member.named("finished")[0] for member in members]
+    if method == "switch":
+        retransmissions = sum(int(final["retransmissions"]) for final in finals)
+        note = "Retransmissions are packets, counted by the workers over the whole run."
+    else:
+        retransmissions = observed.tcp_retransmitted
+        note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."
+    return MethodResult(
+        method=method,
+        backend="mininet",
+        workers=len(members),
+        iterations=merge_iterations([member.named("iteration") for member in members]),
+        evaluations=[
+            Evaluation(e["iteration"], e["time_ns"], e["accuracy"], e["loss"]) for e in members[0].named("evaluation")
+        ],
+        parameters=int(finals[0]["parameters"]),
+        gradient_bytes=int(finals[0]["gradient_bytes"]),
+        wire_tx_bytes_per_rank=observed.tx_bytes,
+        wire_rx_bytes_per_rank=observed.rx_bytes,
+        wire_iterations=observed.iterations,
+        retransmissions=retransmissions,
+        switch_counters=counters,
+        parameter_hash_per_rank=[final["parameter_hash"] for final in finals],
+        certificate=observed.certificate,
+        notes=[*environment["network"]["notes"], note, *finals[0].get("notes", [])],
+        environment=environment,
+    )
+
+
+def merge_iterations(per_rank: Sequence[Sequence[dict[str, Any]]]) -> list[IterationRecord]:
+    """One record per iteration of the ranks' own: the slowest's duration and compute, the least communication."""
+    merged = []
+    for records in zip(*per_rank, strict=True):
+        numbers = {record["iteration"] for record in records}
+        if len(numbers) != 1:
+            raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
+        merged.append(
+            IterationRecord(
+                iteration=numbers.pop(),
+                start_ns=min(record["start_ns"] for record in records),
+                duration_ns=max(record["duration_ns"] for record in records),
+                compute_ns=max(record["compute_ns"] for record in records),
+                communication_ns=min(record["communication_ns"] for record in records),
+                loss=statistics.fmean(record["loss"] for record in records),
+            )
+        )
+    return merged
