@@ -1,0 +1,214 @@
+"""The doctor tries instead of guessing, never raises, leaves nothing, and says how to get what is missing."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emulation import doctor
+from emulation.doctor import EVERYTHING, PROBES, Finding
+
+
+@pytest.fixture(scope="module")
+def findings() -> list[Finding]:
+    return doctor.diagnose()
+
+
+def by_name(findings: list[Finding], name: str) -> Finding:
+    return next(finding for finding in findings if finding.name == name)
+
+
+def test_every_probe_answers_in_order(findings: list[Finding]) -> None:
+    assert [finding.name for finding in findings] == list(PROBES)
+    assert [finding for finding in findings if "probe failed" in finding.detail] == []
+
+
+def test_what_is_missing_has_a_remedy_and_what_is_there_has_none(findings: list[Finding]) -> None:
+    for finding in findings:
+        assert bool(finding.remedy) != finding.ok, finding
+        assert finding.detail
+        assert finding.needed_for
+
+
+def test_what_these_tests_run_on_is_found(findings: list[Finding]) -> None:
+    """The tests themselves need these, so a doctor that misses one is wrong."""
+    assert all(finding.ok for finding in findings if finding.needed_for == EVERYTHING)
+    assert doctor.exit_code(findings) == 0
+
+
+def test_a_probe_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Finding:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(doctor, "PROBES", {"broken": broken})
+    (finding,) = doctor.diagnose()
+    assert not finding.ok
+    assert "RuntimeError: no such thing" in finding.detail
+
+
+def test_only_what_every_run_needs_makes_the_exit_code_non_zero() -> None:
+    assert doctor.exit_code([Finding("bmv2", False, "", "get it", "P4")]) == 0
+    assert doctor.exit_code([Finding("pyzmq", True, "", "", EVERYTHING)]) == 0
+    assert doctor.exit_code([Finding("pyzmq", False, "", "get it", EVERYTHING)]) == 1
+
+
+def test_a_package_that_does_not_import_is_missing_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._package("absent", "absent_package_of_no_one").detail == "missing"
+    (tmp_path / "half_installed.py").write_text("raise ImportError('half')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding = doctor._package("half", "half_installed")
+    assert (finding.ok, finding.detail) == (False, "broken")
+
+
+def empty_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is found any more."""
+    monkeypatch.setattr(doctor, "SEARCH_PATH", str(folder))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+PROGRAMS: list[tuple[str, str]] = [
+    ("Mininet", "mnexec"),
+    ("qdisc htb", "iproute2"),
+    ("qdisc netem", "iproute2"),
+    ("user namespaces", "util-linux"),
+    ("bmv2", "p4lang"),
+    ("p4c", "p4lang"),
+]
+
+
+@pytest.mark.parametrize(("name", "named"), PROGRAMS)
+def test_a_missing_program_is_named(name: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_path(tmp_path, monkeypatch)
+    finding = PROBES[name]()
+    assert not finding.ok
+    assert named in finding.detail + finding.remedy
+
+
+def test_a_program_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "simple_switch"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    empty_path(tmp_path, monkeypatch)
+    assert PROBES["bmv2"]() == Finding("bmv2", True, str(program), "", PROBES["bmv2"]().needed_for)
+
+
+def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.2)
+    assert doctor._answer("sleep", "30") is None
+    assert doctor._answer("echo", "here") == "here"
+    assert doctor._answer("false") is None
+
+
+def test_a_kernel_without_udp_offload_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Socket(socket.socket):
+        def setsockopt(self, level: int, option: int, value: object) -> None:  # type: ignore[override]
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+
+    monkeypatch.setattr(doctor.socket, "socket", Socket)
+    finding = doctor._udp_offload()
+    assert (finding.ok, finding.detail) == (False, "refused: Protocol not available")
+
+
+def test_bundles_taken_apart_on_the_way_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that never asked for bundles gets single datagrams."""
+
+    class Socket(socket.socket):
+        def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
+            if option != doctor.UDP_GRO:
+                super().setsockopt(level, option, value)
+
+    monkeypatch.setattr(doctor.socket, "socket", Socket)
+    finding = doctor._udp_offload()
+    assert not finding.ok
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(errno.EPERM, "root"), (errno.ENOSYS, "CONFIG_BPF_SYSCALL")])
+def test_a_refused_xdp_program_says_why(code: int, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_load_xdp_program", lambda: code)
+    finding = doctor._xdp()
+    assert not finding.ok
+    assert os.strerror(code) in finding.detail
+    assert remedy in finding.remedy
+
+
+def test_a_qdisc_the_kernel_lacks_is_noticed(requires_root_namespaces: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("tc", path=doctor.SEARCH_PATH) is None:
+        pytest.skip("needs tc (package iproute2)")
+    monkeypatch.setattr(doctor, "QDISCS", {"htb": "htb", "imagined": "imagined", "pfifo": "pfifo limit 10"})
+    present = doctor._qdiscs_present()
+    assert present is not None
+    assert "pfifo" in present  # every kernel has it
+    finding = doctor._qdisc("imagined", "nothing")
+    assert not finding.ok
+    assert "sch_imagined" in finding.remedy
+
+
+def state(**missing: bool) -> list[Finding]:
+    """Findings in which all is there but what is named, with underscores for spaces."""
+    absent = {name.replace("_", " ") for name in missing}
+    needed = {"PyTorch": EVERYTHING}
+    names = ("PyTorch", "root", "user namespaces", "Mininet", "qdisc htb")
+    return [
+        Finding(name, name not in absent, "x", "y" if name in absent else "", needed.get(name, "some"))
+        for name in names
+    ]
+
+
+CONCLUSIONS: list[tuple[list[Finding], str]] = [
+    (state(), "Runs in Mininet and in virtual time"),
+    (state(root=True), "in a user namespace"),
+    (state(root=True, user_namespaces=True), "runs in Mininet do not"),
+    (state(Mininet=True), "runs in Mininet do not"),
+    (state(qdisc_htb=True), "runs in Mininet do not"),
+    (state(PyTorch=True), "missing: PyTorch"),
+]
+
+
+@pytest.mark.parametrize(("findings", "words"), CONCLUSIONS)
+def test_the_last_line_says_what_can_run(findings: list[Finding], words: str) -> None:
+    assert words in doctor.conclusion(findings)
+
+
+@pytest.fixture
+def sick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Finding]]:
+    found = state(PyTorch=True, Mininet=True)
+    monkeypatch.setattr(doctor, "diagnose", lambda: found)
+    return lambda: found
+
+
+def test_json_carries_everything(sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.run_doctor(json_wanted=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ready"] is False
+    assert [Finding(**entry) for entry in told["findings"]] == sick()
+
+
+def test_the_table_names_what_is_missing_and_its_remedy(
+    sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.run_doctor() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["NO", "PyTorch"] for line in lines)
+    assert any(line.split()[:2] == ["yes", "root"] for line in lines)
+    assert "  Mininet: y" in lines
+
+
+@pytest.mark.system
+def test_probing_leaves_the_network_as_it_was(requires_root_namespaces: None) -> None:
+    before = doctor._answer("tc", "qdisc", "show", "dev", "lo")
+    assert doctor._qdiscs_present() is not None
+    assert doctor._answer("tc", "qdisc", "show", "dev", "lo") == before
+
+
+def test_this_python_is_new_enough_and_an_older_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._python().ok
+    monkeypatch.setattr(sys, "version_info", (3, 10, 9))
+    finding = doctor._python()
+    assert (finding.ok, finding.needed_for) == (False, EVERYTHING)
