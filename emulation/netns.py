@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -103,6 +104,13 @@ def die_with_parent(parent_pid: int) -> None:
         raise OSError(number, os.strerror(number))
     if os.getppid() != parent_pid:
         sys.exit(1)
+
+
+def wait_readable(descriptor: int, timeout_s: float) -> bool:
+    """Waits until there is something to read, or the end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1e3))
 
 
 def end(process: subprocess.Popen[Any], grace_s: float = 3.0) -> int:

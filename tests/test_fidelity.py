@@ -1,0 +1,248 @@
+"""The certificate's arithmetic: which gaps count, what they should be, and what makes a run INVALID."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulation import departures, fidelity
+from emulation.departures import Departures
+from emulation.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge
+
+RATE_BPS = 200_000_000
+FRAME = 1514
+FRAME_NS = 60_560  # FRAME × 8 / RATE
+
+# As recorded on a 200 Mb/s uplink that one TCP stream keeps busy: (ns, bytes on the wire), then (before, after, queued)
+RECORDED_DEPARTURES = [
+    (0, 68130), (2724999, 68130), (5452341, 68130), (8175743, 68130), (10900683, 68130), (13627507, 68130),
+    (16351830, 68130), (19075729, 68130), (21813652, 68130), (24525689, 68130), (27253761, 68130), (29976781, 68130),
+    (32701370, 68130), (35428381, 68130), (38153940, 68130), (40876913, 68130), (43602478, 54504), (45782975, 68130),
+    (48505868, 68130), (51232667, 68130), (53957608, 68130), (56683903, 68130), (59411861, 68130), (62134113, 36336),
+    (63586932, 25738), (64614016, 68130), (67345538, 57532), (69642895, 68130), (72371634, 68130), (75093512, 68130),
+    (77820331, 39364), (79392106, 68130), (82127053, 68130), (84842022, 68130), (87568932, 68130), (90293454, 68130),
+]  # fmt: skip
+RECORDED_POLLS = [
+    (1629463, 1709593, 136260), (11955343, 12027432, 136260), (22233043, 22300772, 136260),
+    (32526656, 32591536, 136260), (42848882, 42915162, 190764), (53135022, 53212840, 136260),
+    (64794236, 64876298, 57532), (75244018, 75314560, 107494), (85548293, 85616487, 136260),
+]  # fmt: skip
+
+
+def trace_of(time_ns: Any, size: Any, polls: list[tuple[int, int, int]], rate_bps: int = RATE_BPS) -> LinkTrace:
+    trace = LinkTrace(rate_bps)
+    trace.add_departures(Departures(np.asarray(time_ns, dtype=np.int64), np.asarray(size, dtype=np.int64), True))
+    for poll in polls:
+        trace.add_poll(*poll)
+    trace.digest()
+    return trace
+
+
+def full_link(gaps_ns: Any, size: int = FRAME) -> LinkTrace:
+    """A link that stays backlogged, with these gaps between frames of one size."""
+    time_ns = np.concatenate([[0], np.cumsum(np.asarray(gaps_ns, dtype=np.int64))])
+    return trace_of(time_ns, np.full(len(time_ns), size), [(-1, -1, size * len(time_ns))])
+
+
+def verdict(trace: LinkTrace, rate_bps: int = RATE_BPS, **others: Any) -> Certificate:
+    return judge(gap_measures([trace]) | {"peak_bps": 0.0} | others, rate_bps)
+
+
+# ---- which gaps are judged
+
+
+def test_what_was_queued_at_a_poll_covers_the_gaps_between_the_next_that_many_bytes() -> None:
+    time_ns = np.arange(10) * FRAME_NS
+    sizes = np.full(10, FRAME)
+    # three frames were queued between frames 2 and 3: frames 3, 4 and 5, hence two gaps
+    poll = (2 * FRAME_NS + 10, 2 * FRAME_NS + 20, 3 * FRAME)
+    gaps, ideal = backlogged_gaps(time_ns, sizes, [poll], RATE_BPS)
+    assert gaps.tolist() == [FRAME_NS, FRAME_NS]
+    assert ideal.tolist() == [FRAME_NS, FRAME_NS]
+    # a byte less, and the third frame need not have been there
+    gaps, _ = backlogged_gaps(time_ns, sizes, [(poll[0], poll[1], poll[2] - 1)], RATE_BPS)
+    assert len(gaps) == 1
+
+
+def test_what_left_while_the_kernel_was_asked_is_taken_off() -> None:
+    time_ns = np.arange(10) * FRAME_NS
+    sizes = np.full(10, FRAME)
+    # the answer may have been given before or after frame 3 left
+    gaps, _ = backlogged_gaps(time_ns, sizes, [(2 * FRAME_NS + 10, 3 * FRAME_NS + 20, 3 * FRAME)], RATE_BPS)
+    assert len(gaps) == 1
+
+
+def test_polls_that_overlap_count_a_gap_once() -> None:
+    time_ns = np.arange(10) * FRAME_NS
+    polls = [(-1, -1, 6 * FRAME), (FRAME_NS + 1, FRAME_NS + 2, 6 * FRAME)]
+    gaps, _ = backlogged_gaps(time_ns, np.full(10, FRAME), polls, RATE_BPS)
+    assert len(gaps) == 7  # frames 0 … 7
+
+
+def test_idle_time_is_not_judged() -> None:
+    """Bursts of 20 frames, 10 ms apart: the link is idle most of the time, and perfect."""
+    bursts = [np.arange(20) * FRAME_NS + start for start in range(0, 100_000_000, 10_000_000)]
+    polls = [(int(burst[0]) - 5, int(burst[0]) - 1, 20 * FRAME) for burst in bursts]
+    time_ns = np.concatenate(bursts)
+    measures = gap_measures([trace_of(time_ns, np.full(len(time_ns), FRAME), polls)])
+    assert measures["backlogged_gaps"] == 10 * 19
+    assert measures["gap_deviation_p99"] < 0.001
+
+
+def test_a_poll_after_the_last_departure_and_an_empty_trace_are_harmless() -> None:
+    assert gap_measures([trace_of([0, FRAME_NS], [FRAME, FRAME], [(10**12, 10**12, 9000)])])["backlogged_gaps"] == 0
+    assert gap_measures([trace_of([], [], [(0, 0, 9000)])])["backlogged_gaps"] == 0
+    assert gap_measures([trace_of([5], [FRAME], [(0, 0, 9000)])])["backlogged_gaps"] == 0
+
+
+def test_short_frames_are_judged_with_what_follows_them() -> None:
+    """An acknowledgement leaves a timer's coarseness after its bundle: 66 bytes take 2.6 µs, the timer 20."""
+    sizes, time_ns, now = [], [], 0
+    for _ in range(200):
+        time_ns += [now, now + 2_725_200 + 20_000]  # the acknowledgement is 20 µs late …
+        sizes += [68_130, 66]
+        now += 2_725_200 + 2_640  # … and the next bundle is in time
+    trace = trace_of(time_ns, sizes, [(-1, -1, sum(sizes))])
+    assert gap_measures([trace])["gap_deviation_p90"] < 0.01
+    raw = np.abs(np.diff(time_ns) / (np.array(sizes[:-1]) * 8e9 / RATE_BPS) - 1)
+    assert np.quantile(raw, 0.9) > 5  # what judging each gap by itself would say
+
+
+def test_a_row_of_short_frames_is_judged_a_frame_s_worth_at_a_time() -> None:
+    time_ns = np.arange(1000) * 2_640
+    gaps, ideal = backlogged_gaps(time_ns, np.full(1000, 66), [(-1, -1, 66_000)], RATE_BPS)
+    assert 40 <= len(gaps) <= 48
+    assert ideal.min() >= 20 * 2_640
+    assert np.allclose(gaps, ideal)
+
+
+def test_no_gap_is_taken_across_departures_the_tap_lost() -> None:
+    trace = LinkTrace(RATE_BPS)
+    trace.add_poll(-1, -1, 100 * FRAME)
+    trace.add_departures(Departures(np.arange(5) * FRAME_NS, np.full(5, FRAME), complete=False))
+    trace.add_poll(49 * FRAME_NS, 49 * FRAME_NS, 100 * FRAME)
+    trace.add_departures(Departures((50 + np.arange(5)) * FRAME_NS, np.full(5, FRAME), complete=True))
+    trace.digest()
+    measures = gap_measures([trace])
+    assert measures["backlogged_gaps"] == 4 + 4
+    assert measures["gap_deviation_p99"] < 0.001
+
+
+# ---- the verdict
+
+
+def test_a_recorded_link_is_near_the_ideal() -> None:
+    trace = trace_of(*zip(*RECORDED_DEPARTURES, strict=True), RECORDED_POLLS)
+    measures = gap_measures([trace])
+    assert measures["departures"] == 36
+    assert measures["backlogged_gaps"] >= 8
+    assert measures["gap_deviation_median"] < 0.002
+    assert measures["gap_deviation_p90"] < 0.01
+    assert 0.995 < measures["backlogged_rate_share"] < 1.005
+    # the same departures would be a poor 300 Mb/s
+    other = trace_of(*zip(*RECORDED_DEPARTURES, strict=True), RECORDED_POLLS, rate_bps=300_000_000)
+    assert gap_measures([other])["gap_deviation_median"] > 0.4
+
+
+def test_an_ideal_link_is_valid() -> None:
+    certificate = verdict(full_link([FRAME_NS] * 500))
+    assert (certificate.valid, certificate.reasons, certificate.valid_rate_bps) == (True, [], None)
+    assert certificate.measures["gap_deviation_curve"][0] == [0.001, 0.0]
+    assert certificate.bounds["gap_deviation_p90"] == 0.25
+
+
+def test_uneven_gaps_are_invalid_though_the_rate_is_right() -> None:
+    """As a timer of 1 ms would make them: nothing for a while, then many at once."""
+    gaps = np.tile([1, 1, 1, 1, 1, 1, 1, 8 * FRAME_NS - 7], 100)
+    certificate = verdict(full_link(gaps))
+    assert not certificate.valid
+    assert certificate.measures["backlogged_rate_share"] == pytest.approx(1.0, abs=0.02)
+    assert [reason.partition(":")[0] for reason in certificate.reasons] == [
+        "gaps between departures deviate from the ideal link (median)",
+        "gaps between departures deviate from the ideal link (p90)",
+    ]
+    assert certificate.valid_rate_bps == 5_000_000  # deviation 7 against a bound of 0.25: 200 Mb/s × 0.25 / 7
+
+
+def test_lost_tokens_are_invalid_and_name_a_lower_rate() -> None:
+    certificate = verdict(full_link([FRAME_NS] * 300 + [10 * FRAME_NS] * 5 + [FRAME_NS] * 300))
+    assert not certificate.valid
+    assert certificate.reasons == ["backlogged links reached 93.1% of their rate, at least 97% needed"]
+    assert certificate.valid_rate_bps == 100_000_000
+
+
+def test_a_port_that_is_not_shaped_is_invalid() -> None:
+    certificate = verdict(full_link([FRAME_NS // 10] * 500))
+    assert any("they are not shaped" in reason for reason in certificate.reasons)
+
+
+def test_links_that_were_never_full_are_not_valid() -> None:
+    certificate = verdict(full_link([FRAME_NS] * 10), rate_bps=5_000_000_000, peak_bps=2_700_000_000.0)
+    assert not certificate.valid
+    assert len(certificate.reasons) == 1
+    assert "links were not saturated (10 gaps" in certificate.reasons[0]
+    assert "the busiest link carried 2.7 Gb/s" in certificate.reasons[0]
+    assert certificate.valid_rate_bps == 2_000_000_000
+    silent = verdict(LinkTrace(RATE_BPS))
+    assert (silent.valid, silent.valid_rate_bps) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("others", "reason", "rate_bps"),
+    [
+        ({"network_thread_wait_ns": 4e6}, "network threads wait for a CPU", 100_000_000),  # 100 kB at 200 Mb/s
+        ({"timer_lateness_p99_ns": 41e6}, "timers are late (p99): 41 ms, at most 20 ms", 50_000_000),
+        (
+            {"lost_share": 2e-4, "losses": {"udp_receive_buffer": 7, "interface": 0}},
+            "frames lost by the machine (udp_receive_buffer 7)",
+            100_000_000,
+        ),
+    ],
+)
+def test_what_the_machine_does_beside_the_links_counts(others: dict[str, Any], reason: str, rate_bps: int) -> None:
+    certificate = verdict(full_link([FRAME_NS] * 500), **others)
+    assert not certificate.valid
+    assert len(certificate.reasons) == 1
+    assert reason in certificate.reasons[0]
+    assert certificate.valid_rate_bps == rate_bps
+
+
+def test_the_same_wait_matters_less_on_a_slower_link() -> None:
+    certificate = verdict(full_link([FRAME_NS * 2] * 500), rate_bps=100_000_000, network_thread_wait_ns=4e6)
+    assert not any("wait" in reason for reason in certificate.reasons)
+
+
+@pytest.mark.parametrize(
+    ("rate", "step"),
+    [
+        (1e9, 1_000_000_000),
+        (9.99e8, 500_000_000),
+        (2e8, 200_000_000),
+        (4.9e6, 2_000_000),
+        (1e6, 1_000_000),
+        (9e5, None),
+    ],
+)
+def test_rates_come_in_steps(rate: float, step: int | None) -> None:
+    assert fidelity.rate_step(rate) == step
+
+
+# ---- sizes
+
+
+def frame(length: int, gso_bytes: int, protocol: int, tcp_header_words: int = 0) -> tuple[int, ...]:
+    return (1, length, 0, 0, gso_bytes, protocol, tcp_header_words << 4)
+
+
+def test_a_bundle_counts_as_its_segments_with_all_their_headers() -> None:
+    frames = np.array(
+        [
+            frame(1514, 0, 6, 8),
+            frame(66 + 45 * 1448, 1448, 6, 8),  # TCP with a time stamp: 45 segments of 1514
+            frame(66 + 44 * 1448 + 100, 1448, 6, 8),  # the last is short
+            frame(42 + 16 * 1460, 1460, 17),  # UDP
+            frame(42, 0, 17),
+        ],
+        dtype=departures._RING,
+    )
+    assert departures.wire_bytes(frames).tolist() == [1514, 45 * 1514, 44 * 1514 + 166, 16 * 1502, 42]
