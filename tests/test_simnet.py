@@ -91,6 +91,23 @@ def test_an_idle_link_starts_at_once() -> None:
     assert [time_ns for time_ns, _ in sink.arrivals] == [31, 62, 131]
 
 
+def test_a_link_that_falls_idle_within_this_nanosecond_is_still_busy() -> None:
+    sink = Sink(LinkConfig(400_000_000_000))
+    for ready_ns in (0, 30):  # 1545 B last 30.9 ns: two of them 61.8
+        sink.link.send(b"", 1545, ready_ns)
+    sink.drain()
+    assert [time_ns for time_ns, _ in sink.arrivals] == [31, 62]
+
+
+def test_every_link_of_a_star_has_faults_of_its_own_that_follow_from_the_seed() -> None:
+    def first_draws(seed: int) -> list[float]:
+        network = SwitchStar(StarConfig(3, LinkConfig(10**9, loss=0.1), seed=seed))
+        return [link._random() for link in network.uplinks + network.downlinks if link._random is not None]
+
+    assert len({*first_draws(1), *first_draws(2)}) == 2 * 6
+    assert first_draws(1) == first_draws(1)
+
+
 def test_the_queue_drops_what_does_not_fit_and_counts_it() -> None:
     sink = Sink(LinkConfig(1_000_000_000, queue_bytes=5000))
     accepted = [sink.link.send(number, 1000, 0) for number in range(7)]
