@@ -66,7 +66,7 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         host=host,
         scenario=built["scenario"],
         headline=wording.headline(built),
-        explanations=[text for entry in built["methods"] if (text := wording.explanation(built, entry))],
+        explanations=wording.explanations(built),
         names=wording.METHOD_NAMES,
         colours=figures.COLOURS,
         rows=table_rows(built),
@@ -74,6 +74,7 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         scenario_rows=_scenario_rows(built["scenario"]),
         certificates=_certificates(built),
         stamp=_stamp(built),
+        notes=_notes(built),
         figures={entry["name"]: entry for entry in svgs},
         words=wording,
         command=shlex.join(host["command"]),
@@ -192,6 +193,18 @@ def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
             continue
         found.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
     return found
+
+
+def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """(heading, notes): those all methods share first, then each method's own; without empty ones."""
+    shared = [
+        note for note in built["methods"][0]["notes"] if all(note in entry["notes"] for entry in built["methods"])
+    ]
+    found = [("Notes", shared)]
+    for entry in built["methods"]:
+        heading = f"Notes on {wording.METHODS_IN_TEXT[entry['method']]}"
+        found.append((heading, [note for note in entry["notes"] if note not in shared]))
+    return [(heading, notes) for heading, notes in found if notes]
 
 
 def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 METHOD_NAMES = {"gloo": "Gloo", "ring": "ring", "switch": "switch"}
+METHODS_IN_TEXT = {"gloo": "Gloo", "ring": "the ring", "switch": "the switch"}
 
 MEASURE_NAMES = {
     "backlogged_gaps": "gaps between queued frames seen",
@@ -120,30 +121,36 @@ def headline(built: dict[str, Any]) -> str:
     if compared is None or compared["comparison"]["iteration_speedup"] is None:
         only = built["methods"][0]
         median = time_text(only["summary"]["iteration_ns"]["median"])
-        return f"Over {links_text(built)}, an iteration with {METHOD_NAMES[only['method']]} took {median}."
-    numbers, baseline = compared["comparison"], METHOD_NAMES[built["baseline"]]
-    subject = "the switch" if compared["method"] == "switch" else METHOD_NAMES[compared["method"]]
+        return f"Over {links_text(built)}, an iteration with {METHODS_IN_TEXT[only['method']]} took {median}."
+    numbers, baseline = compared["comparison"], METHODS_IN_TEXT[built["baseline"]]
     speed = faster_text(numbers["iteration_speedup"])
     verdict = f"as fast as with {baseline}" if speed == "as fast" else f"{speed} than with {baseline}"
-    text = f"Over {links_text(built)}, an iteration with {subject} was {verdict}."
+    text = f"Over {links_text(built)}, an iteration with {METHODS_IN_TEXT[compared['method']]} was {verdict}."
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
         speed = faster_text(numbers["communication_speedup"])
         text += f" Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×."
     return text
 
 
-def explanation(built: dict[str, Any], entry: dict[str, Any]) -> str | None:
-    """What a method's communication speed-up consists of; None for the baseline or without a bound."""
-    numbers = entry["comparison"]
-    if numbers is None or not numbers["relative_efficiency"] or not numbers["communication_speedup_bound"]:
-        return None
+def explanations(built: dict[str, Any]) -> list[str]:
+    """What the speed-ups consist of: sentences for each method but the baseline, as far as there are bounds."""
+    found = []
+    for entry in built["methods"]:
+        numbers = entry["comparison"]
+        if numbers is None or not numbers["relative_efficiency"] or not numbers["communication_speedup_bound"]:
+            continue
+        found += [_communication_explained(built, entry), _iteration_explained(built, entry)]
+    return found
+
+
+def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
     base = next(other for other in built["methods"] if other["method"] == built["baseline"])
-    name, baseline = METHOD_NAMES[entry["method"]], METHOD_NAMES[built["baseline"]]
+    numbers, baseline = entry["comparison"], METHODS_IN_TEXT[built["baseline"]]
     shares = percent_text(entry["summary"]["share_of_bound"]), percent_text(base["summary"]["share_of_bound"])
     text = (
         f"Communication speed-up {numbers['communication_speedup']:.2f} = {numbers['communication_speedup_bound']:.2f} "
-        f"(bound: fewer bytes on each link, and framing) × {numbers['relative_efficiency']:.2f} (the {name} reaches "
-        f"{shares[0]} of its own bound, {baseline} {shares[1]} of its own)."
+        f"(bound: fewer bytes on each link, and framing) × {numbers['relative_efficiency']:.2f} "
+        f"({METHODS_IN_TEXT[entry['method']]} reaches {shares[0]} of its own bound, {baseline} {shares[1]} of its own)."
     )
     if numbers["beyond_bound"]:
         losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
@@ -152,3 +159,15 @@ def explanation(built: dict[str, Any], entry: dict[str, Any]) -> str | None:
             f"merit but what {baseline} loses {losses} on these links."
         )
     return text
+
+
+def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
+    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    numbers, baseline = entry["comparison"], METHODS_IN_TEXT[built["baseline"]]
+    computes = [time_text(each["summary"]["compute_ns"]["median"]) for each in (base, entry)]
+    compute = computes[0] if computes[0] == computes[1] else f"{computes[0]} and {computes[1]}"
+    return (
+        f"Iteration speed-up {numbers['iteration_speedup']:.2f}: compute ({compute}) is not what a method changes, so "
+        f"an iteration could gain at most {times_text(numbers['iteration_speedup_if_communication_were_free'])} over "
+        f"{baseline}, if communication were free."
+    )
