@@ -292,6 +292,21 @@ def status(
 
 
 @app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """Say what this machine can do, what is missing, and how to get it.
+
+    **Exit code**: 1 if something is missing that every run needs, else 0.
+    """
+    with outcomes():
+        from emulation.doctor import run_doctor
+
+        code = run_doctor(json_wanted=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def scenarios() -> None:
     """List the shipped scenarios, ready for `switchagg compare NAME`."""
     with outcomes():
