@@ -13,7 +13,11 @@ from example_results import FakeCertificate, result
 from typer.testing import CliRunner, Result
 
 from emulation.cli import app
+from emulation.doctor import EVERYTHING, Finding
 from emulation.results import MethodResult, RunFailed
+from emulation.status import status_lines
+from transport import control_messages as say
+from transport.daemon import SwitchDaemon
 
 runner = CliRunner()
 SCENARIO = (
@@ -147,6 +151,50 @@ def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -
     done = invoke("compare", "tiny.toml", "--on", "sim", "--set", "methods.sim=['switch']")
     assert done.exit_code == 1
     assert "ended with different parameters" in one_line(done)
+
+
+def test_doctor_prints_what_it_finds_and_returns_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Finding("numpy", False, "missing", "pip install numpy", EVERYTHING)]
+    monkeypatch.setattr("emulation.doctor.diagnose", lambda: found)
+    done = invoke("doctor", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["findings"][0]["remedy"] == "pip install numpy"
+
+
+def test_status_of_a_running_switch_and_of_none() -> None:
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, elements=32) as daemon:
+        done = invoke("status", daemon.control_endpoint)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.splitlines()[:2] == ["0 of 64 slots in use", "no jobs"]
+        assert json.loads(invoke("status", daemon.control_endpoint, "--json").stdout)["free_slots"] == 64
+        absent = invoke("status", daemon.control_endpoint, "--job", "train")
+        assert absent.exit_code == 1
+        assert "no job 'train' runs or waits there" in one_line(absent)
+
+
+def test_status_names_the_ranks_a_slot_waits_for() -> None:
+    members = [say.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
+    slots = [say.SlotStatus(4, 1, 9, [0, 2]), say.SlotStatus(5, 0, 10, [0, 1, 2])]
+    job = say.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [say.Gone(members[1], 12, "")], slots)
+    waiting = {"other": say.Gathering([members[0]], [1], "")}
+    lines = status_lines(say.StatusAnswer(1, 16, 8, [job], waiting, {"requests": 2}, {"accepted": 0}))
+    assert "8 of 16 slots in use" in lines
+    assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
+    assert "  rank 1 at 10.0.0.1:7001 has left" in lines
+    assert "  slot 4 version 1 chunk 9: seen from [0, 2], waits for ranks 1" in lines
+    assert not any("slot 5" in line for line in lines)
+    assert "job 'other' waits; ranks missing: 1" in lines
+    assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
+
+
+def test_switch_says_what_is_wrong_with_its_addresses() -> None:
+    wrong = invoke("switch", "--data", "5556")
+    assert wrong.exit_code == 2
+    assert one_line(wrong) == "switchagg: --data 5556: not understood; allowed: HOST:PORT, like 0.0.0.0:5556"
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0)) as daemon:
+        taken = invoke("switch", "--control", daemon.control_endpoint, "--data", "127.0.0.1:0")
+    assert taken.exit_code == 1
+    assert "Address already in use; choose another with --control" in one_line(taken)
 
 
 def test_scenarios_are_listed() -> None:
