@@ -28,15 +28,17 @@ SWITCH = -1
 class Faults:
     """What the network and the hosts do wrong until `heal_ns`; probabilities per packet.
 
-    delay_ns: least and most one-way delay; different values mean any-order delivery. corrupt: a burst of at most 15
-    bits is flipped. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job starts
-    again with a new generation.
+    delay_ns: least and most one-way delay; different values mean any-order delivery. straggle: share of packets that
+    take 30 times as long, so that copies cross many turns of their slot. corrupt: a burst of at most 15 bits is
+    flipped. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job starts again with
+    a new generation.
     """
 
     drop: float = 0.0
     duplicate: float = 0.0
     corrupt: float = 0.0
     delay_ns: tuple[int, int] = (MS, MS)
+    straggle: float = 0.0
     stalls: int = 0
     restarts: int = 0
     heal_ns: int = 2_000 * MS
@@ -50,12 +52,13 @@ class Faults:
             duplicate=pick([0, 0.01, 0.2, 0.5]),
             corrupt=pick([0, 0, 0.05, 0.2]),
             delay_ns=pick([(MS, MS), (MS, 3 * MS), (MS, 40 * MS), (0, 0)]),
+            straggle=pick([0, 0.05, 0.2]),
             stalls=pick([0, 0, 1, 4]),
             restarts=pick([0, 0, 0, 1, 3]),
         )
 
 
-ANY_ORDER = Faults(drop=0.2, duplicate=0.2, delay_ns=(MS, 20 * MS), heal_ns=60_000 * MS)
+ANY_ORDER = Faults(drop=0.2, duplicate=0.2, delay_ns=(MS, 20 * MS), straggle=0.1, heal_ns=60_000 * MS)
 """20 % drop, 20 % duplication, any order, to the end."""
 
 IN_ORDER_LOSS = Faults(drop=0.1, heal_ns=60_000 * MS)
@@ -246,6 +249,8 @@ class World:
             copies += rng.random() < faults.duplicate
         for _ in range(copies):
             delay_ns = rng.randint(*faults.delay_ns) if faulty else faults.delay_ns[0]
+            if faulty and rng.random() < faults.straggle:
+                delay_ns *= 30
             sum_sent = checksum(frame)
             data = self._corrupted(frame) if faulty and rng.random() < faults.corrupt else frame
             self._at(self.now_ns + delay_ns, self._deliver, to, source, data, sum_sent)
