@@ -143,7 +143,7 @@ class RingHost:
     """
 
     def __init__(
-        self, network: Network, rank: int, workers: int, config: ReliableConfig, link: Link, segment_bytes: int
+        self, network: Network, rank: int, workers: int, config: ReliableConfig, link: Link, message_bytes: int
     ) -> None:
         right, left = (rank + 1) % workers, (rank - 1) % workers
         self.sender = Sender(config, connection=rank, job="ring", peer=right)
@@ -155,7 +155,7 @@ class RingHost:
         self._left = left
         self._right = right
         self._link = link
-        self._segment_bytes = segment_bytes
+        self._message_bytes = message_bytes
         self._launched = 0
         self._running: dict[int, tuple[RingAllreduce, Done]] = {}
         self._early: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -166,7 +166,7 @@ class RingHost:
         """Begin an allreduce in place. `done` is called once it is complete."""
         number = self._launched
         self._launched += 1
-        ring = RingAllreduce(self._rank, self._workers, "max" if op == "max" else "sum", self._segment_bytes)
+        ring = RingAllreduce(self._rank, self._workers, "max" if op == "max" else "sum", self._message_bytes)
         ring.start(array)
         for message in self._early.pop(number, ()):
             ring.receive(*message)

@@ -99,13 +99,16 @@ class Star(ABC):
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
 
-    def _connect(self, rank: int, host: Action, middle: Action) -> None:
-        """Lay the cable of a rank: what its host and what the middle receives."""
-        seed, config = self.config.seed, self.config.link
-        # A host doesn't overflow its own queue: `Uplink` holds frames back. queue_bytes is about the middle.
-        own = replace(config, queue_bytes=max(config.queue_bytes, HOST_QUEUE_BYTES))
-        self.uplinks.append(Link(self.network, own, middle, f"{seed} up {rank}"))
-        self.downlinks.append(Link(self.network, config, host, f"{seed} down {rank}"))
+    def _add_uplink(self, rank: int, middle: Action) -> Link:
+        """The link from a rank's host to the middle. A host never overflows its own queue: `Uplink` waits instead."""
+        config = replace(self.config.link, queue_bytes=max(self.config.link.queue_bytes, HOST_QUEUE_BYTES))
+        link = Link(self.network, config, middle, f"{self.config.seed} up {rank}")
+        self.uplinks.append(link)
+        return link
+
+    def _add_downlink(self, rank: int, host: Action) -> None:
+        """The link from the middle to a rank's host."""
+        self.downlinks.append(Link(self.network, self.config.link, host, f"{self.config.seed} down {rank}"))
 
     @abstractmethod
     def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
@@ -152,14 +155,10 @@ class SwitchStar(Star):
         self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
         self.hosts: list[AggregationHost] = []
         for rank in range(config.workers):
-            self._connect(rank, self._receiver(rank), self.switch.receive)
-            self.hosts.append(AggregationHost(self.network, rank, self.job, self.uplinks[rank], self._failed))
-
-    def _receiver(self, rank: int) -> Action:
-        def receive(frame: Any, sender: int, to: int) -> None:
-            self.hosts[rank].receive(frame, sender, to)
-
-        return receive
+            uplink = self._add_uplink(rank, self.switch.receive)
+            host = AggregationHost(self.network, rank, self.job, uplink, self._failed)
+            self._add_downlink(rank, host.receive)
+            self.hosts.append(host)
 
     def _failed(self, rank: int, event: StreamFailed) -> None:
         seen = self.switch.dataplane.seen(event.slot, event.version).ranks
@@ -194,18 +193,10 @@ class RingStar(Star):
         self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
         self.hosts: list[RingHost] = []
         for rank in range(config.workers):
-            self._connect(rank, self._receiver(rank), self.bridge.receive)
-            self.hosts.append(
-                RingHost(
-                    self.network, rank, config.workers, config.ring_config(), self.uplinks[rank], config.message_bytes
-                )
-            )
-
-    def _receiver(self, rank: int) -> Action:
-        def receive(frame: Any, sender: int, to: int) -> None:
-            self.hosts[rank].receive(frame, sender, to)
-
-        return receive
+            uplink = self._add_uplink(rank, self.bridge.receive)
+            host = RingHost(self.network, rank, config.workers, config.ring_config(), uplink, config.message_bytes)
+            self._add_downlink(rank, host.receive)
+            self.hosts.append(host)
 
     def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
         self.hosts[rank].launch(array, op, done)

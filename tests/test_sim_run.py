@@ -1,0 +1,258 @@
+"""Training in virtual time: its timeline against closed form, exact averages, determinism across processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch")
+
+from emulation import sim_run
+from emulation.results import RunFailed, bound, document, summary
+from emulation.scenario import Scenario, parse
+from emulation.sim_run import Training, run_method, star_config, union_ns
+from emulation.simnet.star import STARS
+from emulation.workload import Score
+
+METHODS = ["switch", "ring"]
+FRAME_BYTES = 1440 + 20 + 42
+
+
+def scenario(**overrides: Any) -> Scenario:
+    """Two workers at 1 Gb/s, four iterations of which one is warm-up; overrides like rate_bps=… go to their table."""
+    tables = {"rate_bps": "topology", "workers": "topology", "mtu_bytes": "topology", "loss": "faults"}
+    defaults = {"workers": 2, "rate_bps": 1_000_000_000, "iterations": 4, "warmup_iterations": 1, "evaluate_every": 2}
+    values = {**defaults, "compute_ns": 900_000, "batch_per_worker": 8, **overrides}
+    switch = ("retry_limit", "elements", "streams")
+    placed = {
+        f"{tables.get(key, 'switch' if key in switch else 'workload')}.{key}": value
+        for key, value in values.items()
+        if value is not None
+    }
+    return parse('name = "t"\ntitle = "t"\nseed = 5\n', "t.toml", placed)
+
+
+class IntegerBucket:
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+
+
+class CountingReplicas:
+    """Stands in for real training: small integer gradients, so that averages are exact; keeps what it is given."""
+
+    def __init__(self, workers: int, sizes: tuple[int, ...], ready: tuple[float, ...]) -> None:
+        self.buckets = [IntegerBucket(size) for size in sizes]
+        self.losses = [0.0] * workers
+        self.parameters = sum(sizes)
+        self.gradient_bytes = 4 * sum(sizes)
+        self.workers = workers
+        self.applied: dict[tuple[int, int], list[np.ndarray]] = {}
+        self._ready = ready
+
+    def ready_ns(self, compute_ns: int) -> list[int]:
+        return [round(compute_ns * share) for share in self._ready]
+
+    def gradients_of(self, rank: int, iteration: int) -> list[np.ndarray]:
+        assert iteration == 0 or (rank, iteration - 1) in self.applied, "began before the iteration before was applied"
+        self.losses[rank] = rank + iteration
+        generator = np.random.default_rng([rank, iteration])
+        return [generator.integers(-500, 500, bucket.elements).astype(np.float32) for bucket in self.buckets]
+
+    def apply_to(self, rank: int, iteration: int, averaged: list[np.ndarray]) -> None:
+        self.applied[rank, iteration] = [bucket.copy() for bucket in averaged]
+
+    def evaluate(self) -> Score:
+        return Score(0.5, 1.5)
+
+    def parameter_hashes(self) -> list[str]:
+        return ["same"] * self.workers
+
+
+def train(
+    given: Scenario, method: str, sizes: tuple[int, ...], ready: tuple[float, ...]
+) -> tuple[Any, CountingReplicas]:
+    replicas = CountingReplicas(given.topology.workers, sizes, ready)
+    assert given.workload.compute_ns is not None
+    star = STARS[method](star_config(given))
+    training = Training(given, star, replicas, given.workload.compute_ns, lambda *_: None)  # type: ignore[arg-type]
+    training.run()
+    return training.result(method, []), replicas
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_every_rank_applies_the_exact_average_in_every_iteration(method: str, workers: int) -> None:
+    given = scenario(workers=workers, loss=0.01)
+    result, replicas = train(given, method, (5000, 1, 777), (0.5, 0.7, 1.0))
+    assert len(replicas.applied) == workers * 4
+    for (_, iteration), averaged in replicas.applied.items():
+        gradients = [replicas.gradients_of(rank, iteration) for rank in range(workers)]
+        for bucket, got in enumerate(averaged):
+            total = np.sum([gradients[rank][bucket] for rank in range(workers)], axis=0, dtype=np.float32)
+            assert np.array_equal(got, total / np.float32(workers))
+    assert [record.loss for record in result.iterations] == [
+        pytest.approx((workers - 1) / 2 + iteration) for iteration in range(4)
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_communication_hides_behind_the_backward_pass_if_there_is_time(method: str) -> None:
+    """36 kB at 1 Gb/s take under 1 ms: ready at half of 4 ms, they are back before the end."""
+    result, _ = train(scenario(compute_ns=4_000_000), method, (9000,), (0.5,))
+    assert [record.duration_ns for record in result.iterations] == [4_000_000] * 4
+    assert [record.start_ns for record in result.iterations] == [0, 4_000_000, 8_000_000, 12_000_000]
+    assert all(0 < record.communication_ns < 1_000_000 for record in result.iterations)
+    assert summary(scenario(compute_ns=4_000_000), result)["exposed_communication_ns"]["median"] == 0
+
+
+def test_the_timeline_of_the_switch_meets_its_closed_form() -> None:
+    """Two buckets at 40 % and 100 %: both are sent back to back, and the iteration ends with the last chunk."""
+    elements = 360 * 100
+    result, _ = train(scenario(compute_ns=1_000_000), "switch", (elements, elements), (0.4, 1.0))
+    frame_ns = FRAME_BYTES * 8
+    link_ns = (2 * 101 + 1) * frame_ns  # each bucket: 100 chunks and their scale chunk; then the last way down
+    for record in result.iterations:
+        assert record.communication_ns == record.duration_ns - 400_000  # one bucket or the other, all the time
+        assert link_ns <= record.communication_ns <= link_ns * 1.01 + 2 * frame_ns
+        assert record.compute_ns == 1_000_000
+    assert result.wire_iterations == 3
+    assert result.wire_tx_bytes_per_rank == result.wire_rx_bytes_per_rank == [3 * 2 * 101 * FRAME_BYTES] * 2
+    assert result.switch_counters["broadcast"] == 4 * 2 * 101
+    assert result.retransmissions == 0
+
+
+def test_the_wire_bytes_of_the_ring_are_its_share_framed() -> None:
+    result, _ = train(scenario(workers=4), "ring", (400_000,), (1.0,))
+    segments = 2 * 3 * 100_000 * 4 / 1448 * 3
+    for sent in result.wire_tx_bytes_per_rank:
+        assert segments * 1514 <= sent <= segments * 1514 * 1.01
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_evaluations_and_their_times_stand_at_the_end_of_their_iterations(method: str) -> None:
+    result, _ = train(scenario(iterations=5), method, (1000,), (1.0,))
+    assert [evaluation.iteration for evaluation in result.evaluations] == [1, 3, 4]
+    ends_ns = [record.start_ns + record.duration_ns for record in result.iterations]
+    assert [evaluation.time_ns for evaluation in result.evaluations] == [ends_ns[k] for k in (1, 3, 4)]
+
+
+def test_no_compute_time_leaves_communication_alone() -> None:
+    result, _ = train(scenario(compute_ns=0), "switch", (3600,), (1.0,))
+    for record in result.iterations:
+        assert record.duration_ns == record.communication_ns > 0
+
+
+def test_a_single_worker_trains() -> None:
+    for method in METHODS:
+        result, _ = train(scenario(workers=1), method, (1000,), (1.0,))
+        assert len(result.iterations) == 4
+
+
+@pytest.mark.parametrize(
+    ("intervals", "covered"),
+    [
+        ([], 0),
+        ([(5, 9)], 4),
+        ([(5, 9), (7, 12)], 7),
+        ([(7, 8), (5, 9)], 4),
+        ([(1, 2), (4, 6)], 3),
+        ([(0, 3), (3, 5)], 5),
+    ],
+)
+def test_overlapping_times_count_once(intervals: list[tuple[int, int]], covered: int) -> None:
+    assert union_ns(intervals) == covered
+
+
+def test_the_star_is_the_scenarios() -> None:
+    config = star_config(scenario(mtu_bytes=9000, loss=0.25, retry_limit=7))
+    assert (config.link.rate_bps, config.link.loss, config.retry_limit) == (1_000_000_000, 0.25, 7)
+    assert config.reliable.segment_bytes == 9000 - 52
+    assert config.message_bytes % config.reliable.segment_bytes == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dead_network_fails_in_one_line_that_names_a_rank(method: str) -> None:
+    with pytest.raises(RunFailed, match=rf"^{method} in virtual time: job .*(rank|ranks:?) [01]") as failure:
+        run_method(scenario(loss=1.0, retry_limit=2), method, Path(), lambda *_: None)
+    assert "\n" not in str(failure.value)
+
+
+def test_compute_time_is_measured_once_and_written_down_if_the_scenario_has_none() -> None:
+    given = scenario(compute_ns=None, iterations=2)
+    results = [run_method(given, method, Path(), lambda *_: None) for method in METHODS]
+    times_ns = {record.compute_ns for result in results for record in result.iterations}
+    assert len(times_ns) == 1
+    assert times_ns.pop() > 0
+    assert all(any("compute_ns was measured once" in note for note in result.notes) for result in results)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_real_training_reaches_its_bound_and_keeps_ranks_identical(method: str) -> None:
+    given = scenario(workers=3, compute_ns=1_000_000, iterations=3)
+    calls: list[tuple[int, int]] = []
+    result = run_method(given, method, Path(), lambda done, total, note: calls.append((done, total)))
+    assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert len(set(result.parameter_hash_per_rank)) == 1
+    numbers = summary(given, result)
+    assert 0.95 < numbers["share_of_bound"] <= 1
+    assert bound(given, method, result.gradient_bytes).wire_bytes_per_rank == pytest.approx(
+        numbers["wire_tx_bytes_per_rank_iteration"], rel=0.02
+    )
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_sim_run import METHODS, scenario
+from emulation.results import document, write_json
+from emulation.sim_run import run_method
+given = scenario(loss=0.005, iterations=3)
+results = [run_method(given, method, Path(), lambda *_: None) for method in METHODS]
+write_json(Path(sys.argv[2]), document(given, "sim", results))
+"""
+
+
+def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    texts = []
+    for hash_seed in ("1", "77"):
+        path = tmp_path / f"results-{hash_seed}.json"
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(path)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            timeout=110,
+        )
+        texts.append(path.read_bytes())
+    assert texts[0] == texts[1]
+    assert b'"retransmissions": 0' not in texts[0]  # the links did lose packets
+
+
+def test_another_seed_gives_another_run() -> None:
+    def lossy(seed: int) -> dict[str, Any]:
+        given = parse(
+            'name = "t"\ntitle = "t"\n',
+            "t.toml",
+            {
+                "seed": seed,
+                "faults.loss": 0.02,
+                "topology.workers": 2,
+                "workload.iterations": 3,
+                "workload.warmup_iterations": 1,
+                "workload.compute_ns": 1000,
+            },
+        )
+        result, _ = train(given, "switch", (20_000,), (1.0,))
+        entry: dict[str, Any] = document(given, "sim", [result])["methods"][0]
+        return entry["environment"]["link_faults"]  # type: ignore[no-any-return]
+
+    assert lossy(1) == lossy(1)
+    assert lossy(1) != lossy(2)
+
+
+def test_sim_run_is_what_compare_calls() -> None:
+    assert sim_run.run_method is run_method
