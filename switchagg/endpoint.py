@@ -260,8 +260,9 @@ class Endpoint:
                 state.sent_ns[offset] = now_ns
                 state.order.append((now_ns, chunk, state.tries[offset]))
                 picks.append((state, chunk, flags))
-        if len(self._by_priority) > 1:  # streams of equal priority take turns
-            self._by_priority = sorted(self._by_priority[1:] + self._by_priority[:1], key=self._priority)
+        if picks and len(self._by_priority) > 1:  # streams of equal priority take turns
+            sent = {state.index for state, _, _ in picks}
+            self._by_priority.sort(key=lambda s: (self._priority(s), s.index in sent))
         return self._build(picks)
 
     def next_event(self) -> Event | None:

@@ -1,0 +1,372 @@
+"""endpoint: W2, W5 to W9, on virtual time, against the reference switch where one is needed."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from switchagg.call import make_call
+from switchagg.dataplane.reference import ReferencePlane
+from switchagg.endpoint import FIRST_PROBES, CallCompleted, Endpoint, StreamFailed
+from switchagg.errors import AggregationFailed
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.wire import FLAG_RETRANSMISSION, Bundle, decode, encode, frame_bytes
+
+MS = 1_000_000
+
+
+def config(workers: int = 1, window: int = 4, streams: int = 1, **changes: Any) -> JobConfig:
+    ranges = tuple(StreamConfig(i * window, window) for i in range(streams))
+    return JobConfig(3, 7, workers, 2, ranges, **changes)
+
+
+class Bench:
+    """Endpoints of one job and a switch, joined by hand: nothing moves unless a test moves it."""
+
+    def __init__(self, job: JobConfig) -> None:
+        self.job = job
+        self.switch = ReferencePlane(64, job.elements)
+        self.switch.admit(job, range(job.workers))
+        self.endpoints = [Endpoint(job, rank) for rank in range(job.workers)]
+
+    def submit(self, values: list[int], stream: int = 0) -> list[NDArray[np.int32]]:
+        """One int32 call of the same values on every rank."""
+        arrays = [np.array(values, np.int32) for _ in self.endpoints]
+        for endpoint, array in zip(self.endpoints, arrays, strict=True):
+            endpoint.submit(stream, make_call(array, "sum", self.job))
+        return arrays
+
+    def through_switch(self, frames: Bundle, rank: int = 0) -> dict[int, list[bytes]]:
+        """What the switch sends for these frames, per rank."""
+        sent: dict[int, list[bytes]] = {r: [] for r in range(self.job.workers)}
+        for output in self.switch.process(frames, rank):
+            for port in output.ports:
+                sent[port] += [row.tobytes() for row in output.bundle]
+        return sent
+
+
+def bundle(*frames: bytes) -> Bundle:
+    return np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), -1)
+
+
+def chunks(frames: Bundle) -> list[int]:
+    return [decode(row.tobytes()).chunk for row in frames]
+
+
+def test_window_and_places() -> None:
+    """W2, W6: a window of chunks goes out; each result lets the chunk one window later fly, and no other."""
+    bench = Bench(config(window=3))
+    bench.submit(list(range(20)))
+    endpoint = bench.endpoints[0]
+    frames = endpoint.frames_to_send(0)
+    assert chunks(frames) == [0, 1, 2]
+    assert len(endpoint.frames_to_send(0)) == 0
+    answers = bench.through_switch(frames)[0]
+    endpoint.receive(bundle(answers[1]), MS)
+    frames = endpoint.frames_to_send(MS)
+    packet = decode(frames[0].tobytes())
+    assert chunks(frames) == [4]
+    assert (packet.slot, packet.version) == bench.job.place(0, 4) == (1, 1)
+    endpoint.receive(bundle(*answers), MS)  # 0 and 2; 1 is a duplicate by now
+    assert chunks(endpoint.frames_to_send(MS)) == [3, 5]
+    assert endpoint.counters["duplicates"] == 1
+
+
+def test_limit_bounds_a_bundle() -> None:
+    bench = Bench(config(window=8))
+    bench.submit(list(range(16)))
+    assert [len(bench.endpoints[0].frames_to_send(0, limit=3)) for _ in range(4)] == [3, 3, 2, 0]
+
+
+def test_calls_complete_in_place() -> None:
+    bench = Bench(config(workers=2, window=2))
+    first, second = bench.submit([1, 2, 3]), bench.submit([-5])
+    queues: list[deque[bytes]] = [deque(), deque()]
+    done = [0, 0]
+    for turn in range(20):
+        for rank, endpoint in enumerate(bench.endpoints):
+            while queues[rank]:
+                endpoint.receive(bundle(queues[rank].popleft()), turn * MS)
+            for to, answers in bench.through_switch(endpoint.frames_to_send(turn * MS), rank).items():
+                queues[to].extend(answers)
+            while isinstance(event := endpoint.next_event(), CallCompleted):
+                done[rank] += 1
+                assert event.stream == 0
+    assert done == [2, 2]
+    assert [a.tolist() for a in first] == [[2, 4, 6]] * 2
+    assert [a.tolist() for a in second] == [[-10]] * 2
+    assert all(e.next_deadline_ns() is None for e in bench.endpoints)
+
+
+def test_an_empty_call_completes_at_once() -> None:
+    bench = Bench(config())
+    bench.submit([])
+    assert isinstance(bench.endpoints[0].next_event(), CallCompleted)
+    assert bench.endpoints[0].next_event() is None
+
+
+def test_whatever_is_no_awaited_result_changes_nothing() -> None:
+    """W5: every kind of datagram but the awaited one is counted; the awaited one still completes the call."""
+    bench = Bench(config(window=2))
+    [array] = bench.submit([4, 5])
+    endpoint = bench.endpoints[0]
+    [answer] = bench.through_switch(endpoint.frames_to_send(0))[0]
+    fields = decode(answer)
+    from dataclasses import replace
+
+    strangers = {
+        "drop_short": answer[:19],
+        "drop_magic": b"\0" + answer[1:],
+        "drop_length": answer[:-1],
+        "drop_op": answer[:2] + b"\x13" + answer[3:],
+        "drop_flags": answer[:3] + b"\x81" + answer[4:],
+        "drop_wire_version": answer[:2] + b"\x20" + answer[3:],
+        "drop_job": encode(replace(fields, job=4)),
+        "drop_generation": encode(replace(fields, generation=6)),
+        "drop_foreign": encode(replace(fields, result=False)),
+    }
+    for reason, data in strangers.items():
+        endpoint.receive(bundle(data), MS)
+        assert endpoint.counters[reason] == 1
+    for other in (
+        replace(fields, stream=1),
+        replace(fields, values=np.zeros(3, np.int32)),
+    ):
+        endpoint.receive(bundle(encode(other)), MS)
+    assert endpoint.counters["drop_foreign"] == 3
+    for other in (
+        replace(fields, slot=1),
+        replace(fields, slot=9),
+        replace(fields, version=1),
+        replace(fields, chunk=2),
+    ):
+        endpoint.receive(bundle(encode(other)), MS)
+    assert endpoint.counters["duplicates"] == 4
+    assert endpoint.next_event() is None
+    assert array.tolist() == [4, 5]
+    endpoint.receive(bundle(answer), MS)
+    assert isinstance(endpoint.next_event(), CallCompleted)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=60), max_size=20))
+def test_any_bytes_are_survived(datagrams: list[bytes]) -> None:
+    bench = Bench(config())
+    bench.submit([1])
+    endpoint = bench.endpoints[0]
+    frames = endpoint.frames_to_send(0)
+    for datagram in datagrams:
+        endpoint.receive(bundle(datagram), 0)
+        bench.switch.process(bundle(datagram), 0)
+    endpoint.receive(bundle(*bench.through_switch(frames)[0]), MS)
+    assert isinstance(endpoint.next_event(), CallCompleted)
+
+
+def test_timeout_probes_and_backs_off() -> None:
+    """W7: the oldest chunks first, at doubling intervals, more each time; a result starts over."""
+    bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS))
+    bench.submit(list(range(64)))
+    endpoint = bench.endpoints[0]
+    frames = endpoint.frames_to_send(0)
+    assert endpoint.next_deadline_ns() == 50 * MS
+    endpoint.handle_timer(50 * MS - 1)
+    assert endpoint.counters["timeouts"] == 0
+    now = 0
+    for wait_ms, probes in ((50, FIRST_PROBES), (100, 2 * FIRST_PROBES), (200, 4 * FIRST_PROBES), (300, 32), (300, 32)):
+        now += wait_ms * MS
+        assert endpoint.next_deadline_ns() == now
+        endpoint.handle_timer(now)
+        sent = endpoint.frames_to_send(now)
+        assert len(sent) == probes
+        assert all(row[3] & FLAG_RETRANSMISSION for row in sent)
+    answers = bench.through_switch(frames)[0]
+    endpoint.receive(bundle(answers[0]), now + MS)
+    # every chunk was resent: no round-trip sample (Karn), but the silence is over
+    assert endpoint.next_deadline_ns() == now + MS + 50 * MS
+
+
+def test_first_probes_are_the_oldest_chunks() -> None:
+    bench = Bench(config(window=8))
+    bench.submit(list(range(16)))
+    endpoint = bench.endpoints[0]
+    endpoint.frames_to_send(0)
+    endpoint.handle_timer(200 * MS)
+    assert chunks(endpoint.frames_to_send(200 * MS)) == list(range(FIRST_PROBES))
+
+
+def test_rto_follows_the_round_trip() -> None:
+    """W7: RFC 6298 on first transmissions, between the job's floor and ceiling."""
+    bench = Bench(config(window=1, rto_min_ns=20 * MS, rto_max_ns=1000 * MS))
+    bench.submit(list(range(200)))
+    endpoint = bench.endpoints[0]
+    now = 0
+    for round_trip_ms, low_ms, high_ms in ((1, 20, 20), (100, 100, 140), (1000, 1000, 1000)):
+        for _ in range(30):
+            answers = bench.through_switch(endpoint.frames_to_send(now))[0]
+            now += round_trip_ms * MS
+            endpoint.receive(bundle(*answers), now)
+        endpoint.frames_to_send(now)
+        deadline = endpoint.next_deadline_ns()
+        assert deadline is not None
+        assert low_ms * MS <= deadline - now <= high_ms * MS
+        endpoint.receive(bundle(*bench.through_switch(bundle(frame_of(endpoint, bench)))[0]), now)
+
+
+def frame_of(endpoint: Endpoint, bench: Bench) -> bytes:
+    """The frame in flight of a window of one, rebuilt from the window's state by a timeout far in the future."""
+    endpoint.handle_timer(1 << 62)
+    return endpoint.frames_to_send(1 << 61)[0].tobytes()
+
+
+def test_overtaken_chunks_are_resent_at_once() -> None:
+    """W8: a chunk sent well before one whose first transmission is answered is lost."""
+    bench = Bench(config(window=8))
+    bench.submit(list(range(64)))
+    endpoint = bench.endpoints[0]
+    first = bench.through_switch(endpoint.frames_to_send(0))[0]
+    endpoint.receive(bundle(*first[1:]), 10 * MS)  # chunk 0's result is lost; all were sent together: no evidence yet
+    frames = endpoint.frames_to_send(10 * MS)
+    assert chunks(frames) == list(range(9, 16))
+    answers = bench.through_switch(frames)[0]
+    endpoint.receive(bundle(answers[0]), 20 * MS)
+    assert chunks(endpoint.frames_to_send(20 * MS)) == [0, 17]
+    assert endpoint.counters["retransmitted"] == 1
+    assert endpoint.counters["timeouts"] == 0
+
+
+def test_a_late_rank_is_no_loss() -> None:
+    """W7, W8: rank 1 comes half a second late. Rank 0 has probed, and resends nothing more when the results come."""
+    bench = Bench(config(workers=2, window=32))
+    bench.submit(list(range(64)))
+    early, late = bench.endpoints
+    bench.through_switch(early.frames_to_send(0), 0)
+    now = 0
+    while now < 500 * MS:
+        deadline = early.next_deadline_ns()
+        assert deadline is not None
+        now = deadline
+        early.handle_timer(now)
+        bench.through_switch(early.frames_to_send(now), 0)
+    probes = early.counters["retransmitted"]
+    answers = bench.through_switch(late.frames_to_send(now), 1)[0]
+    assert len(answers) == 32
+    early.receive(bundle(*answers), now + MS)
+    assert len(early.frames_to_send(now + MS)) == 0
+    assert early.counters["retransmitted"] == probes <= 3 * FIRST_PROBES
+
+
+def test_giving_up_names_the_missing_ranks() -> None:
+    """W9: rank 2 never sends. The switch's `seen` tells who is missing."""
+    job = config(workers=3, window=2, retry_limit=3)
+    bench = Bench(job)
+    bench.submit([1, 2, 3, 4])
+    waiting = bench.endpoints[0]
+    for rank in (0, 1):
+        bench.through_switch(bench.endpoints[rank].frames_to_send(0), rank)
+    for _ in range(job.retry_limit):
+        deadline = waiting.next_deadline_ns()
+        assert deadline is not None
+        waiting.handle_timer(deadline)
+        waiting.frames_to_send(deadline)
+        assert waiting.next_event() is None
+    deadline = waiting.next_deadline_ns()
+    assert deadline is not None
+    waiting.handle_timer(deadline)
+    failed = waiting.next_event()
+    assert isinstance(failed, StreamFailed)
+    assert (failed.stream, failed.slot, failed.version, failed.chunk) == (0, 0, 0, 0)
+    seen = bench.switch.seen(failed.slot, failed.version)
+    missing = tuple(sorted(set(range(3)) - set(seen.ranks)))
+    error = AggregationFailed("no result", job="j", stream=0, slot=failed.slot, chunk=failed.chunk, missing=missing)
+    assert "missing ranks: 2" in str(error)
+    assert waiting.next_deadline_ns() is None  # silent from now on
+    assert len(waiting.frames_to_send(deadline)) == 0
+
+
+def test_urgent_streams_go_first_and_equal_ones_take_turns() -> None:
+    ranges = (StreamConfig(0, 4, priority=1), StreamConfig(4, 4, priority=0), StreamConfig(8, 4, priority=1))
+    bench = Bench(JobConfig(3, 7, 1, 2, ranges))
+    for stream in range(3):
+        bench.submit(list(range(8)), stream)
+    endpoint = bench.endpoints[0]
+    order = []
+    for _ in range(6):
+        order += [decode(row.tobytes()).stream for row in endpoint.frames_to_send(0, limit=2)]
+    assert order[:4] == [1, 1, 1, 1]
+    assert set(order[4:8]) == {0, 2}
+    assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_chunk_numbers_wrap_on_the_wire() -> None:
+    """P3, W2: slots and versions follow the unwrapped number, the wire carries it modulo 2**32.
+
+    Walking there would take 2**32 chunks, so the endpoint's counters are set as if they had been walked.
+    """
+    bench = Bench(config(window=3))
+    endpoint = bench.endpoints[0]
+    state = endpoint._streams[0]
+    start = (1 << 32) - 2
+    state.end = state.limit = start
+    following = sorted(start + (offset - start) % 3 for offset in range(3))
+    state.free = following
+    state.chunk = [next(c for c in following if c % 3 == offset) for offset in range(3)]
+    share = bench.switch._aggregator
+    for chunk in range(start, start + 6):
+        slot, version = bench.job.place(0, chunk)
+        share._held[version][slot] = (chunk - 6) % (1 << 32)
+    [array] = bench.submit([10, 20, 30, 40, 50, 60, 70, 80, 90, 100])
+    seen = []
+    for turn in range(2):
+        frames = endpoint.frames_to_send(turn * MS)
+        seen += chunks(frames)
+        endpoint.receive(bundle(*bench.through_switch(frames)[0]), turn * MS)
+    assert seen == [2**32 - 2, 2**32 - 1, 0, 1, 2]
+    assert isinstance(endpoint.next_event(), CallCompleted)
+    assert array.tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert bench.switch.counters == {"broadcast": 5}
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_every_input_in_any_order_is_legal(data: st.DataObject) -> None:
+    """Submit, send, lose, answer, repeat, wait: whatever comes, frames stay well-formed and calls end exactly."""
+    workers = data.draw(st.integers(1, 2))
+    bench = Bench(config(workers=workers, window=data.draw(st.integers(1, 4)), streams=2, retry_limit=1000))
+    waiting: list[tuple[int, bytes]] = []
+    arrays: list[tuple[list[int], list[NDArray[np.int32]]]] = []
+    now = 0
+    steps = st.sampled_from(["submit", "send", "answer", "lose", "repeat", "timer"])
+    for number, step in enumerate(data.draw(st.lists(steps, max_size=40)) + ["finish"] * 400):
+        rank = number % workers
+        endpoint = bench.endpoints[rank]
+        now += MS
+        if step == "submit":
+            values = data.draw(st.lists(st.integers(-9, 9), max_size=9))
+            arrays.append((values, bench.submit(values, len(arrays) % 2)))
+        if step in ("timer", "finish"):
+            now = max(now, endpoint.next_deadline_ns() or 0)
+            endpoint.handle_timer(now)
+        if step in ("send", "finish"):
+            frames = endpoint.frames_to_send(now)
+            assert frames.shape[1] == frame_bytes(bench.job.elements)
+            waiting += [(to, f) for to, sent in bench.through_switch(frames, rank).items() for f in sent]
+        if waiting and step == "lose":
+            waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
+        if waiting and step in ("answer", "repeat"):
+            index = data.draw(st.integers(0, len(waiting) - 1))
+            to, frame = waiting[index] if step == "repeat" else waiting.pop(index)
+            bench.endpoints[to].receive(bundle(frame), now)
+        if step == "finish":
+            for to, frame in waiting:
+                bench.endpoints[to].receive(bundle(frame), now)
+            waiting.clear()
+    for values, results in arrays:
+        assert all(result.tolist() == [workers * v for v in values] for result in results)
+
+
+def test_rank_must_be_of_the_job() -> None:
+    with pytest.raises(AssertionError):
+        Endpoint(config(workers=2), 2)
