@@ -183,9 +183,12 @@ def test_a_full_link_keeps_a_bounded_queue_and_drops_the_tail(
     until(lambda: len(link.rows_to(B)) == 2)
     assert [row[0] for row in link.rows_to(A)] == list(range(20, 33))
     assert [row[0] for row in link.rows_to(B)] == [60, 61]
-    link.deliver((rows(80), A))
-    until(lambda: link.rows_to(A)[-1][0] == 80)
-    assert loop.counters()["drop_queue_full"] == 8
+    link.room = 0  # the queue is as long as it was
+    link.deliver((rows(*range(80, 100)), A))
+    until(lambda: loop.counters()["drop_queue_full"] == 18)
+    link.room = 1 << 30
+    link.wake()
+    until(lambda: link.rows_to(A)[-1][0] == 89)
 
 
 def test_those_who_wait_take_turns(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
@@ -286,21 +289,37 @@ def test_a_bug_in_the_data_plane_is_not_hidden() -> None:
 
 
 def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
-    link, plane, hold = ScriptedLink(), EchoPlane(), threading.Event()
+    link, plane, entered, hold = ScriptedLink(), EchoPlane(), threading.Event(), threading.Event()
+
+    def stuck() -> list[tuple[Bundle, Address]]:
+        entered.set()
+        hold.wait(LIVENESS_S)
+        return []
+
     loop = SwitchLoop(link, plane)
     with pytest.raises(SwitchaggError, match="running"):
         loop.evict(1)
-    monkeypatch.setattr(link, "receive", lambda: hold.wait(LIVENESS_S) and [])
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(link, "receive", stuck)
     loop.start()
+    assert entered.wait(LIVENESS_S)
     with pytest.raises(SwitchaggError, match="answer"):
         loop.admit(JOB, [A, B])
+    hold.set()
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", LIVENESS_S)
+    assert loop.counters()["drop_stranger"] == 0
+    assert plane.jobs == {}  # what was given up is not done later
+
+    entered.clear()
+    hold.clear()
+    link.wake()
+    assert entered.wait(LIVENESS_S)
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
     with pytest.raises(SwitchaggError, match="did not end"):
         loop.stop()
     hold.set()
     monkeypatch.undo()
     loop.stop()
-    assert plane.jobs == {}  # what was given up is not done later
 
 
 def test_stop_leaves_nothing_also_without_start() -> None:

@@ -373,3 +373,19 @@ def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatc
         one.workers[0].close()
     hold.set()
     monkeypatch.undo()
+
+
+def test_a_full_link_costs_waiting_and_no_packet(bench: Callable[..., Bench]) -> None:
+    made: list[FaultyLink] = []
+
+    def wrap(link: Link, number: int) -> Link:
+        made.append(FaultyLink(link, number, full=0.3))
+        return made[-1]
+
+    never_ns = 100_000_000_000
+    one = bench(job_of(2, rto_initial_ns=never_ns, rto_min_ns=never_ns, rto_max_ns=never_ns), wrap=wrap)
+    check_sums(one, calls=10)
+    assert all(link.refused > 0 for link in made)
+    for worker in one.workers:
+        assert worker.counters["retransmitted"] == 0
+        assert worker.counters["sent"] == worker.counters["results"] == worker.counters["link_sent_datagrams"]

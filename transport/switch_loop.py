@@ -73,8 +73,7 @@ class SwitchLoop:
         self._on_failure = on_failure
         self._ports: dict[int, _Port] = {}
         self._by_address: dict[Address, _Port] = {}
-        self._waiting: deque[_Port] = deque()
-        self._full = False
+        self._waiting: deque[_Port] = deque()  # those with a queue; while there are any, the link is full
         self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
         self._lock = threading.Lock()  # guards the next two
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -200,11 +199,10 @@ class SwitchLoop:
     def _send(self, port: _Port, bundle: Bundle) -> None:
         """Send to one worker, or keep for it what the link has no room for."""
         accepted = 0
-        if not self._full and not port.queue:
+        if not self._waiting:
             accepted = self._link.send(bundle, port.address)
             if accepted == len(bundle):
                 return
-            self._full = True
         rest = bundle[accepted:]
         size = max(1, bundle.shape[1])
         kept = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
@@ -218,11 +216,8 @@ class SwitchLoop:
 
     def _send_waiting(self) -> None:
         """Send what waits, a bundle of each worker at a time so that none waits for another's backlog."""
-        self._full = False
         while self._waiting:
             port = self._waiting.popleft()
-            if not port.queue:
-                continue  # its job was evicted
             bundle = port.queue.popleft()
             size = max(1, bundle.shape[1])
             accepted = self._link.send(bundle, port.address)
@@ -233,7 +228,6 @@ class SwitchLoop:
                     self._waiting.append(port)  # it had its share of the room
                 else:
                     self._waiting.appendleft(port)
-                self._full = True
                 return
             if port.queue:
                 self._waiting.append(port)
@@ -284,8 +278,8 @@ class SwitchLoop:
             if not port.jobs:
                 self._ports.pop(port.number, None)
                 self._by_address.pop(port.address, None)
-                port.queue.clear()
-                port.queued_bytes = 0
+                if port.queue:
+                    self._waiting.remove(port)
 
     def _all_counters(self) -> dict[str, int]:
         return {
