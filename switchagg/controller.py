@@ -12,9 +12,8 @@ A name may have both: the next start gathers while the last one ends (C4).
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 
-from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MAX_WORKERS, MODULUS, JobConfig, StreamConfig
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MODULUS, JobConfig, StreamConfig
 from switchagg.membership import (
     Departure,
     Event,
@@ -36,8 +35,8 @@ WAITING_MAX = 1024
 STANDINGS_KEPT = 4096
 """How many ended members are remembered, so that each can be told again why (C9)."""
 
-NAME_MAX = 200
-TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
+ROOM_LEASES = 2
+"""How long a complete gathering waits for slots, in leases: those of a job that died come free within one (C6)."""
 
 
 @dataclass(slots=True)
@@ -55,6 +54,8 @@ class _Seat:
 class _Gathering:
     name: str
     seats: dict[int, _Seat] = field(default_factory=dict)
+    complete_ns: int = 0
+    """When the last rank came."""
 
     @property
     def workers(self) -> int:
@@ -63,10 +64,6 @@ class _Gathering:
     @property
     def missing(self) -> tuple[int, ...]:
         return tuple(rank for rank in range(self.workers) if rank not in self.seats)
-
-    @property
-    def deadline_ns(self) -> int:
-        return min(seat.joined_ns + seat.request.timeout_ns for seat in self.seats.values())
 
 
 @dataclass(slots=True)
@@ -135,6 +132,7 @@ class Controller:
             self._drop(gathering, [earlier], reason)
         self._gatherings[request.job] = gathering  # _drop forgets an empty one
         gathering.seats[request.rank] = seat
+        gathering.complete_ns = now_ns
         self._home[request.incarnation] = gathering
         self._admit_what_can_be()
 
@@ -197,7 +195,7 @@ class Controller:
             self._forget(gathering, [seat for seat in gathering.seats.values() if self._silent(seat, now_ns)])
         self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
-            if gathering.deadline_ns <= now_ns:
+            if self._deadline_ns(gathering) <= now_ns:
                 self._drop(gathering, gathering.seats.values(), self._timeout_reason(gathering))
 
     # Outputs
@@ -210,7 +208,7 @@ class Controller:
         """When `handle_timer` has something to do, if no message comes before; None: never."""
         deadlines = [seat.heard_ns + self.lease_ns for job in self._jobs.values() for seat in job.seats.values()]
         for gathering in self._gatherings.values():
-            deadlines.append(gathering.deadline_ns)
+            deadlines.append(self._deadline_ns(gathering))
             deadlines += [seat.heard_ns + self.lease_ns for seat in gathering.seats.values()]
         return min(deadlines, default=None)
 
@@ -246,29 +244,9 @@ class Controller:
         """Why this request can never be served, or "" (C1)."""
         if self._stopped:
             return self._stopped
-        for name, value, low, high in (
-            ("workers", request.workers, 1, MAX_WORKERS),
-            ("rank", request.rank, 0, request.workers - 1),
-            ("elements", request.elements, 1, self.elements_max),
-            ("streams", request.streams, 1, 256),
-            ("window_slots", request.window_slots, 1, MAX_SLOTS),
-            ("slots in all", request.slots, 1, self.slots),
-            ("timeout_ns", request.timeout_ns, 1, TIMEOUT_NS_MAX),
-            ("port", request.address[1], 1, 65_535),
-        ):
-            if not low <= value <= high:
-                return f"{name} {value}: this switch takes {low} to {high}"
-        if not (request.job.isprintable() and 1 <= len(request.job) <= NAME_MAX):
-            return f"job name {request.job[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
-        try:
-            address = IPv4Address(request.address[0])
-        except ValueError:
-            address = IPv4Address(0)
-        if address.is_unspecified or address.is_multicast:
-            return f"address {request.address[0][:64]!r}: the worker must give the IPv4 address it sends from"
         if sum(len(gathering.seats) for gathering in self._gatherings.values()) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
-        return ""
+        return request.fault(self.slots, self.elements_max)
 
     def _settle_claim(self, name: str, holder: _Seat, now_ns: int) -> None:
         """A holder's heartbeat that can't have been sent before the claim: the claimant is refused (C4)."""
@@ -333,10 +311,17 @@ class Controller:
             f"wait for a job to end, ask for a smaller window, or start the switch with more slots"
         )
 
+    def _deadline_ns(self, gathering: _Gathering) -> int:
+        """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
+        end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
+        if gathering.missing or gathering.name in self._jobs:
+            return end_ns
+        return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
+
     def _timeout_reason(self, gathering: _Gathering) -> str:
-        waited_ns = min(seat.request.timeout_ns for seat in gathering.seats.values())
         if not gathering.missing:
-            return f"job {gathering.name!r} could not start within {waited_ns / 1e9:g} s: {self._obstacle(gathering)}"
+            return f"job {gathering.name!r} can't start: {self._obstacle(gathering)}"
+        waited_ns = min(seat.request.timeout_ns for seat in gathering.seats.values())
         ranks = ("rank " if len(gathering.missing) == 1 else "ranks ") + ", ".join(map(str, gathering.missing))
         present = ", ".join(map(str, _members(gathering.seats)))
         late = f"did not join job {gathering.name!r} within {waited_ns / 1e9:g} s"

@@ -4,8 +4,12 @@ The `Controller` is told requests and answers with events; a standing is what it
 """
 
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
-from switchagg.job import JobConfig
+from switchagg.job import MAX_SLOTS, MAX_WORKERS, JobConfig
+
+NAME_MAX = 200
+TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 
 Address = tuple[str, int]
 """(IPv4 literal, port)."""
@@ -34,6 +38,30 @@ class JoinRequest:
     def slots(self) -> int:
         """How many slots the job needs in all."""
         return self.streams * self.window_slots
+
+    def fault(self, slots: int, elements_max: int) -> str:
+        """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
+        for name, value, low, high in (
+            ("workers", self.workers, 1, MAX_WORKERS),
+            ("rank", self.rank, 0, self.workers - 1),
+            ("elements", self.elements, 1, elements_max),
+            ("streams", self.streams, 1, 256),
+            ("window_slots", self.window_slots, 1, MAX_SLOTS),
+            ("slots in all", self.slots, 1, slots),
+            ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
+            ("port", self.address[1], 1, 65_535),
+        ):
+            if not low <= value <= high:
+                return f"{name} {value}: this switch takes {low} to {high}"
+        if not (self.job.isprintable() and 1 <= len(self.job) <= NAME_MAX):
+            return f"job name {self.job[:NAME_MAX]!r}: 1 to {NAME_MAX} printable characters"
+        try:
+            address = IPv4Address(self.address[0])
+        except ValueError:
+            address = IPv4Address(0)
+        if address.is_unspecified or address.is_multicast:
+            return f"address {self.address[0][:64]!r}: the worker must give the IPv4 address it sends from"
+        return ""
 
     def contradiction(self, other: "JoinRequest") -> str:
         """Where two members of one gathering contradict each other, or "" (C1)."""

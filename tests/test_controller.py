@@ -231,6 +231,7 @@ def test_c5_a_full_switch_says_who_uses_it_and_admits_as_soon_as_there_is_room()
     start(controller, "first", 1, 10)
     controller.join(wish(0, "late", 1, 20, timeout_ns=SECOND), 0)
     controller.join(wish(0, "patient", 1, 30), 0)
+    assert controller.next_deadline_ns() == SECOND
     controller.handle_timer(SECOND)
     (refused,) = events_of(controller)
     assert isinstance(refused, JoinRefused)
@@ -238,6 +239,22 @@ def test_c5_a_full_switch_says_who_uses_it_and_admits_as_soon_as_there_is_room()
     controller.leave(10, 0, "")
     assert [type(event) for event in events_of(controller)] == [JobEvicted, JobAdmitted]
     assert isinstance(controller.standing(30), Running)
+
+
+def test_c5_waiting_for_room_alone_ends_after_two_leases() -> None:
+    controller = new_controller(slots=200)
+    start(controller, "first", 1, 10)
+    controller.join(wish(0, "second", 2, 20), 0)
+    controller.join(wish(1, "second", 2, 21), SECOND)
+    for now_ns in range(SECOND, SECOND + 2 * LEASE, SECOND):
+        for incarnation in (10, 20, 21):
+            controller.heartbeat(incarnation, now_ns)
+        controller.handle_timer(now_ns)
+        assert events_of(controller) == []
+    controller.handle_timer(SECOND + 2 * LEASE)
+    (refused,) = events_of(controller)
+    assert isinstance(refused, JoinRefused)
+    assert "128 slots in a row are needed and 72 of 200 are free" in refused.reason
 
 
 def test_c6_silence_for_a_lease_fails_the_job_and_names_the_dead() -> None:

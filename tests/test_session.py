@@ -230,6 +230,24 @@ def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDa
         sessions[0].close()
 
 
+def test_results_still_under_way_when_their_last_sender_leaves_arrive(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "under way", 2)
+    loop = sessions[0]._loop
+    assert loop is not None
+    receive, held = loop._link.receive, threading.Event()
+    held.set()
+    loop._link.receive = lambda: [] if held.is_set() else receive()  # type: ignore[method-assign]
+    first, second = (sessions[0].allreduce(np.ones(9, np.int32)) for _ in range(2))
+    assert sessions[1].allreduce(np.ones(9, np.int32)).result(SOON_S)[0] == 2
+    sessions[1].close()
+    until(lambda: bool(sessions[0]._departed))
+    assert sessions[0].failure is None
+    held.clear()
+    assert first.result(SOON_S)[0] == 2
+    assert "left after 1 calls" in str(failure(second))
+    sessions[0].close()
+
+
 def test_a_call_made_after_a_departure_fails_at_once(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "late", 2)
     sessions[1].close()

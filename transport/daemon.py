@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -201,7 +202,7 @@ def run_switch(
         print(line, flush=True)
         try:
             if ready_file is not None:
-                ready_file.write_text(line + "\n")
+                _write_whole(ready_file, line + "\n")
             while not stopped and not daemon.wait(0.2):
                 pass
         except OSError as error:
@@ -244,6 +245,13 @@ def _check(bind_control: str, dataplane: str, slots: int, elements: int, lease_s
         raise SwitchaggError(f"elements {elements}: 1 to {MAX_ELEMENTS}")
     if not 1 <= lease_s <= 3600:
         raise SwitchaggError(f"lease {lease_s:g} s: 1 to 3600, since workers beat every half second")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that no reader ever sees half written."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def _print_event(line: str) -> None:

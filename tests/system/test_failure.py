@@ -148,6 +148,21 @@ def test_a_switch_told_to_stop_tells_its_ranks(daemon: Process, control: str, nu
         assert daemon.ended(PROMISE_S)[0] == 0
 
 
+def test_the_ready_file_holds_the_ready_line(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    program = DAEMON.replace(
+        "('127.0.0.1', 0))", f"('127.0.0.1', 0), ready_file=__import__('pathlib').Path({str(ready)!r}))"
+    )
+    with running(Process("-c", program)) as (process,):
+        line = process.line("switchagg")
+        end = time.monotonic() + START_S
+        while not ready.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert ready.read_text().split() == line
+        assert [path.name for path in tmp_path.iterdir()] == ["ready"]
+
+
 def test_a_stopped_rank_is_dead_to_the_others_and_learns_it_when_it_wakes(control: str) -> None:
     with running(*ranks(control, "frozen", 2, MANY)) as frozen:
         for rank in frozen:
