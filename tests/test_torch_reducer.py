@@ -224,6 +224,7 @@ def test_a_failure_reaches_everything_once(ranks: Callable[[int], Ranks], switch
     group = ranks(2)
     reducer = group.reducers[0]
     pending = [reducer.allreduce([torch.ones(3)]) for _ in range(3)]
+    assert reducer.failure is None
     futures = [work.get_future() for work in pending]
     group.sessions[0][0].fail("worker gone", missing=(1,))
     for work in pending:
@@ -255,10 +256,12 @@ def test_a_failure_frees_callbacks_that_wait(ranks: Callable[[int], Ranks], swit
         inside.set()
         work.wait(WAIT)
 
+    switch.hold.clear()
     with ThreadPoolExecutor(1) as other:
         # Rank 1 takes part in the first call and joins the second lane, but never makes the second call.
         first = other.submit(lambda: group.reducers[1].allreduce([torch.ones(1)]).wait(WAIT))
         future = group.reducers[0].allreduce([torch.ones(1)]).get_future().then(again)
+        switch.hold.set()
         assert first.result(timeout=20)
     assert inside.wait(20)
     group.sessions[0][0].fail("worker gone")

@@ -27,9 +27,9 @@ A group of one worker, of more than 64, or for whose job the switch has no slots
 ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default
 group in init_process_group, for others at their first allreduce.
 
-Calls may be made inside a callback on an earlier call's Future (PowerSGD does). They travel as a job of their own, in
-an order all ranks share. This needs the callback to be attached before the earlier call is finished, as communication
-hooks do in the statement that makes the call; Gloo has no shared order for such calls at all.
+Calls may be made inside a callback on an earlier call's Future, as PowerSGD does. They travel as a job of their own, in
+an order all ranks share, however many buckets are under way; Gloo has no such order. Outside of DDP's communication
+hooks this needs the callback to be attached before the earlier call is finished.
 
 CUDA tensors go through pinned host memory on a stream of our own. `wait()` blocks the host until the network has
 answered, then the current stream until the copy back is done. Gloo serves the other operations on them where it can.

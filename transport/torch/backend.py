@@ -99,7 +99,7 @@ class SwitchProcessGroup(ProcessGroup):
         self.reducer = Reducer(self.rendezvous.open, size, what, timeout.total_seconds() + WAIT_MARGIN_S)
         self._closed = False
         # At interpreter exit too: threads of ours that outlive it would abort the process.
-        self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, os.getpid())
+        self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
         if not self._switchable and rank == 0 and (size > 1 or name in ("", "0")):
             reason = "it has one worker" if size == 1 else f"{size} workers are more than a switch's {MAX_WORKERS}"
             logger.warning("switchagg: group %s uses Gloo instead of the switch: %s", name, reason)
@@ -221,6 +221,7 @@ def _allreduce_options(opts: Any, timeout: timedelta | None) -> dist.AllreduceOp
     return options
 
 
-def _close_in_own_process(reducer: Reducer, pid: int) -> None:
+def _close_in_own_process(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has none of the threads
+        rendezvous.cancelled.set()
         reducer.close()

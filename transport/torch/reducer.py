@@ -7,7 +7,7 @@ that all ranks share: first those made by the callbacks of call 0, then those of
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from transport.torch.attachment import current_hook
 from transport.torch.completions import CompletionPool
 from transport.torch.staging import Array, CudaStage, HostStage, SideStreams, Stage
 from transport.torch.work import SwitchWork
@@ -27,6 +28,9 @@ DEPTH_MAX = 3
 
 class Session(Protocol):
     """The part of `transport.session.SwitchSession` that is used here."""
+
+    @property
+    def counters(self) -> dict[str, int]: ...
 
     def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> Future[Any]: ...
 
@@ -47,6 +51,7 @@ class _Call:
         self.depth = depth
         self.ready = not any(stage.needs_fetch for stage in stages)
         self.remaining = len(stages)
+        self.hook = current_hook()
         self.error: BaseException | None = None
         self.children: deque[_Call] = deque()  # calls made by its callbacks and not yet submitted
         self.closed = False  # its callbacks have returned
@@ -92,6 +97,15 @@ class Reducer:
         """What ended this reducer, or None."""
         return self._failure
 
+    def counters(self) -> dict[str, int]:
+        """Packets of this rank, by what became of them, over all its sessions; empty before it has one."""
+        with self._lock:
+            sessions = [lane.session for lane in self._lanes if lane.session is not None]
+        total: Counter[str] = Counter()
+        for session in sessions:
+            total.update(session.counters)
+        return dict(total)
+
     def raise_failure(self) -> None:
         """Raise DistBackendError if an earlier call failed or the reducer is closed."""
         if self._failure is not None:
@@ -114,7 +128,8 @@ class Reducer:
         work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
         if not used or self._failure is not None:
             # Nothing to tell the others, or nothing that could: callbacks run where they are attached.
-            work.finish(self._failure)
+            work.settle(self._failure)
+            work.deliver()
             return work
         parent: _Call = getattr(self._running, "call", None) or self._program
         depth = parent.depth + 1
@@ -130,7 +145,8 @@ class Reducer:
                 parent.children.append(call)
         except Exception as error:
             self.fail(error)
-            work.finish(error)
+            work.settle(error)
+            work.deliver()
             return work
         if call.ready:
             self._submit_ready(depth)
@@ -239,13 +255,16 @@ class Reducer:
                     stage.restore()
             except Exception as fault:
                 error = fault
+        call.work.settle(error, partial(_synchronize, call.stages))
+        if call.hook is not None:
+            call.hook.wait()
         outer = getattr(self._running, "call", None)
         self._running.call = call
         try:
             with ExitStack() as streams:  # consumers of a Future wait for the streams that were current when it was set
                 for stage in call.stages:
                     streams.enter_context(stage.on_its_stream())
-                call.work.finish(error, partial(_synchronize, call.stages))
+                call.work.deliver()
         finally:
             self._running.call = outer
             with self._lock:

@@ -6,10 +6,11 @@ outcome of its own join in the group's store, and all apply the same rule to the
 
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -51,12 +52,12 @@ class SwitchOptions:
     def from_environment(cls) -> "SwitchOptions":
         """Raises ValueError naming the variable whose text isn't a number."""
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            variable = f"SWITCHAGG_{field.name.upper()}"
+        for option in fields(cls):
+            variable = f"SWITCHAGG_{option.name.upper()}"
             if text := os.environ.get(variable, "").strip():
-                kind: Any = type(field.default)
+                kind: Any = type(option.default)
                 try:
-                    values[field.name] = kind(text)
+                    values[option.name] = kind(text)
                 except ValueError:
                     raise ValueError(f"{variable}={text!r}: not a number ({kind.__name__})") from None
         return cls(**values)
@@ -97,6 +98,8 @@ class Rendezvous:
     timeout_s: float
     """The process group's timeout: how long one rank may keep the others waiting in a call."""
     join: Join
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Set when the group ends: nobody needs to be waited for any more."""
 
     def open(self, lane: int) -> Session | None:
         """Join the switch. None if it has no room for the job, in which case all ranks get None and rank 0 warns.
@@ -159,7 +162,8 @@ class Rendezvous:
                     f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to join switch "
                     f"{self.options.switch} within {timeout_s:g} s"
                 )
-            time.sleep(POLL_S)
+            if self.cancelled.wait(POLL_S):
+                raise dist.DistBackendError("it was shut down while it waited for other ranks to join the switch")
         return [self.store.get(key).decode() for key in keys]
 
 

@@ -31,11 +31,14 @@ class SwitchWork(dist.Work):
         self._error: BaseException | None = None
         self._synchronize: Callable[[], None] | None = None
 
-    def finish(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
-        """End the call, once; runs the callbacks attached so far on this thread and returns when they have."""
+    def settle(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
+        """End the call, once, with this outcome: those who wait for it go on."""
         self._error = error
         self._synchronize = synchronize
         self._finished.set()
+
+    def deliver(self) -> None:
+        """Run the callbacks attached so far, on this thread; later ones run where they are attached. After settle."""
         self._future.set_result(self._tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -1,0 +1,508 @@
+"""What the ranks of the backend's tests run: `python torch_programs.py NAME`, with torchrun's variables set.
+
+A program's asserts are the test; it prints DONE at its end.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+faulthandler.enable()
+
+import torch  # noqa: E402  # a crash while importing shall be seen too
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import transport.torch  # noqa: E402
+from transport.torch import switchagg_hook  # noqa: E402
+
+RANK = int(os.environ.get("RANK", "0"))
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore", FutureWarning)  # both the old and the new names are meant to be used here
+
+
+def start(backend: str = "switchagg", **how: Any) -> None:
+    dist.init_process_group(backend, timeout=timedelta(seconds=60), **how)
+
+
+def gathered(value: Any, group: Any = None) -> list[Any]:
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, value, group=group)
+    return everyone
+
+
+def switched(group: Any = None) -> int:
+    """How many calls this rank has sent through the switch."""
+    return int((group or dist.group.WORLD).reducer._lanes[0].session._next)
+
+
+def raised(action: Callable[[], Any]) -> Exception:
+    """The exception that the action ends in. The ranks have no pytest."""
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("no exception")
+
+
+# ---- collectives
+
+
+def collectives() -> None:
+    start()
+    assert dist.get_backend() == "switchagg"
+    through_the_switch()
+    through_gloo()
+    objects_and_messages()
+    subgroups()
+    meshes()
+    dist.barrier()
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
+    dist.destroy_process_group()
+
+
+def through_the_switch() -> None:
+    n = WORLD
+    calls = switched()
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        tensor = torch.arange(-500, 501).to(dtype)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.arange(-500, 501).to(dtype) * n), dtype
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        tensor = torch.full((3, 5), float(RANK), dtype=dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        assert torch.equal(tensor, torch.full((3, 5), (n - 1) / 2, dtype=dtype)), dtype
+    tensor = torch.tensor([RANK, -RANK], dtype=torch.int32)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    assert tensor.tolist() == [n - 1, 0]
+    tensor = torch.tensor([1 + 2j, -1j]) * (RANK + 1)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [(1 + 2j) * n * (n + 1) / 2, -1j * n * (n + 1) / 2]
+    tensor = torch.tensor([float("nan"), 1.0])
+    dist.all_reduce(tensor)
+    assert tensor[0].isnan()
+    tensors = [torch.ones(3), torch.ones(2, 2)]
+    dist.all_reduce_coalesced(tensors)
+    assert all(torch.equal(tensor, torch.full_like(tensor, n)) for tensor in tensors)
+    with dist._coalescing_manager():
+        dist.all_reduce(tensors[0])
+        dist.all_reduce(tensors[1])
+    assert tensors[0].tolist() == [n * n] * 3
+    assert dist.group.WORLD.allreduce(tensors[0], dist.ReduceOp.SUM).wait()
+    works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(5)]
+    assert all(work.wait() and work.result()[0][0] == n for work in works)
+    assert switched() == calls + 23, switched() - calls
+    dist.all_reduce(torch.empty(0))
+    assert switched() == calls + 23
+
+
+def through_gloo() -> None:
+    n = WORLD
+    calls = switched()
+    for dtype in (torch.uint8, torch.int8, torch.bool):
+        tensor = torch.ones(3, dtype=dtype)
+        dist.all_reduce(tensor)
+        assert tensor.int().tolist() == [1 if dtype == torch.bool else n] * 3
+    for op, expected in ((dist.ReduceOp.PRODUCT, 6), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.MAX, 3)):
+        tensor = torch.tensor([RANK + 1.0])
+        dist.all_reduce(tensor, op)
+        assert tensor.item() == expected
+    sparse = torch.sparse_coo_tensor([[RANK]], [1.0], (n,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [1.0] * n
+    tensor = torch.full((4,), float(RANK))
+    dist.broadcast(tensor, 1)
+    assert tensor.tolist() == [1.0] * 4
+    tensor = torch.ones(2)
+    dist.reduce(tensor, 0)
+    assert RANK or tensor.tolist() == [n] * 2
+    mine = torch.full((2,), float(RANK))
+    parts = [torch.empty(2) for _ in range(n)]
+    dist.all_gather(parts, mine)
+    assert [part[0].item() for part in parts] == list(range(n))
+    whole = torch.empty(2 * n)
+    for gather in (dist.all_gather_into_tensor, getattr(dist, "all_gather_single", dist.all_gather_into_tensor)):
+        gather(whole.zero_(), mine)
+        assert whole.view(n, 2)[:, 1].tolist() == list(range(n))
+    out = torch.empty(2)
+    for scatter in (dist.reduce_scatter_tensor, getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)):
+        scatter(out.zero_(), torch.arange(2.0 * n))
+        assert out.tolist() == [n * 2.0 * RANK, n * (2.0 * RANK + 1)]
+    dist.reduce_scatter(out, [torch.ones(2) for _ in range(n)])
+    assert out.tolist() == [n] * 2
+    dist.gather(mine, parts if RANK == 0 else None, dst=0)
+    dist.scatter(out, [torch.full((2,), 7.0 * r) for r in range(n)] if RANK == 0 else None, src=0)
+    assert out.tolist() == [7.0 * RANK] * 2
+    dist.all_to_all_single(whole.view(-1), torch.full((2 * n,), float(RANK)))
+    assert whole.view(n, 2)[:, 0].tolist() == list(range(n))
+    dist.all_to_all(parts, [torch.full((2,), 10.0 * RANK + r) for r in range(n)])
+    assert [part[0].item() for part in parts] == [10.0 * r + RANK for r in range(n)]
+    assert switched() == calls
+
+
+def objects_and_messages() -> None:
+    n = WORLD
+    assert gathered({"rank": RANK}) == [{"rank": r} for r in range(n)]
+    told = ["from 1" if RANK == 1 else None]
+    dist.broadcast_object_list(told, src=1)
+    assert told == ["from 1"]
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, [f"for {r}" for r in range(n)] if RANK == 0 else None, src=0)
+    assert mine == [f"for {RANK}"]
+    right, left = (RANK + 1) % n, (RANK - 1) % n
+    tensor = torch.empty(3)
+    received = dist.irecv(tensor, left)
+    dist.send(torch.full((3,), float(RANK)), right)
+    received.wait()
+    assert tensor.tolist() == [left] * 3
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, torch.full((3,), float(RANK)), right), dist.P2POp(dist.irecv, tensor.zero_(), left)]
+    )
+    for work in works:
+        work.wait()
+    assert tensor.tolist() == [left] * 3
+    if RANK == 0:
+        assert dist.recv(tensor) == 1  # from any rank
+    elif RANK == 1:
+        dist.send(tensor, 0)
+
+
+def subgroups() -> None:
+    """Overlapping groups, each a job of its own, joined at its first allreduce; one that never has any."""
+    pair, other, unused = dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([0, 2])
+    for group, ranks in ((pair, [0, 1]), (other, [1, 2])):
+        if RANK in ranks:
+            tensor = torch.tensor([float(RANK)])
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == sum(ranks)
+            assert switched(group) == 1
+    if RANK in (0, 2):
+        assert unused.reducer._lanes[0].session is None
+    jobs = {group.rendezvous.job for group in (pair, other, dist.group.WORLD) if hasattr(group, "rendezvous")}
+    assert len(jobs) == (3 if RANK == 1 else 2)
+    if RANK in (0, 1):
+        dist.destroy_process_group(pair)
+
+
+def meshes() -> None:
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("data",))
+    calls = switched(mesh.get_group())
+    total = functional.all_reduce(torch.ones(5), "sum", mesh.get_group("data"))
+    assert torch.equal(total + 0, torch.full((5,), float(WORLD)))
+    assert switched(mesh.get_group()) == calls + 1
+    wide = functional.all_gather_tensor(torch.full((2,), float(RANK)), 0, mesh.get_group("data"))
+    assert (wide + 0).tolist() == [r for r in range(WORLD) for _ in range(2)]
+    sharded = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
+    assert sharded.sum().redistribute(mesh, [Replicate()]).to_local().item() == 15.0
+
+
+# ---- training
+
+
+def small_model(seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, 64),
+        torch.nn.BatchNorm1d(64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 64),
+        torch.nn.Linear(64, 5),
+    )
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + RANK)
+    return torch.randn(16, 20, generator=generator), torch.randint(0, 5, (16,), generator=generator)
+
+
+def train(model: torch.nn.Module, steps: int) -> torch.Tensor:
+    """Final parameters, flat, after the same data on every call."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(steps):
+        inputs, labels = batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def assert_same_everywhere(values: torch.Tensor) -> None:
+    assert all(torch.equal(values, other) for other in gathered(values))
+
+
+def ddp() -> None:
+    start()
+    gloo = dist.new_group(backend="gloo")
+    small_buckets = {"bucket_cap_mb": 0.001}
+    one_step()
+    expected = train(DistributedDataParallel(small_model(), process_group=gloo, **small_buckets), 4)
+    for how in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
+        calls = switched()
+        trained = train(DistributedDataParallel(small_model(), **small_buckets, **how), 4)
+        assert switched() > calls + 8, how
+        assert_same_everywhere(trained)
+        torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-5)
+    uneven_inputs()
+    hooks(expected, gloo)
+    power_sgd(gloo)
+    dist.destroy_process_group()
+
+
+def one_step() -> None:
+    """The mean gradient of one step is within the fixed-point bound of the exact mean, and the same on all ranks."""
+    model = small_model()
+    inputs, labels = batch(0)
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+    mine = [parameter.grad.clone() for parameter in model.parameters()]
+    wrapped = DistributedDataParallel(small_model())
+    torch.nn.functional.cross_entropy(wrapped(inputs), labels).backward()
+    largest = max(gradient.abs().max().item() for grads in gathered(mine) for gradient in grads)
+    # n 2**(e + L - 32) with 2**(e - 1) <= largest / n (DDP divides first), and one rounding of the sum to float32
+    headroom = (WORLD - 1).bit_length()
+    bound = WORLD * 2 * (largest / WORLD) * 2.0 ** (headroom - 32) + largest * 2.0**-23
+    for parameter, gradients in zip(wrapped.parameters(), zip(*gathered(mine), strict=True), strict=True):
+        exact = sum(gradient.double() for gradient in gradients) / WORLD
+        assert (parameter.grad.double() - exact).abs().max().item() <= bound
+        assert_same_everywhere(parameter.grad)
+
+
+def uneven_inputs() -> None:
+    model = DistributedDataParallel(torch.nn.Linear(20, 5))
+    with model.join():
+        for step in range(2 + RANK):
+            model(batch(step)[0]).sum().backward()
+    assert_same_everywhere(model.module.weight.detach())
+
+
+def hooks(expected: torch.Tensor, gloo: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    for state, hook, tolerance in (
+        (None, switchagg_hook, 1e-4),
+        (dist.group.WORLD, switchagg_hook, 1e-4),
+        (None, default_hooks.allreduce_hook, 1e-4),
+        (None, default_hooks.fp16_compress_hook, 2e-2),
+    ):
+        model = DistributedDataParallel(small_model(), bucket_cap_mb=0.001)
+        model.register_comm_hook(state, hook)
+        trained = train(model, 4)
+        assert_same_everywhere(trained)
+        torch.testing.assert_close(trained, expected, rtol=tolerance, atol=tolerance)
+    model = DistributedDataParallel(small_model(), process_group=gloo)
+    model.register_comm_hook(gloo, switchagg_hook)
+    assert "new_group(backend=" in str(raised(lambda: train(model, 1)))
+
+
+def power_sgd(gloo: Any) -> None:
+    """Three allreduces per bucket, two of them inside callbacks that wait; many buckets under way."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+    def run(group: Any, bucket_cap_mb: float) -> torch.Tensor:
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(20 if i == 0 else 48, 48) for i in range(6)] + [torch.nn.Linear(48, 5)]
+        model = DistributedDataParallel(torch.nn.Sequential(*layers), process_group=group, bucket_cap_mb=bucket_cap_mb)
+        state = powersgd.PowerSGDState(
+            group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+        )
+        model.register_comm_hook(state, powersgd.powerSGD_hook)
+        return train(model, 12)
+
+    trained = run(dist.group.WORLD, 0.005)
+    assert_same_everywhere(trained)
+    assert dist.group.WORLD.reducer._lanes[1].session._next > 20
+    assert trained.isfinite().all()
+    # With one bucket Gloo's order is safe as well, so the two can be compared.
+    torch.testing.assert_close(run(dist.group.WORLD, 25), run(gloo, 25), rtol=1e-2, atol=1e-3)
+
+
+def hook_on_gloo() -> None:
+    """The one-line use: another default group, our group for the gradients."""
+    start("gloo")
+    model = DistributedDataParallel(small_model(), bucket_cap_mb=0.001)
+    model.register_comm_hook(dist.new_group(backend="switchagg"), switchagg_hook)
+    trained = train(model, 4)
+    assert_same_everywhere(trained)
+    torch.testing.assert_close(trained, train(DistributedDataParallel(small_model()), 4), rtol=1e-4, atol=1e-5)
+    dist.destroy_process_group()
+
+
+def fsdp() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    start()
+    gloo = dist.new_group(backend="gloo")
+
+    def train_sharded(mesh: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for step in range(4):
+            inputs, labels = batch(step)
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    expected = train_sharded(DeviceMesh.from_group(gloo, "cpu"))
+    for mesh in (
+        init_device_mesh("cpu", (WORLD,)),
+        init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("replicate", "shard")),
+    ):
+        trained = train_sharded(mesh)
+        for mine, reference in zip(trained, expected, strict=True):
+            assert_same_everywhere(mine)
+            torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-5)
+    dist.destroy_process_group()
+
+
+# ---- trouble
+
+
+def train_until_it_fails() -> BaseException:
+    model = DistributedDataParallel(small_model())
+    step = 0
+    try:
+        while True:
+            inputs, labels = batch(step)
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            step += 1
+            if RANK == 0 and step == 3:
+                print("TRAINING", flush=True)
+            time.sleep(0.01)
+    except RuntimeError as error:
+        print("FAILED", str(error).replace("\n", " "), flush=True)
+        return error
+
+
+def worker_dies() -> None:
+    """Rank 1 vanishes in mid-call; the others get an exception out of backward, again at the next collective."""
+    start()
+    model = DistributedDataParallel(torch.nn.Linear(100, 100))
+    for _ in range(3):
+        model(torch.ones(2, 100)).sum().backward()
+    if RANK == 1:
+        time.sleep(0.5)
+        os._exit(17)
+    for attempt in range(3):
+        began = time.monotonic()
+        error = raised(lambda: model(torch.ones(2, 100)).sum().backward())
+        assert "ranks: 1" in str(error), error
+        assert attempt == 0 or time.monotonic() - began < 2  # at once, the second time
+        print("FAILED", type(error).__name__, str(error)[:300].replace("\n", " "), flush=True)
+    for collective in (lambda: dist.all_reduce(torch.ones(1)), dist.barrier, lambda: gathered(1)):
+        error = raised(collective)
+        assert isinstance(error, dist.DistBackendError)
+        assert "ranks: 1" in str(error), error
+    end_after_failure()
+
+
+def switch_stops() -> None:
+    start()
+    error = train_until_it_fails()
+    end_after_failure()
+    raise SystemExit(f"training failed: {str(error)[:100]}")
+
+
+def end_after_failure() -> None:
+    """As the test says: destroy the group, or leave that to the end of the interpreter."""
+    if os.environ.get("END") == "destroy":
+        dist.destroy_process_group()
+
+
+def exit_while_pending() -> None:
+    """The program ends while a call and a callback that waits for another are under way."""
+    start()
+    if RANK == 0:
+        dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda done: time.sleep(0.2))
+        waiting = threading.Event()
+
+        def blocked(done: Any) -> None:
+            waiting.set()
+            dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()
+
+        dist.all_reduce(torch.ones(4), async_op=True).get_future().then(blocked)
+        waiting.wait(5)
+    else:
+        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4))
+    sys.exit(3)
+
+
+def interrupted() -> None:
+    """Ctrl-C while rank 0 waits for a rank that computes."""
+    start()
+    if RANK == 0:
+        threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            dist.all_reduce(torch.ones(4))
+        except KeyboardInterrupt:
+            print("INTERRUPTED", flush=True)
+            dist.destroy_process_group()
+            sys.exit(130)
+    try:
+        time.sleep(2)
+        dist.all_reduce(torch.ones(4))
+    except dist.DistBackendError as error:
+        print("FAILED", error, flush=True)
+        sys.exit(1)
+
+
+def falls_back() -> None:
+    """The switch has no room: everything works, through Gloo."""
+    start(pg_options=transport.torch.SwitchOptions.from_environment())
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [WORLD] * 4
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    assert tensor.tolist() == [WORLD] * 4
+    assert dist.group.WORLD.reducer._lanes[0].session is None
+    trained = train(DistributedDataParallel(small_model()), 2)
+    assert_same_everywhere(trained)
+    dist.destroy_process_group()
+
+
+def init_only() -> None:
+    start()
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [WORLD] * 2
+    dist.destroy_process_group()
+
+
+def again() -> None:
+    """A process may leave and start over; with another store, since PyTorch's own may still be ending."""
+    init_only()
+    os.environ["MASTER_PORT"] = os.environ["SECOND_PORT"]
+    init_only()
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    program.__name__: program
+    for program in (
+        collectives, ddp, hook_on_gloo, fsdp, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
+        init_only, again,
+    )
+}  # fmt: skip
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]]()
+    print("DONE", flush=True)
