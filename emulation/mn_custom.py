@@ -3,10 +3,10 @@
     sudo mn --custom emulation/mn_custom.py --topo switchagg,4 --switch switchagg --host switchagg \\
         --controller none --link tc,bw=100 --test pingall
 
-topos `switchagg,WORKERS`; switches `switchagg` (bridge and switch daemon) and `switchagg_bridge` (bridge alone); hosts
-`switchagg`. `mn` runs under the system's Python: this file needs nothing but Mininet, and starts the daemon with
-`$SWITCHAGG_PYTHON`, else the repository's `.venv`. What `--link tc,…` was asked for and the kernel did not do is
-refused when the switch starts.
+topos `switchagg,WORKERS`; switches `switchagg[,dataplane=NAME]` (bridge and switch daemon) and `switchagg_bridge`
+(bridge alone); hosts `switchagg`. `mn` runs under the system's Python: this file needs nothing but Mininet, and starts
+the daemon with `$SWITCHAGG_PYTHON`, else the repository's `.venv`. What `--link tc,…` was asked for and the kernel did
+not do is refused when the switch starts.
 """
 
 import inspect
@@ -30,11 +30,13 @@ def daemon_python() -> str:
     return str(local) if local.exists() else sys.executable
 
 
-def agg_switch(name, **params):
-    """Switch node with the daemon; its control address is tcp://10.0.0.254:5555."""
-    command = (daemon_python(), "-m", "emulation.cli", "switch")
-    environment = {**os.environ, "PYTHONPATH": str(_FOLDER), "PYTHONUNBUFFERED": "1"}
-    return topology.AggSwitch(name, topology.DataPlaneProcess(command, environment=environment), **params)
+class DaemonSwitch(topology.AggSwitch):
+    """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
+
+    def __init__(self, name, dataplane="batched", **params):
+        command = (daemon_python(), "-m", "emulation.cli", "switch", "--dataplane", dataplane)
+        environment = {**os.environ, "PYTHONPATH": str(_FOLDER)}
+        super().__init__(name, topology.DataPlaneProcess(command, environment=environment), **params)
 
 
 def cleanup():
@@ -45,7 +47,7 @@ def cleanup():
 
 
 topos = {"switchagg": topology.StarTopo}
-switches = {"switchagg": agg_switch, "switchagg_bridge": topology.BridgeSwitch}
+switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch}
 hosts = {"switchagg": topology.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict
 LINKS = {"default": topology.Link, "tc": topology.HandLink}

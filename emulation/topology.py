@@ -50,7 +50,7 @@ from mininet.topo import Topo  # noqa: E402
 SUBNET_BITS = 24
 SWITCH_ADDRESS = "10.0.0.254"
 SWITCH_MAC = "02:00:00:00:00:fe"
-READY = "ready"  # what a data plane writes once it answers
+READY = "switchagg switch ready"  # what the daemon writes once it answers
 _NO_IPV6 = """for at in all default; do
   [ ! -e /proc/sys/net/ipv6/conf/$at/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/$at/disable_ipv6
 done
