@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation import sim_run
 from emulation.results import RunFailed, bound, document, summary
 from emulation.scenario import Scenario, parse
 from emulation.sim_run import Training, run_method, star_config, union_ns
@@ -252,7 +251,3 @@ def test_another_seed_gives_another_run() -> None:
 
     assert lossy(1) == lossy(1)
     assert lossy(1) != lossy(2)
-
-
-def test_sim_run_is_what_compare_calls() -> None:
-    assert sim_run.run_method is run_method
