@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
 RENDEZVOUS_PORT = 29_500
+TRAINER = ("-m", "emulation.trainer")  # what Python runs for each rank
 SLOTS_LEAST = 4096  # the daemon's own default
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
@@ -58,10 +59,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
 
     total = scenario.workload.iterations
     progress(0, total, "building the network")
-    control = scenario.topology.congestion_control
-    spec = dataclasses.replace(
-        NetworkSpec.from_scenario(scenario), congestion_control=None if control == "kernel" else control
-    )
+    spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
     plane = _data_plane(scenario, out_dir) if method == "switch" else None
     with topology.EmulatedNetwork(spec, plane) as network:
         read_back = dataclasses.asdict(network.verification)
@@ -82,6 +80,26 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
     return _result(scenario, method, members, observed, counters, environment)
 
 
+def congestion_control(scenario: Scenario) -> str | None:
+    """TCP congestion control to set in every namespace; None: leave the machine's own.
+
+    The kernel lets namespaces choose only among the machine's default and those open to everybody. Raises RunFailed.
+    """
+    wanted = scenario.topology.congestion_control
+    if wanted == "kernel":
+        return None
+    settings = Path("/proc/sys/net/ipv4")
+    usable = (settings / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+    usable.append((settings / "tcp_congestion_control").read_text(encoding="ascii").strip())
+    if wanted not in usable:
+        raise RunFailed(
+            f"{scenario.file}: [topology] congestion_control: {wanted} can't be set in a network namespace here; "
+            f"allowed: kernel, {', '.join(sorted(set(usable)))} (others after, as root: "
+            f"sysctl net.ipv4.tcp_allowed_congestion_control='{' '.join(sorted({*usable, wanted}))}')"
+        )
+    return wanted
+
+
 def time_limits(scenario: Scenario) -> tuple[float, float]:
     """Longest silence of all ranks and longest run, in seconds."""
     ideal_s = bound(scenario, "gloo", GRADIENT_BYTES_MOST).communication_ns / 1e9
@@ -92,8 +110,9 @@ def time_limits(scenario: Scenario) -> tuple[float, float]:
 class Observation:
     """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
 
-    It begins when all ranks have done the warm-up and ends with the last iteration: start-up, when every interpreter
-    imports torch at once, is not what is certified. A context manager: leaving it ends the monitor.
+    The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
+    certified. Bytes are counted from the end of the warm-up, or later if the monitor took longer to start. Both end
+    with the last iteration. A context manager: leaving it ends the monitor.
     """
 
     def __init__(
@@ -104,6 +123,7 @@ class Observation:
         self._network, self._members, self._progress = network, members, progress
         self._warmup, self._total = scenario.workload.warmup_iterations, scenario.workload.iterations
         self._monitor = FidelityMonitor(network)
+        self._watching = False
         self._first: list[LinkCounters] | None = None
         self._first_iteration = 0
         self._first_retransmitted = 0
@@ -121,22 +141,27 @@ class Observation:
 
     def on_iteration(self, done: int) -> None:
         """All ranks have done `done` iterations."""
-        if self._first is None and done >= self._warmup:
-            self._begin(done)
+        if not self._watching:
+            self._watch()  # takes a while: how far the ranks are by then, the next call will say
+        elif self._first is None and self._warmup <= done < self._total:
+            self._first, self._first_iteration = self._network.counters(), done
+            self._first_retransmitted = self._retransmitted()
         if done >= self._total:
             self._end(done)
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
 
-    def _begin(self, done: int) -> None:
+    def _watch(self) -> None:
+        self._watching = True
         self._monitor.start()
         for member in self._members:
             for thread in _network_threads(member):
                 self._monitor.watch(member.process.pid, thread)
-        self._first, self._first_iteration = self._network.counters(), done
-        self._first_retransmitted = self._retransmitted()
 
     def _end(self, done: int) -> None:
-        assert self._first is not None, "the last iteration comes after the warm-up"
+        if self._first is None:
+            raise RunFailed(
+                f"all {done} iterations were over before they could be watched; raise [workload] iterations"
+            )
         last = self._network.counters()
         self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in zip(self._first, last, strict=True)]
         self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in zip(self._first, last, strict=True)]
@@ -193,7 +218,7 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
     with log_path.open("wb") as log:
         process = network.spawn(
             rank,
-            [sys.executable, "-m", "emulation.trainer", "--config", str(config_path.resolve())],
+            [sys.executable, *TRAINER, "--config", str(config_path.resolve())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

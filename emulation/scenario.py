@@ -19,7 +19,7 @@ BACKENDS = ("mininet", "sim")
 METHODS = {"mininet": ("gloo", "switch"), "sim": ("ring", "switch")}
 WORKLOADS = ("digits", "text")
 DATAPLANES = ("batched", "reference")
-CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "kernel")  # kernel: whatever this machine's default is
+CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 
 _FRAME_HEADER_BYTES = 20  # switchagg frame header; UDP 8 and IPv4 20 are added where the MTU is checked
@@ -62,7 +62,7 @@ class Topology:
     delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
     queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
-    congestion_control: str = _choice("cubic", CONGESTION_CONTROLS)  # TCP of host methods; cubic: Linux's own default
+    congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def test_whole_floats_are_integers() -> None:
         ("[workload]\niterations = 5\n", r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)"),
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
-        ('[topology]\ncongestion_control = "fast"\n', r"'fast' is unknown; allowed: cubic, reno, bbr, dctcp, kernel"),
+        ('[topology]\ncongestion_control = "fast"\n', r"'fast' is unknown; allowed: kernel, cubic, reno, bbr, dctcp"),
         ("topology = 3\n", r"'topology' must be a table"),
         ("a b\n", r"not valid TOML"),
     ],

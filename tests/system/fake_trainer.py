@@ -1,0 +1,67 @@
+"""Speaks like a trainer, and loads its link instead of training: what `mininet_run` needs to be tried without torch.
+
+FAKE_TRAINER says what goes wrong, if anything: "killed RANK", "failed RANK", "silent RANK".
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+PORT = 7777
+BYTES_PER_ITERATION = 250_000  # 20 ms at 100 Mb/s: the link is backlogged most of the time
+ITERATION_S = 0.025
+
+
+def say(event: str, **more: object) -> None:
+    print(json.dumps({"event": event, **more}), flush=True)
+
+
+def swallow(receiver: socket.socket) -> None:
+    while True:
+        receiver.recv(65_536)
+
+
+def main() -> None:
+    config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+    rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
+    trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
+    say("started", network_threads=[threading.get_native_id()])
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("0.0.0.0", PORT))
+    threading.Thread(target=swallow, args=(receiver,), daemon=True).start()
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    following = (f"10.0.0.{(rank + 1) % workers + 1}", PORT)
+    begun = time.monotonic()
+    for iteration in range(workload["iterations"]):
+        if trouble and rank == int(whose) and iteration == 3:
+            if trouble == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if trouble == "failed":
+                say("failed", message="the switch at tcp://10.0.0.254:5555 is gone")
+                sys.exit(1)
+            time.sleep(600)
+        start = time.monotonic()
+        for _ in range(BYTES_PER_ITERATION // 1458):
+            sender.sendto(bytes(1458), following)
+        time.sleep(max(0.0, start + ITERATION_S - time.monotonic()))
+        duration_ns = round((time.monotonic() - start) * 1e9)
+        say(
+            "iteration",
+            iteration=iteration,
+            start_ns=round((start - begun) * 1e9),
+            duration_ns=duration_ns,
+            compute_ns=duration_ns // 5,
+            communication_ns=duration_ns // 2,
+            loss=1.0 / (1 + iteration),
+        )
+    say("evaluation", iteration=iteration, time_ns=round((time.monotonic() - begun) * 1e9), accuracy=0.98, loss=0.1)
+    say("finished", parameter_hash="ab", parameters=62_500, gradient_bytes=250_000, retransmissions=rank)
+
+
+if __name__ == "__main__":
+    main()

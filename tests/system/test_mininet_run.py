@@ -1,0 +1,161 @@
+"""Runs in Mininet with trainers that only load their links: results, certificate, and every way to end early."""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emulation import mininet_run
+from emulation.mininet_run import congestion_control, merge_iterations, run_method, time_limits
+from emulation.results import IterationRecord, RunFailed
+from emulation.scenario import Scenario, parse
+
+SCENARIO: Scenario = parse(
+    'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 3\nrate_bps = 100_000_000\n'
+    '[workload]\niterations = 60\nwarmup_iterations = 2\n[switch]\nelements = 64\n[methods]\nsim = ["switch"]\n',
+    "tiny.toml",
+)
+
+
+def record(iteration: int, **times: int) -> dict[str, float]:
+    return {"iteration": iteration, "start_ns": 5, "duration_ns": 9, "compute_ns": 3, "communication_ns": 4, **times}
+
+
+def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
+    ranks = [
+        [record(0, duration_ns=10, compute_ns=4, communication_ns=6) | {"loss": 1.0}],
+        [record(0, start_ns=3, duration_ns=12, compute_ns=2, communication_ns=5) | {"loss": 2.0}],
+    ]
+    assert merge_iterations(ranks) == [IterationRecord(0, 3, 12, 4, 5, 1.5)]
+    with pytest.raises(RunFailed, match=r"ranks disagree on which iteration comes next: \[0, 1\]"):
+        merge_iterations([[record(0) | {"loss": 1.0}], [record(1) | {"loss": 1.0}]])
+
+
+def test_time_limits_grow_with_what_is_asked() -> None:
+    slow = dataclasses.replace(SCENARIO, topology=dataclasses.replace(SCENARIO.topology, rate_bps=10_000_000))
+    assert all(more > less for more, less in zip(time_limits(slow), time_limits(SCENARIO), strict=True))
+    silence_s, limit_s = time_limits(SCENARIO)
+    assert 60 < silence_s < 300 < limit_s
+
+
+def test_congestion_control_that_a_namespace_may_not_choose_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"tcp_allowed_congestion_control": "reno", "tcp_congestion_control": "bbr\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: texts[path.name])
+    wanted = {
+        control: dataclasses.replace(
+            SCENARIO, topology=dataclasses.replace(SCENARIO.topology, congestion_control=control)
+        )
+        for control in ("kernel", "reno", "bbr", "cubic")
+    }
+    assert congestion_control(wanted["kernel"]) is None
+    assert (congestion_control(wanted["reno"]), congestion_control(wanted["bbr"])) == ("reno", "bbr")
+    with pytest.raises(RunFailed, match=r"congestion_control: cubic can't be set .*allowed: kernel, bbr, reno \("):
+        congestion_control(wanted["cubic"])
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch, requires_mininet: None) -> Callable[[str], None]:
+    """Puts the fake trainer in; tells it what shall go wrong."""
+    monkeypatch.setattr(mininet_run, "TRAINER", (str(Path(__file__).with_name("fake_trainer.py")),))
+    return lambda what: monkeypatch.setenv("FAKE_TRAINER", what)
+
+
+def run(folder: Path, method: str = "gloo", seen: list[tuple[int, str]] | None = None) -> mininet_run.MethodResult:
+    return run_method(SCENARIO, method, folder, lambda done, _total, note: (seen or []).append((done, note)))
+
+
+def own_children() -> list[Path]:
+    """Command line files of this process's children."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    return [Path(f"/proc/{child}/cmdline") for child in listed]
+
+
+@pytest.mark.system
+def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+    trouble("")
+    seen: list[tuple[int, str]] = [(-1, "")]
+    found = run(tmp_path, seen=seen)
+    assert len(found.iterations) == 60
+    assert 5 <= found.wire_iterations <= 58, "the monitor starts while the trainers go on"
+    for sent, received in zip(found.wire_tx_bytes_per_rank, found.wire_rx_bytes_per_rank, strict=True):
+        assert sent > 0.8 * 171 * 1500 * found.wire_iterations, "171 datagrams of 1500 B an iteration"
+        assert received > 0.8 * 171 * 1500 * found.wire_iterations
+    assert found.certificate is not None
+    assert found.certificate.measures["departures"] > 1000
+    assert found.certificate.measures["network_threads"] == 3
+    default = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    assert found.environment["tcp_congestion_control"] == default
+    assert len(found.environment["network"]["ports"]) == 6
+    assert (found.switch_counters, found.retransmissions) == ({}, 0)
+    assert (found.parameters, found.evaluations[0].accuracy) == (62_500, 0.98)
+    assert seen[-1] == (60, "training")
+    assert json.loads((tmp_path / "network.json").read_text())["congestion_control"] == default
+    assert json.loads((tmp_path / "rank-2.json").read_text())["switch"] is None
+
+
+@pytest.mark.system
+def test_the_switch_runs_beside_and_is_asked_for_its_counters(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+    trouble("")
+    found = run(tmp_path, "switch")
+    assert found.retransmissions == 0 + 1 + 2
+    assert found.switch_counters["drop_stranger"] == 0
+    assert json.loads((tmp_path / "rank-0.json").read_text())["switch"] == "tcp://10.0.0.254:5555"
+    assert "switchagg switch ready" in (tmp_path / "switch.log").read_text()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("killed 1", r"^gloo: rank 1 was killed by SIGKILL at iteration 3$"),
+        ("failed 2", r"^gloo: rank 2 failed at iteration 3: the switch at tcp://10\.0\.0\.254:5555 is gone$"),
+    ],
+)
+def test_a_dead_trainer_ends_the_run_within_seconds(
+    tmp_path: Path, trouble: Callable[[str], None], what: str, expected: str
+) -> None:
+    trouble(what)
+    begun = time.monotonic()
+    with pytest.raises(RunFailed, match=expected):
+        run(tmp_path)
+    assert time.monotonic() - begun < 30, "others would have trained or waited on"
+
+
+@pytest.mark.system
+def test_silence_is_given_up(tmp_path: Path, trouble: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble("silent 0")
+    monkeypatch.setattr(mininet_run, "time_limits", lambda _: (4.0, 60.0))
+    with pytest.raises(RunFailed, match=r"no rank said anything for 4 s; rank 0 at iteration 3"):
+        run(tmp_path)
+
+
+@pytest.mark.system
+def test_a_switch_that_dies_is_named(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+    trouble("silent 0")
+
+    def kill_the_switch(done: int, _total: int, _note: str) -> None:
+        if done >= 1:
+            for child in own_children():
+                if b"emulation.cli\0switch\0" in child.read_bytes():
+                    os.kill(int(child.parent.name), signal.SIGKILL)
+
+    with pytest.raises(RunFailed, match=r"^switch: the switch ended with status -9: .*switch\.log\)$"):
+        run_method(SCENARIO, "switch", tmp_path, kill_the_switch)
+
+
+@pytest.mark.system
+def test_an_interrupt_leaves_nothing_running(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+    trouble("silent 0")
+    timer = threading.Timer(2.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    timer.join()
+    commands = [child.read_bytes() for child in own_children()]
+    assert not [command for command in commands if b"fake_trainer" in command or b"monitor" in command]
