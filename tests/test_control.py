@@ -1,6 +1,7 @@
 """Control plane on real ZeroMQ sockets over loopback: messages, server, client, and what strangers send."""
 
 import contextlib
+import ctypes
 import random
 import socket
 import threading
@@ -21,7 +22,8 @@ from switchagg.errors import DecodeError, JobError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
 from transport import control_messages as say
-from transport.control import ControlClient, ControlServer, parse_endpoint, query_status
+from transport.addresses import parse_endpoint
+from transport.control import ControlClient, ControlServer, query_status
 
 SECOND = 1_000_000_000
 BEAT_S = 0.05
@@ -317,6 +319,18 @@ def test_a_silent_switch_is_given_up_after_a_lease(switch: Switch) -> None:
         switch.server.turn = lambda wait_s: time.sleep(wait_s)  # type: ignore[method-assign]
         assert heard.ended.wait(SOON_S)
         assert f"switch {switch.endpoint} has not answered for" in heard.ends[0][1]
+
+
+def test_a_process_that_is_held_up_as_a_whole_buries_no_one(switch: Switch) -> None:
+    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+        zero.admitted(), one.admitted()
+        until(lambda: zero.beats > 3)
+        ctypes.PyDLL(None).usleep(1_500_000)  # holds the GIL: no thread runs for more than two leases
+        beats = zero.beats, one.beats
+        until(lambda: zero.beats > beats[0] + 20 and one.beats > beats[1] + 20)
+        assert zero.ends == one.ends == []
+        one.die()
+        assert zero.ended.wait(SOON_S)
 
 
 def test_a_restarted_switch_is_noticed(switch: Switch) -> None:

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import zmq
 
@@ -39,6 +38,8 @@ from switchagg.membership import (
     Waiting,
 )
 from transport import control_messages as say
+from transport.addresses import parse_endpoint, resolve_host
+from transport.hold_ups import HELD_UP_NS, HoldUps
 
 HEARTBEAT_S = 0.5
 """How often a client asks or beats: an eighth of the default lease."""
@@ -63,26 +64,6 @@ STOP_LINGER_MS = 500
 
 JOIN_GRACE_S = 2.0
 """How long a client that was heard waits beyond its own timeout: the switch's refusal names the missing ranks."""
-
-
-def parse_endpoint(endpoint: str, what: str = "switch address") -> Address:
-    """(host, port) of "tcp://host:port". Raises JobError that says what is expected."""
-    try:
-        parts = urlsplit(endpoint)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if host is None or port is None or parts.scheme != "tcp" or parts.path or parts.query:
-        raise JobError(f"{what} {endpoint!r}: expected tcp://HOST:PORT, for example tcp://10.0.0.1:5555")
-    return host, port
-
-
-def resolve_host(host: str) -> str:
-    """The IPv4 literal of a host. Raises JobError."""
-    try:
-        return socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0]  # type: ignore[return-value]
-    except (OSError, UnicodeError) as error:
-        raise JobError(f"host {host!r} has no IPv4 address: {error}") from error
 
 
 class SwitchHost(Protocol):
@@ -123,6 +104,8 @@ class ControlServer:
         self._data_address = data_address
         self._log = log
         self._routes: dict[int, bytes] = {}
+        self._hold_ups = HoldUps()
+        self._patient_ns = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         try:
@@ -135,7 +118,7 @@ class ControlServer:
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
     def turn(self, wait_s: float) -> None:
-        """Wait for requests, at most wait_s; take those that have come, then the time; carry out what follows."""
+        """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
         if self._socket.poll(max(0, round(wait_s * 1000))):
             for _ in range(TURN_MESSAGES_MAX):
                 try:
@@ -143,8 +126,12 @@ class ControlServer:
                 except zmq.Again:
                     break
                 self._take(frames)
-        # Only now: after a stall of ours, heartbeats that lay in the queue count before any lease ends.
-        self._controller.handle_timer(time.monotonic_ns())
+        # Only now: heartbeats that lay in the queue count before any lease ends.
+        now_ns = time.monotonic_ns()
+        if self._hold_ups.ended(now_ns):
+            self._patient_ns = now_ns + HELD_UP_NS
+        if now_ns >= self._patient_ns:
+            self._controller.handle_timer(now_ns)
         self._carry_out()
 
     def close(self, reason: str) -> None:
@@ -158,7 +145,7 @@ class ControlServer:
         self._carry_out()
         end_s = time.monotonic() + (LAST_WORDS_S if members else 0.0)
         while (left_s := end_s - time.monotonic()) > 0:
-            self.turn(left_s)
+            self.turn(min(left_s, HEARTBEAT_S))
         self._context.destroy(linger=STOP_LINGER_MS)
 
     def _take(self, frames: list[bytes]) -> None:
@@ -342,6 +329,7 @@ class ControlClient:
         self._asked: SimpleQueue[tuple[str | None, Future[say.StatusAnswer]]] = SimpleQueue()
         self._queries: dict[int, Future[say.StatusAnswer]] = {}
         self._token = 0
+        self._hold_ups = HoldUps()
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -494,6 +482,8 @@ class ControlClient:
 
     def _judge(self, now_ns: int, deadline_ns: int) -> None:
         """Give up on a switch that doesn't answer (C12)."""
+        if self._hold_ups.ended(now_ns) and self._unanswered_ns is not None:
+            self._unanswered_ns = now_ns
         silent_ns = 0 if self._unanswered_ns is None else now_ns - self._unanswered_ns
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
             self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")

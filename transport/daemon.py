@@ -25,7 +25,8 @@ from switchagg.membership import (
     JoinRefused,
     MemberLeft,
 )
-from transport.control import ControlServer, parse_endpoint
+from transport.addresses import parse_endpoint
+from transport.control import ControlServer
 from transport.switch_loop import SwitchLoop
 from transport.udp import UdpLink
 

@@ -16,7 +16,6 @@ import atexit
 import math
 import os
 import secrets
-import socket
 import threading
 import time
 from concurrent.futures import Future
@@ -28,7 +27,8 @@ from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, JobConfig
 from transport import control_messages as say
-from transport.control import SLOTS_REPORTED_MAX, ControlClient, parse_endpoint, resolve_host
+from transport.addresses import facing, parse_endpoint, resolve_host
+from transport.control import SLOTS_REPORTED_MAX, ControlClient
 from transport.link import Link
 from transport.udp import UdpLink
 from transport.worker_loop import WorkerLoop
@@ -137,7 +137,7 @@ class SwitchSession:
         host, port = parse_endpoint(switch)
         if retry_limit is None:
             retry_limit = retry_limit_for(call_timeout_s)
-        link = UdpLink((bind or _facing(resolve_host(host), port), 0))
+        link = UdpLink((bind or facing(resolve_host(host), port), 0))
         wish = say.Join(
             job=job,
             place=say.Place(rank, *link.address),
@@ -365,16 +365,6 @@ def retry_limit_for(call_timeout_s: float, rto_max_ns: int = JobConfig.rto_max_n
     if not call_timeout_s > 0:
         raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
     return min(1 << 31, math.ceil(call_timeout_s * 1e9 / rto_max_ns) + 5)
-
-
-def _facing(host: str, port: int) -> str:
-    """Our own IPv4 address on the way to a host; nothing is sent. Raises JobError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))
-        except OSError as error:
-            raise JobError(f"no route to switch {host}: {error}") from error
-        return str(probe.getsockname()[0])
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -1,0 +1,37 @@
+"""Addresses as people write them, and our own as the switch will see it."""
+
+import socket
+from urllib.parse import urlsplit
+
+from switchagg.errors import JobError
+from switchagg.membership import Address
+
+
+def parse_endpoint(endpoint: str, what: str = "switch address") -> Address:
+    """(host, port) of "tcp://host:port". Raises JobError that says what is expected."""
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None or parts.scheme != "tcp" or parts.path or parts.query:
+        raise JobError(f"{what} {endpoint!r}: expected tcp://HOST:PORT, for example tcp://10.0.0.1:5555")
+    return host, port
+
+
+def resolve_host(host: str) -> str:
+    """The IPv4 literal of a host. Raises JobError."""
+    try:
+        return socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)[0][4][0]  # type: ignore[return-value]
+    except (OSError, UnicodeError) as error:
+        raise JobError(f"host {host!r} has no IPv4 address: {error}") from error
+
+
+def facing(host: str, port: int) -> str:
+    """Our own IPv4 address on the way to a host; nothing is sent. Raises JobError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+        except OSError as error:
+            raise JobError(f"no route to switch {host}: {error}") from error
+        return str(probe.getsockname()[0])
