@@ -105,7 +105,7 @@ def training(built: dict[str, Any]) -> Figure:
     left.set(xlabel=f"training time ({unit})", ylabel="training loss (mean of 10)", title="Loss against time")
     left.set_ylim(bottom=0)
     right.set(xlabel=f"training time ({unit})", ylabel="test accuracy", title="Accuracy against time")
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axes in (left, right):
         axes.set_xlim(left=0)
         axes.legend()

@@ -166,6 +166,9 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     assert "compute (10.0 ms)" in iteration
     assert "at most 31.00× over the ring" in iteration  # noqa: RUF001
     assert "beyond the bound" not in wording.explanations(within)[0]
+    within["methods"][1]["summary"]["compute_ns"]["median"] *= 2
+    shared = wording.explanations(within)[1]
+    assert "compute took 10.0 ms with the ring and 20.0 ms with the switch, since workers and network share" in shared
     assert wording.explanations(document(SCENARIO, "sim", [result("ring", 1000)])) == []
 
 
