@@ -191,6 +191,22 @@ def test_a_full_link_keeps_a_bounded_queue_and_drops_the_tail(
     until(lambda: link.rows_to(A)[-1][0] == 89)
 
 
+def test_nothing_overtakes_what_waits(
+    scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, _, _ = scripted
+    rooms, send = deque([0]), link.send
+
+    def full_once(bundle: Bundle, to: Address) -> int:
+        link.room = rooms.popleft() if rooms else 1 << 30
+        return send(bundle, to)
+
+    monkeypatch.setattr(link, "send", full_once)
+    link.deliver((rows(20), A), (rows(21, size=6), A), (rows(22), B))
+    until(lambda: len(link.sent) == 3)
+    assert [row[0] for row in link.rows_to(A)] == [20, 21]
+
+
 def test_those_who_wait_take_turns(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
     link, plane, _ = scripted
     link.room = 0
