@@ -86,15 +86,28 @@ class Threads:
                 self._first.setdefault((pid, number), (ran_ns, waited_ns, turns))
                 self._last[pid, number] = (ran_ns, waited_ns, turns)
 
-    def measures(self) -> dict[str, Any]:
-        """Of the thread that waited longest per turn, among those with enough turns to tell."""
-        spent = [np.subtract(self._last[key], self._first[key]).tolist() for key in self._last]
-        waits = [waited_ns / turns for _, waited_ns, turns in spent if turns >= 100]
+    def measures(self, duration_ns: int) -> dict[str, Any]:
+        """Waiting per turn, of the process whose threads have it worst: its busy threads dominate its idle ones.
+
+        A process that waited for less than a hundredth of the time is left out: few turns say little.
+        """
+        spent = {key: np.subtract(self._last[key], self._first[key]) for key in self._last}
+        per_process = {
+            pid: np.sum([entry for key, entry in spent.items() if key[0] == pid], axis=0).tolist()
+            for pid in {key[0] for key in spent}
+        }
+        waits = [
+            (waited_ns / turns, pid)
+            for pid, (_, waited_ns, turns) in per_process.items()
+            if turns and waited_ns >= duration_ns / 100
+        ]
+        worst_ns, worst = max(waits, default=(0.0, 0)) if spent else (None, 0)
         return {
             "network_threads": len(spent),
-            "network_thread_wait_ns": max(waits, default=None),
-            "network_threads_ran_ns": sum(entry[0] for entry in spent),
-            "network_threads_waited_ns": sum(entry[1] for entry in spent),
+            "network_thread_wait_ns": worst_ns,
+            "network_thread_waiting_most": f"process {worst}",
+            "network_threads_ran_ns": sum(entry[0] for entry in per_process.values()),
+            "network_threads_waited_ns": sum(entry[1] for entry in per_process.values()),
         }
 
 
@@ -218,7 +231,7 @@ def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: l
     of_machine = machine.measures()
     return {
         **gap_measures(port.trace for port in ports),
-        **threads.measures(),
+        **threads.measures(of_machine["duration_ns"]),
         **of_machine,
         "timer_lateness_p50_ns": float(np.percentile(lateness, 50)),
         "timer_lateness_p99_ns": float(np.percentile(lateness, 99)),

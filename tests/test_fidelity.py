@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation import departures, fidelity
+from emulation import departures, fidelity, monitor
 from emulation.departures import Departures
 from emulation.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge
 
@@ -225,6 +225,38 @@ def test_the_same_wait_matters_less_on_a_slower_link() -> None:
 )
 def test_rates_come_in_steps(rate: float, step: int | None) -> None:
     assert fidelity.rate_step(rate) == step
+
+
+# ---- who waits
+
+
+def threads(**spent: tuple[int, int, int]) -> monitor.Threads:
+    """Threads "p<pid>_t<thread>" that ran, waited (ns) and had turns."""
+    watched = monitor.Threads()
+    for name, counts in spent.items():
+        key = tuple(int(part[1:]) for part in name.split("_"))
+        watched._first[key] = (7, 7, 7)  # type: ignore[index]
+        watched._last[key] = tuple(count + 7 for count in counts)  # type: ignore[index, assignment]
+    return watched
+
+
+def test_the_process_that_waits_longest_per_turn_stands_for_all() -> None:
+    second = 1_000_000_000
+    measures = threads(p1_t1=(second, second, 1000), p1_t2=(0, second, 10), p2_t1=(second, second, 4000)).measures(
+        10 * second
+    )
+    assert measures["network_thread_wait_ns"] == 2 * second / 1010
+    assert measures["network_thread_waiting_most"] == "process 1"
+    assert (measures["network_threads"], measures["network_threads_waited_ns"]) == (3, 3 * second)
+
+
+def test_a_process_that_hardly_ever_runs_says_nothing_but_one_that_is_kept_from_it_does() -> None:
+    second = 1_000_000_000
+    idle = threads(p1_t1=(1000, second // 200, 2)).measures(second)
+    assert idle["network_thread_wait_ns"] == 0.0
+    starved = threads(p1_t1=(1000, second // 2, 2)).measures(second)
+    assert starved["network_thread_wait_ns"] == second / 4
+    assert monitor.Threads().measures(second)["network_thread_wait_ns"] is None
 
 
 # ---- sizes

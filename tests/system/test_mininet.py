@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -250,18 +251,16 @@ def test_a_rate_no_machine_fills_is_invalid(topology: Any) -> None:
 
 
 def test_network_threads_that_starve_make_a_run_invalid(topology: Any) -> None:
-    """The sender needs half a CPU and shares one with four busy loops."""
-    pinned = ("taskset", "-c", "0")
-    busy = [*pinned, sys.executable, "-S", "-c", "while True: pass"]
-    hogs = [subprocess.Popen(busy, start_new_session=True) for _ in range(4)]
+    """The sender, at the lowest priority, shares one CPU with busy loops."""
+    cpu = str(min(os.sched_getaffinity(0)))
+    hogs = [subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)]
     try:
-        spec = topology.NetworkSpec(workers=2, rate_bps=5_000_000_000)
-        certificate = loaded(topology, spec, "udp", "1.5", prefix=pinned)
+        spec = topology.NetworkSpec(workers=2, rate_bps=1_000_000_000)
+        certificate = loaded(topology, spec, "udp", "3", prefix=("taskset", "-c", cpu, "nice", "-n", "19"))
     finally:
         for hog in hogs:
             hog.kill()
             hog.wait()
     assert not certificate.valid
-    assert any("network threads wait for a CPU" in reason for reason in certificate.reasons)
-    assert certificate.valid_rate_bps is not None
-    assert certificate.valid_rate_bps < 5_000_000_000
+    assert any("network threads wait for a CPU" in reason for reason in certificate.reasons), certificate
+    assert certificate.valid_rate_bps is None or certificate.valid_rate_bps < 1_000_000_000

@@ -200,14 +200,23 @@ def test_by_hand_a_fast_link_is_really_shaped(tmp_path: Path) -> None:
     assert output.count("rate 2Gbit ceil 2Gbit") == 2
 
 
-def test_by_hand_what_the_kernel_did_not_do_is_refused() -> None:
+def test_by_hand_what_the_kernel_did_not_do_is_refused_and_nobody_else_is_hurt(tmp_path: Path) -> None:
+    """After an error `mn` would end every program with certain names, whosever it is."""
     from emulation import shaping
 
     if shaping.netem_missing() is None:
         pytest.skip("this kernel has netem: nothing to refuse")
-    output = mn(*BY_HAND, "--switch", "switchagg_bridge", "--link", "tc,bw=100,delay=5ms", "--test", "pingall")
-    assert "UnfitError: s1-eth1: delay=5ms was asked for and the kernel did not do it" in output
-    assert "Ping:" not in output
+    other = tmp_path / "ofdatapath"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", other)
+    bystander = subprocess.Popen([other, "1000"])
+    try:
+        output = mn(*BY_HAND, "--switch", "switchagg_bridge", "--link", "tc,bw=100,delay=5ms", "--test", "pingall")
+        assert "UnfitError: s1-eth1: delay=5ms was asked for and the kernel did not do it" in output
+        assert "Ping:" not in output
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_by_hand_with_the_switch_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
