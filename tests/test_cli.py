@@ -31,6 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with tiny.toml to work in; both backends faked, Mininet missing."""
     (tmp_path / "tiny.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)  # it would replace this very process
     backend(monkeypatch, "sim", example_results.run_method)
     backend(monkeypatch, "mininet", example_results.run_method, missing="it needs root")
     return tmp_path
@@ -104,7 +105,6 @@ def test_settings_override_the_file(here: Path) -> None:
 
 
 def test_mininet_without_permission_says_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
     done = invoke("compare", "tiny.toml", "--on", "mininet")
     assert done.exit_code == 1
     assert one_line(done) == "switchagg: mininet cannot run here: it needs root; or use --on sim"
