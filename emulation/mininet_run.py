@@ -211,6 +211,7 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
         "master_port": RENDEZVOUS_PORT,
         "interface": worker.interface,
         "switch": switch,
+        "timeout_s": time_limits(scenario)[0],  # of one call: as patient as we are
     }
     config_path, log_path = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
     write_json(config_path, config)
