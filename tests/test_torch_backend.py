@@ -131,6 +131,11 @@ def test_fsdp2(launch: Launch, switch: SwitchDaemon) -> None:
     launch.done()
 
 
+def test_debug_detail(launch: Launch, switch: SwitchDaemon) -> None:
+    launch("debug_detail", 2, switch.control_endpoint, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    launch.done()
+
+
 def test_a_group_can_be_made_again(launch: Launch, switch: SwitchDaemon) -> None:
     launch("again", 2, switch.control_endpoint, SECOND_PORT=str(free_port()))
     launch.done()

@@ -495,11 +495,62 @@ def again() -> None:
     init_only()
 
 
+def cuda() -> None:
+    """All ranks on GPU 0: types, order against the caller's streams, Futures, DDP."""
+    start()
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        tensor = torch.arange(-500, 501, device=device).to(dtype)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.arange(-500, 501, device=device).to(dtype) * WORLD), dtype
+    strided = torch.ones(6, 4, device=device)
+    dist.all_reduce(strided[:, ::2], dist.ReduceOp.AVG)
+    assert torch.equal(strided, torch.ones(6, 4, device=device))
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            tensors = [torch.zeros(1 << 20, device=device) for _ in range(4)]
+            torch.cuda._sleep(200_000_000)  # the values are written long after the call is made
+            for number, tensor in enumerate(tensors):
+                tensor.fill_(number + RANK)
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            doubled = [work.get_future().then(lambda done: done.value()[0] * 2) for work in works]
+            for number, (work, future) in enumerate(zip(works, doubled, strict=True)):
+                expected = sum(number + rank for rank in range(WORLD))
+                work.wait()
+                tensors[number].mul_(1)  # at once, on the waiting stream
+                assert tensors[number].eq(expected).all().item()
+                assert future.wait().eq(2 * expected).all().item()
+    trained = []
+    for hook in (None, switchagg_hook):
+        model = DistributedDataParallel(small_model().to(device), device_ids=[0], bucket_cap_mb=0.001)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(4):
+            inputs, labels = (part.to(device) for part in batch(step))
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        trained.append(torch.cat([parameter.detach().reshape(-1).cpu() for parameter in model.parameters()]))
+        assert_same_everywhere(trained[-1])
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-4, atol=1e-5)
+    assert gathered(RANK) == list(range(WORLD))
+    dist.destroy_process_group()
+
+
+def debug_detail() -> None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL, as people set it when something is wrong."""
+    start()
+    assert_same_everywhere(train(DistributedDataParallel(small_model()), 2))
+    dist.destroy_process_group()
+
+
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
         collectives, ddp, hook_on_gloo, fsdp, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
-        init_only, again,
+        init_only, again, cuda, debug_detail,
     )
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Makes PyTorch know the backend's name; imports nothing heavy, since every `import torch` may run it."""
 
+import warnings
 from typing import Any
 
 NAME = "switchagg"
@@ -8,12 +9,16 @@ NAME = "switchagg"
 def register() -> None:
     """Register the backend "switchagg" for CPU and CUDA tensors. Idempotent; does nothing in a PyTorch without c10d.
 
-    Entry point of the group torch.backends: PyTorch calls it at the end of `import torch`.
+    Entry point of the group torch.backends: PyTorch calls it at the end of `import torch`, which an exception from
+    here would break for every program; so it warns.
     """
     import torch.distributed as dist
 
-    if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    try:
+        if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
+            dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    except Exception as error:
+        warnings.warn(f"PyTorch did not take the backend {NAME}: {type(error).__name__}: {error}", stacklevel=2)
 
 
 def _create(options: Any, backend_options: Any) -> Any:

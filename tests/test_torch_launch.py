@@ -1,0 +1,65 @@
+"""How programs come to the backend: by `import torch` alone, under torchrun, on GPUs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_torch_backend import Launch, launch, switch  # noqa: F401  # fixtures
+
+from transport.daemon import SwitchDaemon
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_import_torch_is_enough_and_stays_light() -> None:
+    program = """
+import sys, torch
+assert torch.distributed.Backend.SWITCHAGG == "switchagg"
+heavy = [name for name in sys.modules if name.split(".")[0] in ("zmq", "msgspec", "switchagg")]
+ours = sorted(name for name in sys.modules if name.startswith("transport"))
+print(heavy, ours)
+import transport.torch
+from transport.torch import switchagg_hook, SwitchOptions
+"""
+    done = run("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "[] ['transport', 'transport.torch', 'transport.torch.registration']"
+    assert (
+        "SWITCHAGG"
+        not in run(
+            "-c", "import torch; print(dir(torch.distributed.Backend))", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+        ).stdout
+    )
+
+
+def test_torchrun(switch: SwitchDaemon) -> None:  # noqa: F811
+    common = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/train_ddp.py")
+    variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    losses = []
+    for backend in ("switchagg", "gloo"):
+        done = run(*common, "--backend", backend, "--steps", "12", **variables)
+        assert done.returncode == 0, done.stderr
+        losses.append(done.stdout)
+    assert losses[0] == losses[1]
+    assert "step   11  loss" in losses[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: pinned staging, streams, DDP on a GPU")
+def test_cuda(launch: Launch, switch: SwitchDaemon) -> None:  # noqa: F811
+    launch("cuda", 2, switch.control_endpoint)
+    launch.done()
