@@ -42,8 +42,9 @@ class JobConfig:
 
     job_id: 0 to 65535. generation: 0 to 2**32 - 1, raised at every (re)start. workers: 1 to 64. elements: int32 values
     per packet (E). streams: up to 256, their slot ranges disjoint. The RTO fields are in nanoseconds (rule W7): the
-    initial value covers a cold start, the floor lies above the scheduler tick (4 ms at HZ=250) of a busy machine, the
-    ceiling keeps a job that waits for a slow rank from noticing its arrival late. retry_limit: timeouts in a row
+    initial value covers a cold start, the floor lies above the scheduler tick of a busy machine (4 ms at HZ=250; a
+    timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank from resending too rarely
+    once the rank is there. retry_limit: timeouts in a row
     without any result before a stream gives up (rule W9).
     """
 
@@ -53,7 +54,7 @@ class JobConfig:
     elements: int
     streams: tuple[StreamConfig, ...]
     rto_initial_ns: int = 200_000_000
-    rto_min_ns: int = 20_000_000
+    rto_min_ns: int = 5_000_000
     rto_max_ns: int = 1_000_000_000
     retry_limit: int = 30
 

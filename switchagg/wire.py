@@ -18,6 +18,8 @@ MAGIC = 0x5341  # "SA"
 WIRE_VERSION = 1
 HEADER_BYTES = 20
 
+FLAGS_AT = 3
+"""Where the flags byte lies in a packet."""
 FLAG_RESULT = 1
 FLAG_VERSION = 2
 FLAG_RETRANSMISSION = 4
@@ -42,14 +44,12 @@ class Op(IntEnum):
     """Signed maximum."""
 
 
-_STRUCT = struct.Struct(">HBBHHIBBHI")
+_STRUCT = struct.Struct(">IHHIBBHI")
 assert _STRUCT.size == HEADER_BYTES
 
 HEADER = np.dtype(
     [
-        ("magic", ">u2"),
-        ("format", "u1"),
-        ("flags", "u1"),
+        ("kind", ">u4"),  # magic, format and flags: what makes a packet one of ours
         ("job", ">u2"),
         ("slot", ">u2"),
         ("generation", ">u4"),
@@ -100,8 +100,7 @@ def encode(packet: Packet) -> bytes:
     pack_header(
         frame,
         0,
-        packet.op,
-        flags,
+        kind_of(packet.op, flags),
         packet.job,
         packet.slot,
         packet.generation,
@@ -121,8 +120,8 @@ def decode(data: bytes | bytearray | memoryview) -> Packet:
     """
     if len(data) < HEADER_BYTES:
         raise DecodeError("short", f"{len(data)} bytes")
-    magic, version_op, flags, job, slot, generation, stream, rank, elements, chunk = _STRUCT.unpack_from(data)
-    reason = fault(magic, version_op, flags, elements, len(data))
+    kind, job, slot, generation, stream, rank, elements, chunk = _STRUCT.unpack_from(data)
+    reason = fault(kind, elements, len(data))
     if reason:
         raise DecodeError(reason)
     values = np.frombuffer(data, dtype=">i4", offset=HEADER_BYTES).astype(np.int32)
@@ -131,26 +130,38 @@ def decode(data: bytes | bytearray | memoryview) -> Packet:
         generation=generation,
         stream=stream,
         rank=rank,
-        op=Op(version_op & 15),
+        op=op_of(kind),
         slot=slot,
-        version=1 if flags & FLAG_VERSION else 0,
+        version=1 if kind & FLAG_VERSION else 0,
         chunk=chunk,
         values=values,
-        result=bool(flags & FLAG_RESULT),
-        retransmission=bool(flags & FLAG_RETRANSMISSION),
+        result=bool(kind & FLAG_RESULT),
+        retransmission=bool(kind & FLAG_RETRANSMISSION),
     )
 
 
-def fault(magic: int, version_op: int, flags: int, elements: int, size: int) -> str:
+def kind_of(op: int, flags: int) -> int:
+    """The first 32 bits of a packet: magic, wire version, op and flags. Flags can be tested and set in it."""
+    return MAGIC << 16 | WIRE_VERSION << 12 | op << 8 | flags
+
+
+def op_of(kind: int) -> Op:
+    """The op in the first 32 bits of a well-formed packet."""
+    return Op(kind >> 8 & 15)
+
+
+KINDS = frozenset(kind_of(op, flags) for op in Op for flags in range(FLAGS_ALL + 1))
+"""All values the first 32 bits of a packet can have."""
+
+
+def fault(kind: int, elements: int, size: int) -> str:
     """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6)."""
-    if magic != MAGIC:
-        return "magic"
-    if version_op >> 4 != WIRE_VERSION:
-        return "wire_version"
-    if version_op & 15 > Op.MAX:
-        return "op"
-    if flags & ~FLAGS_ALL:
-        return "flags"
+    if kind not in KINDS:
+        if kind >> 16 != MAGIC:
+            return "magic"
+        if kind >> 12 & 15 != WIRE_VERSION:
+            return "wire_version"
+        return "op" if kind >> 8 & 15 > Op.MAX else "flags"
     if not 1 <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
         return "length"
     return ""
@@ -159,8 +170,7 @@ def fault(magic: int, version_op: int, flags: int, elements: int, size: int) -> 
 def pack_header(
     buffer: bytearray | memoryview,
     offset: int,
-    op: int,
-    flags: int,
+    kind: int,
     job: int,
     slot: int,
     generation: int,
@@ -169,10 +179,8 @@ def pack_header(
     elements: int,
     chunk: int,
 ) -> None:
-    """Write one header at `offset` of a writable buffer; `flags` and `op` as on the wire (P1 to P4)."""
-    _STRUCT.pack_into(
-        buffer, offset, MAGIC, WIRE_VERSION << 4 | op, flags, job, slot, generation, stream, rank, elements, chunk
-    )
+    """Write one header at `offset` of a writable buffer (P1 to P4); kind: see `kind_of`."""
+    _STRUCT.pack_into(buffer, offset, kind, job, slot, generation, stream, rank, elements, chunk)
 
 
 def headers(frames: Bundle) -> NDArray[np.void]:

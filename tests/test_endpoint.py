@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from switchagg.call import make_call
 from switchagg.dataplane.reference import ReferencePlane
-from switchagg.endpoint import FIRST_PROBES, CallCompleted, Endpoint, StreamFailed
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.window import OVERTAKEN, PROBES
 from switchagg.wire import FLAG_RETRANSMISSION, Bundle, decode, encode, frame_bytes
 
 MS = 1_000_000
@@ -166,7 +167,7 @@ def test_any_bytes_are_survived(datagrams: list[bytes]) -> None:
 
 
 def test_timeout_probes_and_backs_off() -> None:
-    """W7: the oldest chunks first, at doubling intervals, more each time; a result starts over."""
+    """W7: the oldest chunks only, at doubling intervals; answered probes let the others follow, two by two."""
     bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS))
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
@@ -175,17 +176,22 @@ def test_timeout_probes_and_backs_off() -> None:
     endpoint.handle_timer(50 * MS - 1)
     assert endpoint.counters["timeouts"] == 0
     now = 0
-    for wait_ms, probes in ((50, FIRST_PROBES), (100, 2 * FIRST_PROBES), (200, 4 * FIRST_PROBES), (300, 32), (300, 32)):
+    for number, wait_ms in enumerate((50, 100, 200, 300, 300)):
         now += wait_ms * MS
         assert endpoint.next_deadline_ns() == now
         endpoint.handle_timer(now)
         sent = endpoint.frames_to_send(now)
-        assert len(sent) == probes
+        assert chunks(sent) == list(range(PROBES * number, PROBES * (number + 1)))
         assert all(row[3] & FLAG_RETRANSMISSION for row in sent)
     answers = bench.through_switch(frames)[0]
     endpoint.receive(bundle(answers[0]), now + MS)
-    # every chunk was resent: no round-trip sample (Karn), but the silence is over
+    # chunk 0 was resent: no round-trip sample (Karn), but the silence is over
     assert endpoint.next_deadline_ns() == now + MS + 50 * MS
+    assert chunks(endpoint.frames_to_send(now + MS)) == [20, 21]
+    endpoint.receive(bundle(answers[1], answers[2]), now + MS)
+    assert chunks(endpoint.frames_to_send(now + MS)) == [22, 23, 24, 25]
+    endpoint.receive(bundle(answers[31], answers[3]), now + MS)  # a first transmission is answered: all is well again
+    assert len(endpoint.frames_to_send(now + MS)) == 0
 
 
 def test_first_probes_are_the_oldest_chunks() -> None:
@@ -194,7 +200,7 @@ def test_first_probes_are_the_oldest_chunks() -> None:
     endpoint = bench.endpoints[0]
     endpoint.frames_to_send(0)
     endpoint.handle_timer(200 * MS)
-    assert chunks(endpoint.frames_to_send(200 * MS)) == list(range(FIRST_PROBES))
+    assert chunks(endpoint.frames_to_send(200 * MS)) == list(range(PROBES))
 
 
 def test_rto_follows_the_round_trip() -> None:
@@ -222,18 +228,20 @@ def frame_of(endpoint: Endpoint, bench: Bench) -> bytes:
 
 
 def test_overtaken_chunks_are_resent_at_once() -> None:
-    """W8: a chunk sent well before one whose first transmission is answered is lost."""
+    """W8: a chunk is lost when enough chunks that were first sent after it have their results."""
     bench = Bench(config(window=8))
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
-    first = bench.through_switch(endpoint.frames_to_send(0))[0]
-    endpoint.receive(bundle(*first[1:]), 10 * MS)  # chunk 0's result is lost; all were sent together: no evidence yet
-    frames = endpoint.frames_to_send(10 * MS)
-    assert chunks(frames) == list(range(9, 16))
-    answers = bench.through_switch(frames)[0]
-    endpoint.receive(bundle(answers[0]), 20 * MS)
-    assert chunks(endpoint.frames_to_send(20 * MS)) == [0, 17]
+    answers = bench.through_switch(endpoint.frames_to_send(0))[0]
+    endpoint.receive(bundle(*answers[1:OVERTAKEN]), MS)
+    assert chunks(endpoint.frames_to_send(MS)) == [9, 10, 11]
+    endpoint.receive(bundle(answers[OVERTAKEN]), MS)
+    frames = endpoint.frames_to_send(MS)
+    assert chunks(frames) == [0, 12]
     assert endpoint.counters["retransmitted"] == 1
+    # lost again: only chunks sent after the second copy are evidence, and that copy is none
+    endpoint.receive(bundle(*answers[5:]), 2 * MS)
+    assert chunks(endpoint.frames_to_send(2 * MS)) == [13, 14, 15]
     assert endpoint.counters["timeouts"] == 0
 
 
@@ -255,7 +263,7 @@ def test_a_late_rank_is_no_loss() -> None:
     assert len(answers) == 32
     early.receive(bundle(*answers), now + MS)
     assert len(early.frames_to_send(now + MS)) == 0
-    assert early.counters["retransmitted"] == probes <= 3 * FIRST_PROBES
+    assert early.counters["retransmitted"] == probes <= 3 * PROBES
 
 
 def test_giving_up_names_the_missing_ranks() -> None:
@@ -307,11 +315,11 @@ def test_chunk_numbers_wrap_on_the_wire() -> None:
     """
     bench = Bench(config(window=3))
     endpoint = bench.endpoints[0]
-    state = endpoint._streams[0]
+    state = endpoint._windows[0]
     start = (1 << 32) - 2
-    state.end = state.limit = start
+    state._end = state._limit = start
     following = sorted(start + (offset - start) % 3 for offset in range(3))
-    state.free = following
+    state._free = following
     state.chunk = [next(c for c in following if c % 3 == offset) for offset in range(3)]
     share = bench.switch._aggregator
     for chunk in range(start, start + 6):

@@ -17,11 +17,13 @@ from switchagg.wire import (
     FLAG_RESULT,
     FLAG_RETRANSMISSION,
     FLAG_VERSION,
+    FLAGS_AT,
     HEADER_BYTES,
     Bundle,
     Op,
     fault,
     headers,
+    op_of,
     payload,
 )
 
@@ -78,7 +80,7 @@ class _Group:
                 continue
             run = sends[start:end]
             frames = bundle[[row for row, _, _ in run]]
-            flags = headers(frames)["flags"]
+            flags = frames[:, FLAGS_AT]
             flags |= FLAG_RESULT
             flags &= 0xFF ^ FLAG_RETRANSMISSION
             payload(frames)[:] = sums[[index for _, index, _ in run]]
@@ -120,25 +122,29 @@ class BatchedPlane:
             return outputs
         values: NDArray[np.int32] | None = None
         group: _Group | None = None
-        for row, fields in enumerate(headers(bundle).tolist()):
-            magic, version_op, flags, job, slot, generation, stream, rank, elements, chunk = fields
-            reason = fault(magic, version_op, flags, elements, size)
+        counts: dict[str, int] = {}
+        for row, (kind, job, slot, generation, stream, rank, elements, chunk) in enumerate(headers(bundle).tolist()):
             share = self._shares.get(job)
-            if not reason:
-                reason = _stranger(share, flags, generation, stream, slot, rank, elements, port)
+            reason = fault(kind, elements, size) or _stranger(
+                share, kind, generation, stream, slot, rank, elements, port
+            )
             if reason or share is None:
-                self._count(f"drop_{reason}", 1)
+                name = f"drop_{reason}"
+                counts[name] = counts.get(name, 0) + 1
                 continue
-            index = 2 * (slot - share.first) + (1 if flags & FLAG_VERSION else 0)
+            index = 2 * (slot - share.first) + (1 if kind & FLAG_VERSION else 0)
             if group is None or group.share is not share or index in group.touched:
                 if group is not None and values is not None:
                     group.apply(bundle, values, port, outputs)
                 group = _Group(share)
             if values is None:
                 values = payload(bundle).astype(np.int32)
-            self._count(_decide(group, row, index, rank, version_op & 15, chunk), 1)
+            name = _decide(group, row, index, rank, kind, chunk)
+            counts[name] = counts.get(name, 0) + 1
         if group is not None and values is not None:
             group.apply(bundle, values, port, outputs)
+        for name, packets in counts.items():
+            self._count(name, packets)
         return outputs
 
     def _count(self, name: str, packets: int) -> None:
@@ -146,10 +152,10 @@ class BatchedPlane:
 
 
 def _stranger(
-    share: _Share | None, flags: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
+    share: _Share | None, kind: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
 ) -> str:
     """Why a well-formed packet is not an admitted job's, or "" (S1)."""
-    if flags & FLAG_RESULT:
+    if kind & FLAG_RESULT:
         return "result"
     if share is None:
         return "job"
@@ -168,7 +174,7 @@ def _stranger(
     return "" if elements == job.elements else "elements"
 
 
-def _decide(group: _Group, row: int, index: int, rank: int, op: int, chunk: int) -> str:
+def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
     """held, seen and verdict of one packet (S2, S3, S5); its values are left to the group. Returns the counter."""
     share = group.share
     distance = (chunk - share.held[index]) % MODULUS
@@ -181,7 +187,7 @@ def _decide(group: _Group, row: int, index: int, rank: int, op: int, chunk: int)
     share.held[index] = chunk
     share.seen[index] = now
     if not before & bit:
-        target = group.write if not before else group.add if op == Op.SUM else group.maximum
+        target = group.write if not before else group.add if op_of(kind) is Op.SUM else group.maximum
         target[0].append(row)
         target[1].append(index)
     if now != share.full:

@@ -1,0 +1,178 @@
+"""One stream's window at a worker: which chunks may fly, which are lost, when to ask again (rules W2, W3, W6 to W9).
+
+`Endpoint` owns one per stream and speaks packets; here there are only chunk numbers, unwrapped, and the time.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+
+from switchagg.call import Call
+from switchagg.job import JobConfig
+
+PROBES = 4
+"""Chunks resent by a timeout: enough to learn whether the path works, few enough to do no harm when it does and the
+switch merely waits for a slow rank."""
+
+OVERTAKEN = 4
+"""Later chunks with results that make a chunk lost: results keep the order of sending but for losses."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A submitted call: its chunks are base … end - 1 of the stream, `missing` of them without a result."""
+
+    call: Call
+    base: int
+    end: int
+    missing: int
+
+
+class Window:
+    """Lists are indexed by the offset of the slot in the stream's range; a chunk's offset is chunk mod window."""
+
+    def __init__(self, job: JobConfig, stream: int) -> None:
+        config = job.streams[stream]
+        window = config.window_slots
+        self.stream = stream
+        self.first_slot = config.first_slot
+        self.window = window
+        self.priority = config.priority
+        self.running: deque[Running] = deque()
+        self.failed = False
+        self.timeouts = 0  # in a row, without any result
+        self.chunk = list(range(window))  # in flight, or next for that slot
+        self.flying = [False] * window
+        self._sent_ns = [0] * window
+        self._transmission = [0] * window  # the one that carried the chunk last
+        self._first = [True] * window  # it was the chunk's first
+        self._transmissions = 0
+        self._end = 0  # chunks submitted so far
+        self._limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
+        self._free = list(range(window))  # heap of the next chunk of each free slot
+        self._resend: deque[int] = deque()
+        self._order: deque[tuple[int, int]] = deque()  # (transmission, chunk); outdated ones are skipped when met
+        # Heap of the latest answered first transmissions: what was sent before the least of them is lost (W8)
+        self._newest = [-1] * OVERTAKEN
+        self._srtt_ns = 0
+        self._rttvar_ns = 0
+        self._rtt_ns: int | None = None  # a sample not yet taken into account
+        self._rto_ns = job.rto_initial_ns
+        self._rto_min_ns = job.rto_min_ns
+        self._rto_max_ns = job.rto_max_ns
+        self._silence_ns = 0  # since when the timer runs: the last result or timeout
+        self._recovering = False  # from a timeout until a first transmission is answered
+
+    def submit(self, call: Call) -> None:
+        """Append a call with at least one chunk (W3)."""
+        self.running.append(Running(call, self._end, self._end + call.chunks, call.chunks))
+        self._end += call.chunks
+        self.raise_limit()
+
+    def next_to_send(self, now_ns: int) -> tuple[int, bool] | None:
+        """(chunk, whether it was sent before) of the next frame, which counts as sent now; None if nothing may be."""
+        again = False
+        while self._resend:
+            chunk = self._resend.popleft()
+            offset = chunk % self.window
+            if self.flying[offset] and self.chunk[offset] == chunk:
+                again = True
+                break
+        if not again:
+            if not self._free or self._free[0] >= self._limit:
+                return None
+            chunk = heapq.heappop(self._free)
+            offset = chunk % self.window
+            self.chunk[offset] = chunk
+            self.flying[offset] = True
+        self._first[offset] = not again
+        self._sent_ns[offset] = now_ns
+        self._transmission[offset] = self._transmissions
+        self._order.append((self._transmissions, chunk))
+        self._transmissions += 1
+        return chunk, again
+
+    def call_of(self, chunk: int) -> Running:
+        """The running call of a chunk in flight."""
+        for running in self.running:
+            if chunk < running.end:
+                return running
+        raise AssertionError("a chunk in flight belongs to a call")
+
+    def answered(self, offset: int, now_ns: int) -> int:
+        """The chunk in flight at this offset has its result: its slot is free for the chunk one window later."""
+        chunk = self.chunk[offset]
+        self.flying[offset] = False
+        self.timeouts = 0
+        self._silence_ns = now_ns
+        if self._first[offset]:  # Karn: a retransmitted chunk's result may answer either copy
+            heapq.heappushpop(self._newest, self._transmission[offset])
+            self._rtt_ns = now_ns - self._sent_ns[offset]
+            self._recovering = False
+        elif self._recovering:
+            self._resend_oldest(2)
+        self.chunk[offset] = chunk + self.window
+        heapq.heappush(self._free, chunk + self.window)
+        return chunk
+
+    def after_results(self) -> list[Call]:
+        """Draw the conclusions of a bundle of results: calls that are complete, the RTO, lost chunks, the new limit."""
+        if self._rtt_ns is not None:
+            self._sample(self._rtt_ns)
+            self._rtt_ns = None
+        done = [running.call for running in self.running if not running.missing]
+        if done:
+            self.running = deque(running for running in self.running if running.missing)
+        self.raise_limit()
+        while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
+            self._resend_oldest(1)
+        return done
+
+    def raise_limit(self) -> None:
+        """Let chunks fly up to the first whose call isn't ready for it (W4)."""
+        for running in self.running:
+            self._limit = max(self._limit, running.base + running.call.ready_chunks)
+            if running.call.ready_chunks < running.call.chunks:
+                return
+
+    def deadline_ns(self) -> int | None:
+        """When to time out; None if nothing is in flight that isn't to be resent anyway (W7)."""
+        oldest = self.oldest()
+        if self.failed or oldest is None:
+            return None
+        backed_off_ns = min(self._rto_ns << min(self.timeouts, 20), self._rto_max_ns)
+        return max(self._sent_ns[oldest[1] % self.window], self._silence_ns) + backed_off_ns
+
+    def time_out(self, now_ns: int) -> None:
+        """Resend a few of the oldest chunks in flight (W7)."""
+        self._silence_ns = now_ns
+        self._recovering = True
+        self._resend_oldest(PROBES)
+
+    def oldest(self) -> tuple[int, int] | None:
+        """(transmission, chunk): the oldest one unanswered and not yet marked for resending."""
+        order = self._order
+        while order:
+            transmission, chunk = order[0]
+            offset = chunk % self.window
+            if self.flying[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission:
+                return order[0]
+            order.popleft()
+        return None
+
+    def _resend_oldest(self, chunks: int) -> None:
+        for _ in range(chunks):
+            oldest = self.oldest()
+            if oldest is None:
+                return
+            self._resend.append(oldest[1])
+            self._order.popleft()
+
+    def _sample(self, rtt_ns: int) -> None:
+        """Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7)."""
+        if self._srtt_ns == 0:
+            self._srtt_ns, self._rttvar_ns = rtt_ns, rtt_ns // 2
+        else:
+            self._rttvar_ns = (3 * self._rttvar_ns + abs(self._srtt_ns - rtt_ns)) // 4
+            self._srtt_ns = (7 * self._srtt_ns + rtt_ns) // 8
+        self._rto_ns = min(max(self._srtt_ns + 4 * self._rttvar_ns, self._rto_min_ns), self._rto_max_ns)
