@@ -20,6 +20,8 @@ sys.path.insert(0, str(_FOLDER))
 
 from emulation import topology  # noqa: E402
 
+topology.keep_machine_settings()
+
 
 def daemon_python() -> str:
     """The interpreter that has switchagg's dependencies."""

@@ -67,6 +67,14 @@ def worker_mac(rank: int) -> str:
     return f"02:00:00:00:00:{rank + 1:02x}"
 
 
+def keep_machine_settings() -> None:
+    """Keeps Mininet from raising sysctls and limits of the whole machine, for good, at its first network.
+
+    It would leave, among others, TCP's buffers different from what every other program was measured with.
+    """
+    Mininet.inited = True
+
+
 def require_mininet() -> None:
     """Raises UnfitError if Mininet can't run here: no privileges, or a program is missing."""
     needed = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "ifconfig": "net-tools"}
@@ -450,7 +458,7 @@ class EmulatedNetwork:
         self._net = None
 
     def _build(self) -> None:
-        Mininet.inited = True  # it would raise sysctls and limits of the whole machine, for good
+        keep_machine_settings()
         # the network must be reachable for close() before its first node exists
         self._net = Mininet(
             topo=StarTopo(spec=self.spec),

@@ -1,5 +1,7 @@
 """Nothing is left after an exception, Ctrl-C, TERM or KILL, at any time; use by hand, and as a plain user."""
 
+import importlib
+import inspect
 import json
 import os
 import shutil
@@ -156,27 +158,37 @@ def test_closing_twice_is_closing_once() -> None:
     assert all_gone([shell])
 
 
-def test_the_machine_s_settings_stay_as_they_were() -> None:
-    """Mininet raises limits of the whole machine at its first network, unless it is told not to."""
-    names = ["net/core/rmem_max", "net/core/wmem_max", "net/core/netdev_max_backlog", "net/ipv4/tcp_rmem"]
-    names += ["net/ipv4/neigh/default/gc_thresh1", "net/ipv4/tcp_congestion_control", "net/ipv6/conf/all/disable_ipv6"]
-    files = [Path("/proc/sys") / name for name in names if (Path("/proc/sys") / name).exists()]
-    before = [file.read_text() for file in files]
-    runner = start("sys.exit(0)")
-    runner.communicate(timeout=60)
-    assert runner.returncode == 0
-    assert [file.read_text() for file in files] == before
+SETTINGS = """
+import mininet.net
+def raise_limits(): raise SystemExit("Mininet set limits of the whole machine")
+mininet.net.fixLimits = raise_limits
+"""
+
+
+def test_the_machine_s_settings_stay_as_they_were(tmp_path: Path) -> None:
+    """Mininet raises limits of the whole machine at its first network, also from its command line."""
+    assert "def fixLimits" in inspect.getsource(importlib.import_module("mininet.util"))
+    network = "with EmulatedNetwork(NetworkSpec(workers=1)): print('it ran')"
+    program = SETTINGS + "from emulation.topology import EmulatedNetwork, NetworkSpec\n" + network
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("it ran\n", "")
+    custom = tmp_path / "custom.py"
+    custom.write_text(SETTINGS)
+    both = f"{custom},{REPOSITORY / 'emulation/mn_custom.py'}"
+    output = mn(*BY_HAND, "--switch", "switchagg_bridge", "--test", "none", custom=both)
+    assert "limits of the whole machine" not in output
+    assert "completed in" in output
 
 
 # ---- by hand
 
 
-def mn(*arguments: str, timeout_s: float = 90) -> str:
+def mn(*arguments: str, custom: str = "", timeout_s: float = 90) -> str:
     """Mininet's own command line with our custom file, from another folder."""
     program = shutil.which("mn")
     if program is None:
         pytest.skip("needs Mininet's command mn")
-    command = [program, "--custom", str(REPOSITORY / "emulation/mn_custom.py"), *arguments]
+    command = [program, "--custom", custom or str(REPOSITORY / "emulation/mn_custom.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd="/", check=False)
     return done.stdout + done.stderr
 
