@@ -437,6 +437,8 @@ def test_a_switch_on_all_interfaces_is_reached_where_the_worker_found_it() -> No
 
 
 def test_the_call_timeout_becomes_a_number_of_timeouts() -> None:
-    assert retry_limit_for(1800.0) == 1805
-    assert retry_limit_for(0.1) == 6
+    for call_timeout_s in (0.1, 1.0, 1800.0):
+        limit = retry_limit_for(call_timeout_s, 5_000_000, 1_000_000_000)
+        waited_s = sum(min(0.005 * 2.0 ** min(number, 60), 1.0) for number in range(limit))
+        assert call_timeout_s <= waited_s <= call_timeout_s + 2.5
     assert retry_limit_for(1e12) == 1 << 31

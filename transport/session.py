@@ -360,11 +360,13 @@ class SwitchSession:
         return None
 
 
-def retry_limit_for(call_timeout_s: float, rto_max_ns: int = JobConfig.rto_max_ns) -> int:
-    """Timeouts in a row that fill call_timeout_s: the first few are shorter than rto_max_ns, the rest as long (W7)."""
+def retry_limit_for(
+    call_timeout_s: float, rto_min_ns: int = JobConfig.rto_min_ns, rto_max_ns: int = JobConfig.rto_max_ns
+) -> int:
+    """Timeouts in a row that fill call_timeout_s: at worst they double from rto_min_ns up to rto_max_ns (W7)."""
     if not call_timeout_s > 0:
         raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
-    return min(1 << 31, math.ceil(call_timeout_s * 1e9 / rto_max_ns) + 5)
+    return min(1 << 31, math.ceil(call_timeout_s * 1e9 / rto_max_ns) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -31,7 +31,7 @@ class StarConfig:
     dataplane: of the switch method. reliable, message_bytes: of the ring. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
-    is far below that of real hosts (20 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
+    is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
     virtual time there is none.
     """
 
