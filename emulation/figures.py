@@ -25,7 +25,7 @@ LINE_STYLES = {"gloo": "--", "ring": "--", "switch": "-"}
 _COMPUTE_COLOUR = "#BBBBBB"
 _BOUND_COLOUR = "#222222"
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
@@ -94,7 +94,11 @@ def training(built: dict[str, Any]) -> Figure:
     size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
     for entry in built["methods"]:
         method = entry["method"]
-        look = {"color": COLOURS[method], "linestyle": LINE_STYLES[method], "label": METHOD_NAMES[method]}
+        look: dict[str, Any] = {
+            "color": COLOURS[method],
+            "linestyle": LINE_STYLES[method],
+            "label": METHOD_NAMES[method],
+        }
         times = [(record["start_ns"] + record["duration_ns"]) / size for record in entry["iterations"]]
         losses = [record["loss"] for record in entry["iterations"]]
         left.plot(times, losses, color=COLOURS[method], alpha=0.25, linewidth=0.8)
@@ -202,7 +206,11 @@ def fidelity(built: dict[str, Any]) -> Figure | None:
         if not points:
             continue
         method = entry["method"]
-        look = {"color": COLOURS[method], "linestyle": LINE_STYLES[method], "label": METHOD_NAMES[method]}
+        look: dict[str, Any] = {
+            "color": COLOURS[method],
+            "linestyle": LINE_STYLES[method],
+            "label": METHOD_NAMES[method],
+        }
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1.8, **look)
         for name, share in (("gap_deviation_median", 0.5), ("gap_deviation_p90", 0.1)):
             if name in certificate["bounds"]:

@@ -210,7 +210,8 @@ def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
 def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(what, measured, bound): first what has a bound, then the rest; curves are drawn instead."""
     bounds = certificate["bounds"]
-    judged, others = [], []
+    judged: list[tuple[str, str, str]] = []
+    others: list[tuple[str, str, str]] = []
     for name, value in certificate["measures"].items():
         if isinstance(value, list):
             continue
