@@ -191,6 +191,7 @@ def test_one_worker_needs_no_switch(launch: Launch) -> None:
     launch("init_only", 1, None)
     (rank,) = launch.done()
     assert "uses Gloo instead of the switch: it has one worker" in rank.output
+    assert rank.output.count("uses Gloo") == 1
 
 
 @pytest.mark.parametrize(

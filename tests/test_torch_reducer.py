@@ -150,12 +150,14 @@ def test_empty_tensors_need_nobody(ranks: Callable[[int], Ranks], switch: FakeSw
 
 
 def test_calls_overlap(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
+    started = threading.Barrier(2, action=switch.hold.set)
+    switch.hold.clear()
+
     def program(rank: int, reducer: Reducer) -> list[float]:
-        switch.hold.clear()
         tensors = [torch.full((4,), float(number)) for number in range(8)]
         works = [reducer.allreduce([tensor]) for tensor in tensors]
         assert not any(work.is_completed() for work in works)
-        switch.hold.set()
+        started.wait(20)
         assert all(work.wait(WAIT) for work in works)
         assert all(work.is_success() for work in works)
         return [tensor[0].item() for tensor in tensors]
@@ -176,10 +178,10 @@ def test_callbacks_run_off_the_network_thread(ranks: Callable[[int], Ranks]) -> 
 def test_a_callback_may_wait_for_another_call(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
     """As PowerSGD's do, for many calls under way and with ranks whose callbacks come in different orders."""
     calls = 12
+    attached = threading.Barrier(3, action=switch.hold.set)
+    switch.hold.clear()
 
     def program(rank: int, reducer: Reducer) -> list[list[float]]:
-        switch.hold.clear()
-
         def again(future: Any) -> torch.Tensor:
             time.sleep(0.002 * ((rank * 7 + future.value()[0].numel() * 3) % 5))
             (first,) = future.value()
@@ -193,8 +195,7 @@ def test_a_callback_may_wait_for_another_call(ranks: Callable[[int], Ranks], swi
         for number in range(calls):
             tensor = torch.full((number % 3 + 1,), float(number))
             futures.append(reducer.allreduce([tensor]).get_future().then(again))
-            if number == calls // 2:
-                switch.hold.set()
+        attached.wait(20)
         return [future.wait().tolist() for future in futures]
 
     results = ranks(3).run(program)

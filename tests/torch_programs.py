@@ -248,6 +248,7 @@ def ddp() -> None:
     gloo = dist.new_group(backend="gloo")
     small_buckets = {"bucket_cap_mb": 0.001}
     one_step()
+    buckets_overlap()
     expected = train(DistributedDataParallel(small_model(), process_group=gloo, **small_buckets), 4)
     for how in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
         calls = switched()
@@ -277,6 +278,47 @@ def one_step() -> None:
         exact = sum(gradient.double() for gradient in gradients) / WORLD
         assert (parameter.grad.double() - exact).abs().max().item() <= bound
         assert_same_everywhere(parameter.grad)
+
+
+class WaitInBackward(torch.autograd.Function):
+    """Identity whose backward goes on only when the buckets that came before it have been summed."""
+
+    @staticmethod
+    def forward(context: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        session = dist.group.WORLD.reducer._lanes[0].session
+        calls, deadline = session._next, time.monotonic() + 30
+        assert calls > WaitInBackward.calls_before, "no bucket was sent before the end of backward"
+        while session._pending:
+            assert time.monotonic() < deadline, "the bucket's sum came only after backward"
+            time.sleep(0.001)
+        WaitInBackward.summed += 1
+        return gradient
+
+    calls_before = 0
+    summed = 0
+
+
+def buckets_overlap() -> None:
+    """A bucket is summed while backward still works on the layers below."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(20, 300), torch.nn.Linear(300, 5)
+
+        def forward(self, inputs: torch.Tensor, wait: bool) -> torch.Tensor:
+            middle = self.first(inputs)
+            return self.last(WaitInBackward.apply(middle) if wait else middle)
+
+    model = DistributedDataParallel(Model(), bucket_cap_mb=0.001)
+    for step in range(4):  # the first step has one bucket with everything
+        WaitInBackward.calls_before = switched()
+        model(batch(step)[0], step > 1).sum().backward()
+    assert WaitInBackward.summed == 2
 
 
 def uneven_inputs() -> None:

@@ -33,6 +33,8 @@ hooks this needs the callback to be attached before the earlier call is finished
 
 CUDA tensors go through pinned host memory on a stream of our own. `wait()` blocks the host until the network has
 answered, then the current stream until the copy back is done. Gloo serves the other operations on them where it can.
+One group serves both device types: up to 2.13, PyTorch can't mix a backend in Python with others ("cpu:switchagg,
+cuda:nccl"); for NCCL beside the switch use the hook.
 
 When a call fails (a worker died, the switch is gone), it and all later collectives of the group raise
 torch.distributed.DistBackendError with the cause; tensors of failed calls hold undefined values.

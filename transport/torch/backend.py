@@ -95,14 +95,12 @@ class SwitchProcessGroup(ProcessGroup):
         self._switchable = 1 < size <= MAX_WORKERS
         job = share_job_name(self._gloo, rank) if self._switchable else ""
         self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
-        what = f"switchagg group {name} (job {job}, rank {rank} of {size})"
-        self.reducer = Reducer(self.rendezvous.open, size, what, timeout.total_seconds() + WAIT_MARGIN_S)
+        self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
+        self._warned = False
+        self.reducer = Reducer(self.rendezvous.open, size, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
         self._closed = False
         # At interpreter exit too: threads of ours that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
-        if not self._switchable and rank == 0 and (size > 1 or name in ("", "0")):
-            reason = "it has one worker" if size == 1 else f"{size} workers are more than a switch's {MAX_WORKERS}"
-            logger.warning("switchagg: group %s uses Gloo instead of the switch: %s", name, reason)
 
     def connect(self) -> bool:
         """Join the switch unless that has happened; whether allreduces go through it. A collective of all ranks.
@@ -110,6 +108,11 @@ class SwitchProcessGroup(ProcessGroup):
         Raises DistBackendError, with the remedy, if there is no switch to join.
         """
         if not self._switchable:
+            if self.rank() == 0 and not self._warned:
+                n = self.size()
+                reason = "it has one worker" if n == 1 else f"{n} workers are more than a switch's {MAX_WORKERS}"
+                logger.warning("%s uses Gloo instead of the switch: %s", self._what, reason)
+            self._warned = True
             return False
         self.rendezvous.options.require_switch()
         return self.reducer.open()
@@ -139,7 +142,7 @@ class SwitchProcessGroup(ProcessGroup):
     def _through_switch(self, tensors: list[torch.Tensor], op: Any, timeout: timedelta | None) -> dist.Work | None:
         """The Work of an eligible allreduce, also of one that can only fail; None for one that is Gloo's."""
         failed = self.reducer.failure is not None
-        if not failed and not (self._switchable and eligible(tensors, op)):
+        if not failed and not eligible(tensors, op):
             return None
         if not failed:
             try:

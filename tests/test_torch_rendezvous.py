@@ -1,0 +1,136 @@
+"""The ranks' common decision whether to use the switch; ranks are threads."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from fake_switch import FakeSwitch
+
+from switchagg.controller import Controller
+from switchagg.errors import JobError
+from switchagg.membership import JoinRefused, JoinRequest
+from transport.torch import rendezvous
+from transport.torch.rendezvous import Rendezvous, SwitchOptions, lacks_room
+
+NO_ROOM = "job 'x' could not start within 1 s: 512 slots in a row are needed and 0 of 64 are free"
+
+
+def decide(
+    switch: FakeSwitch, workers: int = 3, absent: tuple[int, ...] = (), lane: int = 0, timeout_s: float = 10.0
+) -> list[Any]:
+    """What each rank gets: a session, None, or the exception."""
+    store = dist.HashStore()
+    options = SwitchOptions(switch="tcp://fake:1", streams=3, join_timeout_s=5.0)
+
+    def one(rank: int) -> Any:
+        if rank in absent:
+            return "absent"
+        try:
+            return Rendezvous(store, rank, workers, "job", options, timeout_s, switch.join).open(lane)
+        except dist.DistBackendError as error:
+            return error
+
+    with ThreadPoolExecutor(workers) as threads:
+        return list(threads.map(one, range(workers), timeout=60))
+
+
+@pytest.fixture
+def switch() -> Any:
+    fake = FakeSwitch()
+    yield fake
+    fake.stop()
+
+
+def test_all_join(switch: FakeSwitch) -> None:
+    sessions = decide(switch)
+    assert [session.rank for session in sessions] == [0, 1, 2]
+    assert not any(session.closed for session in sessions)
+    assert switch.joined[0] == {
+        "switch": "tcp://fake:1",
+        "job": "job/0",
+        "rank": switch.joined[0]["rank"],
+        "workers": 3,
+        "elements": 360,
+        "streams": 3,
+        "window_slots": 256,
+        "timeout_s": 5.0,
+        "call_timeout_s": 10.0,
+    }
+
+
+def test_one_without_room_takes_all_to_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
+    switch.refusals[2] = NO_ROOM
+    made: list[Any] = []
+    join = switch.join
+    switch.join = lambda *how, **more: made.append(join(*how, **more)) or made[-1]  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING):
+        assert decide(switch) == [None, None, None]
+    assert len(made) == 2
+    assert all(session.closed for session in made)
+    (record,) = caplog.records
+    assert record.getMessage() == f"switchagg: using Gloo instead of switch tcp://fake:1: {NO_ROOM}"
+
+
+def test_any_other_refusal_is_an_error_for_all(switch: FakeSwitch) -> None:
+    switch.refusals.update({1: "no answer from tcp://fake:1", 2: NO_ROOM})
+    for error in decide(switch):
+        assert isinstance(error, dist.DistBackendError)
+        assert "rank 1 of 3 could not join switch tcp://fake:1: no answer from tcp://fake:1" in str(error)
+
+
+def test_calls_in_callbacks_have_nowhere_else_to_go(switch: FakeSwitch) -> None:
+    switch.refusals[0] = NO_ROOM
+    assert all("rank 0 of 3 could not join" in str(error) for error in decide(switch, lane=1))
+
+
+def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
+    first, *_, second = decide(switch, absent=(1,), timeout_s=0.2)
+    for error in (first, second):
+        assert "rank 1 of 3 did not come to join switch tcp://fake:1 within 0.2 s" in str(error)
+    assert not switch.joined
+
+
+def test_waiting_ends_with_the_group(switch: FakeSwitch) -> None:
+    options = SwitchOptions(switch="tcp://fake:1")
+    alone = Rendezvous(dist.HashStore(), 0, 2, "job", options, 1000.0, switch.join)
+    threading.Timer(0.1, alone.cancelled.set).start()
+    with pytest.raises(dist.DistBackendError, match="shut down"):
+        alone.open(0)
+
+
+def test_the_controllers_refusals_for_want_of_slots_are_known() -> None:
+    controller = Controller(slots=64, elements_max=360, first_generation=0)
+
+    def refusals(window_slots: int, job: str, until_ns: int) -> list[str]:
+        for rank in range(2):
+            place = ("127.0.0.1", 1000 + rank)
+            request = JoinRequest(job, rank, 2, 360, 1, window_slots, place, hash((job, rank)) % 2**60, 10**9)
+            controller.join(request, 0)
+        controller.handle_timer(until_ns)
+        reasons = []
+        while (event := controller.next_event()) is not None:
+            if isinstance(event, JoinRefused):
+                reasons.append(event.reason)
+        return reasons
+
+    assert refusals(64, "holds all slots", 1) == []
+    crowded, oversized = refusals(8, "finds none", 10**9 + 1), refusals(65, "wants more than there are", 10**9 + 2)
+    assert crowded
+    assert oversized
+    for reason in crowded + oversized:
+        assert lacks_room(JobError(reason)), reason
+    assert not lacks_room(JobError("rank 1 of 2 did not join job 'x' within 1 s; present: rank 0 at 10.0.0.1:5"))
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("SWITCH", "tcp://h:1"), ("ELEMENTS", "128"), ("JOIN_TIMEOUT_S", "2.5"), ("STREAMS", "")):
+        monkeypatch.setenv(f"SWITCHAGG_{name}", text)
+    assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", 128, 2, 256, 2.5)
+    monkeypatch.setenv("SWITCHAGG_WINDOW_SLOTS", "a few")
+    with pytest.raises(ValueError, match=r"SWITCHAGG_WINDOW_SLOTS='a few': not a number \(int\)"):
+        SwitchOptions.from_environment()
+    with pytest.raises(dist.DistBackendError, match=f"{rendezvous.SWITCH_VARIABLE} is not set"):
+        SwitchOptions().require_switch()
