@@ -1,7 +1,5 @@
 """What the ranks of the backend's tests run: `python torch_programs.py NAME`, with torchrun's variables set.
-
-A program's asserts are the test; it prints DONE at its end.
-"""
+A program's asserts are the test; it prints DONE at its end."""
 
 import faulthandler
 import os
