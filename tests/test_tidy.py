@@ -32,7 +32,13 @@ STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregat
 MAY_NOT_IMPORT = {"switchagg": {"transport", "emulation"}, "transport": {"emulation"}}
 # Where a heavy or optional library may be imported; None: in tests alone. A folder ends in a slash.
 HOMES: dict[str, tuple[str, ...]] = {
-    "torch": ("transport/torch/", "examples/", "emulation/workload.py", "emulation/replicas.py", "emulation/trainer.py"),
+    "torch": (
+        "transport/torch/",
+        "examples/",
+        "emulation/workload.py",
+        "emulation/replicas.py",
+        "emulation/trainer.py",
+    ),
     "zmq": ("transport/control.py",),
     "mininet": ("emulation/topology.py",),
     "scapy": (),
