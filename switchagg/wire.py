@@ -150,6 +150,9 @@ def op_of(kind: int) -> Op:
     return Op(kind >> 8 & 15)
 
 
+MAX_BIT = Op.MAX << 8
+"""The bit of the first 32 that tells a chunk with op MAX from one with op SUM."""
+
 KINDS = frozenset(kind_of(op, flags) for op in Op for flags in range(FLAGS_ALL + 1))
 """All values the first 32 bits of a packet can have."""
 

@@ -19,11 +19,10 @@ from switchagg.wire import (
     FLAG_VERSION,
     FLAGS_AT,
     HEADER_BYTES,
+    MAX_BIT,
     Bundle,
-    Op,
     fault,
     headers,
-    op_of,
     payload,
 )
 
@@ -187,7 +186,7 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
     share.held[index] = chunk
     share.seen[index] = now
     if not before & bit:
-        target = group.write if not before else group.add if op_of(kind) is Op.SUM else group.maximum
+        target = group.write if not before else group.maximum if kind & MAX_BIT else group.add
         target[0].append(row)
         target[1].append(index)
     if now != share.full:
