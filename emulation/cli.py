@@ -15,7 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
+try:
+    import typer
+except KeyboardInterrupt:  # nothing has been started yet
+    sys.exit(130)
 
 if TYPE_CHECKING:
     from emulation.compare import Comparison
@@ -72,6 +75,9 @@ def outcomes() -> Iterator[None]:
         stop(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         stop("interrupted; everything it had started is stopped", EXIT_INTERRUPTED)
+    except OSError as error:  # a full disk, a file that is in the way
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        stop(f"{what}; nothing it had started is left", EXIT_FAILED)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"emulation", "transport", "switchagg"}:
             raise  # a fault of ours, not of the installation
@@ -143,7 +149,7 @@ def _overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
             raise ScenarioError(f"--set {setting}: not understood; allowed: TABLE.KEY=VALUE, like topology.workers=8")
         try:
             found[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             found[key.strip()] = text.strip()  # a bare word: name=text
     return found
 
@@ -218,12 +224,16 @@ def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
     data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane (UDP)")] = "0.0.0.0:5556",
     dataplane: Annotated[str, typer.Option(help="batched or reference")] = "batched",
-    slots: Annotated[int, typer.Option(help="Slots for all jobs together")] = 4096,
-    elements: Annotated[int, typer.Option(help="Most int32 values in a packet; 360 fill an MTU of 1500")] = 360,
+    slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
+    elements: Annotated[
+        int, typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
+    ] = 360,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
     ] = None,
-    lease: Annotated[float, typer.Option(help="Seconds of silence after which a worker is dead")] = 4.0,
+    lease: Annotated[
+        float, typer.Option(min=1, max=3600, help="Seconds of silence after which a worker is dead")
+    ] = 4.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about jobs")] = False,
 ) -> None:
@@ -238,8 +248,12 @@ def switch(
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
     """
     with outcomes():
+        from emulation.scenario import DATAPLANES
         from transport.daemon import run_switch
 
+        if dataplane not in DATAPLANES:
+            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join(DATAPLANES)}", EXIT_USAGE)
+        _check_endpoint("--control", control)
         told = None if advertise is None else _host_port("--advertise", advertise)
         status = run_switch(
             control,
@@ -262,6 +276,16 @@ def _host_port(option: str, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _check_endpoint(option: str, text: str) -> None:
+    from switchagg.errors import JobError
+    from transport.addresses import parse_endpoint
+
+    try:
+        parse_endpoint(text)
+    except JobError:
+        stop(f"{option} {text}: not understood; allowed: tcp://HOST:PORT, like tcp://0.0.0.0:5555", EXIT_USAGE)
+
+
 @app.command()
 def status(
     address: Annotated[str, typer.Argument(metavar="SWITCH", help="tcp://HOST:PORT")] = "tcp://127.0.0.1:5555",
@@ -282,6 +306,7 @@ def status(
         from emulation.status import status_lines
         from transport.control import query_status
 
+        _check_endpoint("SWITCH", address)
         answer = query_status(address, job)
         if as_json:
             typer.echo(json.dumps(msgspec.to_builtins(answer), sort_keys=True))
@@ -316,9 +341,29 @@ def scenarios() -> None:
             typer.echo(f"{name:<12} {load(path).title}")
 
 
+_ClickError: Any = typer.BadParameter.mro()[2]  # click's own base of usage errors, wherever typer keeps click
+
+
 def main() -> None:
-    """Entry point of the console script."""
-    app()
+    """Entry point of the console script. Wrong usage is one line too, where typer would draw a box."""
+    try:
+        code = app(prog_name="switchagg", standalone_mode=False)
+    except _ClickError as error:
+        if len(sys.argv) == 1:  # the message is the whole help
+            error.show()
+        else:
+            words = " ".join(error.format_message().split()).rstrip(".")
+            sys.stderr.write(f"switchagg: {words} (see {_asked(error)} --help)\n")
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        sys.stderr.write("switchagg: interrupted\n")
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(code)
+
+
+def _asked(error: Any) -> str:
+    """The command that was given wrong arguments."""
+    return str(error.ctx.command_path) if getattr(error, "ctx", None) is not None else "switchagg"
 
 
 if __name__ == "__main__":

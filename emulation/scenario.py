@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
+import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,8 @@ WORKLOADS = ("digits", "text")
 DATAPLANES = ("batched", "reference")
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
+DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
 
 _FRAME_HEADER_BYTES = 20  # switchagg frame header; UDP 8 and IPv4 20 are added where the MTU is checked
 _UDP_IP_BYTES = 28
@@ -97,7 +101,7 @@ class SwitchOptions:
     elements: int = _integer(360, 32, 16_000, "int32 per packet")  # 360: the most that fits an MTU of 1500
     window_slots: int = _integer(256, 1, 16_384, "slots")  # per stream; over the bandwidth-delay product of these links
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
-    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # then the call fails, naming who is missing
+    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     dataplane: str = _choice("batched", DATAPLANES)
 
 
@@ -133,6 +137,8 @@ _TABLES: dict[str, Any] = {
 }
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 80
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -149,7 +155,7 @@ def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> S
     """Scenario in TOML text; `file` is the name used in messages."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: numbers too long, nesting too deep
         raise ScenarioError(f"{file}: not valid TOML: {error}") from error
     for key, value in (overrides or {}).items():
         table, dot, name = key.rpartition(".")
@@ -163,12 +169,16 @@ def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> S
 def find(name_or_path: str) -> Path:
     """Path of a scenario file, or of a shipped scenario given by its bare name."""
     path = Path(name_or_path)
-    if path.is_file():
-        return path
     shipped_paths = shipped()
+    try:
+        if path.is_file():
+            return path
+        what = "a folder, not a scenario file" if path.is_dir() else "no such file"
+    except OSError as error:  # a folder on the way that may not be entered, a name too long
+        what = f"cannot be read: {error.strerror}"
     if name_or_path.removesuffix(".toml") in shipped_paths:
         return shipped_paths[name_or_path.removesuffix(".toml")]
-    raise ScenarioError(f"{name_or_path}: no such file; shipped scenarios: {', '.join(shipped_paths)}")
+    raise ScenarioError(f"{_shown(name_or_path)}: {what}; shipped scenarios: {', '.join(shipped_paths)}")
 
 
 def shipped() -> dict[str, Path]:
@@ -190,10 +200,15 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
         if key not in known:
             raise ScenarioError(f"{file}: unknown key '{key}'{_suggest(key, known)}")
     name = _text(document, "name", file)
+    if not NAME.fullmatch(name):
+        raise ScenarioError(
+            f"{file}: name: {_repr(name)} is not allowed; allowed: up to 100 letters, digits and . _ - "
+            "(it names the folder of the results)"
+        )
     title = _text(document, "title", file)
     seed = document.get("seed", 1)
     if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
-        raise ScenarioError(f"{file}: seed: {seed!r} is out of range; allowed: integers 0 … {_SEED_HIGH}")
+        raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
     tables = {table: _build_table(document.get(table, {}), table, kind, file) for table, kind in _TABLES.items()}
     scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
     _check_together(scenario)
@@ -205,7 +220,7 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
         raise ScenarioError(f"{file}: {key}: missing; every scenario has a name and a title")
     value = document[key]
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ScenarioError(f"{file}: {key}: {value!r} is not allowed; allowed: one line of text")
+        raise ScenarioError(f"{file}: {key}: {_repr(value)} is not allowed; allowed: one line of text")
     return value
 
 
@@ -225,32 +240,30 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _check_methods(value, rule["backend"], where)
     if rule["kind"] is str:
         if value not in rule["allowed"]:
-            raise ScenarioError(f"{where}: {value!r} is unknown; allowed: {', '.join(rule['allowed'])}")
+            raise ScenarioError(f"{where}: {_repr(value)} is unknown; allowed: {', '.join(rule['allowed'])}")
         return value
     number: int | float
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ScenarioError(f"{where}: {value!r} is not a number; allowed: {_range(rule)}")
+        raise ScenarioError(f"{where}: {_repr(value)} is not a number; allowed: {_range(rule)}")
     number = value
-    if rule["kind"] is float:
-        number = float(number)
-    elif isinstance(number, float):
+    if isinstance(number, float) and rule["kind"] is int:
         if not number.is_integer():
-            raise ScenarioError(f"{where}: {value!r} is not a whole number; allowed: {_range(rule)}")
+            raise ScenarioError(f"{where}: {_repr(value)} is not a whole number; allowed: {_range(rule)}")
         number = int(number)
     if not rule["low"] <= number <= rule["high"]:  # also refuses nan
-        raise ScenarioError(f"{where}: {value!r} is out of range; allowed: {_range(rule)}")
-    return number
+        raise ScenarioError(f"{where}: {_repr(value)} is out of range; allowed: {_range(rule)}")
+    return float(number) if rule["kind"] is float else number
 
 
 def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
     allowed = METHODS[backend]
     if not isinstance(value, list):
-        raise ScenarioError(f"{where}: {value!r} is not a list of methods; allowed: {', '.join(allowed)}")
+        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(allowed)}")
     for method in value:
         if method not in allowed:
-            raise ScenarioError(f"{where}: {method!r} is not a method of {backend}; allowed: {', '.join(allowed)}")
+            raise ScenarioError(f"{where}: {_repr(method)} is not a method of {backend}; allowed: {', '.join(allowed)}")
     if len(set(value)) != len(value):
-        raise ScenarioError(f"{where}: {value!r} names a method twice; allowed: each once")
+        raise ScenarioError(f"{where}: {_repr(value)} names a method twice; allowed: each once")
     return tuple(value)
 
 
@@ -270,11 +283,27 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [switch] elements: {switch.elements} does not fit [topology] mtu_bytes = "
             f"{topology.mtu_bytes}; allowed: 32 … {most}"
         )
+    together = topology.workers * workload.batch_per_worker
+    if workload.name == "digits" and together > DIGITS_SAMPLES:
+        raise ScenarioError(
+            f"{scenario.file}: [workload] batch_per_worker: {workload.batch_per_worker} on each of {topology.workers} "
+            f"workers is out of range; allowed: 1 … {DIGITS_SAMPLES // topology.workers} ({DIGITS_SAMPLES} images to "
+            "learn from)"
+        )
     if switch.streams * switch.window_slots > 65_536:
         raise ScenarioError(
             f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "
             "out of range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
         )
+
+
+def _repr(value: Any) -> str:
+    """A value as Python writes it, shortened: a file may hold a number of thousands of digits."""
+    return _SHORT.repr(value)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:100]}…"
 
 
 def _range(rule: Mapping[str, Any]) -> str:

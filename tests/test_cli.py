@@ -12,7 +12,7 @@ import pytest
 from example_results import FakeCertificate, result
 from typer.testing import CliRunner, Result
 
-from emulation.cli import app
+from emulation.cli import app, main
 from emulation.doctor import EVERYTHING, Finding
 from emulation.results import MethodResult, RunFailed
 from emulation.status import status_lines
@@ -93,8 +93,42 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], exp
     assert one_line(done).startswith(f"switchagg: {expected}")
 
 
-def test_unknown_option_is_exit_code_2() -> None:
-    assert invoke("compare", "tiny.toml", "--fast").exit_code == 2
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("compare", "tiny.toml", "--fast"), "switchagg: No such option: --fast"),
+        (("compare", "tiny.toml", "--seed", "x"), "switchagg: Invalid value for '--seed'"),
+        (("compare",), "switchagg: Missing argument"),
+        (("compute",), "switchagg: No such command 'compute'"),
+        (("switch", "--slots", "0"), "switchagg: Invalid value for '--slots'"),
+        (("switch", "--lease", "nan"), "switchagg: Invalid value for '--lease'"),
+    ],
+)
+def test_wrong_options_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["switchagg", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("switch", "--dataplane", "magic"), "--dataplane magic: unknown; allowed: batched, reference"),
+        (("switch", "--control", "udp://1.2.3.4:5"), "--control udp://1.2.3.4:5: not understood; allowed: tcp://"),
+        (("switch", "--data", "1.2.3.4"), "--data 1.2.3.4: not understood; allowed: HOST:PORT"),
+        (("status", "there"), "SWITCH there: not understood; allowed: tcp://"),
+    ],
+)
+def test_wrong_addresses_are_one_line_and_exit_code_2(arguments: tuple[str, ...], expected: str) -> None:
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert one_line(done).startswith(f"switchagg: {expected}")
 
 
 def test_settings_override_the_file(here: Path) -> None:

@@ -122,3 +122,37 @@ def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
         load(binary)
     with pytest.raises(ScenarioError, match="cannot be read"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MINIMAL + "[faults]\nloss = 1" + "0" * 400, r"\[faults\] loss: 10+\.\.\.0+ is out of range; allowed: 0 … 1"),
+        (MINIMAL + "[faults]\nloss = 1" + "0" * 5000, "not valid TOML"),
+        (MINIMAL + "x = " + "[" * 5000, "not valid TOML"),
+        (MINIMAL + "[workload]\nbatch_per_worker = 360", r"batch_per_worker: 360 on each of 4 .* allowed: 1 … 359"),
+    ],
+)
+def test_what_python_itself_chokes_on_is_one_short_line(text: str, expected: str) -> None:
+    with pytest.raises(ScenarioError, match=expected) as caught:
+        parse(text, "t")
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["..", "../../elsewhere", "/tmp/x", "a/b", ".hidden", "a" * 101, "-rf"])
+def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+    assert "name: " in message(MINIMAL, name=name)
+
+
+def test_find_says_why_a_path_is_no_scenario(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="a folder, not a scenario file"):
+        find(str(tmp_path))
+    with pytest.raises(ScenarioError, match="cannot be read: File name too long") as caught:
+        find("a" * 5000)
+    assert len(str(caught.value)) < 300
+
+
+def test_the_samples_of_digits_are_as_many_as_the_scenario_says() -> None:
+    workload = pytest.importorskip("emulation.workload")
+    assert workload.Digits().samples == scenarios.DIGITS_SAMPLES
