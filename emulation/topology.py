@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,14 @@ def _find_mininet() -> None:
     found.loader.exec_module(module)
 
 
+def _find_programs() -> None:
+    """Lets Mininet find tc and ifconfig also for a plain user, whose PATH on Debian lacks the sbin folders."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
+
+
 _find_mininet()
+_find_programs()
 
 from mininet.link import Intf, Link, TCIntf  # noqa: E402
 from mininet.net import Mininet  # noqa: E402
@@ -78,12 +86,7 @@ def keep_machine_settings() -> None:
 def require_mininet() -> None:
     """Raises UnfitError if Mininet can't run here: no privileges, or a program is missing."""
     needed = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "ifconfig": "net-tools"}
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    missing = {
-        package
-        for program, package in needed.items()
-        if not any(os.access(os.path.join(folder, program), os.X_OK) for folder in [*folders, "/usr/sbin", "/sbin"])
-    }
+    missing = {package for program, package in needed.items() if shutil.which(program) is None}
     if missing:
         raise UnfitError(f"missing programs: apt-get install {' '.join(sorted(missing))}, or run it with --on sim")
     if not netns.is_privileged():
