@@ -1,6 +1,10 @@
 """Order of copies and events of a CUDA tensor's way to the switch, with a stand-in for torch.cuda; the seams of
 the backend that need no second process."""
 
+import gc
+import threading
+import time
+import weakref
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from transport.torch import attachment, backend
+from transport.torch.completions import CompletionPool
 from transport.torch.staging import CudaStage, SideStreams
 
 Log = list[tuple[Any, ...]]
@@ -223,3 +228,20 @@ def test_allreduce_options_from_every_form() -> None:
     assert made.reduceOp == dist.ReduceOp.PRODUCT
     assert made.timeout == timedelta(seconds=5)
     assert backend._allreduce_options(None, None).reduceOp == dist.ReduceOp.SUM
+
+
+def test_idle_threads_keep_no_tensor_alive() -> None:
+    pool = CompletionPool("idle")
+    for _ in range(2):  # the first task makes the thread, the second finds it idle
+        buffer = torch.ones(3)
+        alive, done = weakref.ref(buffer), threading.Event()
+        pool.submit(lambda buffer=buffer, done=done: done.set())
+        assert done.wait(20)
+        del buffer
+        end = time.monotonic() + 20
+        while not pool.idle or alive() is not None:
+            assert time.monotonic() < end, "an idle thread holds its task"
+            gc.collect()
+            time.sleep(0.01)
+    assert pool.threads == 1
+    pool.close()

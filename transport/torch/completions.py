@@ -36,11 +36,13 @@ class CompletionPool:
                 self._idle -= 1
                 self._tasks.put(task)
             elif not here:
+                # The task isn't the thread's argument: a Thread keeps its arguments, and so their tensors, to its end.
                 name = f"{self._name}-completion-{len(self._threads)}"
-                thread = threading.Thread(target=self._run, args=(task,), name=name, daemon=True)
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
                 try:
                     thread.start()
                     self._threads.append(thread)
+                    self._tasks.put(task)
                 except RuntimeError:  # the interpreter is ending
                     here = True
         if here:
@@ -70,16 +72,14 @@ class CompletionPool:
         """How many threads there are: the most tasks that ever ran at one time."""
         return len(self._threads)
 
-    def _run(self, first: Task) -> None:
-        task: Task | None = first
-        while task is not None:
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
             _run_logged(task)
-            task = None  # don't keep tensors alive while idle
+            del task  # don't keep tensors alive while idle
             with self._lock:
                 if self._closed:
                     return
                 self._idle += 1
-            task = self._tasks.get()
 
 
 def _run_logged(task: Task) -> None:
