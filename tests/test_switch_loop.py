@@ -326,6 +326,19 @@ def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert loop.counters()["drop_stranger"] == 0
     assert plane.jobs == {}  # what was given up is not done later
 
+    loop.admit(JOB, [A, B])
+    entered.clear()
+    hold.clear()
+    link.wake()
+    assert entered.wait(LIVENESS_S)
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    with pytest.raises(SwitchaggError, match="answer"):
+        loop.evict(1)
+    hold.set()
+    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", LIVENESS_S)
+    assert loop.counters()["drop_stranger"] == 0
+    assert plane.jobs == {}  # but an eviction is: the job's slots are given away
+
     entered.clear()
     hold.clear()
     link.wake()

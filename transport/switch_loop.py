@@ -116,8 +116,11 @@ class SwitchLoop:
         self._ask(lambda: self._admit(job, resolved))
 
     def evict(self, job_id: int) -> None:
-        """Forget a job: its packets are dropped from now on. Unknown jobs are ignored."""
-        self._ask(lambda: self._evict(job_id))
+        """Forget a job: its packets are dropped from now on. Unknown jobs are ignored.
+
+        Unlike other commands it is carried out even if the answer comes too late: the slots are given away after it.
+        """
+        self._ask(lambda: self._evict(job_id), binding=True)
 
     def seen(self, slot: int, version: int) -> SlotView:
         """What a slot version holds now. Raises KeyError for a slot no job owns."""
@@ -131,8 +134,8 @@ class SwitchLoop:
         """The data plane's counters, drop_stranger, drop_queue_full, and the link's with the prefix link_."""
         return self._ask(self._all_counters)
 
-    def _ask(self, action: Callable[[], Result]) -> Result:
-        """Run an action in the loop's thread and hand over its result or exception."""
+    def _ask(self, action: Callable[[], Result], *, binding: bool = False) -> Result:
+        """Run an action in the loop's thread and hand over its result or exception. binding: it can't be given up."""
         answer: Future[Result] = Future()
         with self._lock:
             if not self._running:
@@ -142,7 +145,8 @@ class SwitchLoop:
         try:
             return answer.result(ANSWER_S)
         except TimeoutError:
-            answer.cancel()
+            if not binding:
+                answer.cancel()
             raise SwitchaggError(f"the switch loop did not answer within {ANSWER_S:.0f} s") from None
 
     # The thread
