@@ -13,7 +13,7 @@ from types import FrameType
 import hypothesis
 import pytest
 
-SEEDS_DEFAULT = 200
+SEEDS_DEFAULT = 400
 LEFTOVER_GRACE_S = 3.0
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.
 TOKEN_NAME = "SWITCHAGG_TEST_RUN"
