@@ -188,11 +188,10 @@ class Endpoint:
         return None
 
     def _give_up(self, window: Window) -> None:
-        oldest = window.oldest()
-        assert oldest is not None
-        slot, version = self.job.place(window.stream, oldest[1])
+        chunk = window.first_unanswered()
+        slot, version = self.job.place(window.stream, chunk)
         window.failed = True
-        self._events.append(StreamFailed(window.stream, slot, version, oldest[1], window.timeouts, "no result"))
+        self._events.append(StreamFailed(window.stream, slot, version, chunk, window.timeouts, "no result"))
 
     def _build(self, picks: Sequence[tuple[Window, int, bool]]) -> Bundle:
         """Frames of these (window, chunk, again), values read from their calls, a run of one call at a time."""

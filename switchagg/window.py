@@ -71,20 +71,17 @@ class Window:
 
     def next_to_send(self, now_ns: int) -> tuple[int, bool] | None:
         """(chunk, whether it was sent before) of the next frame, which counts as sent now; None if nothing may be."""
-        again = False
-        while self._resend:
+        lost = self._to_resend()
+        again = lost is not None
+        if lost is not None:
             chunk = self._resend.popleft()
-            offset = chunk % self.window
-            if self.flying[offset] and self.chunk[offset] == chunk:
-                again = True
-                break
-        if not again:
-            if not self._free or self._free[0] >= self._limit:
-                return None
+        elif self._free and self._free[0] < self._limit:
             chunk = heapq.heappop(self._free)
-            offset = chunk % self.window
-            self.chunk[offset] = chunk
-            self.flying[offset] = True
+            self.chunk[chunk % self.window] = chunk
+            self.flying[chunk % self.window] = True
+        else:
+            return None
+        offset = chunk % self.window
         self._first[offset] = not again
         self._sent_ns[offset] = now_ns
         self._transmission[offset] = self._transmissions
@@ -136,12 +133,13 @@ class Window:
                 return
 
     def deadline_ns(self) -> int | None:
-        """When to time out; None if nothing is in flight that isn't to be resent anyway (W7)."""
+        """When to time out; None if nothing is in flight (W7)."""
         oldest = self.oldest()
-        if self.failed or oldest is None:
+        # What waits to be resent counts too: a link that stays full must not silence the timer (W9).
+        if self.failed or (oldest is None and self._to_resend() is None):
             return None
-        backed_off_ns = min(self._rto_ns << min(self.timeouts, 20), self._rto_max_ns)
-        return max(self._sent_ns[oldest[1] % self.window], self._silence_ns) + backed_off_ns
+        sent_ns = self._silence_ns if oldest is None else self._sent_ns[oldest[1] % self.window]
+        return max(sent_ns, self._silence_ns) + min(self._rto_ns << min(self.timeouts, 20), self._rto_max_ns)
 
     def time_out(self, now_ns: int) -> None:
         """Resend a few of the oldest chunks in flight (W7)."""
@@ -158,6 +156,20 @@ class Window:
             if self.flying[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission:
                 return order[0]
             order.popleft()
+        return None
+
+    def first_unanswered(self) -> int:
+        """The lowest chunk in flight; there is one while a deadline is."""
+        return min(chunk for chunk, flying in zip(self.chunk, self.flying, strict=True) if flying)
+
+    def _to_resend(self) -> int | None:
+        """The next chunk to be resent, at the head of `_resend`; those answered meanwhile are taken off."""
+        while self._resend:
+            chunk = self._resend[0]
+            offset = chunk % self.window
+            if self.flying[offset] and self.chunk[offset] == chunk:
+                return chunk
+            self._resend.popleft()
         return None
 
     def _resend_oldest(self, chunks: int) -> None:

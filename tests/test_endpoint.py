@@ -294,6 +294,38 @@ def test_giving_up_names_the_missing_ranks() -> None:
     assert len(waiting.frames_to_send(deadline)) == 0
 
 
+def test_giving_up_does_not_wait_for_room_on_the_link() -> None:
+    """W9: what a timeout marks for resending is never taken, since the link stays full."""
+    job = config(workers=2, window=PROBES + 2, retry_limit=4)
+    endpoint = Endpoint(job, 0)
+    endpoint.submit(0, make_call(np.ones(2 * (PROBES + 2), np.int32), "sum", job))
+    assert len(endpoint.frames_to_send(0)) == PROBES + 2
+    now = 0
+    for _ in range(job.retry_limit + 1):
+        assert endpoint.next_event() is None
+        deadline = endpoint.next_deadline_ns()
+        assert deadline is not None, f"waits for ever after {endpoint.counters['timeouts']} timeouts"
+        assert deadline > now
+        now = deadline
+        endpoint.handle_timer(now)
+    assert isinstance(endpoint.next_event(), StreamFailed)
+    assert endpoint.next_deadline_ns() is None
+
+
+def test_no_timer_runs_for_what_was_answered_while_it_waited_to_be_resent() -> None:
+    bench = Bench(config(workers=1, window=2))
+    bench.submit([1, 2])
+    endpoint = bench.endpoints[0]
+    results = bench.through_switch(endpoint.frames_to_send(0))[0]
+    deadline = endpoint.next_deadline_ns()
+    assert deadline is not None
+    endpoint.handle_timer(deadline)
+    endpoint.receive(bundle(*results), deadline + MS)
+    assert isinstance(endpoint.next_event(), CallCompleted)
+    assert endpoint.next_deadline_ns() is None
+    assert len(endpoint.frames_to_send(deadline + MS)) == 0
+
+
 def test_urgent_streams_go_first_and_equal_ones_take_turns() -> None:
     ranges = (StreamConfig(0, 4, priority=1), StreamConfig(4, 4, priority=0), StreamConfig(8, 4, priority=1))
     bench = Bench(JobConfig(3, 7, 1, 2, ranges))

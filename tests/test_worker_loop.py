@@ -284,6 +284,18 @@ def test_a_failed_stream_nobody_explains_fails_all_the_same(monkeypatch: pytest.
     nobody.close()
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_link_that_stays_full_fails_the_call(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=6)
+    nobody, link = UdpLink(LOOPBACK), UdpLink(LOOPBACK)
+    monkeypatch.setattr(link, "send", lambda frames, to: 0)
+    worker = WorkerLoop(link, job, 0, nobody.address)
+    futures = [worker.submit(0, make_call(np.ones(9, np.int32), "sum", job)) for _ in range(calls)]
+    assert all(isinstance(future.exception(LIVENESS_S), AggregationFailed) for future in futures)
+    worker.close()
+    nobody.close()
+
+
 @pytest.mark.parametrize("place", ["receive", "frames_to_send", "handle_timer", "submit", "next_deadline_ns"])
 def test_an_unexpected_exception_reaches_every_caller(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, place: str
