@@ -18,7 +18,7 @@ from hypothesis import given
 
 from switchagg.aggregator import SlotView
 from switchagg.controller import Controller
-from switchagg.errors import DecodeError, JobError
+from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
 from transport import control_messages as say
@@ -39,6 +39,7 @@ class RecordingHost:
     admitted: list[tuple[JobConfig, list[Address]]] = field(default_factory=list)
     evicted: list[int] = field(default_factory=list)
     refusal: str = ""
+    stuck: str = ""
     views: dict[tuple[int, int], SlotView] = field(default_factory=dict)
 
     def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
@@ -50,9 +51,15 @@ class RecordingHost:
         self.evicted.append(job_id)
 
     def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        self.answers()
         return self.views
 
+    def answers(self) -> None:
+        if self.stuck:
+            raise SwitchaggError(self.stuck)
+
     def counters(self) -> dict[str, int]:
+        self.answers()
         return {"absorbed": 7}
 
 
@@ -366,6 +373,19 @@ def test_status_tells_slots_counters_and_members(switch: Switch) -> None:
         assert answer.data_counters == {"absorbed": 7}
         assert query_status(switch.endpoint).jobs[0].slots == []
         assert say.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+
+
+def test_status_does_without_a_data_plane_that_does_not_answer(switch: Switch) -> None:
+    switch.host.views = {(0, 1): SlotView(8, (0, 1))}
+    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+        heard.admitted()
+        switch.host.stuck = "the switch loop did not answer"
+        answer = heard.client.query("train").result(SOON_S)
+        assert (answer.data_counters, answer.jobs[0].slots) == ({}, [])
+        switch.host.stuck = ""
+        answer = heard.client.query("train").result(SOON_S)
+        assert (answer.data_counters, len(answer.jobs[0].slots)) == ({"absorbed": 7}, 1)
+        assert heard.ends == []
 
 
 def test_an_address_in_use_is_an_os_error(switch: Switch) -> None:

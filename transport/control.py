@@ -141,12 +141,14 @@ class ControlServer:
         and what was just said would be lost with them.
         """
         members = bool(list(self._controller.jobs()) or list(self._controller.waiting()))
-        self._controller.stop(reason)
-        self._carry_out()
-        end_s = time.monotonic() + (LAST_WORDS_S if members else 0.0)
-        while (left_s := end_s - time.monotonic()) > 0:
-            self.turn(min(left_s, HEARTBEAT_S))
-        self._context.destroy(linger=STOP_LINGER_MS)
+        try:
+            self._controller.stop(reason)
+            self._carry_out()
+            end_s = time.monotonic() + (LAST_WORDS_S if members else 0.0)
+            while (left_s := end_s - time.monotonic()) > 0:
+                self.turn(min(left_s, HEARTBEAT_S))
+        finally:
+            self._context.destroy(linger=STOP_LINGER_MS)
 
     def _take(self, frames: list[bytes]) -> None:
         peer, *message = frames
@@ -245,7 +247,11 @@ class ControlServer:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
 
     def _status(self, query: say.StatusQuery) -> say.StatusAnswer:
+        """Slots and counters are left empty when the data plane doesn't answer: the rest is still worth knowing."""
         controller = self._controller
+        counters: dict[str, int] = {}
+        with contextlib.suppress(SwitchaggError):
+            counters = self._host.counters()
         waiting = {
             gathering.name: say.Gathering(say.places(gathering.present), list(gathering.missing), gathering.reason)
             for gathering in controller.waiting()
@@ -257,7 +263,7 @@ class ControlServer:
             jobs=[self._job_status(running, running.admitted.name == query.job) for running in controller.jobs()],
             waiting=waiting,
             control_counters={**controller.counters, **self.counters},
-            data_counters=self._host.counters(),
+            data_counters=counters,
         )
 
     def _job_status(self, running: Running, with_slots: bool) -> say.JobStatus:
@@ -276,7 +282,9 @@ class ControlServer:
 
     def _slots(self, job: JobConfig) -> list[say.SlotStatus]:
         """The job's slot versions, unfinished ones first."""
-        views = sorted(self._host.slots_of(job).items(), key=lambda item: len(item[1].ranks) == job.workers)
+        views: list[tuple[tuple[int, int], SlotView]] = []
+        with contextlib.suppress(SwitchaggError):
+            views = sorted(self._host.slots_of(job).items(), key=lambda item: len(item[1].ranks) == job.workers)
         return [
             say.SlotStatus(slot, version, view.chunk, list(view.ranks))
             for (slot, version), view in views[:SLOTS_REPORTED_MAX]

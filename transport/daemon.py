@@ -74,6 +74,7 @@ class SwitchDaemon:
         plane = DATAPLANES[dataplane](slots, elements)
         self._log = log
         self._reason = ""
+        self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
         try:
@@ -118,8 +119,8 @@ class SwitchDaemon:
 
     @property
     def failure(self) -> BaseException | None:
-        """The unexpected exception that ended the data plane's loop, or None."""
-        return self._loop.failure
+        """The unexpected exception that ended the data plane's loop or the control plane, or None."""
+        return self._loop.failure or self._failure
 
     def __enter__(self) -> "SwitchDaemon":
         self.start()
@@ -129,13 +130,16 @@ class SwitchDaemon:
         self.stop()
 
     def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._server.turn(TURN_S)
-        finally:
-            self._server.close(self._reason or "the switch's control plane failed")
-            self._loop.stop()
-            self._ended.set()
+        with contextlib.ExitStack() as ending:  # in reverse; each whatever becomes of those before
+            ending.callback(self._ended.set)
+            ending.callback(self._loop.stop)
+            try:
+                while not self._stopping.is_set():
+                    self._server.turn(TURN_S)
+            except Exception as error:
+                self._failure = error
+                self._reason = f"the switch's control plane failed: {error!r}"
+            self._server.close(self._reason)
 
     def _on_failure(self, error: BaseException) -> None:
         self._reason = f"the switch's data plane failed: {error!r}"
@@ -212,7 +216,7 @@ def run_switch(
             return 1
         daemon.stop(f"the switch was stopped by {stopped[0]}" if stopped else "")
     if daemon.failure is not None:
-        print(f"switchagg: the data plane failed: {daemon.failure!r}", file=sys.stderr)
+        print(f"switchagg: the switch failed: {daemon.failure!r}", file=sys.stderr)
         return 1
     return 0
 
@@ -256,7 +260,8 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _print_event(line: str) -> None:
-    print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads, or it was closed: the switch serves on
+        print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
 
 
 def _discard(line: str) -> None:
