@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from transport import daemon as daemon_module
 from transport import session as session_module
 from transport.control import query_status
 from transport.daemon import SwitchDaemon, run_switch
@@ -427,6 +428,46 @@ def test_a_switch_that_can_not_be_says_why(
 ) -> None:
     assert run_switch(**{"bind_control": "tcp://127.0.0.1:0", "bind_data": ("127.0.0.1", 0), **options}) == 1
     assert words in capsys.readouterr().err
+
+
+def test_events_nobody_can_be_told_of_end_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `switchagg switch 2>&1 | head -1`."""
+
+    class Broken:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def flush(self) -> None:
+            pass
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, log=daemon_module._print_event) as running:
+        (session,) = join_all(running, "alone", 1)
+        assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
+        close_all([session])
+        assert running.failure is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failed_control_plane_ends_the_switch_with_an_error() -> None:
+    def log(line: str) -> None:
+        raise RuntimeError("bit rot")
+
+    daemon = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, lease_s=LEASE_S, log=log)
+    daemon.start()
+    with pytest.raises(JobError):
+        join(daemon, "alone", 0, 1, timeout_s=2.0)
+    assert daemon.wait(SOON_S)
+    assert repr(daemon.failure) == "RuntimeError('bit rot')"
+    daemon.stop()
+    assert threads() == []
+
+
+def test_a_join_that_can_not_be_said_leaves_no_link(daemon: SwitchDaemon) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(JobError, match="timeout_s inf"):
+        join(daemon, "for ever", 0, 1, timeout_s=float("inf"))
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_switch_on_all_interfaces_is_reached_where_the_worker_found_it() -> None:

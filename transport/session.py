@@ -26,6 +26,7 @@ from switchagg.call import Array, make_call
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, JobConfig
+from switchagg.membership import TIMEOUT_NS_MAX
 from transport import control_messages as say
 from transport.addresses import facing, parse_endpoint, resolve_host
 from transport.control import SLOTS_REPORTED_MAX, ControlClient
@@ -100,7 +101,6 @@ class SwitchSession:
         except BaseException as error:
             self._client.leave(0, str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
-            link.close()
             raise
         with self._lock:
             self._loop = loop
@@ -137,18 +137,24 @@ class SwitchSession:
         host, port = parse_endpoint(switch)
         if retry_limit is None:
             retry_limit = retry_limit_for(call_timeout_s)
+        if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
+            raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
         link = UdpLink((bind or facing(resolve_host(host), port), 0))
-        wish = say.Join(
-            job=job,
-            place=say.Place(rank, *link.address),
-            workers=workers,
-            elements=elements,
-            streams=streams,
-            window_slots=window_slots,
-            incarnation=secrets.randbits(63),
-            timeout_ns=round(timeout_s * 1e9),
-        )
-        return cls(link, wish, switch, retry_limit)
+        try:
+            wish = say.Join(
+                job=job,
+                place=say.Place(rank, *link.address),
+                workers=workers,
+                elements=elements,
+                streams=streams,
+                window_slots=window_slots,
+                incarnation=secrets.randbits(63),
+                timeout_ns=round(timeout_s * 1e9),
+            )
+            return cls(link, wish, switch, retry_limit)
+        except BaseException:
+            link.close()
+            raise
 
     def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
