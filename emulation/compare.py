@@ -19,6 +19,8 @@ Progress = Callable[[str, int, int, str], None]
 Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], MethodResult]
 """The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
 
+FIGURES = ("training", "breakdown", "iterations", "wire", "fidelity")
+
 _RUNNER_MODULES = {"mininet": "emulation.mininet_run", "sim": "emulation.sim_run"}
 
 
@@ -76,20 +78,18 @@ def compare(
 ) -> Comparison:
     """Runs the scenario's methods one after the other and writes `folder`.
 
-    Files: results.json, host.json, report.html, *.png, and `<method>/` with what the backend kept. Files of an earlier
-    run of the same name are replaced; an earlier report is removed first, so that a failed run never leaves one that
-    looks new. Raises RunFailed; a folder that can't be written is one too.
+    Files: results.json, host.json, report.html, a PNG per figure, and `<method>/` with what the backend kept. Files
+    of an earlier run of the same name are replaced; an earlier report and its figures are removed first, so that a
+    failed run never leaves one that looks new. Raises RunFailed; a folder that can't be written is one too.
     """
     run_method = runner or importlib.import_module(_RUNNER_MODULES[backend]).run_method
-    _prepare(folder)
+    _prepare(folder, scenario.methods_for(backend))
     host = host_facts(command)
     results: list[MethodResult] = []
     seconds: dict[str, float] = {}
     for method in scenario.methods_for(backend):
-        method_folder = folder / method
-        method_folder.mkdir(exist_ok=True)
         begin = time.monotonic()
-        results.append(run_method(scenario, method, method_folder, _for_method(progress, method)))
+        results.append(run_method(scenario, method, folder / method, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)
     host["wall_seconds_per_method"] = seconds
     built = document(scenario, backend, results)
@@ -105,14 +105,15 @@ def _for_method(progress: Progress, method: str) -> Callable[[int, int, str], No
     return lambda done, total, note: progress(method, done, total, note)
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, methods: Sequence[str]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("results.json", "host.json", "report.html"):
+        for part in (folder, *(folder / method for method in methods)):
+            part.mkdir(parents=True, exist_ok=True)
+            probe = part / ".writable"
+            probe.touch()
+            probe.unlink()
+        for name in ("results.json", "host.json", "report.html", *(f"{figure}.png" for figure in FIGURES)):
             (folder / name).unlink(missing_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
     except OSError as error:
         raise RunFailed(f"{folder}: cannot be written ({error.strerror}); choose another folder with --out") from error
 

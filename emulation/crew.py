@@ -124,7 +124,8 @@ class Crew:
         gone = [member for member in gone if not member.finished]
         killed = next((member for member in gone if member.process.returncode < 0), None)
         if killed is not None:
-            name = signal.Signals(-killed.process.returncode).name
+            number = -killed.process.returncode
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             raise RunFailed(f"{self._method}: rank {killed.rank} was killed by {name} at {_place(killed)}")
         failed = next((member for member in self.members if member.named("failed")), gone[0] if gone else None)
         if failed is not None:

@@ -190,6 +190,7 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
     """The verdict on what was measured; see `monitor.py` for the keys."""
     measures = dict(measures)
     waiting, wait_ns = measures.pop("network_thread_waiting_most", None), measures.get("network_thread_wait_ns")
+    unseen = measures.pop("network_threads_unseen", False)
     measures["network_thread_wait_bytes"] = None if wait_ns is None else wait_ns * rate_bps / 8e9
     reasons: list[str] = []
     shrink: list[float] = []  # by how much the rate would have to shrink for each bound to hold
@@ -226,6 +227,8 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
         1e-3,
         f"network threads wait for a CPU (mean per turn, as bytes at line rate; most: {waiting})",
     )
+    if unseen:
+        reasons.append("the waiting of network threads for a CPU can't be seen: this kernel has no /proc/PID/schedstat")
     at_most("timer_lateness_p99_ns", "ms", 1e-6, "timers are late (p99)")
     at_most("lost_share", "%", 100, f"frames lost by the machine ({_losses(measures)})")
     return Certificate(

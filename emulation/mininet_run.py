@@ -46,6 +46,8 @@ def missing() -> str | None:
         topology.require_mininet()
     except UnfitError as error:
         return str(error).removesuffix(", or run it with --on sim")
+    except ImportError as error:
+        return f"Mininet is there, but Python can't import it ({error}); pip install setuptools brings what it needs"
     return None
 
 
@@ -55,6 +57,19 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
     one line; UnfitError if this machine can't honour the scenario.
     """
+    try:
+        return _run(scenario, method, out_dir, progress)
+    except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
+        raise RunFailed(f"{method}: the emulated network failed: {_words(error)}; its logs are in {out_dir}") from error
+
+
+def _words(error: Exception) -> str:
+    """One line of what a program or the kernel said."""
+    said = str(getattr(error, "stderr", None) or "").strip().splitlines()
+    return said[-1] if said else " ".join(str(error).split())
+
+
+def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
     from emulation import topology
 
     total = scenario.workload.iterations
@@ -131,6 +146,7 @@ class Observation:
         self.tx_bytes: list[int] = []
         self.rx_bytes: list[int] = []
         self.tcp_retransmitted = 0
+        self.first_resent = 0  # packets the workers had sent again before the counts began
         self.iterations = 0  # how many the counts cover
 
     def __enter__(self) -> Observation:
@@ -146,13 +162,19 @@ class Observation:
         elif self._first is None and self._warmup <= done < self._total:
             self._first, self._first_iteration = self._network.counters(), done
             self._first_retransmitted = self._retransmitted()
+            self.first_resent = sum(
+                int(member.named("iteration")[done - 1].get("retransmissions", 0)) for member in self._members
+            )
         if done >= self._total:
             self._end(done)
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
 
     def _watch(self) -> None:
         self._watching = True
-        self._monitor.start()
+        try:
+            self._monitor.start()
+        except RuntimeError as error:
+            raise RunFailed(str(error)) from error
         for member in self._members:
             for thread in _network_threads(member):
                 self._monitor.watch(member.process.pid, thread)
@@ -247,7 +269,7 @@ def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:
             netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
         )
     except subprocess.SubprocessError as error:
-        raise RunFailed(f"switch: its counters can't be read: {error}") from error
+        raise RunFailed(f"switch: its counters can't be read: {_words(error)}") from error
     counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
     return counters
 
@@ -262,8 +284,8 @@ def _result(
 ) -> MethodResult:
     finals = [member.named("finished")[0] for member in members]
     if method == "switch":
-        retransmissions = sum(int(final["retransmissions"]) for final in finals)
-        note = "Retransmissions are packets, counted by the workers over the whole run."
+        retransmissions = sum(int(final["retransmissions"]) for final in finals) - observed.first_resent
+        note = "Retransmissions are packets, counted by the workers after the warm-up."
     else:
         retransmissions = observed.tcp_retransmitted
         note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."

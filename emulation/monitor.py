@@ -104,6 +104,7 @@ class Threads:
         worst_ns, worst = max(waits, default=(0.0, 0)) if spent else (None, 0)
         return {
             "network_threads": len(spent),
+            "network_threads_unseen": not spent and bool(self._watched),
             "network_thread_wait_ns": worst_ns,
             "network_thread_waiting_most": f"process {worst}",
             "network_threads_ran_ns": sum(entry[0] for entry in per_process.values()),

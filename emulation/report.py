@@ -164,7 +164,16 @@ def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
-    """The certificate's verdict over all methods: word, class and one sentence."""
+    """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
+    differing = [entry["method"] for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
+    if differing:
+        names = " and ".join(wording.METHODS_IN_TEXT[method] for method in differing)
+        return {
+            "word": "WRONG",
+            "kind": "invalid",
+            "text": f"With {names} the ranks ended with different parameters: the allreduce was not exact. Nothing in "
+            "this report can be used.",
+        }
     if built["valid"] is None:
         return {
             "word": "VIRTUAL TIME",
@@ -241,7 +250,7 @@ def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]
         ("System", f"{host['system']}, {host['kernel']}"),
         ("Python and packages", f"Python {host['python']}, " + ", ".join(f"{k} {v}" for k, v in packages.items())),
         ("Load before the run", f"{host['load_average_1_min']} (1 minute average)"),
-        ("Source", host["source_revision"] or "not a checkout"),
+        ("Source", host["source_revision"] or "revision unknown: no checkout that git can read"),
     ]
     walls = host.get("wall_seconds_per_method", {})
     if walls:
@@ -250,11 +259,21 @@ def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]
     return facts
 
 
+_ONLY_FOR = {
+    "congestion_control": " (Mininet only)",
+    "compute_ns": " (virtual time only)",
+    "retry_limit": " (virtual time only)",
+}
+"""Keys of a scenario that the other backend has no use for."""
+
+
 def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
     rows = [("seed", str(scenario["seed"]))]
     for table in ("topology", "faults", "workload", "switch"):
-        rows += [(f"[{table}] {key}", _value_text(value)) for key, value in scenario[table].items()]
+        rows += [
+            (f"[{table}] {key}{_ONLY_FOR.get(key, '')}", _value_text(value)) for key, value in scenario[table].items()
+        ]
     return rows
 
 

@@ -19,6 +19,7 @@ from emulation.replicas import Replicas
 from emulation.results import IP_TCP_BYTES, Evaluation, IterationRecord, MethodResult, RunFailed
 from emulation.scenario import Scenario
 from emulation.simnet.link import LinkConfig
+from emulation.simnet.network import SimulationError
 from emulation.simnet.star import STARS, Star, StarConfig
 from emulation.workload import WorkloadError
 from switchagg.errors import SwitchaggError
@@ -56,7 +57,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
             )
         training = Training(scenario, STARS[method](star_config(scenario)), replicas, compute_ns, progress)
         training.run()
-    except (SwitchaggError, WorkloadError) as error:
+    except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
     return training.result(method, notes)
 

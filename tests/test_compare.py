@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 from example_results import SCENARIO, FakeCertificate, result, run_method
 
+from emulation import compare as comparing
+from emulation import figures
 from emulation.compare import choose_backend, compare, problems
 from emulation.results import MethodResult, RunFailed, document
 from emulation.scenario import Scenario, ScenarioError, parse
@@ -59,6 +61,12 @@ def test_same_run_gives_byte_identical_results_and_keeps_the_host_apart(tmp_path
     assert (tmp_path / "a" / "host.json").read_bytes() != (tmp_path / "b" / "host.json").read_bytes()
 
 
+def test_every_figure_is_among_those_a_new_run_removes() -> None:
+    certified = FakeCertificate(True, [], None, {"gap_deviation_curve": [[0.01, 0.5]]}, {})
+    built = document(SCENARIO, "mininet", [result("gloo", 1000, "mininet", certificate=certified)])
+    assert tuple(figures.draw_all(built)) == comparing.FIGURES
+
+
 def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:
     compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=run_method)
 
@@ -69,6 +77,15 @@ def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:
         compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=failing)
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / "results.json").exists()
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize("name", ["ring", "report.html/x", "training.png/x"])
+def test_what_is_in_the_way_is_one_line_before_anything_runs(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(RunFailed, match=r"cannot be written .*choose another folder with --out"):
+        compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=lambda *_: pytest.fail("it ran"))
 
 
 def test_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

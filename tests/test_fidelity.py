@@ -259,6 +259,17 @@ def test_a_process_that_hardly_ever_runs_says_nothing_but_one_that_is_kept_from_
     assert monitor.Threads().measures(second)["network_thread_wait_ns"] is None
 
 
+def test_threads_that_cannot_be_seen_do_not_pass_for_threads_that_never_wait() -> None:
+    blind = monitor.Threads()
+    blind.watch(2**22 + 1, 2**22 + 1)  # above any process id: as on a kernel without schedstat
+    measures = blind.measures(1_000_000_000)
+    assert measures["network_threads_unseen"]
+    certificate = verdict(full_link([FRAME_NS] * 500), **measures)
+    assert [reason for reason in certificate.reasons if "schedstat" in reason]
+    assert not certificate.valid
+    assert not monitor.Threads().measures(1_000_000_000)["network_threads_unseen"], "nobody was to be watched"
+
+
 # ---- sizes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
-from emulation import wording
+from emulation import report, wording
 from emulation.report import table_rows, write_report
 from emulation.results import MethodResult, document
 from emulation.scenario import parse
@@ -116,10 +116,21 @@ def test_invalid_is_impossible_to_miss(pages: dict[str, tuple[str, Path]]) -> No
     assert '<div class="stamp invalid" role="alert"><b>INVALID</b>' in text
     assert text.index("<b>INVALID</b>") < text.index("faster"), "before any finding"
     assert "gap deviation &lt;p90&gt; 61 %" in text
-    assert "would be valid at 50 Mb/s" in text
+    assert "50 Mb/s is a rate this machine is likely" in text
     assert '<p class="headline">' not in text
     assert "INVALID" not in pages["valid"][0]
     assert "VIRTUAL TIME" in pages["sim"][0]
+
+
+def test_ranks_that_differ_outweigh_a_valid_certificate() -> None:
+    certified = FakeCertificate(True, [])
+    results = [
+        result("gloo", 1000, "mininet", certificate=certified),
+        result("switch", 900, "mininet", certificate=certified, parameter_hash_per_rank=["a", "b", "a", "a"]),
+    ]
+    stamp = report._stamp(document(SCENARIO, "mininet", results))
+    assert (stamp["word"], stamp["kind"]) == ("WRONG", "invalid")
+    assert "With the switch the ranks ended with different parameters" in stamp["text"]
 
 
 def test_everything_from_outside_is_escaped(pages: dict[str, tuple[str, Path]]) -> None:
