@@ -184,7 +184,7 @@ class Trainer:
             notes=[
                 f"Workload {plan.name}: {workload.task.description}; {workload.task.source} "
                 f"(sha256 {workload.task.source_sha256[:16]}).",
-                f"Ranks compute at a niceness {COMPUTE_NICENESS} above that of their network threads, with every method.",
+                f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
             ],
         )
 
