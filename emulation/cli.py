@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 try:
     import typer
 except KeyboardInterrupt:  # nothing has been started yet
+    sys.stderr.write("switchagg: interrupted\n")
     sys.exit(130)
 
 if TYPE_CHECKING:
@@ -61,12 +62,16 @@ def stop(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def outcomes() -> Iterator[None]:
-    """Turns what may go wrong into one line and an exit code. SIGTERM is treated like Ctrl-C: things are cleaned up."""
+    """Turns what may go wrong into one line and an exit code.
+
+    SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
+    """
     from emulation.results import RunFailed
     from emulation.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, _interrupt) for number in heard}  # `nohup` stays what it is
     try:
         yield
     except ScenarioError as error:
@@ -83,7 +88,8 @@ def outcomes() -> Iterator[None]:
             raise  # a fault of ours, not of the installation
         stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[emulation]'", EXIT_FAILED)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
