@@ -44,8 +44,7 @@ class JobConfig:
     per packet (E). streams: up to 256, their slot ranges disjoint. The RTO fields are in nanoseconds (rule W7): the
     initial value covers a cold start, the floor lies above the scheduler tick of a busy machine (4 ms at HZ=250; a
     timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank from resending too rarely
-    once the rank is there. retry_limit: timeouts in a row
-    without any result before a stream gives up (rule W9).
+    once the rank is there. retry_limit: timeouts in a row without any result before a stream gives up (rule W9).
     """
 
     job_id: int

@@ -20,7 +20,7 @@ class JoinRequest:
     """One worker's wish to be `rank` of the job of this name.
 
     elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
-    a number drawn at random for each join, 64 bits; it is also the secret that later messages prove themselves with.
+    a number drawn at random for each join, 63 bits; it is also the secret that later messages prove themselves with.
     timeout_ns: how long it waits for the others.
     """
 

@@ -42,10 +42,10 @@ assert _HEADER.size == HEADER_BYTES
 class ReliableConfig:
     """Sizes in bytes, times in ns.
 
-    window_bytes covers 3 ms at 10 Gb/s, about what Linux lets a TCP connection buffer by default. The timeouts are
-    those of `JobConfig`, so that no method waits longer than another for the same loss (Linux's floor is 200 ms). An
-    acknowledgement waits for ack_every_segments (2: RFC 5681), at most delayed_ack_ns. retry_limit counts timeouts in
-    a row.
+    window_bytes covers 3 ms at 10 Gb/s, about what Linux lets a TCP connection buffer by default. To be compared with
+    the switch, a ring is given the timeouts of its `JobConfig`, so that no method waits longer than another for the
+    same loss; the floor here lies above delayed_ack_ns (Linux's is 200 ms). An acknowledgement waits for
+    ack_every_segments (2: RFC 5681), at most delayed_ack_ns. retry_limit counts timeouts in a row.
     """
 
     segment_bytes: int = SEGMENT_BYTES

@@ -215,7 +215,9 @@ class SwitchSession:
             self._loop.close()
         finally:
             # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
-            self._client.leave(self._first_unfinished(), str(self._failure or ""), LEAVE_S)
+            with self._lock:
+                first = self._first_unfinished()
+            self._client.leave(first, str(self._failure or ""), LEAVE_S)
             self._client.close()
 
     def __enter__(self) -> "SwitchSession":
@@ -234,6 +236,7 @@ class SwitchSession:
             )
 
     def _first_unfinished(self) -> int:
+        """Under the lock."""
         return min(self._pending, default=self._next)
 
     def _finished(self, number: int, future: "Future[Any]") -> None:
