@@ -448,6 +448,16 @@ def test_events_nobody_can_be_told_of_end_no_switch(monkeypatch: pytest.MonkeyPa
         assert running.failure is None
 
 
+def test_what_a_worker_says_can_not_forge_a_line_of_the_log() -> None:
+    lines: list[str] = []
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, log=lines.append) as running:
+        sessions = join_all(running, "talk", 2)
+        sessions[0]._client.leave(0, "tired\njob 'other' failed\x1b[2J é", SOON_S)
+        close_all(sessions)
+    assert any(r"tired\njob 'other' failed\x1b[2J é" in line for line in lines), lines
+    assert all(line.isprintable() for line in lines)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failed_control_plane_ends_the_switch_with_an_error() -> None:
     def log(line: str) -> None:

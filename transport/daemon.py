@@ -49,7 +49,7 @@ class SwitchDaemon:
     bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES.
     slots, elements: the switch's memory. advertise: data address told to workers, if it isn't the one they see: by
     default the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after
-    which a worker is dead. log: told a line per event.
+    which a worker is dead. log: told a line per event, without control characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
@@ -72,7 +72,7 @@ class SwitchDaemon:
         lease_ns = round(lease_s * 1e9)
         controller = Controller(slots, elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
         plane = DATAPLANES[dataplane](slots, elements)
-        self._log = log
+        self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
         self._stopping = threading.Event()
@@ -257,6 +257,11 @@ def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)
+
+
+def _printable(line: str) -> str:
+    """Names, hosts and reasons are strangers' words: no line break or escape sequence of theirs gets through."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
 
 
 def _print_event(line: str) -> None:
