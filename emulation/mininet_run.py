@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,12 +123,24 @@ def time_limits(scenario: Scenario) -> tuple[float, float]:
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
 
 
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What had been sent when all ranks had done `done` iterations. taken_ns: CLOCK_MONOTONIC, when it was complete."""
+
+    done: int
+    links: list[LinkCounters]
+    segments_resent: int  # by TCP, all workers
+    packets_resent: int  # by the switch method's own transport, all workers
+    taken_ns: int
+
+
 class Observation:
     """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
 
     The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
-    certified. Bytes are counted from the end of the warm-up, or later if the monitor took longer to start. Both end
-    with the last iteration. A context manager: leaving it ends the monitor.
+    certified. Bytes are counted from the end of the warm-up, or of the first iteration after it whose end we notice
+    before any rank has a bucket of the next one under way: else they would be too few. Both end with the last
+    iteration. A context manager: leaving it ends the monitor.
     """
 
     def __init__(
@@ -139,15 +152,14 @@ class Observation:
         self._warmup, self._total = scenario.workload.warmup_iterations, scenario.workload.iterations
         self._monitor = FidelityMonitor(network)
         self._watching = False
-        self._first: list[LinkCounters] | None = None
-        self._first_iteration = 0
-        self._first_retransmitted = 0
+        self._first: Snapshot | None = None
+        self._late_ns: int | None = None  # of `_first`; None while that isn't known
         self.certificate: Certificate | None = None
         self.tx_bytes: list[int] = []
         self.rx_bytes: list[int] = []
-        self.tcp_retransmitted = 0
-        self.first_resent = 0  # packets the workers had sent again before the counts began
+        self.segments_resent = self.packets_resent = 0
         self.iterations = 0  # how many the counts cover
+        self.notes: list[str] = []
 
     def __enter__(self) -> Observation:
         return self
@@ -159,12 +171,8 @@ class Observation:
         """All ranks have done `done` iterations."""
         if not self._watching:
             self._watch()  # takes a while: how far the ranks are by then, the next call will say
-        elif self._first is None and self._warmup <= done < self._total:
-            self._first, self._first_iteration = self._network.counters(), done
-            self._first_retransmitted = self._retransmitted()
-            self.first_resent = sum(
-                int(member.named("iteration")[done - 1].get("retransmissions", 0)) for member in self._members
-            )
+        elif self._warmup <= done < self._total:
+            self._begin(done)
         if done >= self._total:
             self._end(done)
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
@@ -179,20 +187,50 @@ class Observation:
             for thread in _network_threads(member):
                 self._monitor.watch(member.process.pid, thread)
 
+    def _begin(self, done: int) -> None:
+        """Begins to count here, unless an earlier beginning was in time, or half the run is over."""
+        if self._first is not None and (self._lateness_ns() == 0 or 2 * done > self._warmup + self._total):
+            return
+        self._first, self._late_ns = self._snapshot(done), None
+
+    def _lateness_ns(self) -> int:
+        """How long the first bucket after the beginning was under way when we began. What isn't known yet is 0."""
+        assert self._first is not None
+        if self._late_ns is None:
+            following = [member.named("iteration")[self._first.done :] for member in self._members]
+            starts = [bucket["start_ns"] for later in following if later for bucket in later[0].get("buckets", [])[:1]]
+            self._late_ns = max(0, self._first.taken_ns - min(starts, default=self._first.taken_ns))
+        return self._late_ns
+
+    def _snapshot(self, done: int) -> Snapshot:
+        records = [member.named("iteration")[done - 1] for member in self._members]
+        return Snapshot(
+            done,
+            self._network.counters(),
+            sum(tcp_retransmitted(worker.pid) for worker in self._network.workers),
+            sum(int(record.get("retransmissions", 0)) for record in records),
+            time.monotonic_ns(),
+        )
+
     def _end(self, done: int) -> None:
-        if self._first is None:
+        first = self._first
+        if first is None:
             raise RunFailed(
                 f"all {done} iterations were over before they could be watched; raise [workload] iterations"
             )
-        last = self._network.counters()
-        self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in zip(self._first, last, strict=True)]
-        self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in zip(self._first, last, strict=True)]
-        self.iterations = done - self._first_iteration
-        self.tcp_retransmitted = self._retransmitted() - self._first_retransmitted
+        if late_ns := self._lateness_ns():
+            self.notes.append(
+                f"Wire bytes were counted from {late_ns / 1e6:.0f} ms into a bucket on, as this machine was too busy "
+                "to notice the end of an iteration in time: they are a little too few."
+            )
+        last = self._snapshot(done)
+        both = list(zip(first.links, last.links, strict=True))
+        self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in both]
+        self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in both]
+        self.iterations = done - first.done
+        self.segments_resent = last.segments_resent - first.segments_resent
+        self.packets_resent = last.packets_resent - first.packets_resent
         self.certificate = self._monitor.stop()
-
-    def _retransmitted(self) -> int:
-        return sum(tcp_retransmitted(worker.pid) for worker in self._network.workers)
 
 
 def tcp_retransmitted(pid: int) -> int:
@@ -284,10 +322,10 @@ def _result(
 ) -> MethodResult:
     finals = [member.named("finished")[0] for member in members]
     if method == "switch":
-        retransmissions = sum(int(final["retransmissions"]) for final in finals) - observed.first_resent
+        retransmissions = observed.packets_resent
         note = "Retransmissions are packets, counted by the workers after the warm-up."
     else:
-        retransmissions = observed.tcp_retransmitted
+        retransmissions = observed.segments_resent
         note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."
     return MethodResult(
         method=method,
@@ -306,7 +344,7 @@ def _result(
         switch_counters=counters,
         parameter_hash_per_rank=[final["parameter_hash"] for final in finals],
         certificate=observed.certificate,
-        notes=[*environment["network"]["notes"], note, *finals[0].get("notes", [])],
+        notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].get("notes", [])],
         environment=environment,
     )
 

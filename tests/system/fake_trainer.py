@@ -58,6 +58,7 @@ def main() -> None:
             compute_ns=duration_ns // 5,
             communication_ns=duration_ns // 2,
             loss=1.0 / (1 + iteration),
+            retransmissions=rank * iteration,
         )
     say("evaluation", iteration=iteration, time_ns=round((time.monotonic() - begun) * 1e9), accuracy=0.98, loss=0.1)
     say("finished", parameter_hash="ab", parameters=62_500, gradient_bytes=250_000, retransmissions=rank)

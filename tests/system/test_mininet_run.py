@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,42 @@ def own_children() -> list[Path]:
     return [Path(f"/proc/{child}/cmdline") for child in listed]
 
 
+@pytest.mark.parametrize("late", [(), (2,), (2, 3), tuple(range(2, 10))])
+def test_bytes_are_counted_between_iterations_or_the_report_says_so(
+    late: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """late: ends of iterations that we notice when a bucket of the next one is under way. Iteration k sends 1000 bytes
+    up and 2000 down at 100 k + 50 and ends at 100 k + 90."""
+    scenario = parse(
+        'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[workload]\niterations = 10\nwarmup_iterations = 2\n', "t"
+    )
+    members = [SimpleNamespace(named=lambda _: said, process=None) for _ in range(2)]
+    said: list[dict[str, Any]] = []
+    now_ns = 0
+
+    def counters() -> list[SimpleNamespace]:
+        sent = sum(record["buckets"][0]["start_ns"] <= now_ns for record in sending)
+        return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent)] * 2
+
+    sending = [{"buckets": [{"start_ns": 100 * k + 50}], "retransmissions": k} for k in range(10)]
+    network: Any = SimpleNamespace(counters=counters, workers=[SimpleNamespace(pid=os.getpid())])
+    monkeypatch.setattr(mininet_run, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    observed = mininet_run.Observation(network, scenario, members, lambda *_: None)  # type: ignore[arg-type]
+    observed._watching, observed._monitor = True, SimpleNamespace(stop=lambda: None)  # type: ignore[assignment]
+    for done in range(1, 11):
+        said.append(sending[done - 1])
+        now_ns = 100 * done + (60 if done in late else 10)
+        observed.on_iteration(done)
+    first = next((done for done in range(2, 7) if done not in late), 6)
+    missing = int(first in late)
+    assert observed.iterations == 10 - first
+    assert observed.tx_bytes == [1000 * (10 - first - missing)] * 2
+    assert observed.rx_bytes == [2000 * (10 - first - missing)] * 2
+    assert observed.packets_resent == 2 * (10 - first)
+    assert len(observed.notes) == missing
+    assert all("a little too few" in note for note in observed.notes)
+
+
 @pytest.mark.system
 def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: Callable[[str], None]) -> None:
     trouble("")
@@ -103,7 +141,7 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
 def test_the_switch_runs_beside_and_is_asked_for_its_counters(tmp_path: Path, trouble: Callable[[str], None]) -> None:
     trouble("")
     found = run(tmp_path, "switch")
-    assert found.retransmissions == 0 + 1 + 2
+    assert found.retransmissions == (0 + 1 + 2) * found.wire_iterations, "those of the warm-up are left out"
     assert found.switch_counters["drop_stranger"] == 0
     assert json.loads((tmp_path / "rank-0.json").read_text())["switch"] == "tcp://10.0.0.254:5555"
     assert "switchagg switch ready" in (tmp_path / "switch.log").read_text()
