@@ -28,6 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of 
 
 _FRAME_HEADER_BYTES = 20  # switchagg frame header; UDP 8 and IPv4 20 are added where the MTU is checked
 _UDP_IP_BYTES = 28
+ETHERNET_BYTES = 14
 
 
 class ScenarioError(Exception):
@@ -99,7 +100,8 @@ class SwitchOptions:
     """How the switch method sends: packet size, window and streams."""
 
     elements: int = _integer(360, 32, 16_000, "int32 per packet")  # 360: the most that fits an MTU of 1500
-    window_slots: int = _integer(256, 1, 16_384, "slots")  # per stream; over the bandwidth-delay product of these links
+    # Per stream; 256 or, with large packets or small queues, as many as the queue of a port holds of all streams
+    window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
     dataplane: str = _choice("batched", DATAPLANES)
@@ -211,8 +213,18 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
         raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
     tables = {table: _build_table(document.get(table, {}), table, kind, file) for table, kind in _TABLES.items()}
     scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
+    if "window_slots" not in document.get("switch", {}):
+        fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
+        scenario = dataclasses.replace(scenario, switch=fitted)
     _check_together(scenario)
     return scenario
+
+
+def _window_that_fits(scenario: Scenario) -> int:
+    """The default window: a port's queue must hold all that may be in flight, or the switch's method drops its own."""
+    switch = scenario.switch
+    frame_bytes = ETHERNET_BYTES + _UDP_IP_BYTES + _FRAME_HEADER_BYTES + 4 * switch.elements
+    return max(1, min(switch.window_slots, scenario.topology.queue_bytes // (switch.streams * frame_bytes)))
 
 
 def _text(document: dict[str, Any], key: str, file: str) -> str:

@@ -156,3 +156,13 @@ def test_find_says_why_a_path_is_no_scenario(tmp_path: Path) -> None:
 def test_the_samples_of_digits_are_as_many_as_the_scenario_says() -> None:
     workload = pytest.importorskip("emulation.workload")
     assert workload.Digits().samples == scenarios.DIGITS_SAMPLES
+
+
+def test_the_default_window_fits_the_queue() -> None:
+    """All that may be in flight fits into a port's queue; a window that is given is taken as it is."""
+    jumbo = "[topology]\nmtu_bytes = 9000\nqueue_bytes = 1_000_000\n[switch]\nelements = 2200\n"
+    head = 'name = "x"\ntitle = "x"\n'
+    assert parse(head, "x.toml").switch.window_slots == 256
+    window = parse(head + jumbo, "x.toml").switch.window_slots
+    assert window == 1_000_000 // (2 * (14 + 28 + 20 + 4 * 2200))
+    assert parse(head + jumbo + "window_slots = 300\n", "x.toml").switch.window_slots == 300
