@@ -206,7 +206,11 @@ def _print_table(done: Comparison) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
     console.print()
     console.print(table)
-    console.print(f"\n{wording.headline(built)}", soft_wrap=True)
+    doubt = "INVALID, what was measured nevertheless: " if built["valid"] is False else ""
+    console.print(f"\n{doubt}{wording.headline(built)}", soft_wrap=True)
+    if any(entry["comparison"] and entry["comparison"]["beyond_bound"] for entry in built["methods"]):
+        for sentence in wording.explanations(built):  # the table says "see below"
+            console.print(sentence, soft_wrap=True)
 
 
 def _finish(done: Comparison) -> None:

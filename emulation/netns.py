@@ -154,6 +154,9 @@ def run_in_user_namespace() -> None:
     """
     if is_privileged() or os.environ.get(_MARK) or not user_namespaces_allowed():
         return
+    probe = ["unshare", "-Ur", sys.executable, "-S", "-c", ""]  # our rights over files may end in there
+    if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode:
+        return
     environment = {**os.environ, _MARK: "1"}
     command = ["unshare", "-Urnm", sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()

@@ -16,7 +16,7 @@ MEASURE_NAMES = {
     "gap_deviation_p99": "deviation of a gap, 99th percentile",
     "backlogged_rate_share": "rate of backlogged links / rate asked for",
     "network_thread_wait_ns": "wait of a network thread for a CPU, mean per turn",
-    "network_thread_wait_bytes": "the same wait, as bytes at line rate",
+    "network_thread_wait_bytes": "wait of a network thread, as bytes at line rate",
     "timer_lateness_p50_ns": "lateness of a timer, median",
     "timer_lateness_p99_ns": "lateness of a timer, 99th percentile",
     "lost_share": "frames lost by the machine itself",

@@ -173,6 +173,7 @@ def test_invalid_certificate_is_loud_and_exit_code_3(monkeypatch: pytest.MonkeyP
     done = invoke("compare", "tiny.toml", "--on", "mininet")
     assert done.exit_code == 3
     assert "Certificate: INVALID: do not use these times" in done.stderr
+    assert "INVALID, what was measured nevertheless: Over 4 workers" in done.stdout
     assert one_line(done) == "switchagg: switch: INVALID: gap p99 61 %"
     assert "<b>INVALID</b>" in (here / "results" / "tiny" / "report.html").read_text(encoding="utf-8")
 
@@ -248,3 +249,13 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "switchagg compare quickstart" in done.stdout
+
+
+def test_what_is_beyond_its_bound_is_explained_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_fast(_scenario: object, method: str, *_rest: object) -> MethodResult:
+        return result(method, 150_000_000 if method == "ring" else 90_000_000)
+
+    backend(monkeypatch, "sim", too_fast)
+    done = invoke("compare", "tiny.toml", "--on", "sim")
+    assert "beyond it, see below" in " ".join(done.stdout.split())
+    assert "It is beyond the bound: the part above 1.50 is not the switch's merit" in done.stdout
