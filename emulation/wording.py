@@ -122,7 +122,8 @@ def links_text(built: dict[str, Any]) -> str:
 def headline(built: dict[str, Any]) -> str:
     """The finding in one or two sentences, from the numbers alone."""
     compared = next((entry for entry in built["methods"] if entry["comparison"] is not None), None)
-    if compared is None or compared["comparison"]["iteration_speedup"] is None:
+    alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
+    if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
         only = built["methods"][0]
         median = time_text(only["summary"]["iteration_ns"]["median"])
         return f"Over {links_text(built)}, an iteration with {METHODS_IN_TEXT[only['method']]} took {median}."
