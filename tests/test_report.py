@@ -195,7 +195,7 @@ def test_headline_says_faster_slower_or_equal() -> None:
 
 
 def test_one_worker_is_compared_with_nobody() -> None:
-    alone = parse('name = "t"\ntitle = "T"\n[topology]\nworkers = 1\n', "t")
+    alone = parse('name = "t"\ntitle = "T"\n[topology]\nworkers = 1\n[workload]\nwarmup_iterations = 1\n', "t")
     built = document(alone, "sim", [result("ring", 0), result("switch", 1_000_000_000)])
     assert wording.headline(built).startswith("Over 1 worker on 200 Mb/s links, an iteration with the ring took ")
 
