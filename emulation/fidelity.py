@@ -55,7 +55,7 @@ class Bounds:
     )
     backlogged_rate_share_most: float = 1.05  # above: a port isn't shaped
     network_thread_wait_bytes: float = 65_536.0  # a process's mean wait per turn × rate: one queued bundle hides it
-    timer_lateness_p99_ns: float = 20_000_000.0  # the shortest retransmission timeout: a whole one late
+    timer_lateness_p99_ns: float = 20_000_000.0  # five ticks of a 250 Hz kernel: what a late repair may add to a loss
     lost_share: float = 1e-4  # losses by the machine (socket buffers, backlogs), not by the emulated queues, per frame
 
 
