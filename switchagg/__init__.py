@@ -2,7 +2,7 @@
 
 A worker and a switch without a network, to see how the parts meet:
 
-    job = JobConfig(job_id=1, generation=1, workers=1, elements=360, streams=(StreamConfig(first_slot=0, window_slots=8),))
+    job = JobConfig(job_id=1, generation=1, workers=1, elements=360, streams=(StreamConfig(0, window_slots=8),))
     switch = DATAPLANES["reference"](8, 360)  # slots, elements
     switch.admit(job, ports=[0])
     worker = Endpoint(job, rank=0)
