@@ -72,10 +72,13 @@ def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.s
 def command_in(pid: int, command: Sequence[str]) -> list[str]:
     """Command line that runs `command` in the namespaces of `pid`, in the same directory, killed when we die.
 
-    Neither program forks, so the process id is the command's own. The kernel ties the signal to the *thread* that
-    starts the process: start it from one that lives as long as the process shall.
+    None of the programs on the way forks, so the process id is the command's own. The kernel ties the signal to the
+    *thread* that starts the process: start it from one that lives as long as the process shall. It sends none to a
+    process whose parent died before it asked, hence the look at the parent.
     """
-    return ["setpriv", "--pdeathsig", "KILL", "mnexec", "-a", str(pid), *command]
+    orphans_end = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
+    alive = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", orphans_end, str(os.getpid())]
+    return [*alive, "mnexec", "-a", str(pid), *command]
 
 
 def spawn(pid: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

@@ -11,16 +11,21 @@ A worker and a switch without a network, to see how the parts meet:
         for output in switch.process(worker.frames_to_send(now_ns), port=0):
             worker.receive(output.bundle, now_ns)
 
-What is named here stays; everything else may change between minor versions.
+What is named here stays; everything else may change between minor versions. Names are looked up when they are first
+used: `switchagg.errors` can be imported without NumPy, by programs that run on the system's Python.
 """
 
-from switchagg.aggregator import Aggregator, Decision, SlotView, Verdict
-from switchagg.call import make_call
-from switchagg.dataplane import DATAPLANES, DataPlane, Output
-from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
-from switchagg.errors import AggregationFailed, DecodeError, JobError, SwitchaggError
-from switchagg.job import JobConfig, StreamConfig
-from switchagg.wire import Op, Packet, decode, encode
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from switchagg.aggregator import Aggregator, Decision, SlotView, Verdict
+    from switchagg.call import make_call
+    from switchagg.dataplane import DATAPLANES, DataPlane, Output
+    from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+    from switchagg.errors import AggregationFailed, DecodeError, JobError, SwitchaggError
+    from switchagg.job import JobConfig, StreamConfig
+    from switchagg.wire import Op, Packet, decode, encode
 
 __all__ = [
     "DATAPLANES",
@@ -45,3 +50,14 @@ __all__ = [
     "encode",
     "make_call",
 ]
+
+_HOMES = ("errors", "job", "wire", "aggregator", "dataplane", "call", "endpoint")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"switchagg.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'switchagg' has no attribute '{name}'")

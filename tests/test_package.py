@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import switchagg
 from switchagg import DATAPLANES, Endpoint, JobConfig, StreamConfig, make_call
@@ -40,3 +41,17 @@ def test_importing_needs_numpy_only() -> None:
         "assert all(hasattr(switchagg, name) for name in switchagg.__all__)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_errors_need_no_numpy() -> None:
+    """`mn` runs our topology on the system's Python, which may have no NumPy."""
+    code = "import sys; sys.modules['numpy'] = None; import switchagg.errors"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_names_come_from_where_they_are_defined() -> None:
+    from switchagg.wire import Packet
+
+    assert switchagg.Packet is Packet
+    with pytest.raises(AttributeError, match="no attribute 'payload'"):
+        switchagg.payload  # noqa: B018

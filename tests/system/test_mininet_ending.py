@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from emulation import netns
+
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -336,3 +338,12 @@ def test_a_plain_user_without_it_is_told_what_to_do(tmp_path: Path) -> None:
             "emulation.shaping.UnfitError: Mininet needs root or a user namespace: put `sudo` or `unshare -Urnm` before"
         )
     )
+
+
+def test_an_orphan_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells a process of its parent's death only if it asked before: who asks too late must look."""
+    command = netns.command_in(os.getpid(), ["true"])
+    assert subprocess.run(command, timeout=20).returncode == 0
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    command = netns.command_in(2, ["true"])
+    assert subprocess.run(command, timeout=20).returncode == 1
