@@ -1,4 +1,4 @@
-"""Namespaces: enter one, open a socket in one, start a process in one that dies with us. Standard library only.
+"""Namespaces: open a socket in one, start a process in one that dies with us. Standard library only.
 
 A Mininet node is a shell in a network and a mount namespace of its own; `pid` below is that shell's process id.
 """
@@ -18,32 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_CLONE_NEWNS = 0x0002_0000
 _CLONE_NEWNET = 0x4000_0000
 _PR_SET_PDEATHSIG = 1
 _MARK = "SWITCHAGG_IN_USER_NAMESPACE"  # set for the process that `run_in_user_namespace` becomes: no second try
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def enter(pid: int) -> None:
-    """Moves this process into the network and mount namespaces of `pid`; the working directory stays what it was.
-
-    Call it at process start, before heavy imports and while there is one thread: the kernel refuses to change the
-    mount namespace of a process that shares it with other threads. Raises OSError.
-    """
-    folder = os.getcwd()
-    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _setns(network, _CLONE_NEWNET)
-            _setns(mounts, _CLONE_NEWNS)
-        finally:
-            os.close(mounts)
-    finally:
-        os.close(network)
-    os.chdir(folder)  # entering a mount namespace moves us to its root
 
 
 def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.socket:

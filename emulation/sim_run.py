@@ -174,7 +174,6 @@ class Training:
         self.iterations = scenario.workload.iterations
         self.warmup_iterations = scenario.workload.warmup_iterations
         self._evaluate_every = scenario.workload.evaluate_every
-        self._scenario = scenario
         self._progress = progress
         self._clocks = [RankClock(self, rank) for rank in range(self.workers)]
         self._scores: list[tuple[int, float, float]] = []

@@ -15,9 +15,6 @@ from switchagg.errors import JobError
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import Op, Packet, Values
 
-ADMISSION_REASONS = ("result", "job", "generation", "stream", "slot", "rank", "port", "elements")
-"""Why a well-formed packet is none of an admitted job's, in the order of the checks (S1)."""
-
 
 class Verdict(Enum):
     """What the switch does with a packet."""
