@@ -1,0 +1,19 @@
+#ifndef SWITCHAGG_ABI_H
+#define SWITCHAGG_ABI_H
+
+#include <stdint.h>
+
+/* Raise it with every change of an exported function or struct, here and in library.py. */
+#define SA_ABI 1u
+
+#define SA_EXPORT __attribute__((visibility("default")))
+
+/* Hot loops over values are compiled for several instruction sets, the best one chosen when the library is loaded.
+   Other machines have one baseline that vectorises (NEON on arm64), or no way to choose (musl has no ifunc). */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(SA_NO_CLONES)
+#define SA_VECTORISED __attribute__((target_clones("default", "avx2", "arch=skylake-avx512")))
+#else
+#define SA_VECTORISED
+#endif
+
+#endif

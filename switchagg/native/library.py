@@ -1,0 +1,130 @@
+"""Loads the compiled core, libswitchagg.so, and says why not where it can't.
+
+`SWITCHAGG_NATIVE=0` goes without it; `SWITCHAGG_NATIVE=/path/to/library.so` takes another build (sanitizers).
+"""
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from switchagg.job import JobConfig
+
+ABI = 1
+"""As SA_ABI in abi.h."""
+
+LIBRARY = Path(__file__).with_name("libswitchagg.so")
+
+OUTCOMES = (
+    "absorbed",
+    "broadcast",
+    "reply",
+    "drop_duplicate",
+    "drop_older",
+    "drop_short",
+    "drop_magic",
+    "drop_wire_version",
+    "drop_op",
+    "drop_flags",
+    "drop_length",
+    "drop_result",
+    "drop_job",
+    "drop_generation",
+    "drop_stream",
+    "drop_slot",
+    "drop_rank",
+    "drop_port",
+    "drop_elements",
+)
+"""Counters of a data plane, in the order of `enum sa_outcome`."""
+
+ENDPOINT_COUNTERS = (
+    "sent",
+    "retransmitted",
+    "timeouts",
+    "results",
+    "duplicates",
+    "drop_short",
+    "drop_magic",
+    "drop_wire_version",
+    "drop_op",
+    "drop_flags",
+    "drop_length",
+    "drop_job",
+    "drop_generation",
+    "drop_foreign",
+)
+"""Counters of an endpoint, in the order of `enum sa_endpoint_counter`."""
+
+
+class Stream(ctypes.Structure):
+    """`struct sa_stream`."""
+
+    _fields_ = [("first_slot", ctypes.c_uint32), ("window", ctypes.c_uint32), ("priority", ctypes.c_int32)]
+
+
+class Job(ctypes.Structure):
+    """`struct sa_job`; keeps its streams alive."""
+
+    _fields_ = [
+        ("job_id", ctypes.c_uint32),
+        ("generation", ctypes.c_uint32),
+        ("workers", ctypes.c_uint32),
+        ("elements", ctypes.c_uint32),
+        ("stream_count", ctypes.c_uint32),
+        ("retry_limit", ctypes.c_uint32),
+        ("rto_initial_ns", ctypes.c_int64),
+        ("rto_min_ns", ctypes.c_int64),
+        ("rto_max_ns", ctypes.c_int64),
+        ("streams", ctypes.POINTER(Stream)),
+    ]
+
+
+def job_struct(job: JobConfig) -> Job:
+    """The job as C sees it."""
+    streams = (Stream * len(job.streams))(*((s.first_slot, s.window_slots, s.priority) for s in job.streams))
+    return Job(
+        job.job_id,
+        job.generation,
+        job.workers,
+        job.elements,
+        len(job.streams),
+        job.retry_limit,
+        job.rto_initial_ns,
+        job.rto_min_ns,
+        job.rto_max_ns,
+        ctypes.cast(streams, ctypes.POINTER(Stream)),
+    )
+
+
+class Missing(Exception):
+    """There is no compiled core here; the text says why, and the remedy."""
+
+
+@lru_cache(maxsize=1)
+def load() -> ctypes.CDLL:
+    """The library, its functions declared. Raises Missing."""
+    choice = os.environ.get("SWITCHAGG_NATIVE", "")
+    if choice == "0":
+        raise Missing("SWITCHAGG_NATIVE=0 asks to go without it")
+    path = Path(choice) if choice else LIBRARY
+    if not path.exists():
+        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang) and install switchagg again")
+    try:
+        library = ctypes.CDLL(str(path))
+        library.sa_abi.restype = ctypes.c_uint32
+        abi = library.sa_abi()
+    except (OSError, AttributeError) as error:
+        raise Missing(f"{path} can't be loaded: {error}; install switchagg again") from error
+    if abi != ABI:
+        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); install switchagg again")
+    return library
+
+
+def missing() -> str:
+    """Why there is no compiled core, with the remedy; "" if there is one."""
+    try:
+        load()
+    except Missing as error:
+        return str(error)
+    return ""

@@ -1,0 +1,97 @@
+/* Packet layout: rules P1 to P6 of PROTOCOL.md. Compiled for user space and, by clang, for BPF. */
+#ifndef SWITCHAGG_WIRE_H
+#define SWITCHAGG_WIRE_H
+
+#ifdef __bpf__
+#include <linux/types.h>
+typedef __u8 uint8_t;
+typedef __u16 uint16_t;
+typedef __u32 uint32_t;
+typedef __u64 uint64_t;
+typedef __s32 int32_t;
+typedef __s64 int64_t;
+#else
+#include <stdint.h>
+#endif
+
+#define SA_INLINE static inline __attribute__((always_inline, unused))
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define SA_BE16(x) __builtin_bswap16(x)
+#define SA_BE32(x) __builtin_bswap32(x)
+#else
+#define SA_BE16(x) (x)
+#define SA_BE32(x) (x)
+#endif
+
+#define SA_MAGIC 0x5341u
+#define SA_WIRE_VERSION 1u
+#define SA_HEADER_BYTES 20u
+#define SA_ELEMENTS_MAX 16000u
+#define SA_WORKERS_MAX 64u
+#define SA_STREAMS_MAX 256u
+#define SA_DATAGRAM_MAX 65507u
+
+/* The flags lie in the lowest byte of `kind`. */
+#define SA_RESULT 1u
+#define SA_VERSION 2u
+#define SA_RETRANSMISSION 4u
+#define SA_FLAGS_ALL 7u
+
+#define SA_OP_SUM 0u
+#define SA_OP_MAX 1u
+
+/* As on the wire: big-endian. Naturally aligned, so that no field needs packing. */
+struct sa_header {
+    uint32_t kind; /* magic, wire version, op, flags */
+    uint16_t job;
+    uint16_t slot;
+    uint32_t generation;
+    uint8_t stream;
+    uint8_t rank;
+    uint16_t elements;
+    uint32_t chunk;
+};
+_Static_assert(sizeof(struct sa_header) == SA_HEADER_BYTES, "a header has 20 bytes");
+
+/* What became of a packet. The order is that of `OUTCOMES` in library.py; each is a counter. */
+enum sa_outcome {
+    SA_ABSORBED,
+    SA_BROADCAST,
+    SA_REPLY,
+    SA_DROP_DUPLICATE,
+    SA_DROP_OLDER,
+    SA_DROP_SHORT, /* P6, in the order of the checks */
+    SA_DROP_MAGIC,
+    SA_DROP_WIRE_VERSION,
+    SA_DROP_OP,
+    SA_DROP_FLAGS,
+    SA_DROP_LENGTH,
+    SA_DROP_RESULT, /* S1, in the order of the checks */
+    SA_DROP_JOB,
+    SA_DROP_GENERATION,
+    SA_DROP_STREAM,
+    SA_DROP_SLOT,
+    SA_DROP_RANK,
+    SA_DROP_PORT,
+    SA_DROP_ELEMENTS,
+    SA_OUTCOMES
+};
+
+SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t flags) {
+    return SA_MAGIC << 16 | SA_WIRE_VERSION << 12 | op << 8 | flags;
+}
+
+SA_INLINE uint32_t sa_op(uint32_t kind) { return kind >> 8 & 15u; }
+
+/* Why a datagram of `size` >= SA_HEADER_BYTES bytes is no packet (P6); SA_ABSORBED if it is one. Host byte order. */
+SA_INLINE enum sa_outcome sa_fault(uint32_t kind, uint32_t elements, uint32_t size) {
+    if (kind >> 16 != SA_MAGIC) return SA_DROP_MAGIC;
+    if ((kind >> 12 & 15u) != SA_WIRE_VERSION) return SA_DROP_WIRE_VERSION;
+    if (sa_op(kind) > SA_OP_MAX) return SA_DROP_OP;
+    if ((kind & 0xffu) > SA_FLAGS_ALL) return SA_DROP_FLAGS;
+    if (elements < 1 || elements > SA_ELEMENTS_MAX || size != SA_HEADER_BYTES + 4 * elements) return SA_DROP_LENGTH;
+    return SA_ABSORBED;
+}
+
+#endif
