@@ -1,0 +1,110 @@
+/* Bundles of datagrams over a non-blocking UDP socket that somebody else made and closes (transport/udp.py's UdpLink):
+   UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
+
+   What it guarantees. No function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized;
+   those accepted by one sa_udp_send leave in order. What the network refuses (no route, a peer's ICMP, interface down) is
+   loss: accepted and counted. Only a descriptor that is none any more is an error, -errno. One thread at a time. */
+#ifndef SWITCHAGG_UDP_H
+#define SWITCHAGG_UDP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sa_udp;
+
+/* Where a datagram goes to or came from. No padding and nothing unused but zeros: equal addresses have equal bytes. */
+struct sa_address {
+    uint16_t family; /* AF_INET or AF_INET6 */
+    uint16_t port;   /* host byte order */
+    uint32_t scope;  /* IPv6 link-local: the interface's index; else 0 */
+    uint8_t host[16]; /* IPv4 uses 4 */
+};
+_Static_assert(sizeof(struct sa_address) == 24, "compared by bytes");
+
+/* Field by field as `native_udp.Options`. */
+struct sa_udp_options {
+    int32_t descriptor;
+    uint32_t gso; /* whether the socket takes UDP_SEGMENT */
+    uint32_t gro; /* whether UDP_GRO is on */
+    uint32_t segments_max;     /* datagrams per GSO send, 1 to 64 */
+    uint32_t receive_messages; /* system-call messages, of up to 64 kB where gro is on, that one receive takes at most */
+    uint32_t receive_bytes;    /* largest datagram looked for where gro is off; longer ones arrive cut, as `receive_bytes` */
+};
+
+/* The order is that of `UDP_COUNTERS` in native_udp.py. */
+enum sa_udp_counter {
+    SA_UDP_SENT_BUNDLES,
+    SA_UDP_SENT_DATAGRAMS,
+    SA_UDP_SENT_BYTES,
+    SA_UDP_RECEIVED_BUNDLES,
+    SA_UDP_RECEIVED_DATAGRAMS,
+    SA_UDP_RECEIVED_BYTES,
+    SA_UDP_RECEIVE_OVERFLOW, /* dropped by the kernel because the receive buffer was full; bundles where GRO is on */
+    SA_UDP_RECEIVE_ERRORS,
+    SA_UDP_SEND_ERRORS, /* datagrams */
+    SA_UDP_SEND_WOULD_BLOCK,
+    SA_UDP_GSO_FALLBACKS,
+    SA_UDP_COUNTERS
+};
+
+#define SA_TOS_OF_SOCKET (-1)
+
+/* `rows` datagrams of `size` bytes for one peer: back to back at `bytes`, or, where bytes is NULL, each at frames[row]. */
+struct sa_udp_message {
+    const uint8_t *bytes;
+    const uint8_t *const *frames;
+    uint32_t rows;
+    uint32_t size; /* at most SA_DATAGRAM_MAX */
+    const struct sa_address *to;
+    int32_t tos; /* 0 to 255, or SA_TOS_OF_SOCKET */
+    uint32_t accepted; /* set by sa_udp_send: how many rows, from the first on, it took */
+};
+
+/* `rows` datagrams of `size` bytes each, back to back, from one peer, with one TOS or traffic class. */
+struct sa_udp_arrival {
+    const uint8_t *bytes;
+    uint32_t rows;
+    uint32_t size;
+    const struct sa_address *sender;
+    uint32_t tos; /* its two low bits are ECN; 3 is "congestion experienced" */
+    uint32_t unused;
+};
+
+/* Asks the socket for TOS and overflow counts. NULL: no memory, or no such socket (errno says which). */
+struct sa_udp *sa_udp_new(const struct sa_udp_options *options);
+void sa_udp_free(struct sa_udp *udp);
+
+/* Send messages in order, several GSO sends per system call. Stops at the first datagram the socket has no room for:
+   that message's `accepted` is below its rows, and that of the later ones is 0. Returns 0, or -errno. */
+int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t count);
+
+/* What has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last datagram is
+   shorter it is an arrival of its own. Valid until the next sa_udp_receive. */
+int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals);
+
+enum sa_udp_wakeup { SA_WOKE_READABLE = 1, SA_WOKE_WRITABLE = 2, SA_WOKE_CALLED = 4 };
+
+/* Sleep until something has arrived, there is room (if `writable`; 1 ms after ENOBUFS, when the socket polls writable
+   although the device is full), the eventfd `wake` was written (it is read), or CLOCK_MONOTONIC is until_ns. Returns the
+   reasons as enum sa_udp_wakeup, 0 for the time, or -errno. */
+int sa_udp_wait(struct sa_udp *udp, int wake, int64_t until_ns, bool writable);
+
+int64_t sa_now_ns(void);
+
+/* SA_UDP_COUNTERS numbers that live as long as `udp`. */
+const uint64_t *sa_udp_counters(const struct sa_udp *udp);
+
+/* Field by field as `native_udp.State`. */
+struct sa_udp_state {
+    uint32_t gso;              /* still in use */
+    int32_t send_errno;        /* the newest refusal, 0 if none; and where it was sent */
+    int32_t receive_errno;     /* likewise */
+    int32_t fallback_errno;    /* why GSO was given up; the rows and size it was tried with */
+    uint32_t fallback_rows;
+    uint32_t fallback_size;
+    struct sa_address refused; /* of send_errno */
+    struct sa_address fallback;
+};
+const struct sa_udp_state *sa_udp_state(const struct sa_udp *udp);
+
+#endif
