@@ -69,6 +69,8 @@ class UdpLink:
     receives_max: system calls of one `receive`, which also ends at 128 kB, so that a flood can't starve sending.
     receive_buffer_bytes, send_buffer_bytes: asked of the kernel; the attributes of that name say what it granted. 16 MB
     hold the windows of 8 workers in packets that are counted at up to 4 kB each.
+    tos: the TOS byte (IPv6: traffic class) of every packet: DSCP in its upper six bits, ECN in its lower two; there, 2
+    (ECT(0)) allows switches to mark a packet instead of dropping it.
 
     After construction: `gso` and `gro` say what is in use, `gso_fallback` why GSO was given up ("" if it was not),
     `counters` what happened. receive_overflow counts what the kernel dropped because the receive buffer was full,
@@ -85,14 +87,17 @@ class UdpLink:
         receives_max: int = 32,
         receive_buffer_bytes: int = 16 << 20,
         send_buffer_bytes: int = 16 << 20,
+        tos: int = 0,
     ) -> None:
         if not 1 <= segments_max <= SEGMENTS_HARD_MAX:
             raise ValueError(f"segments_max {segments_max}: 1 to {SEGMENTS_HARD_MAX}")
+        if not 0 <= tos <= 255:
+            raise ValueError(f"tos {tos}: 0 to 255")
         if receives_max < 1:
             raise ValueError(f"receives_max {receives_max}: 1 or more")
         self._closed = False
         self._wake_lock = threading.Lock()
-        self._segments_max = segments_max
+        self.segments_max = segments_max
         self._receives_max = receives_max
         self._arena: Bundle = np.empty(_ARENA_BYTES, np.uint8)
         self._arena_end = 0
@@ -107,6 +112,8 @@ class UdpLink:
             self.gso = gso is not False and self._probe(UDP_SEGMENT, 0, required=gso is True)
             self.gro = gso is not False and self._probe(UDP_GRO, 1, required=gso is True)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+            if tos:
+                self._set_tos(tos)
             self.receive_buffer_bytes = self._size_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer_bytes)
             self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, send_buffer_bytes)
             self.address: Address = self._canonical(self._socket.getsockname())
@@ -161,7 +168,7 @@ class UdpLink:
     def _rows_per_send(self, size: int) -> int:
         if not self.gso or not size:
             return 1
-        return min(self._segments_max, DATAGRAM_BYTES_MAX // size)
+        return min(self.segments_max, DATAGRAM_BYTES_MAX // size)
 
     def _send_together(self, part: Bundle, to: Address) -> int:
         """One system call for these rows; rows that were accepted (or lost to an error), 0 if the link is full."""
@@ -290,6 +297,12 @@ class UdpLink:
         self._require_open()
         return self._socket.fileno()
 
+    @property
+    def wake_descriptor(self) -> int:
+        """The eventfd that `wake` writes, for a loop in C that sleeps by itself."""
+        self._require_open()
+        return self._wake_fd
+
     def close(self) -> None:
         """See `Link.close`."""
         with self._wake_lock:
@@ -315,6 +328,12 @@ class UdpLink:
                 raise JobError(f"this kernel has no {name}: {error}; use gso=None to go without") from error
             return False
         return True
+
+    def _set_tos(self, tos: int) -> None:
+        if self._family == socket.AF_INET6:
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+        else:
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
 
     def _size_buffer(self, force: int, ordinary: int, size_bytes: int) -> int:
         """Ask for a buffer, past the system's limit if we may; returns the size granted.
