@@ -13,6 +13,8 @@ from types import FrameType
 import hypothesis
 import pytest
 
+from switchagg.native.library import missing
+
 SEEDS_DEFAULT = 400
 LEFTOVER_GRACE_S = 3.0
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.
@@ -79,6 +81,16 @@ def requires_mininet(requires_root_namespaces: None) -> None:
         missing.insert(0, "mininet")
     if missing:
         pytest.skip(f"needs Mininet; missing: {', '.join(missing)} (`make setup` as root installs it)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what a test runs over "native", whatever the parameter is called, where the C core is missing."""
+    if not (reason := missing()):
+        return
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if any(isinstance(value, str) and value == "native" for value in parameters.values()):
+            item.add_marker(pytest.mark.skip(reason=f"needs the C core: {reason}"))
 
 
 # ---- nothing is left behind

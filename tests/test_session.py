@@ -416,7 +416,7 @@ def test_an_address_in_use_is_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dataplane": "tofino"}, "data plane 'tofino': one of reference, batched"),
+        ({"dataplane": "tofino"}, "data plane 'tofino': one of reference, batched, native"),
         ({"slots": 0}, "slots 0: 1 to 65536"),
         ({"elements": 99_999}, "elements 99999: 1 to 16000"),
         ({"lease_s": 0.1}, "lease 0.1 s"),

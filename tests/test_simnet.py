@@ -267,11 +267,12 @@ def test_sums_stay_exact_under_every_fault(method: str, seed: int) -> None:
     assert timing.drop_checksum == pytest.approx(timing.faults["corrupted"], abs=10)  # some are still under way
 
 
-def test_reference_and_batched_data_plane_give_the_same_trace() -> None:
+@pytest.mark.parametrize("dataplane", ["batched", "native"])
+def test_data_planes_give_the_same_trace(dataplane: str) -> None:
     link = LinkConfig(1_000_000_000, loss=0.01, reorder=0.01)
     traces = {
         time_allreduce(StarConfig(3, link, dataplane=name, trace=True), "switch", 300_000, "float32").trace
-        for name in ("reference", "batched")
+        for name in ("reference", dataplane)
     }
     assert len(traces) == 1
 

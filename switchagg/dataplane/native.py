@@ -1,0 +1,129 @@
+"""The switch in C (`switchagg/native/plane.c`) behind the data-plane contract; the GIL is free while it works."""
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.aggregator import SlotView, check_admission
+from switchagg.dataplane import Output
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.native.library import OUTCOMES, Job, Missing, job_struct, load
+from switchagg.wire import Bundle
+
+RUN = np.dtype([("count", np.uint32), ("outcome", np.uint32), ("job_id", np.uint32)])
+"""`struct sa_run`."""
+
+BROADCAST = OUTCOMES.index("broadcast")
+
+
+class NativePlane:
+    """A switch of `slots` slots and up to `elements` int32 each; registers exist per admitted job.
+
+    Raises JobError where the compiled core is missing, saying why. Pickling keeps jobs and registers, not the counters.
+    """
+
+    name = "native"
+
+    def __init__(self, slots: int, elements: int) -> None:
+        try:
+            self._library = plane_library()
+        except Missing as error:
+            raise JobError(f"data plane native: {error}") from error
+        self._slots = slots
+        self._elements = elements
+        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
+        self._plane = self._library.sa_plane_new()
+        if not self._plane:
+            raise MemoryError("data plane native: no memory")
+        self._counters = self._library.sa_plane_counters(self._plane)
+        self._free = weakref.finalize(self, self._library.sa_plane_free, self._plane)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A copy, without the zeros."""
+        counts = self._counters[: len(OUTCOMES)]
+        return {name: packets for name, packets in zip(OUTCOMES, counts, strict=True) if packets}
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self._elements)
+        numbers = (ctypes.c_uint32 * len(ports))(*ports)
+        if self._library.sa_plane_admit(self._plane, job_struct(job), numbers):
+            first, end = job.slots
+            raise JobError(f"job {job.job_id}: no memory for {end - first} slots of {job.elements} elements")
+        self._jobs[job.job_id] = (job, tuple(ports))
+
+    def evict(self, job_id: int) -> None:
+        if self._jobs.pop(job_id, None) is not None:
+            self._library.sa_plane_evict(self._plane, job_id)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        chunk, bitmap = ctypes.c_uint32(), ctypes.c_uint64()
+        if self._library.sa_plane_seen(self._plane, slot, version, ctypes.byref(chunk), ctypes.byref(bitmap)):
+            raise KeyError(slot)
+        ranks = bitmap.value
+        return SlotView(chunk.value, tuple(r for r in range(ranks.bit_length()) if ranks >> r & 1))
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        rows, size = bundle.shape
+        if not bundle.flags.c_contiguous:
+            bundle = np.ascontiguousarray(bundle)
+        results = np.empty((rows, size), np.uint8)
+        runs = np.empty(rows, RUN)
+        count = self._library.sa_plane_process(
+            self._plane, bundle.ctypes.data, rows, size, port, results.ctypes.data, runs.ctypes.data
+        )
+        outputs = []
+        start = 0
+        for packets, outcome, job_id in runs[:count].tolist():
+            ports = self._jobs[job_id][1] if outcome == BROADCAST else (port,)
+            outputs.append(Output(results[start : start + packets], ports))
+            start += packets
+        return outputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        shares = [(job, ports, self._registers(job.job_id).tobytes()) for job, ports in self._jobs.values()]
+        return _restored, (self._slots, self._elements, shares)
+
+    def _registers(self, job_id: int) -> NDArray[np.uint8]:
+        """All registers of an admitted job as they lie in memory; valid until it is evicted."""
+        size = ctypes.c_uint64()
+        address = self._library.sa_plane_registers(self._plane, job_id, ctypes.byref(size))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(address))
+
+
+def _restored(slots: int, elements: int, shares: list[tuple[JobConfig, tuple[int, ...], bytes]]) -> NativePlane:
+    plane = NativePlane(slots, elements)
+    for job, ports, registers in shares:
+        plane.admit(job, ports)
+        plane._registers(job.job_id)[:] = np.frombuffer(registers, np.uint8)
+    return plane
+
+
+@lru_cache(maxsize=1)
+def plane_library() -> ctypes.CDLL:
+    """The library with the functions of plane.h declared. Raises Missing."""
+    library = load()
+    u32, pointer = ctypes.c_uint32, ctypes.c_void_p
+    for function, result, arguments in (
+        (library.sa_plane_new, pointer, ()),
+        (library.sa_plane_free, None, (pointer,)),
+        (library.sa_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(Job), ctypes.POINTER(u32))),
+        (library.sa_plane_evict, None, (pointer, u32)),
+        (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer)),
+        (
+            library.sa_plane_seen,
+            ctypes.c_int,
+            (pointer, u32, u32, ctypes.POINTER(u32), ctypes.POINTER(ctypes.c_uint64)),
+        ),
+        (library.sa_plane_registers, pointer, (pointer, u32, ctypes.POINTER(ctypes.c_uint64))),
+        (library.sa_plane_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
+    ):
+        function.restype = result
+        function.argtypes = arguments
+    return library
