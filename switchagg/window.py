@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from switchagg.call import Call
 from switchagg.job import JobConfig
+from switchagg.rto import RetransmissionTimeout
 
 PROBES = 4
 """Chunks resent by a timeout: enough to learn whether the path works, few enough to do no harm when it does and the
@@ -54,12 +55,8 @@ class Window:
         self._order: deque[tuple[int, int]] = deque()  # (transmission, chunk); outdated ones are skipped when met
         # Heap of the latest answered first transmissions: what was sent before the least of them is lost (W8)
         self._newest = [-1] * OVERTAKEN
-        self._srtt_ns = 0
-        self._rttvar_ns = 0
         self._rtt_ns: int | None = None  # a sample not yet taken into account
-        self._rto_ns = job.rto_initial_ns
-        self._rto_min_ns = job.rto_min_ns
-        self._rto_max_ns = job.rto_max_ns
+        self._timeout = RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
         self._silence_ns = 0  # since when the timer runs: the last result or timeout
         self._recovering = False  # from a timeout until a first transmission is answered
 
@@ -115,7 +112,7 @@ class Window:
     def after_results(self) -> list[Call]:
         """Draw the conclusions of a bundle of results: calls that are complete, the RTO, lost chunks, the new limit."""
         if self._rtt_ns is not None:
-            self._sample(self._rtt_ns)
+            self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
         done = [running.call for running in self.running if not running.missing]
         if done:
@@ -139,7 +136,8 @@ class Window:
         if self.failed or (oldest is None and self._to_resend() is None):
             return None
         sent_ns = self._silence_ns if oldest is None else self._sent_ns[oldest[1] % self.window]
-        return max(sent_ns, self._silence_ns) + min(self._rto_ns << min(self.timeouts, 20), self._rto_max_ns)
+        timeout = self._timeout
+        return max(sent_ns, self._silence_ns) + min(timeout.rto_ns << min(self.timeouts, 20), timeout.max_ns)
 
     def time_out(self, now_ns: int) -> None:
         """Resend a few of the oldest chunks in flight (W7)."""
@@ -179,12 +177,3 @@ class Window:
                 return
             self._resend.append(oldest[1])
             self._order.popleft()
-
-    def _sample(self, rtt_ns: int) -> None:
-        """Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7)."""
-        if self._srtt_ns == 0:
-            self._srtt_ns, self._rttvar_ns = rtt_ns, rtt_ns // 2
-        else:
-            self._rttvar_ns = (3 * self._rttvar_ns + abs(self._srtt_ns - rtt_ns)) // 4
-            self._srtt_ns = (7 * self._srtt_ns + rtt_ns) // 8
-        self._rto_ns = min(max(self._srtt_ns + 4 * self._rttvar_ns, self._rto_min_ns), self._rto_max_ns)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from switchagg.errors import AggregationFailed
+from switchagg.rto import RetransmissionTimeout
 
 HEADER_BYTES = 32
 SEGMENT_BYTES = 1448  # MTU 1500 less IP and the header
@@ -109,11 +110,9 @@ class Sender:
         self._order = 0
         self._newest = -1  # highest order that has arrived
         self._sacked: dict[int, int] = {}  # start of a SACK range -> how far it has been worked off
-        self._rtt_ns: int | None = None  # smoothed
-        self._rtt_var_ns = 0
+        self._timeout = RetransmissionTimeout(config.rto_initial_ns, config.rto_min_ns, config.rto_max_ns)
         self._rtt_last_ns = 0
         self._rtt_min_ns = 1 << 62
-        self._rto_ns = config.rto_initial_ns
         self._timeouts = 0  # in a row
         self._timeout_at_ns: int | None = None
         self._loss_at_ns: int | None = None
@@ -151,7 +150,7 @@ class Sender:
             self._next += 1
             room -= 1
         if frames and self._timeout_at_ns is None:
-            self._timeout_at_ns = now_ns + self._rto_ns
+            self._timeout_at_ns = now_ns + self._timeout.rto_ns
         return frames
 
     def _transmit(self, number: int, flags: int, tag: int, payload: bytes, now_ns: int) -> bytes:
@@ -177,7 +176,7 @@ class Sender:
         if arrived:
             self._measure(now_ns - echo_ns)
             self._timeouts = 0
-            self._timeout_at_ns = now_ns + self._rto_ns if self._in_flight or self._lost else None
+            self._timeout_at_ns = now_ns + self._timeout.rto_ns if self._in_flight or self._lost else None
         if self._in_flight:
             self._find_losses(now_ns)
         else:
@@ -216,18 +215,12 @@ class Sender:
         return arrived
 
     def _measure(self, rtt_ns: int) -> None:
-        """RFC 6298, section 2; ignores an echo from the future (not our frame's time)."""
+        """Ignores an echo from the future (not our frame's time)."""
         if rtt_ns < 0:
             return
         self._rtt_last_ns = rtt_ns
         self._rtt_min_ns = min(self._rtt_min_ns, rtt_ns)
-        if self._rtt_ns is None:
-            self._rtt_ns, self._rtt_var_ns = rtt_ns, rtt_ns // 2
-        else:
-            self._rtt_var_ns += (abs(self._rtt_ns - rtt_ns) - self._rtt_var_ns) // 4
-            self._rtt_ns += (rtt_ns - self._rtt_ns) // 8
-        wanted_ns = self._rtt_ns + 4 * self._rtt_var_ns
-        self._rto_ns = min(max(wanted_ns, self._config.rto_min_ns), self._config.rto_max_ns)
+        self._timeout.sample(rtt_ns)
 
     def _find_losses(self, now_ns: int) -> None:
         """What was sent before the newest arrival, and long enough ago, is lost."""
@@ -266,8 +259,8 @@ class Sender:
                 job=self._job,
                 missing=(self._peer,),
             )
-        self._rto_ns = min(2 * self._rto_ns, self._config.rto_max_ns)
-        self._timeout_at_ns = now_ns + self._rto_ns
+        self._timeout.back_off()
+        self._timeout_at_ns = now_ns + self._timeout.rto_ns
         if self._in_flight and not self._lost:
             number = min(self._in_flight)
             self._lost[number] = self._in_flight.pop(number)
