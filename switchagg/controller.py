@@ -117,7 +117,7 @@ class Controller:
         seat = _Seat(request, now_ns, now_ns)
         reason = self._fault(request)
         if reason:
-            self._refuse(request.job, [seat], reason)
+            self._refuse(request.job, [seat], reason, self._is_too_large(request))
             return
         gathering = self._gatherings.setdefault(request.job, _Gathering(request.job))
         for other in list(gathering.seats.values()):
@@ -196,7 +196,8 @@ class Controller:
         self._admit_what_can_be()
         for gathering in list(self._gatherings.values()):
             if self._deadline_ns(gathering) <= now_ns:
-                self._drop(gathering, gathering.seats.values(), self._timeout_reason(gathering))
+                reason = self._timeout_reason(gathering)
+                self._drop(gathering, gathering.seats.values(), reason, self._waits_for_room(gathering))
 
     # Outputs
 
@@ -247,6 +248,11 @@ class Controller:
         if sum(len(gathering.seats) for gathering in self._gatherings.values()) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
         return request.fault(self.slots, self.elements_max)
+
+    def _is_too_large(self, request: JoinRequest) -> bool:
+        """Whether all that is wrong with a refused request is that it wants more slots than there are."""
+        sound = not self._stopped and not request.fault(max(self.slots, request.slots), self.elements_max)
+        return sound and request.slots > self.slots
 
     def _settle_claim(self, name: str, holder: _Seat, now_ns: int) -> None:
         """A holder's heartbeat that can't have been sent before the claim: the claimant is refused (C4)."""
@@ -314,9 +320,12 @@ class Controller:
     def _deadline_ns(self, gathering: _Gathering) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
         end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
-        if gathering.missing or gathering.name in self._jobs:
+        if not self._waits_for_room(gathering):
             return end_ns
         return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
+
+    def _waits_for_room(self, gathering: _Gathering) -> bool:
+        return not gathering.missing and gathering.name not in self._jobs
 
     def _timeout_reason(self, gathering: _Gathering) -> str:
         if not gathering.missing:
@@ -330,11 +339,11 @@ class Controller:
     def _silent(self, seat: _Seat, now_ns: int) -> bool:
         return now_ns - seat.heard_ns >= self.lease_ns
 
-    def _drop(self, gathering: _Gathering, seats: Iterable[_Seat], reason: str) -> None:
+    def _drop(self, gathering: _Gathering, seats: Iterable[_Seat], reason: str, lacks_room: bool = False) -> None:
         """Refuses these waiting members."""
         seats = list(seats)
         self._forget(gathering, seats)
-        self._refuse(gathering.name, seats, reason)
+        self._refuse(gathering.name, seats, reason, lacks_room)
 
     def _forget(self, gathering: _Gathering, seats: Iterable[_Seat]) -> None:
         """Takes these waiting members out without a word."""
@@ -343,9 +352,9 @@ class Controller:
         if not gathering.seats:
             del self._gatherings[gathering.name]
 
-    def _refuse(self, name: str, seats: list[_Seat], reason: str) -> None:
+    def _refuse(self, name: str, seats: list[_Seat], reason: str, lacks_room: bool = False) -> None:
         self.counters["refused"] += len(seats)
-        refused = JoinRefused(name, tuple(seat.member for seat in seats), reason)
+        refused = JoinRefused(name, tuple(seat.member for seat in seats), reason, lacks_room)
         self._remember(refused)
         self._events.append(refused)
 

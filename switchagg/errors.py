@@ -18,7 +18,14 @@ class DecodeError(SwitchaggError):
 
 
 class JobError(SwitchaggError):
-    """The control plane refused a job, or a job can't be set up as asked."""
+    """The control plane refused a job, or a job can't be set up as asked.
+
+    `lacks_room`: the request is sound, but the switch's slots are in use or too few for it.
+    """
+
+    def __init__(self, detail: str, *, lacks_room: bool = False) -> None:
+        super().__init__(detail)
+        self.lacks_room = lacks_room
 
 
 class AggregationFailed(SwitchaggError):

@@ -114,11 +114,12 @@ class JobEvicted:
 
 @dataclass(frozen=True, slots=True)
 class JoinRefused:
-    """Event and standing: these joins end here. members: whom to tell."""
+    """Event and standing: these joins end here. members: whom to tell. lacks_room: as in JobError."""
 
     name: str
     members: tuple[Member, ...]
     reason: str
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

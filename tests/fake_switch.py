@@ -31,7 +31,7 @@ class FakeSwitch:
         with self._lock:
             self.joined.append({"switch": switch, "job": job, "rank": rank, "workers": workers, **how})
         if rank in self.refusals:
-            raise JobError(self.refusals[rank])
+            raise JobError(self.refusals[rank], lacks_room="slots" in self.refusals[rank])
         return FakeSession(self, job, rank, workers)
 
     def take(self, session: "FakeSession", number: int, array: np.ndarray, op: str, future: "Future[Any]") -> None:

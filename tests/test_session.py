@@ -168,8 +168,9 @@ def test_a_missing_rank_is_named(daemon: SwitchDaemon) -> None:
     ],
 )
 def test_an_impossible_join_says_why(daemon: SwitchDaemon, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(JobError, match=words):
+    with pytest.raises(JobError, match=words) as refused:
         join(daemon, "odd", 0, 2, **changes)
+    assert refused.value.lacks_room == (words == "slots in all 2000")
 
 
 def test_addresses_that_can_not_be_say_why() -> None:

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from fake_switch import FakeSwitch
 
 from switchagg.controller import Controller
-from switchagg.errors import JobError
 from switchagg.membership import JoinRefused, JoinRequest
 from transport.torch import rendezvous
-from transport.torch.rendezvous import Rendezvous, SwitchOptions, lacks_room
+from transport.torch.rendezvous import Rendezvous, SwitchOptions
 
 NO_ROOM = "job 'x' could not start within 1 s: 512 slots in a row are needed and 0 of 64 are free"
 
@@ -104,25 +103,25 @@ def test_waiting_ends_with_the_group(switch: FakeSwitch) -> None:
 def test_the_controllers_refusals_for_want_of_slots_are_known() -> None:
     controller = Controller(slots=64, elements_max=360, first_generation=0)
 
-    def refusals(window_slots: int, job: str, until_ns: int) -> list[str]:
-        for rank in range(2):
+    def refusals(window_slots: int, job: str, until_ns: int, ranks: int = 2, elements: int = 360) -> list[bool]:
+        for rank in range(ranks):
             place = ("127.0.0.1", 1000 + rank)
-            request = JoinRequest(job, rank, 2, 360, 1, window_slots, place, hash((job, rank)) % 2**60, 10**9)
+            request = JoinRequest(job, rank, 2, elements, 1, window_slots, place, hash((job, rank)) % 2**60, 10**9)
             controller.join(request, 0)
         controller.handle_timer(until_ns)
-        reasons = []
+        refused = []
         while (event := controller.next_event()) is not None:
             if isinstance(event, JoinRefused):
-                reasons.append(event.reason)
-        return reasons
+                refused.append(event.lacks_room)
+        return refused
 
     assert refusals(64, "holds all slots", 1) == []
-    crowded, oversized = refusals(8, "finds none", 10**9 + 1), refusals(65, "wants more than there are", 10**9 + 2)
-    assert crowded
-    assert oversized
-    for reason in crowded + oversized:
-        assert lacks_room(JobError(reason)), reason
-    assert not lacks_room(JobError("rank 1 of 2 did not join job 'x' within 1 s; present: rank 0 at 10.0.0.1:5"))
+    assert refusals(8, "finds none", 10**9 + 1) == [True]
+    assert refusals(65, "wants more than there are", 10**9 + 2) == [True, True]
+    assert refusals(65, "too large in two ways", 10**9 + 3, elements=361) == [False, False]
+    assert refusals(8, "lacks a rank", 2 * 10**9 + 3, ranks=1) == [False]
+    controller.stop("the switch stops")
+    assert refusals(65, "comes too late", 2 * 10**9 + 4) == [False, False]
 
 
 def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ class ControlServer:
             case Running():
                 return self._admitted(standing.admitted)
             case JoinRefused():
-                return say.Refused(standing.reason)
+                return say.Refused(standing.reason, standing.lacks_room)
             case JobFailed():
                 return say.Failed(standing.generation, say.places(standing.dead), standing.reason)
 
@@ -482,7 +482,7 @@ class ControlClient:
                 self._departed = len(answer.departed)
                 self._on_departure(answer.departed)
             case say.Refused():
-                self._end([], answer.reason)
+                self._end([], answer.reason, lacks_room=answer.lacks_room)
             case say.Failed():
                 self._end(answer.dead, answer.reason)
             case say.Unknown():
@@ -503,11 +503,12 @@ class ControlClient:
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_words}")
 
-    def _end(self, dead: list[say.Place], reason: str) -> None:
+    def _end(self, dead: list[say.Place], reason: str, *, lacks_room: bool = False) -> None:
         phase, self._phase = self._phase, _Phase.ENDED
         self._left.set()
         if phase is _Phase.JOINING or not self.admitted.done():
-            self.admitted.set_exception(JobError(f"job {self._wish.job!r}, rank {self._wish.place.rank}: {reason}"))
+            detail = f"job {self._wish.job!r}, rank {self._wish.place.rank}: {reason}"
+            self.admitted.set_exception(JobError(detail, lacks_room=lacks_room))
         elif phase is _Phase.RUNNING:
             self._on_end(dead, reason)
 

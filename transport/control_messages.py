@@ -116,9 +116,10 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Answer: the join ends here."""
+    """Answer: the join ends here; lacks_room: only for want of slots."""
 
     reason: str
+    lacks_room: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -145,7 +145,7 @@ class Rendezvous:
                 call_timeout_s=self.timeout_s,
             )
         except JobError as error:
-            return f"{NO_ROOM if lacks_room(error) else FAILED}: {error}", None
+            return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
         except (OSError, ValueError, AssertionError) as error:
             return f"{FAILED}: {type(error).__name__}: {error}", None
         return JOINED, session
@@ -165,8 +165,3 @@ class Rendezvous:
             if self.cancelled.wait(POLL_S):
                 raise dist.DistBackendError("it was shut down while it waited for other ranks to join the switch")
         return [self.store.get(key).decode() for key in keys]
-
-
-def lacks_room(error: JobError) -> bool:
-    """Whether the switch refused a sound request because its slots are in use or too few."""
-    return "slots in a row are needed" in str(error) or "slots in all" in str(error)
