@@ -82,7 +82,7 @@ class Job(ctypes.Structure):
 
 def job_struct(job: JobConfig) -> Job:
     """The job as C sees it."""
-    streams = (Stream * len(job.streams))(*((s.first_slot, s.window_slots, s.priority) for s in job.streams))
+    streams = (Stream * len(job.streams))(*(Stream(s.first_slot, s.window_slots, s.priority) for s in job.streams))
     return Job(
         job.job_id,
         job.generation,
