@@ -34,6 +34,7 @@ _HELLO = struct.Struct(">8sHH")  # magic, rank, workers
 _CALL = struct.Struct(">QQ")  # number of the call, bytes of the array
 _MAGIC = b"sa-ring1"
 _TCP_CONGESTION = 13
+_ENDED = select.POLLERR | select.POLLHUP | select.POLLRDHUP
 
 
 class TcpRing:
@@ -199,12 +200,12 @@ class _Turn:
         if self._head_taken < _CALL.size or self._taken < self._total_in:
             poll.register(self._left, select.POLLIN)
         unsent = self._head_sent < _CALL.size or self._sent < self._total_out
-        if unsent:  # also with nothing to send yet: an end is told without being asked for
+        if unsent:  # also with nothing to send yet: the neighbour's end is told
             ready = self._head_sent < _CALL.size or self._sent < self._sendable()
-            poll.register(self._right, select.POLLOUT if ready else 0)
+            poll.register(self._right, _ENDED | (select.POLLOUT if ready else 0))
         events = dict(poll.poll(max(0.0, timeout_s) * 1e3))
-        if unsent and events.get(self._right.fileno(), 0) & (select.POLLERR | select.POLLHUP):
-            raise self._failed(f"rank {self._right_rank} closed its connection, or died", self._right_rank)
+        if unsent and events.get(self._right.fileno(), 0) & _ENDED:
+            raise self._broken("")
         return bool(events)
 
     def _sendable(self) -> int:
@@ -269,11 +270,9 @@ class _Turn:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            raise self._failed(
-                f"the connection from rank {self._left_rank} broke: {error.strerror}", self._left_rank
-            ) from error
+            raise self._broken(str(error.strerror)) from error
         if not got:
-            raise self._failed(f"rank {self._left_rank} closed its connection, or died", self._left_rank)
+            raise self._broken("")
         return got
 
     # Sending
@@ -318,12 +317,25 @@ class _Turn:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            right = self._right_rank
-            raise self._failed(f"the connection to rank {right} broke: {error.strerror}", right) from error
+            raise self._broken(str(error.strerror)) from error
 
     @staticmethod
     def _size(pieces: list[tuple[int, int]], step: int) -> int:
         return pieces[step][1] - pieces[step][0]
+
+    def _broken(self, words: str) -> AggregationFailed:
+        """A connection ended. Both are looked at: the end of one rank goes round the ring in no time."""
+        poll = select.poll()
+        poll.register(self._left, _ENDED)
+        poll.register(self._right, _ENDED)
+        ended = dict(poll.poll(0))
+        ends = ((self._left, self._left_rank), (self._right, self._right_rank))
+        ranks = tuple(sorted({rank for end, rank in ends if ended.get(end.fileno(), 0) & _ENDED}))
+        names = " and ".join(f"rank {rank}" for rank in ranks) or "a neighbour"
+        reason = f" ({words})" if words else ""
+        return AggregationFailed(
+            f"rank {self._rank}: {names} closed the connection, or died{reason}", job="ring", missing=ranks
+        )
 
     def _failed(self, words: str, rank: int) -> AggregationFailed:
         return AggregationFailed(f"rank {self._rank}: {words}", job="ring", missing=(rank,))
