@@ -4,15 +4,17 @@ The endpoint decides everything; this loop gives it packets and the time, sends 
 
     calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
 
-Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets.
+Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets. What a loop owes its
+callers stands in `CallLoop`; `transport.native_worker.NativeWorkerLoop` keeps the same with the turn in C.
 """
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from switchagg.call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -36,14 +38,17 @@ BLAME_S = 5.0
 JOIN_S = 10.0
 """How long `close` waits for the thread."""
 
+CallT = TypeVar("CallT")
 
-class WorkerLoop:
-    """Runs the endpoint of one rank; owns the link and closes it when the thread ends.
 
-    link: bound, used by nobody else from now on. switch_address: where the switch's data link is; datagrams from
-    anywhere else are counted as drop_stranger and ignored. on_stream_failed: called in the loop's thread when a stream
-    has exhausted its retries; must be quick and must see to it that `fail` is called soon (from any thread) with what
-    can be found out, such as the missing ranks. Without it the loop fails by itself, naming stream, slot and chunk.
+class CallLoop(ABC, Generic[CallT]):
+    """The calls of one rank and the thread that carries them; a subclass turns the handle.
+
+    link: bound, used by nobody else from now on; the loop closes it when the thread ends. switch_address: where the
+    switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. on_stream_failed:
+    called in the loop's thread when a stream has exhausted its retries; must be quick and must see to it that `fail` is
+    called soon (from any thread) with what can be found out, such as the missing ranks. Without it the loop fails by
+    itself, naming stream, slot and chunk.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
     fails with that exception, and so does every later one. Raises JobError if the link can't reach such an address.
@@ -63,20 +68,17 @@ class WorkerLoop:
         self._rank = rank
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
-        self._endpoint = Endpoint(job, rank)
-        self._unsent: Bundle | None = None
-        self._strangers = 0
         self._blame: tuple[int, StreamFailed] | None = None
-        self._lock = threading.Lock()  # guards the next three
-        self._calls: deque[tuple[int, Call]] = deque()
-        self._pending: dict[int, tuple[Call, Future[Any], object]] = {}
+        self._lock = threading.Lock()  # guards the next two, and what subclasses say
+        self._pending: dict[int, tuple[CallT, Future[Any], object]] = {}  # by id; keeps the arrays alive
         self._failure: BaseException | None = None
+        self._prepare()
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
         self._thread.start()
 
     # What any thread may call
 
-    def submit(self, stream: int, call: Call, result: object = None) -> "Future[Any]":
+    def submit(self, stream: int, call: CallT, result: object = None) -> "Future[Any]":
         """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
 
         The call's array belongs to the loop until the future is done. The future can't be cancelled: the other ranks
@@ -89,11 +91,9 @@ class WorkerLoop:
         with self._lock:
             failure = self._failure
             if failure is None:
-                self._calls.append((stream, call))
                 self._pending[id(call)] = (call, future, call if result is None else result)
-        if failure is None:
-            self._link.wake()
-        else:
+                self._enqueue(stream, call)
+        if failure is not None:
             future.set_exception(failure)
         return future
 
@@ -105,7 +105,7 @@ class WorkerLoop:
         with self._lock:
             if self._failure is None:
                 self._failure = exception
-        self._link.wake()
+            self._interrupt()
 
     def close(self) -> None:
         """Fail what is pending, end the thread, close the link; again is allowed. Don't use the loop afterwards.
@@ -128,13 +128,31 @@ class WorkerLoop:
         return self._failure
 
     @property
+    @abstractmethod
     def counters(self) -> dict[str, int]:
         """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
-        return {
-            **self._endpoint.counters,
-            "drop_stranger": self._strangers,
-            **{f"link_{name}": value for name, value in self._link.counters.items()},
-        }
+
+    # What a subclass says
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what the turn needs, before the thread starts."""
+
+    @abstractmethod
+    def _enqueue(self, stream: int, call: CallT) -> None:
+        """Have a turn take up the call soon. Under the lock, while there is no failure."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Have the present turn end soon. Under the lock; also after the thread's end."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Carry packets for a while, at most until `_time_to_look_ns`, and report. In the thread."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Let go of every array, for good. In the thread, which makes no turn any more."""
 
     # The thread
 
@@ -142,10 +160,12 @@ class WorkerLoop:
         try:
             while self._failure is None:
                 self._turn()
+                self._check_blame()
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or error
         finally:
+            self._forget()
             self._settle()
             self._link.close()
 
@@ -155,10 +175,73 @@ class WorkerLoop:
             failure = self._failure
             pending = list(self._pending.values())
             self._pending.clear()
-            self._calls.clear()
         assert failure is not None
         for _, future, _ in pending:
             future.set_exception(failure)
+
+    def _completed(self, key: int) -> None:
+        """Resolve the future of the call with this id."""
+        with self._lock:
+            _, future, result = self._pending.pop(key)
+        future.set_result(result)
+
+    def _stream_failed(self, event: StreamFailed) -> None:
+        """Have the first failed stream explained, or fail at once where nobody can."""
+        if self._blame is not None:
+            return
+        self._blame = (time.monotonic_ns() + round(BLAME_S * 1e9), event)
+        if self._on_stream_failed is None:
+            self.fail(self._given_up(event))
+        else:
+            self._on_stream_failed(event)
+
+    def _check_blame(self) -> None:
+        """Fail in our own words if nobody explains a failed stream in time."""
+        if self._blame is not None and time.monotonic_ns() >= self._blame[0]:
+            self.fail(self._given_up(self._blame[1]))
+
+    def _given_up(self, event: StreamFailed) -> AggregationFailed:
+        return AggregationFailed(
+            f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row",
+            job=self._job.job_id,
+            generation=self._job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+        )
+
+    def _time_to_look_ns(self, now_ns: int) -> int:
+        """When a turn must end even if nothing happens."""
+        end_ns = now_ns + round(IDLE_S * 1e9)
+        return end_ns if self._blame is None else min(end_ns, self._blame[0])
+
+
+class WorkerLoop(CallLoop[Call]):
+    """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`."""
+
+    def _prepare(self) -> None:
+        self._endpoint = Endpoint(self._job, self._rank)
+        self._calls: deque[tuple[int, Call]] = deque()
+        self._unsent: Bundle | None = None
+        self._strangers = 0
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {
+            **self._endpoint.counters,
+            "drop_stranger": self._strangers,
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+    def _enqueue(self, stream: int, call: Call) -> None:
+        self._calls.append((stream, call))
+        self._link.wake()
+
+    def _interrupt(self) -> None:
+        self._link.wake()
+
+    def _forget(self) -> None:
+        self._calls.clear()
 
     def _turn(self) -> None:
         while self._calls:
@@ -169,7 +252,7 @@ class WorkerLoop:
         if deadline_ns is not None and now_ns >= deadline_ns:
             self._endpoint.handle_timer(now_ns)
         more = self._send(now_ns)
-        self._report(now_ns)
+        self._report()
         if not more and not self._calls and self._failure is None:
             self._sleep(now_ns)
 
@@ -198,38 +281,18 @@ class WorkerLoop:
             rows += accepted
         return True
 
-    def _report(self, now_ns: int) -> None:
+    def _report(self) -> None:
         """Resolve the futures of finished calls; see to a failed stream."""
         while (event := self._endpoint.next_event()) is not None:
             if isinstance(event, CallCompleted):
-                with self._lock:
-                    _, future, result = self._pending.pop(id(event.call))
-                future.set_result(result)
-            elif self._blame is None:
-                self._blame = (now_ns + round(BLAME_S * 1e9), event)
-                if self._on_stream_failed is None:
-                    self.fail(self._given_up(event))
-                else:
-                    self._on_stream_failed(event)
-        if self._blame is not None and now_ns >= self._blame[0]:
-            self.fail(self._given_up(self._blame[1]))
-
-    def _given_up(self, event: StreamFailed) -> AggregationFailed:
-        return AggregationFailed(
-            f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row",
-            job=self._job.job_id,
-            generation=self._job.generation,
-            stream=event.stream,
-            slot=event.slot,
-            chunk=event.chunk,
-        )
+                self._completed(id(event.call))
+            else:
+                self._stream_failed(event)
 
     def _sleep(self, now_ns: int) -> None:
-        end_ns = now_ns + round(IDLE_S * 1e9)
+        end_ns = self._time_to_look_ns(now_ns)
         deadline_ns = self._endpoint.next_deadline_ns()
         if deadline_ns is not None:
             end_ns = min(end_ns, deadline_ns)
-        if self._blame is not None:
-            end_ns = min(end_ns, self._blame[0])
         left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
         self._link.wait(left_s, writable=self._unsent is not None)
