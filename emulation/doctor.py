@@ -106,7 +106,7 @@ def _python() -> Finding:
 
 def _package(name: str, module: str) -> Finding:
     """A Python package without which nothing runs. It is imported: half an installation is none."""
-    if _answer(sys.executable, "-c", f"import {module}") is None:
+    if _answer(sys.executable, "-P", "-c", f"import {module}") is None:
         detail = "broken" if importlib.util.find_spec(module) else "missing"
         return Finding(name, False, detail, f"pip install --force-reinstall {name}, or make setup", EVERYTHING)
     return Finding(name, True, metadata.version(name), "", EVERYTHING)
@@ -114,7 +114,7 @@ def _package(name: str, module: str) -> Finding:
 
 def _torch() -> Finding:
     script = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.is_available())"
-    answer = _answer(sys.executable, "-c", script)
+    answer = _answer(sys.executable, "-P", "-c", script)
     if answer is None:
         return Finding("PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING)
     version, cuda, available = answer.splitlines()[-1].split()

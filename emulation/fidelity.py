@@ -286,7 +286,7 @@ class FidelityMonitor:
             ],
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "emulation.monitor"],
+            [sys.executable, "-P", "-m", "emulation.monitor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
 RENDEZVOUS_PORT = 29_500
-TRAINER = ("-m", "emulation.trainer")  # what Python runs for each rank
+# What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
+# library must not take its place.
+TRAINER = ("-P", "-m", "emulation.trainer")
 SLOTS_LEAST = 4096  # the daemon's own default
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
@@ -249,7 +251,7 @@ def _data_plane(scenario: Scenario, out_dir: Path) -> DataPlaneProcess:
     from emulation import topology
 
     switch, address = scenario.switch, topology.SWITCH_ADDRESS
-    command = [sys.executable, "-m", "emulation.cli", "switch"]
+    command = [sys.executable, "-P", "-m", "emulation.cli", "switch"]
     command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{DATA_PORT}"]
     command += ["--dataplane", switch.dataplane, "--elements", str(switch.elements)]
     command += ["--slots", str(max(SLOTS_LEAST, switch.streams * switch.window_slots))]
@@ -301,7 +303,7 @@ def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> N
 def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:
     """What the data plane has counted, asked from within its namespace. Raises RunFailed."""
     address = f"tcp://{network.switch_address}:{CONTROL_PORT}"
-    command = [sys.executable, "-m", "emulation.cli", "status", address, "--json"]
+    command = [sys.executable, "-P", "-m", "emulation.cli", "status", address, "--json"]
     try:
         done = subprocess.run(
             netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True

@@ -36,7 +36,7 @@ class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name, dataplane="batched", **params):
-        command = (daemon_python(), "-m", "emulation.cli", "switch", "--dataplane", dataplane)
+        command = (daemon_python(), "-P", "-m", "emulation.cli", "switch", "--dataplane", dataplane)
         environment = {**os.environ, "PYTHONPATH": str(_FOLDER)}
         super().__init__(name, topology.DataPlaneProcess(command, environment=environment), **params)
 
