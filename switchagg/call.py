@@ -11,6 +11,7 @@ results are written into it as they come, so a call needs no copy of the tensor.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -84,7 +85,7 @@ class IntegerCall:
     """An exact allreduce of int32 (SUM or MAX) or int64 (SUM): no scale chunks (W3)."""
 
     def __init__(self, array: Array, op: Op, elements: int) -> None:
-        self._op = op
+        self.op = op
         self._elements = elements
         self._limbs = array.dtype == np.int64
         self._rows = _Rows(array, elements // fixedpoint.LIMBS if self._limbs else elements)
@@ -96,7 +97,7 @@ class IntegerCall:
         values = self._rows.read(positions)
         if self._limbs:
             values = fixedpoint.to_limbs(np.ascontiguousarray(values), self._elements)
-        return values, [self._op] * len(positions)
+        return values, [self.op] * len(positions)
 
     def write(self, positions: Sequence[int], values: Values) -> None:
         self._rows.write(positions, fixedpoint.from_limbs(values) if self._limbs else values)
@@ -104,6 +105,8 @@ class IntegerCall:
 
 class FloatCall:
     """A sum of float32 or float64 in shared-exponent fixed point (W4, F1 to F6)."""
+
+    op = Op.SUM
 
     def __init__(self, array: Array, elements: int, workers: int) -> None:
         self._elements = elements
@@ -186,8 +189,16 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
 
 
-def make_call(array: Array, op: str, job: JobConfig) -> IntegerCall | FloatCall:
-    """The call that allreduces this array in place.
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayCall:
+    """The allreduce of an array that `check_array` has accepted, for a core that lays it out itself."""
+
+    array: Array
+    op: Op
+
+
+def check_array(array: Array, op: str, job: JobConfig) -> Op:
+    """What the switch does with this array.
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max". Raises
     ValueError for anything else, also for 64-bit types when a packet has room for fewer than three elements.
@@ -200,6 +211,12 @@ def make_call(array: Array, op: str, job: JobConfig) -> IntegerCall | FloatCall:
         )
     if array.itemsize == 8 and job.elements < fixedpoint.LIMBS:
         raise ValueError(f"{array.dtype} needs at least {fixedpoint.LIMBS} elements per packet, not {job.elements}")
+    return Op.SUM if op == "sum" else Op.MAX
+
+
+def make_call(array: Array, op: str, job: JobConfig) -> IntegerCall | FloatCall:
+    """The call that allreduces this array in place. Raises ValueError as `check_array` does."""
+    kind = check_array(array, op, job)
     if array.dtype in FLOATS:
         return FloatCall(array, job.elements, job.workers)
-    return IntegerCall(array, Op.SUM if op == "sum" else Op.MAX, job.elements)
+    return IntegerCall(array, kind, job.elements)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchagg.call import Call
+from switchagg.call import ArrayCall, Call
 from switchagg.job import MODULUS, JobConfig
 from switchagg.window import Running, Window
 from switchagg.wire import (
@@ -44,7 +44,8 @@ class CallCompleted:
     """Every chunk's result has been written into the call's array."""
 
     stream: int
-    call: Call
+    call: Call | ArrayCall
+    """The very object that was submitted."""
 
 
 @dataclass(frozen=True, slots=True)

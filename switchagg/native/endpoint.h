@@ -4,11 +4,10 @@
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
+#include "fixedpoint.h"
 #include "job.h"
 
 struct sa_endpoint;
-
-enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64 };
 
 enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED };
 

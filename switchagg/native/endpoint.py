@@ -1,0 +1,192 @@
+"""NativeEndpoint: the worker's end of a job in C, with the verbs of `switchagg.endpoint.Endpoint`.
+
+For the same inputs it gives the same frames, events, deadlines and counters; tests hold it to that, step by step. Loops
+in C take its `handle` and go on without Python.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from switchagg.call import Array, ArrayCall, Call
+from switchagg.endpoint import CallCompleted, Event, StreamFailed
+from switchagg.job import JobConfig
+from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
+from switchagg.wire import Bundle, Op, frame_bytes
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
+"""In the order of `enum sa_dtype`."""
+
+NO_EVENT, CALL_COMPLETED, STREAM_FAILED = range(3)
+"""`enum sa_event_kind`."""
+
+ALWAYS_SHOWN = 5
+"""So many counters, the first ones, an Endpoint shows from the start; the others once they have counted."""
+
+
+class NativeEvent(ctypes.Structure):
+    """`struct sa_event`."""
+
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("stream", ctypes.c_uint32),
+        ("call", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("chunk", ctypes.c_uint64),
+        ("timeouts", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    ]
+
+
+class Submitted(Protocol):
+    """A call as this core needs it: `FloatCall`, `IntegerCall`, `ArrayCall`; its array has passed `check_array`."""
+
+    @property
+    def array(self) -> Array: ...
+    @property
+    def op(self) -> Op: ...
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with this piece's functions declared. Raises library.Missing."""
+    library = load()
+    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+    for name, result, arguments in (
+        ("new", pointer, [ctypes.POINTER(Job), u32]),
+        ("free", None, [pointer]),
+        ("frame_bytes", u32, [pointer]),
+        ("submit", ctypes.c_int, [pointer, u32, u32, u32, pointer, u64, u64]),
+        ("receive", None, [pointer, pointer, u64, u32, i64]),
+        ("handle_timer", None, [pointer, i64]),
+        ("frames_to_send", u32, [pointer, i64, u32, pointer]),
+        ("next_event", u32, [pointer, ctypes.POINTER(NativeEvent)]),
+        ("next_deadline_ns", i64, [pointer]),
+        ("counters", ctypes.POINTER(u64), [pointer]),
+        ("memory_bytes", u64, [pointer]),
+        ("start_at", None, [pointer, u32, u64]),
+    ):
+        function = getattr(library, f"sa_endpoint_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    for name, more in (
+        ("sa_exponents", [pointer]),
+        ("sa_quantise", [u32, pointer, pointer, u64]),
+        ("sa_dequantise", [u32, pointer, pointer, u64]),
+    ):
+        function = getattr(library, name)
+        function.restype = None
+        function.argtypes = [u32, pointer, u64, u32, *more]
+    return library
+
+
+class NativeEndpoint:
+    """The worker `rank` of `job`. Every time is a monotonic `now_ns`, not negative, never decreasing.
+
+    Arrays of calls stay referenced until their event is handed out, or until the endpoint is gone. Raises
+    library.Missing without the compiled core, MemoryError without memory.
+    """
+
+    def __init__(self, job: JobConfig, rank: int) -> None:
+        assert 0 <= rank < job.workers
+        self._handle: int | None = None  # before anything can fail: __del__ looks at it
+        self._library = declared()
+        self.job = job
+        self.rank = rank
+        self._calls: dict[int, Any] = {}
+        self._submitted = 0
+        self._frame_bytes = frame_bytes(job.elements)
+        self._handle = self._library.sa_endpoint_new(job_struct(job), rank)
+        if self._handle is None:
+            raise MemoryError("no memory for an endpoint")
+        self._counters = self._library.sa_endpoint_counters(self._handle)
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._library.sa_endpoint_free(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """Address of the `struct sa_endpoint`, for C functions; lives as long as this object."""
+        assert self._handle is not None
+        return self._handle
+
+    # commands
+
+    def submit(self, stream: int, call: Submitted) -> None:
+        """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
+        array = call.array
+        assert 0 <= stream < len(self.job.streams)
+        assert array.ndim == 1
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        number = self._submitted
+        kind = DTYPES.index(array.dtype)
+        failed = self._library.sa_endpoint_submit(
+            self._handle, stream, kind, call.op, array.ctypes.data, len(array), number
+        )
+        if failed:
+            raise MemoryError("no memory for a call")
+        self._calls[number] = call
+        self._submitted += 1
+
+    # inputs
+
+    def receive(self, bundle: Bundle, now_ns: int) -> None:
+        """Take datagrams from the switch; whatever is no awaited result is counted and changes nothing (W5)."""
+        rows, size = bundle.shape
+        assert bundle.flags.c_contiguous
+        self._library.sa_endpoint_receive(self._handle, bundle.ctypes.data, rows, size, now_ns)
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Act on deadlines that have passed; harmless when none has (W7, W9)."""
+        self._library.sa_endpoint_handle_timer(self._handle, now_ns)
+
+    # outputs
+
+    def frames_to_send(self, now_ns: int, limit: int = 64) -> Bundle:
+        """The next frames for the switch, (k, frame_bytes) with k <= limit; call again while k == limit (W6)."""
+        frames = np.empty((limit, self._frame_bytes), np.uint8)
+        count = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, limit, frames.ctypes.data)
+        return frames[:count]
+
+    def next_event(self) -> Event | None:
+        """The oldest event not yet handed out, or None."""
+        event = NativeEvent()
+        kind = self._library.sa_endpoint_next_event(self._handle, event)
+        if kind == NO_EVENT:
+            return None
+        if kind == CALL_COMPLETED:
+            call: Call | ArrayCall = self._calls.pop(event.call)
+            return CallCompleted(event.stream, call)
+        return StreamFailed(event.stream, event.slot, event.version, event.chunk, event.timeouts, "no result")
+
+    # getters
+
+    def next_deadline_ns(self) -> int | None:
+        """When `handle_timer` has work if no result comes first; None if nothing is in flight."""
+        deadline_ns: int = self._library.sa_endpoint_next_deadline_ns(self._handle)
+        return None if deadline_ns < 0 else deadline_ns
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """As they are now."""
+        values = self._counters[: len(ENDPOINT_COUNTERS)]
+        return {
+            name: value
+            for index, (name, value) in enumerate(zip(ENDPOINT_COUNTERS, values, strict=True))
+            if value or index < ALWAYS_SHOWN
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the core holds beyond the arrays of the calls."""
+        size: int = self._library.sa_endpoint_memory_bytes(self._handle)
+        return size
+
+    def start_at(self, stream: int, chunk: int) -> None:
+        """Go on as if all chunks of the stream below `chunk` had been answered; nothing may be submitted yet."""
+        self._library.sa_endpoint_start_at(self._handle, stream, chunk)

@@ -1,0 +1,234 @@
+"""Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, F1 to F7.
+
+A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
+strangers, timers early and late. After every step the frames must be the same bytes, and so must events, deadlines,
+counters and the arrays of finished calls.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from switchagg.call import ArrayCall, check_array, make_call
+from switchagg.dataplane.reference import ReferencePlane
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.library import missing
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, frame_bytes
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+
+MS = 1_000_000
+STEPS = 120
+
+
+def awkward_values(rng: random.Random, size: int, dtype: type) -> NDArray[Any]:
+    """Ordinary numbers, now and then with the rare ones: NaN, infinities, -0, subnormals, both ends of the range."""
+    numbers = np.random.default_rng(rng.getrandbits(32))
+    if np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        return numbers.integers(info.min, info.max, size, dtype, endpoint=True)
+    values = (numbers.standard_normal(size) * 10.0 ** rng.randint(-40, 38)).astype(dtype)
+    info = np.finfo(dtype)
+    rare = [np.nan, np.inf, -np.inf, -0.0, 0.0, info.max, -info.max, info.tiny, info.smallest_subnormal, 1e-30]
+    for _ in range(rng.choice([0, 0, 0, 1, 5]) if size else 0):
+        values[rng.randrange(size)] = rng.choice(rare)
+    if rng.random() < 0.2:
+        values[: rng.randint(0, size)] = 0
+    return values
+
+
+class Pair:
+    """One worker, twice."""
+
+    def __init__(self, job: JobConfig, rank: int, start: int) -> None:
+        self.python = Endpoint(job, rank)
+        self.native = NativeEndpoint(job, rank)
+        self._calls: dict[int, tuple[Any, Any]] = {}
+        for stream, window in enumerate(self.python._windows):
+            size = window.window
+            window._end = window._limit = start
+            window._free = list(range(start, start + size))
+            window.chunk = [start + (offset - start) % size for offset in range(size)]
+            self.native.start_at(stream, start)
+
+    def submit(self, stream: int, array: NDArray[Any], op: str, job: JobConfig) -> None:
+        call = make_call(array, op, job)
+        twin = ArrayCall(array.copy(), check_array(array, op, job))
+        self._calls[id(call)] = (call, twin)
+        self.python.submit(stream, call)
+        self.native.submit(stream, twin)
+
+    def receive(self, bundle: NDArray[np.uint8], now_ns: int) -> None:
+        self.python.receive(bundle, now_ns)
+        self.native.receive(bundle, now_ns)
+
+    def handle_timer(self, now_ns: int) -> None:
+        self.python.handle_timer(now_ns)
+        self.native.handle_timer(now_ns)
+
+    def frames_to_send(self, now_ns: int, limit: int) -> NDArray[np.uint8]:
+        frames = self.python.frames_to_send(now_ns, limit)
+        assert frames.tobytes() == self.native.frames_to_send(now_ns, limit).tobytes()
+        return frames
+
+    def compare(self) -> list[str]:
+        """Names of the events that came, the same on both sides."""
+        names = []
+        while (event := self.python.next_event()) is not None:
+            twin = self.native.next_event()
+            if isinstance(event, CallCompleted):
+                assert isinstance(twin, CallCompleted)
+                mine, its = self._calls.pop(id(event.call))
+                assert twin.call is its
+                assert twin.stream == event.stream
+                assert its.array.tobytes() == mine.array.tobytes()
+            else:
+                assert isinstance(twin, StreamFailed)
+                assert twin == event
+            names.append(type(event).__name__)
+        assert self.native.next_event() is None
+        assert self.native.next_deadline_ns() == self.python.next_deadline_ns()
+        assert self.native.counters == self.python.counters
+        return names
+
+
+class Script:
+    """A job, its workers in pairs, a switch, and the results that are under way to each rank."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        streams, first = [], 0
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            streams.append(StreamConfig(first, rng.choice([1, 2, 3, 6, 16]), rng.choice([0, 0, 1])))
+            first += streams[-1].window_slots + rng.randint(0, 1)
+        self.job = JobConfig(
+            rng.choice([0, 9, 65535]),
+            rng.randrange(MODULUS),
+            rng.choice([1, 1, 2, 3]),
+            rng.choice([1, 3, 8, 17]),
+            tuple(streams),
+            rto_initial_ns=50 * MS,
+            rto_min_ns=rng.choice([MS, 10 * MS]),
+            rto_max_ns=rng.choice([60 * MS, 400 * MS]),
+            retry_limit=rng.choice([2, 100]),
+        )
+        self.switch = ReferencePlane(first, self.job.elements)
+        self.switch.admit(self.job, range(self.job.workers))
+        # Only a worker alone can start near the end of the chunk numbers: its own frames are its results.
+        start = rng.choice([0, 2**32 - 5, 2**33 - 1]) if self.job.workers == 1 else 0
+        self.pairs = [Pair(self.job, rank, start) for rank in range(self.job.workers)]
+        self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
+        self.now_ns = rng.randrange(10**18)
+        self.events: list[str] = []
+
+    def run(self) -> None:
+        steps = [self.submit, self.send, self.send, self.answer, self.answer, self.lose, self.disturb, self.wait]
+        for _ in range(STEPS):
+            self.now_ns += self.rng.choice([0, 1, MS, 3 * MS])
+            rank = self.rng.randrange(len(self.pairs))
+            self.rng.choice(steps)(rank)
+            self.events += self.pairs[rank].compare()
+        for _ in range(30):  # and now in peace, so that scripts also end
+            for rank in range(len(self.pairs)):
+                self.send(rank, 1000)
+            for rank in range(len(self.pairs)):
+                self.answer(rank, 10_000)
+                self.events += self.pairs[rank].compare()
+
+    def submit(self, rank: int) -> None:
+        dtype = self.rng.choice([np.float32, np.float32, np.float64, np.int32, np.int64])
+        if self.job.elements < 3:
+            dtype = self.rng.choice([np.float32, np.int32])
+        op = "max" if dtype is np.int32 and self.rng.random() < 0.5 else "sum"
+        stream = self.rng.randrange(len(self.job.streams))
+        size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(400)])
+        for pair in self.pairs:
+            pair.submit(stream, awkward_values(self.rng, size, dtype), op, self.job)
+
+    def send(self, rank: int, limit: int = -1) -> None:
+        limit = limit if limit >= 0 else self.rng.choice([0, 1, 2, 3, 8, 64])
+        frames = self.pairs[rank].frames_to_send(self.now_ns, limit)
+        if self.job.workers == 1:
+            for row in frames.copy():
+                row[FLAGS_AT] |= FLAG_RESULT
+                self.under_way[0].append(row.tobytes())
+            return
+        for output in self.switch.process(frames, rank):
+            for port in output.ports:
+                self.under_way[port] += [row.tobytes() for row in output.bundle]
+
+    def answer(self, rank: int, most: int = -1) -> None:
+        """Results in order from the front, or any, also more than once."""
+        waiting = self.under_way[rank]
+        most = most if most >= 0 else self.rng.randint(1, 20)
+        taken = waiting[:most]
+        if self.rng.random() < 0.5:
+            taken = self.rng.sample(waiting, min(most, len(waiting)))
+        if self.rng.random() < 0.3:
+            taken += self.rng.sample(taken, self.rng.randint(0, len(taken)))
+        else:
+            self.under_way[rank] = [frame for frame in waiting if frame not in taken]
+        self.deliver(rank, taken)
+
+    def lose(self, rank: int) -> None:
+        self.under_way[rank] = [frame for frame in self.under_way[rank] if self.rng.random() < 0.7]
+
+    def disturb(self, rank: int) -> None:
+        """What is no awaited result: results with one field changed, and any bytes."""
+        if self.rng.random() < 0.3 or not self.under_way[rank]:
+            size = self.rng.choice([0, 1, 19, 20, 24, frame_bytes(self.job.elements)])
+            self.pairs[rank].receive(
+                np.frombuffer(self.rng.randbytes(2 * size), np.uint8).reshape(2, size), self.now_ns
+            )
+            return
+        frames = []
+        for frame in self.rng.choices(self.under_way[rank], k=3):
+            spoilt = bytearray(frame)
+            at, length = self.rng.choice([(0, 2), (2, 1), (3, 1), (4, 2), (6, 2), (8, 4), (12, 1), (14, 2), (16, 4)])
+            bit = 1 << self.rng.randrange(8 * length)
+            field = int.from_bytes(spoilt[at : at + length], "big") ^ bit
+            spoilt[at : at + length] = field.to_bytes(length, "big")
+            frames.append(bytes(spoilt))
+        self.deliver(rank, frames)
+        self.deliver(rank, [frame[: self.rng.randrange(1, HEADER_BYTES + 8)] for frame in frames[:1]])
+
+    def wait(self, rank: int) -> None:
+        deadline_ns = self.pairs[rank].python.next_deadline_ns()
+        if deadline_ns is not None and self.rng.random() < 0.7:
+            self.now_ns = max(self.now_ns, deadline_ns + self.rng.choice([-1, 0, MS]))
+        self.pairs[rank].handle_timer(self.now_ns)
+
+    def deliver(self, rank: int, frames: list[bytes]) -> None:
+        if frames:
+            bundle = np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), -1)
+            self.pairs[rank].receive(bundle, self.now_ns)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # sums beyond the float type are among what is compared
+def test_every_step_is_the_same(seed: int) -> None:
+    try:
+        Script(seed).run()
+    except AssertionError as error:
+        pytest.fail(f"{error}\nreplay: python -m pytest tests/conformance -k every_step_is_the_same --seed {seed}")
+
+
+def test_scripts_reach_what_they_are_for() -> None:
+    """Calls end, streams give up, chunks are resent by evidence and by timers, and every counter counts."""
+    events: list[str] = []
+    counters: dict[str, int] = {}
+    for seed in range(60):
+        script = Script(seed)
+        script.run()
+        events += script.events
+        for pair in script.pairs:
+            for name, count in pair.native.counters.items():
+                counters[name] = counters.get(name, 0) + count
+    assert events.count("CallCompleted") > 300
+    assert events.count("StreamFailed") > 5
+    assert all(count > 5 for count in counters.values()), counters
+    assert len(counters) == 14
