@@ -5,6 +5,7 @@ breaks each of them now and then: strangers of every kind, garbage, forged lengt
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,10 +13,16 @@ import numpy as np
 import pytest
 
 from switchagg.dataplane import DATAPLANES, DataPlane
+from switchagg.errors import DecodeError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
-from switchagg.wire import FLAG_RESULT, HEADER_BYTES, Bundle, Op, Packet, encode
+from switchagg.wire import FLAG_RESULT, HEADER_BYTES, Bundle, Op, Packet, decode, encode
 
 OTHERS = [name for name in DATAPLANES if name != "reference"]
+ELEMENTS = (1, 3, 8, 17, 64, 360)  # also odd, and more than any vector register holds
+WORKERS = (1, 2, 3, 5, 64)
+HALF = MODULUS // 2
+NEAR = 1 << 16
+"""Chunk numbers this close to 2**32, on either side of it, count as near the wrap-around."""
 
 
 class Traffic:
@@ -26,15 +33,19 @@ class Traffic:
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
         self.turn: dict[tuple[int, int, int], int] = {}
+        self.last_rank: dict[tuple[int, int, int], int] = {}
         first = 0
+        apart = self.rng.choice([0, 100])  # jobs that share ports, and E, come mixed in one bundle
+        sizes = self.rng.choices(ELEMENTS, k=self.rng.choice([1, 3]))
         for job_id in range(self.rng.randint(1, 3)):
+            workers = self.rng.choice(WORKERS)
+            crowded = workers > 5  # one slot, or none would be complete in time
             streams = []
-            for _ in range(self.rng.randint(1, 2)):
-                streams.append(StreamConfig(first, self.rng.randint(1, 3)))
+            for _ in range(1 if crowded else self.rng.randint(1, 2)):
+                streams.append(StreamConfig(first, 1 if crowded else self.rng.randint(1, 3)))
                 first += streams[-1].window_slots
-            workers = self.rng.choice([1, 2, 3, 5])
-            job = JobConfig(job_id, self.rng.randrange(MODULUS), workers, self.rng.choice([1, 3, 8]), tuple(streams))
-            self.jobs[job_id] = (job, [10 * job_id + rank for rank in range(workers)])
+            job = JobConfig(job_id, self.rng.randrange(MODULUS), workers, self.rng.choice(sizes), tuple(streams))
+            self.jobs[job_id] = (job, [apart * job_id + rank for rank in range(workers)])
         self.slots = first
 
     def start(self, plane: DataPlane) -> None:
@@ -47,11 +58,12 @@ class Traffic:
         job, ports = self.jobs[rng.choice(list(self.jobs))]
         stream = rng.randrange(len(job.streams))
         config = job.streams[stream]
-        offset, version, rank = rng.randrange(config.window_slots), rng.randrange(2), rng.randrange(job.workers)
+        offset, version = rng.randrange(config.window_slots), rng.randrange(2)
         key = (job.job_id, config.first_slot + offset, version)
-        if rng.random() < 0.06:
-            self.turn[key] = self.turn.get(key, -1) + rng.choice([1, 1, 1, 2, MODULUS // (4 * config.window_slots) - 3])
-        turn = self.turn.get(key, 0) + rng.choice([0] * 12 + [-1, 1])
+        calm = 1 if job.workers <= 5 else 40  # 64 workers need time to complete anything
+        rank = self.rank(key, job.workers)
+        self.move(key, 2 * config.window_slots, 0.06 / calm)
+        turn = self.turn.get(key, 0) + rng.choice([0] * 12 * calm + [-1, 1])
         packet = Packet(
             job=job.job_id,
             generation=job.generation,
@@ -65,10 +77,24 @@ class Traffic:
             retransmission=rng.random() < 0.3,
         )
         port = ports[rank]
-        if rng.random() < 0.15:
+        if rng.random() < 0.15 / calm:
             packet, port = self.strange(packet, port)
         data = encode(packet)
-        return (self.damaged(data) if rng.random() < 0.05 else data), port
+        return (self.damaged(data) if rng.random() < 0.05 / calm else data), port
+
+    def rank(self, key: tuple[int, int, int], workers: int) -> int:
+        """Mostly the rank after the last one: 64 of them must get round."""
+        if self.rng.random() < 0.2:
+            return self.rng.randrange(workers)
+        self.last_rank[key] = (self.last_rank.get(key, -1) + 1) % workers
+        return self.last_rank[key]
+
+    def move(self, key: tuple[int, int, int], chunks: int, chance: float) -> None:
+        """Now and then the slot version's next turn, `chunks` on, or a leap to just before a multiple of 2**31."""
+        if self.rng.random() < chance:
+            turn, half = self.turn.get(key, -1), HALF // chunks
+            leap = half - turn % half - self.rng.randint(1, 2)
+            self.turn[key] = turn + self.rng.choice([1, 1, 1, 2, max(1, leap)])
 
     def strange(self, packet: Packet, port: int) -> tuple[Packet, int]:
         rng = self.rng
@@ -77,14 +103,14 @@ class Traffic:
             {"generation": (packet.generation + rng.choice([-1, 1])) % MODULUS},
             {"stream": rng.randrange(4)},
             {"slot": rng.randrange(self.slots + 2)},
-            {"rank": rng.randrange(8)},
+            {"rank": rng.randrange(70)},
             {"result": True},
             {"chunk": rng.randrange(MODULUS)},
             {"values": packet.values[:-1] if len(packet.values) > 1 else np.zeros(2, np.int32)},
             {},
         )
         change = rng.choice(changes)
-        return replace(packet, **change), port if change else rng.randrange(40)
+        return replace(packet, **change), port if change else rng.randrange(240)
 
     def damaged(self, data: bytes) -> bytes:
         kind = self.rng.randrange(4)
@@ -100,12 +126,14 @@ class Traffic:
     def bundles(self, packets: int) -> Iterator[tuple[Bundle, int]]:
         """Packets in bundles of equal size and port, as a link hands them over; small windows make conflicts common."""
         waiting: dict[tuple[int, int], list[bytes]] = {}
+        most = self.rng.choice([2, 9, 30])
         for _ in range(packets):
             data, port = self.packet()
             waiting.setdefault((port, len(data)), []).append(data)
-            for key in [k for k in waiting if len(waiting[k]) >= self.rng.choice([1, 2, 9])]:
+            for key in [k for k in waiting if len(waiting[k]) >= self.rng.randint(1, most)]:
                 rows = waiting.pop(key)
-                yield np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1), key[0]
+                skew = self.rng.randrange(8)  # a bundle may lie anywhere
+                yield np.frombuffer(bytes(skew) + b"".join(rows), np.uint8)[skew:].reshape(len(rows), -1), key[0]
 
     def change(self, planes: list[DataPlane]) -> None:
         """A generation ends, or a job leaves and comes back."""
@@ -130,7 +158,7 @@ def sent(plane: DataPlane, bundle: Bundle, port: int) -> list[tuple[int, bytes]]
 @pytest.mark.parametrize("dataplane", OTHERS)
 def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
     traffic = Traffic(seed)
-    planes = [DATAPLANES[name](traffic.slots, 8) for name in ("reference", dataplane)]
+    planes = [DATAPLANES[name](traffic.slots, max(ELEMENTS)) for name in ("reference", dataplane)]
     for plane in planes:
         traffic.start(plane)
     for bundle, port in traffic.bundles(600):
@@ -153,18 +181,83 @@ def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
                     assert view == planes[1].seen(slot, version)
 
 
+class Watch:
+    """A reference switch that takes packets one by one and notes what happened to which kind of packet."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic = traffic
+        self.plane = DATAPLANES["reference"](traffic.slots, max(ELEMENTS))
+        traffic.start(self.plane)
+        self.first_generations = {job.job_id: job.generation for job, _ in traffic.jobs.values()}
+        self.crossed: set[tuple[int, int]] = set()
+        self.last_sent = ""
+        self.reached: Counter[str] = Counter()
+
+    def take(self, row: Bundle, port: int) -> None:
+        before = dict(self.plane.counters)
+        try:
+            packet = decode(row.tobytes())
+            held = self.plane.seen(packet.slot, packet.version).chunk
+        except (DecodeError, KeyError):
+            packet, held = None, 0
+        self.plane.process(row[np.newaxis, :], port)
+        (outcome,) = (name for name, packets in self.plane.counters.items() if packets != before.get(name, 0))
+        self.reached[outcome] += 1
+        if packet is None:
+            return
+        job = self.traffic.jobs.get(packet.job)
+        if outcome == "drop_generation" and job and packet.generation == job[0].generation - 1:
+            self.reached["stale generation"] += 1
+        if outcome == "drop_older" and packet.chunk > MODULUS - NEAR and held < NEAR:
+            self.reached["older across the wrap-around"] += 1
+        if job and outcome in ("broadcast", "reply", "absorbed"):
+            self.accepted(packet, outcome, job[0], held)
+
+    def accepted(self, packet: Packet, outcome: str, job: JobConfig, held: int) -> None:
+        reached, place = self.reached, (packet.slot, packet.version)
+        if outcome != "absorbed":
+            if self.last_sent not in ("", f"{outcome} {packet.job}"):
+                reached["results of one bundle that go different ways"] += 1
+            if outcome == "broadcast" and self.last_sent.startswith(outcome) and self.last_sent[10:] != str(packet.job):
+                reached["broadcasts of two jobs in a row"] += 1
+            self.last_sent = f"{outcome} {packet.job}"
+        if held > MODULUS - NEAR and packet.chunk < NEAR:
+            self.crossed.add(place)
+            reached["taken over across the wrap-around"] += 1
+        if place in self.crossed and packet.chunk < NEAR:
+            reached[f"{outcome} after the wrap-around"] += 1
+        reached[f"{outcome} of {job.workers} workers"] += 1
+        reached[f"{outcome} of {job.elements} elements, {packet.op.name}"] += 1
+        if job.generation != self.first_generations[packet.job]:
+            reached[f"{outcome} in a later generation"] += 1
+
+
 def test_traffic_reaches_every_verdict_and_reason() -> None:
-    counters: dict[str, int] = {}
-    for seed in range(60):
+    reached: Counter[str] = Counter()
+    for seed in range(160):
         traffic = Traffic(seed)
-        plane = DATAPLANES["batched"](traffic.slots, 8)
-        traffic.start(plane)
+        watch = Watch(traffic)
         for bundle, port in traffic.bundles(600):
-            plane.process(bundle, port)
-        for name, packets in plane.counters.items():
-            counters[name] = counters.get(name, 0) + packets
+            reached["unaligned bundle"] += bundle.ctypes.data % 4 != 0
+            watch.last_sent = ""
+            for row in bundle:
+                watch.take(row, port)
+            if traffic.rng.random() < 0.02:
+                traffic.change([watch.plane])
+        reached += watch.reached
     drops = (
         "short magic wire_version op flags length result job generation stream slot rank port elements older duplicate"
     )
-    assert set(counters) == {"absorbed", "broadcast", "reply", *(f"drop_{name}" for name in drops.split())}
-    assert min(counters.values()) >= 10
+    verdicts = ("absorbed", "broadcast", "reply")
+    wanted = [
+        *(f"drop_{name}" for name in drops.split()),
+        *verdicts,
+        *(f"{verdict} {what}" for verdict in verdicts for what in ("after the wrap-around", "in a later generation")),
+        *(f"{verdict} of {workers} workers" for verdict in verdicts for workers in WORKERS),
+        *(f"{verdict} of {e} elements, {op.name}" for verdict in verdicts for e in ELEMENTS for op in Op),
+        *("older across the wrap-around", "taken over across the wrap-around", "stale generation"),
+        *("unaligned bundle", "results of one bundle that go different ways", "broadcasts of two jobs in a row"),
+    ]
+    wanted.remove("absorbed of 1 workers")  # one worker is complete at once
+    assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []
+    assert {name for name in reached if name.startswith("drop_")} <= set(wanted)
