@@ -91,8 +91,8 @@ class CallLoop(ABC, Generic[CallT]):
         with self._lock:
             failure = self._failure
             if failure is None:
-                self._pending[id(call)] = (call, future, call if result is None else result)
                 self._enqueue(stream, call)
+                self._pending[id(call)] = (call, future, call if result is None else result)
         if failure is not None:
             future.set_exception(failure)
         return future
@@ -165,9 +165,11 @@ class CallLoop(ABC, Generic[CallT]):
             with self._lock:
                 self._failure = self._failure or error
         finally:
-            self._forget()
-            self._settle()
-            self._link.close()
+            try:
+                self._forget()
+            finally:
+                self._settle()
+                self._link.close()
 
     def _settle(self) -> None:
         """Give every pending future the failure. No other can follow: `submit` looks at the failure under the lock."""

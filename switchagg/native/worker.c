@@ -1,0 +1,224 @@
+/* See worker.h. The decisions are the endpoint's; this file only gives it packets and the time. */
+#include "worker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "abi.h"
+
+#define ROWS_PER_ASK 64u   /* frames asked of the endpoint at a time, rounded down to whole sends */
+#define ROWS_PER_TURN 128u /* frames sent before the loop receives again: results must not wait behind a long send */
+#define QUEUE_FIRST 16u
+
+struct submission {
+    uint32_t stream;
+    uint32_t op;
+    enum sa_dtype dtype;
+    void *data;
+    uint64_t count;
+    uint64_t call;
+};
+
+struct queue {
+    struct submission *entries;
+    uint32_t count;
+    uint32_t capacity;
+};
+
+struct sa_worker {
+    struct sa_endpoint *endpoint;
+    struct sa_udp *udp;
+    int wake;
+    struct sa_address peer;
+    uint64_t counters[SA_WORKER_COUNTERS];
+    uint32_t frame_bytes;
+    uint32_t rows_per_ask;
+    uint8_t *frames;       /* rows_per_ask of them */
+    uint32_t unsent_first; /* what the socket had no room for */
+    uint32_t unsent_rows;
+    struct queue taken; /* the loop's own */
+    pthread_mutex_t lock; /* guards the next */
+    struct queue submitted;
+    atomic_bool waiting;  /* there are submissions */
+    atomic_bool called;
+    atomic_bool sleeping; /* the loop sleeps, or is about to: whoever clears it writes the eventfd */
+};
+
+SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
+                                          const struct sa_address *peer, uint32_t rows_per_send) {
+    struct sa_worker *worker = calloc(1, sizeof *worker);
+    if (!worker) return NULL;
+    worker->endpoint = endpoint;
+    worker->udp = udp;
+    worker->wake = wake;
+    worker->peer = *peer;
+    worker->frame_bytes = sa_endpoint_frame_bytes(endpoint);
+    if (rows_per_send < 1 || rows_per_send > ROWS_PER_ASK) rows_per_send = ROWS_PER_ASK;
+    worker->rows_per_ask = ROWS_PER_ASK / rows_per_send * rows_per_send;
+    worker->frames = malloc((size_t)worker->rows_per_ask * worker->frame_bytes);
+    if (!worker->frames || pthread_mutex_init(&worker->lock, NULL)) {
+        free(worker->frames);
+        free(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+SA_EXPORT void sa_worker_free(struct sa_worker *worker) {
+    if (!worker) return;
+    pthread_mutex_destroy(&worker->lock);
+    free(worker->taken.entries);
+    free(worker->submitted.entries);
+    free(worker->frames);
+    free(worker);
+}
+
+SA_EXPORT const uint64_t *sa_worker_counters(const struct sa_worker *worker) { return worker->counters; }
+
+/* Any thread */
+
+/* The eventfd is written only if the loop sleeps: while it works it looks at what is new by itself. */
+static void wake(struct sa_worker *worker) {
+    if (!atomic_exchange(&worker->sleeping, false)) return;
+    uint64_t one = 1;
+    while (write(worker->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+}
+
+static int append(struct queue *queue, const struct submission *entry) {
+    if (queue->count == queue->capacity) {
+        uint32_t capacity = queue->capacity ? queue->capacity * 2 : QUEUE_FIRST;
+        struct submission *entries = realloc(queue->entries, capacity * sizeof *entries);
+        if (!entries) return -1;
+        queue->entries = entries;
+        queue->capacity = capacity;
+    }
+    queue->entries[queue->count++] = *entry;
+    return 0;
+}
+
+SA_EXPORT int sa_worker_submit(struct sa_worker *worker, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
+                               uint64_t count, uint64_t call) {
+    struct submission entry = {stream, op, dtype, data, count, call};
+    pthread_mutex_lock(&worker->lock);
+    int result = append(&worker->submitted, &entry);
+    pthread_mutex_unlock(&worker->lock);
+    if (result) return -1;
+    atomic_store(&worker->waiting, true);
+    wake(worker);
+    return 0;
+}
+
+SA_EXPORT void sa_worker_call(struct sa_worker *worker) {
+    atomic_store(&worker->called, true);
+    wake(worker);
+}
+
+/* The loop's thread */
+
+static int take_submissions(struct sa_worker *worker) {
+    if (!atomic_load(&worker->waiting)) return 0;
+    struct queue emptied = worker->taken;
+    emptied.count = 0;
+    pthread_mutex_lock(&worker->lock);
+    atomic_store(&worker->waiting, false);
+    worker->taken = worker->submitted;
+    worker->submitted = emptied;
+    pthread_mutex_unlock(&worker->lock);
+    for (uint32_t i = 0; i < worker->taken.count; i++) {
+        const struct submission *entry = &worker->taken.entries[i];
+        if (sa_endpoint_submit(worker->endpoint, entry->stream, entry->dtype, entry->op, entry->data, entry->count,
+                               entry->call))
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* Returns the number of arrivals, or -errno. */
+static int receive(struct sa_worker *worker) {
+    const struct sa_udp_arrival *arrivals;
+    int count = sa_udp_receive(worker->udp, &arrivals);
+    int64_t now_ns = count > 0 ? sa_now_ns() : 0;
+    for (int i = 0; i < count; i++) {
+        const struct sa_udp_arrival *arrival = &arrivals[i];
+        if (memcmp(arrival->sender, &worker->peer, sizeof worker->peer)) {
+            worker->counters[SA_WORKER_STRANGERS] += arrival->rows;
+            continue;
+        }
+        if ((arrival->tos & 3u) == 3u) worker->counters[SA_WORKER_ECN_MARKED] += arrival->rows;
+        sa_endpoint_receive(worker->endpoint, arrival->bytes, arrival->rows, arrival->size, now_ns);
+    }
+    return count;
+}
+
+/* Send until the endpoint has nothing more, the socket is full, or the turn's share is used: *more then. 0 or -errno. */
+static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
+    *more = false;
+    for (uint32_t rows = 0; rows < ROWS_PER_TURN;) {
+        bool last = false;
+        if (!worker->unsent_rows) {
+            worker->unsent_first = 0;
+            worker->unsent_rows =
+                sa_endpoint_frames_to_send(worker->endpoint, now_ns, worker->rows_per_ask, worker->frames);
+            if (!worker->unsent_rows) return 0;
+            last = worker->unsent_rows < worker->rows_per_ask;
+        }
+        struct sa_udp_message message = {.bytes = worker->frames + (size_t)worker->unsent_first * worker->frame_bytes,
+                                         .rows = worker->unsent_rows,
+                                         .size = worker->frame_bytes,
+                                         .to = &worker->peer,
+                                         .tos = SA_TOS_OF_SOCKET};
+        int broken = sa_udp_send(worker->udp, &message, 1);
+        if (broken) return broken;
+        worker->unsent_first += message.accepted;
+        worker->unsent_rows -= message.accepted;
+        rows += message.accepted;
+        if (worker->unsent_rows || last) return 0;
+    }
+    *more = true;
+    return 0;
+}
+
+static uint32_t events_of(struct sa_worker *worker, struct sa_event *events, uint32_t room) {
+    uint32_t count = 0;
+    while (count < room && sa_endpoint_next_event(worker->endpoint, &events[count]) != SA_NO_EVENT) count++;
+    return count;
+}
+
+/* Sleep until there is work, but not past until_ns. 0 or -errno. */
+static int sleep_until(struct sa_worker *worker, int64_t until_ns) {
+    int64_t deadline_ns = sa_endpoint_next_deadline_ns(worker->endpoint);
+    if (deadline_ns >= 0 && deadline_ns < until_ns) until_ns = deadline_ns;
+    atomic_store(&worker->sleeping, true);
+    int reasons = 0;
+    /* Looked at once more after `sleeping` is set: whoever submits later sees it and writes the eventfd. */
+    if (!atomic_load(&worker->waiting) && !atomic_load(&worker->called))
+        reasons = sa_udp_wait(worker->udp, worker->wake, until_ns, worker->unsent_rows > 0);
+    atomic_store(&worker->sleeping, false);
+    return reasons < 0 ? reasons : 0;
+}
+
+SA_EXPORT int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room) {
+    for (;;) {
+        int result = take_submissions(worker);
+        if (result) return result;
+        if (atomic_exchange(&worker->called, false)) return 0;
+        int arrivals = receive(worker);
+        if (arrivals < 0) return arrivals;
+        int64_t now_ns = sa_now_ns();
+        int64_t deadline_ns = sa_endpoint_next_deadline_ns(worker->endpoint);
+        if (deadline_ns >= 0 && now_ns >= deadline_ns) sa_endpoint_handle_timer(worker->endpoint, now_ns);
+        bool more;
+        result = send_frames(worker, now_ns, &more);
+        if (result) return result;
+        uint32_t count = events_of(worker, events, room);
+        if (count) return (int)count;
+        if (now_ns >= until_ns) return 0;
+        if (more || arrivals) continue; /* a receive that finds nothing costs less than a sleep that ends at once */
+        result = sleep_until(worker, until_ns);
+        if (result) return result;
+    }
+}
