@@ -4,16 +4,18 @@
 
 Commands from other threads run between turns in this thread, so a data plane never sees two at once. Results of a turn
 that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data plane puts
-out must be fresh memory: it is kept until the link takes it.
+out must be fresh memory: it is kept until the link takes it. What a loop owes those who command it stands in
+`CommandLoop`; `transport.native_switch.NativeSwitchLoop` keeps the same with the turn in C.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -37,44 +39,36 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True, eq=False)
-class _Port:
-    """Where one worker is, the jobs that use it, and what waits for room on the link."""
+class Port:
+    """Where one worker is, and the jobs that use it."""
 
     number: int
     address: Address
     jobs: set[int] = field(default_factory=set)
-    queue: deque[Bundle] = field(default_factory=deque)
-    queued_bytes: int = 0
 
 
-class SwitchLoop:
-    """Runs a data plane; owns the link and closes it when the thread ends.
+PortT = TypeVar("PortT", bound=Port)
 
-    link: bound, used by nobody else from now on. queue_bytes_max: bytes that may wait for one worker while the link is
-    full; what exceeds it is dropped and counted (drop_queue_full), and the protocol sends it again. on_failure: called
-    in the loop's thread if it ends by an exception nobody expected; `failure` holds that exception, and every command
-    raises SwitchaggError from then on.
+
+class CommandLoop(ABC, Generic[PortT]):
+    """The ports and commands of a switch, and the thread that serves them; a subclass turns the handle.
+
+    link: bound, used by nobody else from now on; the loop closes it when the thread ends. on_failure: called in the
+    loop's thread if it ends by an exception nobody expected; `failure` holds that exception, and every command raises
+    SwitchaggError from then on.
 
     Datagrams from an address no admitted job has named are counted as drop_stranger and never reach the data plane.
     Commands raise SwitchaggError when the loop isn't running or doesn't answer within 10 s.
     """
 
     def __init__(
-        self,
-        link: Link,
-        dataplane: DataPlane,
-        *,
-        queue_bytes_max: int = QUEUE_BYTES_MAX,
-        on_failure: Callable[[BaseException], None] | None = None,
+        self, link: Link, dataplane: DataPlane, on_failure: Callable[[BaseException], None] | None = None
     ) -> None:
         self._link = link
         self._dataplane = dataplane
-        self._queue_bytes_max = queue_bytes_max
         self._on_failure = on_failure
-        self._ports: dict[int, _Port] = {}
-        self._by_address: dict[Address, _Port] = {}
-        self._waiting: deque[_Port] = deque()  # those with a queue; while there are any, the link is full
-        self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+        self._ports: dict[int, PortT] = {}
+        self._by_address: dict[Address, PortT] = {}
         self._lock = threading.Lock()  # guards the next two
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._running = False
@@ -94,7 +88,7 @@ class SwitchLoop:
             self._running = False
         self._link.wake()
         if self._thread.ident is None:
-            self._link.close()  # was never started
+            self._close()  # was never started
         elif threading.current_thread() is not self._thread:
             self._thread.join(ANSWER_S)
             if self._thread.is_alive():
@@ -131,7 +125,7 @@ class SwitchLoop:
         return self._ask(lambda: self._slots_of(job))
 
     def counters(self) -> dict[str, int]:
-        """The data plane's counters, drop_stranger, drop_queue_full, and the link's with the prefix link_."""
+        """The data plane's counters, drop_stranger and others of the loop, and the link's with the prefix link_."""
         return self._ask(self._all_counters)
 
     def _ask(self, action: Callable[[], Result], *, binding: bool = False) -> Result:
@@ -154,6 +148,7 @@ class SwitchLoop:
     def _run(self) -> None:
         try:
             while self._running:
+                self._carry_out_commands()
                 self._turn()
         except BaseException as error:
             self._failure = error
@@ -165,11 +160,11 @@ class SwitchLoop:
             for _, answer in unanswered:
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(SwitchaggError("the switch loop has ended"))
-            self._link.close()
+            self._close()
         if self._failure is not None and self._on_failure is not None:
             self._on_failure(self._failure)
 
-    def _turn(self) -> None:
+    def _carry_out_commands(self) -> None:
         while self._commands:
             action, answer = self._commands.popleft()
             if answer.set_running_or_notify_cancel():
@@ -177,6 +172,124 @@ class SwitchLoop:
                     answer.set_result(action())
                 except Exception as error:
                     answer.set_exception(error)
+
+    # What a subclass does
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Carry packets, until a `wake` of the link or for at most IDLE_S."""
+
+    @abstractmethod
+    def _open_port(self, number: int, address: Address) -> PortT:
+        """A port whose datagrams go to the data plane from now on."""
+
+    @abstractmethod
+    def _free_port(self, port: PortT) -> None:
+        """Forget what waits for a port; its number and address will be used again."""
+
+    @abstractmethod
+    def _loop_counters(self) -> dict[str, int]:
+        """drop_stranger and the loop's other counters."""
+
+    def _close(self) -> None:
+        """Free everything, when the thread ends."""
+        self._link.close()
+
+    # Commands, in the loop's thread
+
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        ports: list[PortT] = []
+        try:
+            ports.extend(map(self._port_at, addresses))
+            self._dataplane.admit(job, [port.number for port in ports])
+        except BaseException:
+            self._free_unused(ports)
+            raise
+        leavers = [port for port in self._ports.values() if job.job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job.job_id)
+        for port in ports:
+            port.jobs.add(job.job_id)
+        self._free_unused(leavers)
+
+    def _evict(self, job_id: int) -> None:
+        self._dataplane.evict(job_id)
+        leavers = [port for port in self._ports.values() if job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job_id)
+        self._free_unused(leavers)
+
+    def _slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        views = {}
+        for stream in job.streams:
+            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
+                for version in (0, 1):
+                    view = self._dataplane.seen(slot, version)
+                    if view.ranks:
+                        views[slot, version] = view
+        return views
+
+    def _port_at(self, address: Address) -> PortT:
+        """The port of an address; a new one, with the smallest free number, if it has none."""
+        port = self._by_address.get(address)
+        if port is None:
+            number = next(n for n in count() if n not in self._ports)
+            port = self._ports[number] = self._by_address[address] = self._open_port(number, address)
+        return port
+
+    def _free_unused(self, ports: Sequence[PortT]) -> None:
+        for port in ports:
+            if not port.jobs:
+                del self._ports[port.number], self._by_address[port.address]
+                self._free_port(port)
+
+    def _all_counters(self) -> dict[str, int]:
+        return {
+            **self._dataplane.counters,
+            **self._loop_counters(),
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _QueuedPort(Port):
+    """A port, and what waits there for room on the link."""
+
+    queue: deque[Bundle] = field(default_factory=deque)
+    queued_bytes: int = 0
+
+
+class SwitchLoop(CommandLoop[_QueuedPort]):
+    """Runs any data plane on any link; see CommandLoop.
+
+    queue_bytes_max: bytes that may wait for one worker while the link is full; what exceeds it is dropped and counted
+    (drop_queue_full), and the protocol sends it again.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        dataplane: DataPlane,
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        super().__init__(link, dataplane, on_failure)
+        self._queue_bytes_max = queue_bytes_max
+        self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
+        self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+
+    def _open_port(self, number: int, address: Address) -> _QueuedPort:
+        return _QueuedPort(number, address)
+
+    def _free_port(self, port: _QueuedPort) -> None:
+        if port.queue:
+            self._waiting.remove(port)
+
+    def _loop_counters(self) -> dict[str, int]:
+        return self._counters
+
+    def _turn(self) -> None:
         self._send_waiting()
         for (numbers, _), results in self._decide().items():
             together = results[0] if len(results) == 1 else np.concatenate(results)
@@ -200,7 +313,7 @@ class SwitchLoop:
                 outputs.setdefault((output.ports, output.bundle.shape[1]), []).append(output.bundle)
         return outputs
 
-    def _send(self, port: _Port, bundle: Bundle) -> None:
+    def _send(self, port: _QueuedPort, bundle: Bundle) -> None:
         """Send to one worker, or keep for it what the link has no room for."""
         accepted = 0
         if not self._waiting:
@@ -235,59 +348,3 @@ class SwitchLoop:
                 return
             if port.queue:
                 self._waiting.append(port)
-
-    # Commands, in the loop's thread
-
-    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        ports = [self._port_at(address) for address in addresses]
-        try:
-            self._dataplane.admit(job, [port.number for port in ports])
-        except BaseException:
-            self._free_unused(ports)
-            raise
-        leavers = [port for port in self._ports.values() if job.job_id in port.jobs]
-        for port in leavers:
-            port.jobs.discard(job.job_id)
-        for port in ports:
-            port.jobs.add(job.job_id)
-        self._free_unused(leavers)
-
-    def _evict(self, job_id: int) -> None:
-        self._dataplane.evict(job_id)
-        leavers = [port for port in self._ports.values() if job_id in port.jobs]
-        for port in leavers:
-            port.jobs.discard(job_id)
-        self._free_unused(leavers)
-
-    def _slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
-        views = {}
-        for stream in job.streams:
-            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
-                for version in (0, 1):
-                    view = self._dataplane.seen(slot, version)
-                    if view.ranks:
-                        views[slot, version] = view
-        return views
-
-    def _port_at(self, address: Address) -> _Port:
-        """The port of an address; a new one, with the smallest free number, if it has none."""
-        port = self._by_address.get(address)
-        if port is None:
-            number = next(n for n in count() if n not in self._ports)
-            port = self._ports[number] = self._by_address[address] = _Port(number, address)
-        return port
-
-    def _free_unused(self, ports: Sequence[_Port]) -> None:
-        for port in ports:
-            if not port.jobs:
-                self._ports.pop(port.number, None)
-                self._by_address.pop(port.address, None)
-                if port.queue:
-                    self._waiting.remove(port)
-
-    def _all_counters(self) -> dict[str, int]:
-        return {
-            **self._dataplane.counters,
-            **self._counters,
-            **{f"link_{name}": value for name, value in self._link.counters.items()},
-        }
