@@ -9,9 +9,15 @@
 #define SA_EXPORT __attribute__((visibility("default")))
 
 /* Hot loops over values are compiled for several instruction sets, the best one chosen when the library is loaded.
-   Other machines have one baseline that vectorises (NEON on arm64), or no way to choose (musl has no ifunc). */
+   Other machines have one baseline that vectorises (NEON on arm64), or no way to choose (musl has no ifunc).
+   x86-64-v4 is AVX-512 by what the processor can do; older compilers know it only by the name of a processor. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SA_AVX512 "arch=x86-64-v4"
+#else
+#define SA_AVX512 "arch=skylake-avx512"
+#endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(SA_NO_CLONES)
-#define SA_VECTORISED __attribute__((target_clones("default", "avx2", "arch=skylake-avx512")))
+#define SA_VECTORISED __attribute__((target_clones("default", "avx2", SA_AVX512)))
 #else
 #define SA_VECTORISED
 #endif
