@@ -1,7 +1,9 @@
 """SwitchSession against a real daemon in this process: sums, and every way a call can end."""
 
+import ctypes
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -14,12 +16,15 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.native import library
 from transport import daemon as daemon_module
 from transport import session as session_module
 from transport.control import query_status
 from transport.daemon import SwitchDaemon, run_switch
 from transport.session import SwitchSession, retry_limit_for
+from transport.udp import UdpLink
 
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 LEASE_S = 1.5
 SOON_S = 20.0
 """A generous bound for what takes a lease or less."""
@@ -32,14 +37,27 @@ def daemon() -> Iterator[SwitchDaemon]:
     assert threads() == []
 
 
+@pytest.fixture(params=["native", "python"])
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What carries the packets of the sessions that `join` makes."""
+    chosen: str = request.param
+    if chosen == "native" and library.missing():
+        pytest.skip(f"native core: {library.missing()}")
+    monkeypatch.setitem(OPTIONS, "core", chosen)
+    return chosen
+
+
+OPTIONS: dict[str, Any] = {"elements": 32, "window_slots": 8, "timeout_s": 10.0}
+on_both_cores = pytest.mark.usefixtures("core")
+
+
 def threads() -> list[str]:
     names = ("control-", "worker-loop-", "switch-")
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
 def join(daemon: SwitchDaemon, job: str, rank: int, workers: int, **changes: Any) -> SwitchSession:
-    options = {"elements": 32, "window_slots": 8, "timeout_s": 10.0, **changes}
-    return SwitchSession.join(daemon.control_endpoint, job, rank, workers, **options)
+    return SwitchSession.join(daemon.control_endpoint, job, rank, workers, **{**OPTIONS, **changes})
 
 
 def join_all(daemon: SwitchDaemon, job: str, workers: int, **changes: Any) -> list[SwitchSession]:
@@ -65,6 +83,17 @@ def vanish(session: SwitchSession) -> None:
     session._loop.close()
 
 
+def deafen(session: SwitchSession) -> Callable[[], None]:
+    """Lose every packet that comes from now on, in the kernel, until what is returned is called."""
+    assert session._loop is not None
+    link = session._loop._link
+    assert isinstance(link, UdpLink)
+    instruction = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # a socket filter: keep 0 bytes
+    program = struct.pack("@HP", 1, ctypes.addressof(instruction))
+    link._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+    return lambda: link._socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SOON_S
     while not condition():
@@ -75,6 +104,7 @@ def until(condition: Callable[[], bool]) -> None:
 # ---- sums
 
 
+@on_both_cores
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_calls_of_all_kinds_give_exact_sums_on_every_rank(daemon: SwitchDaemon, workers: int) -> None:
     sessions = join_all(daemon, "sums", workers)
@@ -104,6 +134,7 @@ def test_calls_of_all_kinds_give_exact_sums_on_every_rank(daemon: SwitchDaemon, 
     close_all(sessions)
 
 
+@on_both_cores
 def test_many_calls_of_two_jobs_side_by_side_stay_apart(daemon: SwitchDaemon) -> None:
     jobs = {"a": join_all(daemon, "a", 2), "b": join_all(daemon, "b", 3)}
     futures = [
@@ -127,6 +158,7 @@ def test_a_stream_may_be_chosen_and_must_exist(daemon: SwitchDaemon) -> None:
             session.allreduce(np.ones(3, np.int32), stream=2)
 
 
+@on_both_cores
 def test_a_call_that_can_not_be_takes_no_number(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "pair", 2)
     with pytest.raises(ValueError, match="one-dimensional"):
@@ -149,6 +181,46 @@ def test_status_shows_seen_of_a_call_that_waits(daemon: SwitchDaemon) -> None:
         sessions[0].status()
 
 
+# ---- cores
+
+
+def test_the_native_core_is_taken_where_it_is(daemon: SwitchDaemon) -> None:
+    if library.missing():
+        pytest.skip(library.missing())
+    for core, taken in (("auto", "native"), ("native", "native"), ("python", "python")):
+        (session,) = join_all(daemon, "core", 1, core=core)
+        with session:
+            assert session.core == taken
+            assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
+
+
+def test_a_core_that_is_missing_is_said_once_with_the_remedy(
+    daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(library, "missing", lambda: "libswitchagg.so was not built; install a C compiler")
+    for _ in range(2):
+        (session,) = join_all(daemon, "core", 1)
+        with session:
+            assert session.core == "python"
+            assert session.allreduce(np.ones(3, np.float32)).result(SOON_S).tolist() == [1, 1, 1]
+    assert [str(warning.message).count("install a C compiler") for warning in recwarn.list] == [1]
+    with pytest.raises(JobError, match=r"core 'native': .* install a C compiler"):
+        join(daemon, "core", 0, 1, core="native")
+    with pytest.raises(JobError, match="core 'fpga': one of auto, native, python"):
+        join(daemon, "core", 0, 1, core="fpga")
+
+
+def test_going_without_the_core_by_choice_is_no_reason_to_warn(
+    daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv("SWITCHAGG_NATIVE", "0")
+    monkeypatch.setattr(library, "missing", lambda: "SWITCHAGG_NATIVE=0 asks to go without it")
+    (session,) = join_all(daemon, "core", 1)
+    with session:
+        assert session.core == "python"
+    assert recwarn.list == []
+
+
 # ---- joins that fail
 
 
@@ -165,6 +237,8 @@ def test_a_missing_rank_is_named(daemon: SwitchDaemon) -> None:
         ({"window_slots": 1000}, "slots in all 2000"),
         ({"call_timeout_s": 0.0}, "call_timeout_s 0"),
         ({"bind": "203.0.113.7"}, "203.0.113.7"),
+        ({"segments_max": 65}, "segments_max 65: 1 to 64"),
+        ({"tos": 256}, "tos 256: 0 to 255"),
     ],
 )
 def test_an_impossible_join_says_why(daemon: SwitchDaemon, changes: dict[str, Any], words: str) -> None:
@@ -183,6 +257,7 @@ def test_addresses_that_can_not_be_say_why() -> None:
 # ---- calls that end without a result
 
 
+@on_both_cores
 def test_a_dead_rank_fails_all_calls_by_name_and_the_switch_serves_on(daemon: SwitchDaemon) -> None:
     bystanders = join_all(daemon, "other", 2)
     sessions = join_all(daemon, "doomed", 3)
@@ -207,6 +282,7 @@ def test_a_dead_rank_fails_all_calls_by_name_and_the_switch_serves_on(daemon: Sw
     close_all(bystanders)
 
 
+@on_both_cores
 def test_a_rank_that_leaves_too_early_fails_the_calls_it_did_not_finish(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "early", 2)
     for _ in range(3):
@@ -222,6 +298,7 @@ def test_a_rank_that_leaves_too_early_fails_the_calls_it_did_not_finish(daemon: 
     sessions[0].close()
 
 
+@on_both_cores
 def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDaemon) -> None:
     for _ in range(20):
         sessions = join_all(daemon, "short", 2)
@@ -232,19 +309,16 @@ def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDa
         sessions[0].close()
 
 
+@on_both_cores
 def test_results_still_under_way_when_their_last_sender_leaves_arrive(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "under way", 2)
-    loop = sessions[0]._loop
-    assert loop is not None
-    receive, held = loop._link.receive, threading.Event()
-    held.set()
-    loop._link.receive = lambda: [] if held.is_set() else receive()  # type: ignore[method-assign]
+    hear_again = deafen(sessions[0])
     first, second = (sessions[0].allreduce(np.ones(9, np.int32)) for _ in range(2))
     assert sessions[1].allreduce(np.ones(9, np.int32)).result(SOON_S)[0] == 2
     sessions[1].close()
     until(lambda: bool(sessions[0]._departed))
     assert sessions[0].failure is None
-    held.clear()
+    hear_again()
     assert first.result(SOON_S)[0] == 2
     assert "left after 1 calls" in str(failure(second))
     sessions[0].close()
@@ -258,6 +332,7 @@ def test_a_call_made_after_a_departure_fails_at_once(daemon: SwitchDaemon) -> No
     sessions[0].close()
 
 
+@on_both_cores
 def test_closing_fails_what_is_pending_and_is_idempotent(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "close", 2)
     pending = sessions[0].allreduce(np.ones(3, np.int32))
@@ -268,6 +343,7 @@ def test_closing_fails_what_is_pending_and_is_idempotent(daemon: SwitchDaemon) -
     sessions[1].close()
 
 
+@on_both_cores
 def test_a_slow_rank_is_waited_for(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "slow", 2)
     first = sessions[0].allreduce(np.ones(3000, np.float32))
@@ -278,6 +354,7 @@ def test_a_slow_rank_is_waited_for(daemon: SwitchDaemon) -> None:
     close_all(sessions)
 
 
+@on_both_cores
 def test_a_call_limit_that_passes_names_the_ranks_the_switch_has_not_seen(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "limit", 3, retry_limit=2)
     futures = [sessions[rank].allreduce(np.ones(100, np.int32)) for rank in (0, 2)]
@@ -292,6 +369,7 @@ def test_a_call_limit_that_passes_names_the_ranks_the_switch_has_not_seen(daemon
     close_all(sessions)
 
 
+@on_both_cores
 def test_a_data_path_that_carries_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "STALL_S", 1.0)
     monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.5)
@@ -320,6 +398,7 @@ def test_a_stall_that_is_a_slow_rank_is_no_broken_path(daemon: SwitchDaemon, mon
     close_all(sessions)
 
 
+@on_both_cores
 def test_a_stopping_switch_ends_calls_and_joins_with_its_reason() -> None:
     with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0)) as daemon, ThreadPoolExecutor(1) as pool:
         sessions = join_all(daemon, "stop", 2)
@@ -346,6 +425,7 @@ def test_a_failed_data_plane_stops_the_switch(daemon: SwitchDaemon, monkeypatch:
     close_all(sessions)
 
 
+@on_both_cores
 def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = join_all(daemon, "broken", 2)
 
@@ -353,7 +433,7 @@ def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkey
         raise RuntimeError("bit rot")
 
     assert sessions[1]._loop is not None
-    monkeypatch.setattr(sessions[1]._loop._link, "receive", crash)
+    monkeypatch.setattr(sessions[1]._loop, "_turn", crash)  # the present turn ends within a second
     pending = sessions[0].allreduce(np.ones(3, np.int32))
     error = failure(pending)
     assert error.missing == (1,)
@@ -364,6 +444,7 @@ def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkey
 # ---- processes
 
 
+@on_both_cores
 def test_a_forked_child_can_not_use_the_session(daemon: SwitchDaemon) -> None:
     (session,) = join_all(daemon, "fork", 1)
     child = os.fork()
@@ -381,10 +462,10 @@ def test_a_forked_child_can_not_use_the_session(daemon: SwitchDaemon) -> None:
     session.close()
 
 
-def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon) -> None:
+def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon, core: str) -> None:
     program = (
         "import sys, numpy as np; from transport.session import SwitchSession\n"
-        "session = SwitchSession.join(sys.argv[1], 'exit', 0, 1, window_slots=8)\n"
+        f"session = SwitchSession.join(sys.argv[1], 'exit', 0, 1, window_slots=8, core={core!r})\n"
         "print(session.allreduce(np.ones(3, np.float32)).result(10)[0])\n"
     )
     done = subprocess.run(

@@ -18,21 +18,25 @@ import os
 import secrets
 import threading
 import time
+import warnings
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from switchagg.call import Array, make_call
+from switchagg.call import Array, ArrayCall, check_array, make_call
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.native import library
 from transport import control_messages as say
 from transport.addresses import facing, parse_endpoint, resolve_host
 from transport.control import SLOTS_REPORTED_MAX, ControlClient
 from transport.link import Link
+from transport.native_worker import NativeWorkerLoop
 from transport.udp import UdpLink
-from transport.worker_loop import WorkerLoop
+from transport.worker_loop import CallLoop, WorkerLoop
 
 CALL_TIMEOUT_S = 1800.0
 """How long a call waits for ranks that live: PyTorch's default for a process group."""
@@ -43,6 +47,10 @@ STALL_S = 10.0
 STALL_CHECK_S = 5.0
 STALL_TIMEOUTS = 3
 """Resends without a result that make a stall: fewer, and perhaps our own thread was held up."""
+
+SEGMENTS_MAX = 16
+"""Packets per send, by default: a bundle of 16 (24 kB) stays below the burst of a shaper or the buffer of a shallow
+switch. On links without either, 44 (64 kB) cost least CPU: see `segments_max`."""
 
 STATUS_S = 5.0
 LEAVE_S = 1.0
@@ -66,11 +74,11 @@ class _Stall:
 class SwitchSession:
     """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
 
-    name: the job's. job: what the switch gave it. rank, workers: this member's place. Thread-safe. Doesn't survive a
-    fork: in a child every method but `close` raises SwitchaggError.
+    name: the job's. job: what the switch gave it. rank, workers: this member's place. core: "native" or "python", what
+    carries its packets. Thread-safe. Doesn't survive a fork: in a child every method but `close` raises SwitchaggError.
     """
 
-    def __init__(self, link: Link, wish: say.Join, switch: str, retry_limit: int) -> None:
+    def __init__(self, link: Link, wish: say.Join, switch: str, retry_limit: int, core: str = "auto") -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
@@ -82,7 +90,8 @@ class SwitchSession:
         self._closed = False
         self._departed_ns = 0
         self._stall = _Stall()
-        self._loop: WorkerLoop | None = None
+        self._loop: CallLoop[Any] | None = None
+        self.core = _chosen_core(core, link)
         self.name = wish.job
         self.rank = wish.place.rank
         self.workers = wish.workers
@@ -97,7 +106,8 @@ class SwitchSession:
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
-            loop = WorkerLoop(link, self.job, self.rank, self._data, on_stream_failed=self._on_stream_failed)
+            made = NativeWorkerLoop if self.core == "native" else WorkerLoop
+            loop = made(link, self.job, self.rank, self._data, on_stream_failed=self._on_stream_failed)
         except BaseException as error:
             self._client.leave(0, str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
@@ -124,12 +134,17 @@ class SwitchSession:
         call_timeout_s: float = CALL_TIMEOUT_S,
         retry_limit: int | None = None,
         bind: str | None = None,
+        core: str = "auto",
+        segments_max: int = SEGMENTS_MAX,
+        tos: int = 0,
     ) -> "SwitchSession":
         """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
 
         switch: "tcp://host:port" of its control plane. elements, streams, window_slots: as in JobConfig, the same on
         every rank. call_timeout_s: how long a call waits for ranks that are alive; retry_limit, if given, says it in
         timeouts in a row instead. bind: own IPv4 address for packets; default: the one that faces the switch.
+        core: "native" carries packets in C; "python" needs no compiler and costs about ten times the CPU; "auto" is
+        native where the compiled core is there, else Python, said once by a warning. segments_max, tos: as in UdpLink.
 
         Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
         answer from it, an impossible argument.
@@ -139,7 +154,10 @@ class SwitchSession:
             retry_limit = retry_limit_for(call_timeout_s)
         if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
             raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
-        link = UdpLink((bind or facing(resolve_host(host), port), 0))
+        try:
+            link = UdpLink((bind or facing(resolve_host(host), port), 0), segments_max=segments_max, tos=tos)
+        except ValueError as error:
+            raise JobError(str(error)) from None
         try:
             wish = say.Join(
                 job=job,
@@ -151,7 +169,7 @@ class SwitchSession:
                 incarnation=secrets.randbits(63),
                 timeout_ns=round(timeout_s * 1e9),
             )
-            return cls(link, wish, switch, retry_limit)
+            return cls(link, wish, switch, retry_limit, core)
         except BaseException:
             link.close()
             raise
@@ -165,7 +183,11 @@ class SwitchSession:
         is chained to one must be quick. Raises ValueError for an array or stream that can't be.
         """
         self._check_process()
-        call = make_call(array, op, self.job)
+        call = (
+            ArrayCall(array, check_array(array, op, self.job))
+            if self.core == "native"
+            else make_call(array, op, self.job)
+        )
         if stream is not None and not 0 <= stream < len(self.job.streams):
             raise ValueError(f"stream {stream}: job {self.name} has {len(self.job.streams)}")
         loop = self._loop
@@ -367,6 +389,30 @@ class SwitchSession:
                 if job.generation == self.job.generation:
                     return job.slots
         return None
+
+
+def _chosen_core(core: str, link: Link) -> str:
+    """ "native" or "python"; raises JobError for a core that can't be."""
+    if core == "python":
+        return core
+    if core not in ("auto", "native"):
+        raise JobError(f"core {core!r}: one of auto, native, python")
+    reason = library.missing()
+    if not reason and not isinstance(link, UdpLink):
+        reason = f"it carries UDP links only, not {type(link).__name__}"
+    if not reason:
+        return "native"
+    if core == "native":
+        raise JobError(f"core 'native': {reason}")
+    if os.environ.get("SWITCHAGG_NATIVE") != "0":
+        _warn(reason)
+    return "python"
+
+
+@lru_cache
+def _warn(reason: str) -> None:
+    """Once for each reason."""
+    warnings.warn(f"the Python core carries the packets, which costs about ten times the CPU: {reason}", stacklevel=5)
 
 
 def retry_limit_for(
