@@ -24,6 +24,7 @@ except KeyboardInterrupt:  # nothing has been started yet
 if TYPE_CHECKING:
     from emulation.compare import Comparison
     from emulation.scenario import Scenario
+    from switchagg.dataplane.self_test import Choice
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -131,10 +132,13 @@ def compare(
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         backend, reason = comparing.choose_backend(loaded, on)
-        _announce(loaded, backend, reason)
+        plane = comparing.choose_plane(loaded, backend)
+        _announce(loaded, backend, reason, plane)
         folder = out or Path("results") / loaded.name
         with _progress() as progress:
-            done = comparing.compare(loaded, backend, folder, progress, command=["switchagg", *sys.argv[1:]])
+            done = comparing.compare(
+                loaded, backend, folder, progress, command=["switchagg", *sys.argv[1:]], plane=plane
+            )
         if as_json:
             typer.echo(json.dumps(_summary(done), sort_keys=True))
         else:
@@ -160,10 +164,12 @@ def _overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def _announce(scenario: Scenario, backend: str, reason: str) -> None:
+def _announce(scenario: Scenario, backend: str, reason: str, plane: Choice | None) -> None:
     methods = " and ".join(scenario.methods_for(backend))
     where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
     typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
+    if plane is not None:
+        typer.echo(f"data plane of the switch: {plane}", err=True)
 
 
 @contextmanager
@@ -233,7 +239,9 @@ def _finish(done: Comparison) -> None:
 def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
     data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane (UDP)")] = "0.0.0.0:5556",
-    dataplane: Annotated[str, typer.Option(help="batched or reference")] = "batched",
+    dataplane: Annotated[str, typer.Option(help="auto (the fastest that works here), native, batched or reference")] = (
+        "auto"
+    ),
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[
         int, typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from emulation.host import host_facts
 from emulation.results import MethodResult, RunFailed, document, write_json
-from emulation.scenario import Scenario, ScenarioError
+from emulation.scenario import DATAPLANES, Scenario, ScenarioError
+from switchagg.dataplane.self_test import Choice, fastest, fault
 
 Progress = Callable[[str, int, int, str], None]
 """progress(method, done, total, note): `done` of `total` iterations; `note` is a few words on what happens now."""
@@ -67,6 +69,32 @@ def _mininet_missing() -> str | None:
     return reason
 
 
+def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
+    """The data plane of the switch's method, by its self-test; None if that method isn't run.
+
+    Raises ScenarioError for a plane that the backend can't have, RunFailed for one that doesn't work here.
+    """
+    if "switch" not in scenario.methods_for(backend):
+        return None
+    switch = scenario.switch
+    slots = switch.streams * switch.window_slots
+    if switch.dataplane == "auto":
+        return fastest(slots, switch.elements)
+    if switch.dataplane == "xdp":
+        if backend == "sim":
+            others = ", ".join(name for name in DATAPLANES if name != "xdp")
+            raise ScenarioError(
+                f"{scenario.file}: [switch] dataplane: xdp runs in the kernel, not in virtual time; allowed with "
+                f"--on sim: {others}"
+            )
+        return Choice("xdp", {})  # the switch says what is missing, when it starts among its interfaces
+    if reason := fault(switch.dataplane, slots, switch.elements):
+        raise RunFailed(
+            f"{scenario.file}: [switch] dataplane: {switch.dataplane} can't run here: {reason}; or choose auto"
+        )
+    return Choice(switch.dataplane, {})
+
+
 def compare(
     scenario: Scenario,
     backend: str,
@@ -74,22 +102,29 @@ def compare(
     progress: Progress,
     *,
     command: Sequence[str],
+    plane: Choice | None = None,
     runner: Runner | None = None,
 ) -> Comparison:
     """Runs the scenario's methods one after the other and writes `folder`.
 
     Files: results.json, host.json, report.html, a PNG per figure, and `<method>/` with what the backend kept. Files
     of an earlier run of the same name are replaced; an earlier report and its figures are removed first, so that a
-    failed run never leaves one that looks new. Raises RunFailed; a folder that can't be written is one too.
+    failed run never leaves one that looks new. plane: as `choose_plane` returned it; chosen here if not given. Raises
+    RunFailed; a folder that can't be written is one too.
     """
+    plane = plane or choose_plane(scenario, backend)
     run_method = runner or importlib.import_module(_RUNNER_MODULES[backend]).run_method
     _prepare(folder, scenario.methods_for(backend))
     host = host_facts(command)
+    chosen = scenario
+    if plane is not None:
+        host["dataplanes_passed_over"] = plane.passed_over
+        chosen = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
     results: list[MethodResult] = []
     seconds: dict[str, float] = {}
     for method in scenario.methods_for(backend):
         begin = time.monotonic()
-        results.append(run_method(scenario, method, folder / method, _for_method(progress, method)))
+        results.append(run_method(chosen, method, folder / method, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)
     host["wall_seconds_per_method"] = seconds
     built = document(scenario, backend, results)

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from switchagg.native import library
+
 _PACKAGES = ("switchagg", "torch", "numpy", "pyzmq", "msgspec", "mininet", "matplotlib", "scikit-learn")
 
 
@@ -31,7 +33,14 @@ def host_facts(command: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
         "source_revision": _revision(),
+        "compiled_core": compiled_core(),
     }
+
+
+def compiled_core() -> dict[str, Any]:
+    """Where the compiled core is, and its ABI; or why there is none."""
+    missing = library.missing()
+    return {"missing": missing} if missing else {"path": library.load()._name, "abi": library.ABI}
 
 
 def _version(name: str) -> str | None:

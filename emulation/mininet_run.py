@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from emulation import netns
 from emulation.crew import Crew, Member
+from emulation.host import compiled_core
 from emulation.results import Evaluation, IterationRecord, MethodResult, RunFailed, bound, write_json
 from emulation.scenario import Scenario, canonical
 from emulation.shaping import NetworkSpec, UnfitError
@@ -95,6 +97,10 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
             ).follow(observed.on_iteration)
         counters = _switch_counters(network) if plane is not None else {}
     environment = {"tcp_congestion_control": network.verification.congestion_control, "network": read_back}
+    if plane is not None:
+        environment["dataplane"] = _running_plane(network)
+        environment["worker_cores"] = [member.named("finished")[0].get("core") for member in members]
+        environment["compiled_core"] = compiled_core()
     return _result(scenario, method, members, observed, counters, environment)
 
 
@@ -298,6 +304,12 @@ def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> N
         lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         words = lines[-1] if lines else "it wrote nothing"
         raise RunFailed(f"{method}: the switch ended with status {process.returncode}: {words} (more in {log_path})")
+
+
+def _running_plane(network: EmulatedNetwork) -> str:
+    """The data plane that carried the run, as the daemon named it when it was ready."""
+    named = re.search(r"switch ready: .* \((\w+), ", network.switch.output())
+    return named[1] if named else "unknown"
 
 
 def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:

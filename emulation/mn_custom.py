@@ -35,7 +35,7 @@ def daemon_python() -> str:
 class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
-    def __init__(self, name, dataplane="batched", **params):
+    def __init__(self, name, dataplane="auto", **params):
         command = (daemon_python(), "-P", "-m", "emulation.cli", "switch", "--dataplane", dataplane)
         environment = {**os.environ, "PYTHONPATH": str(_FOLDER)}
         super().__init__(name, topology.DataPlaneProcess(command, environment=environment), **params)

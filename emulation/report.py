@@ -252,10 +252,32 @@ def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]
         ("Load before the run", f"{host['load_average_1_min']} (1 minute average)"),
         ("Source", host["source_revision"] or "revision unknown: no checkout that git can read"),
     ]
+    facts += _planes(built, host)
     walls = host.get("wall_seconds_per_method", {})
     if walls:
         spent = ", ".join(f"{wording.METHOD_NAMES[method]} {seconds:.0f} s" for method, seconds in walls.items())
         facts.append(("Wall time", spent))
+    return facts
+
+
+def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the switch was made of, and why of nothing faster; what carried the workers' packets."""
+    facts = []
+    for entry in built["methods"]:
+        environment = entry.get("environment", {})
+        if "dataplane" in environment:
+            passed = [f"{name} passed over: {why}" for name, why in host.get("dataplanes_passed_over", {}).items()]
+            facts.append(("Data plane", "; ".join([environment["dataplane"], *passed])))
+        cores = environment.get("worker_cores", [])
+        if any(cores):
+            same = len(set(cores)) == 1
+            ranks = (
+                f"{cores[0]} on all ranks" if same else ", ".join(f"rank {k}: {core}" for k, core in enumerate(cores))
+            )
+            facts.append(("Packet loops of the workers", ranks))
+    core = host.get("compiled_core", {})
+    if "path" in core:
+        facts.append(("Compiled core", f"{core['path']}, ABI {core['abi']}"))
     return facts
 
 

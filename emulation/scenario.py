@@ -20,7 +20,7 @@ from typing import Any
 BACKENDS = ("mininet", "sim")
 METHODS = {"mininet": ("gloo", "switch"), "sim": ("ring", "switch")}
 WORKLOADS = ("digits", "text")
-DATAPLANES = ("batched", "reference")
+DATAPLANES = ("auto", "native", "batched", "reference", "xdp")  # auto: the fastest that passes its self-test
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once
@@ -104,7 +104,7 @@ class SwitchOptions:
     window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
-    dataplane: str = _choice("batched", DATAPLANES)
+    dataplane: str = _choice("auto", DATAPLANES)  # xdp: in Mininet only
 
 
 @dataclass(frozen=True)

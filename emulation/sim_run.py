@@ -22,6 +22,7 @@ from emulation.simnet.link import LinkConfig
 from emulation.simnet.network import SimulationError
 from emulation.simnet.star import STARS, Star, StarConfig
 from emulation.workload import WorkloadError
+from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from transport.reliable import ReliableConfig
 
@@ -72,6 +73,7 @@ def star_config(scenario: Scenario) -> StarConfig:
     """The star of a scenario. The ring's segments fill the MTU."""
     topology, faults, switch = scenario.topology, scenario.faults, scenario.switch
     segment_bytes = topology.mtu_bytes - IP_TCP_BYTES
+    slots = switch.streams * switch.window_slots
     return StarConfig(
         workers=topology.workers,
         link=LinkConfig(
@@ -87,7 +89,7 @@ def star_config(scenario: Scenario) -> StarConfig:
         elements=switch.elements,
         window_slots=switch.window_slots,
         streams=switch.streams,
-        dataplane=switch.dataplane,
+        dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
         message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,

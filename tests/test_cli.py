@@ -119,7 +119,10 @@ def test_wrong_options_are_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("switch", "--dataplane", "magic"), "--dataplane magic: unknown; allowed: batched, reference"),
+        (
+            ("switch", "--dataplane", "magic"),
+            "--dataplane magic: unknown; allowed: auto, native, batched, reference, xdp",
+        ),
         (("switch", "--control", "udp://1.2.3.4:5"), "--control udp://1.2.3.4:5: not understood; allowed: tcp://"),
         (("switch", "--data", "1.2.3.4"), "--data 1.2.3.4: not understood; allowed: HOST:PORT"),
         (("status", "there"), "SWITCH there: not understood; allowed: tcp://"),

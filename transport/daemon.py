@@ -14,6 +14,7 @@ from pathlib import Path
 
 from switchagg.controller import Controller
 from switchagg.dataplane import DATAPLANES
+from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
 from switchagg.membership import (
@@ -33,6 +34,9 @@ from transport.udp import UdpLink
 CONTROL = "tcp://0.0.0.0:5555"
 DATA: Address = ("0.0.0.0", 5556)
 
+AUTO = "auto"
+"""In place of a data plane's name: the fastest that passes its self-test at start."""
+
 SLOTS = 4096
 """Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
 
@@ -46,10 +50,11 @@ GENERATIONS_PER_S = 10
 class SwitchDaemon:
     """A switch on this host, from `start` to `stop`.
 
-    bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES.
-    slots, elements: the switch's memory. advertise: data address told to workers, if it isn't the one they see: by
-    default the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after
-    which a worker is dead. log: told a line per event, without control characters.
+    bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
+    or AUTO; the attribute of that name says what was chosen, and why nothing faster. slots, elements: the switch's
+    memory. advertise: data address told to workers, if it isn't the one they see: by default the bound one, or, when
+    bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a worker is dead. log: told
+    a line per event, without control characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
@@ -59,7 +64,7 @@ class SwitchDaemon:
         bind_control: str = CONTROL,
         bind_data: Address = DATA,
         *,
-        dataplane: str = "batched",
+        dataplane: str = AUTO,
         slots: int = SLOTS,
         elements: int = ELEMENTS_MTU_1500,
         advertise: Address | None = None,
@@ -71,7 +76,8 @@ class SwitchDaemon:
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
         controller = Controller(slots, elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
-        plane = DATAPLANES[dataplane](slots, elements)
+        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
+        plane = DATAPLANES[self.dataplane.name](slots, elements)
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
@@ -169,7 +175,7 @@ def run_switch(
     bind_control: str = CONTROL,
     bind_data: Address = DATA,
     *,
-    dataplane: str = "batched",
+    dataplane: str = AUTO,
     slots: int = SLOTS,
     elements: int = ELEMENTS_MTU_1500,
     advertise: Address | None = None,
@@ -180,7 +186,8 @@ def run_switch(
     """Run a switch until SIGINT or SIGTERM; returns the exit status: 0, or 1 after one line on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, and writes the same line
-    to ready_file, if given; events go to stderr unless quiet. See SwitchDaemon for the rest.
+    to ready_file, if given; events go to stderr unless quiet, and first why no faster data plane is used, if one was
+    passed over. See SwitchDaemon for the rest.
     """
     log = _discard if quiet else _print_event
     try:
@@ -202,8 +209,10 @@ def run_switch(
         data = f"{daemon.data_address[0]}:{daemon.data_address[1]}"
         line = (
             f"switchagg switch ready: control {daemon.control_endpoint} data {data} "
-            f"({dataplane}, {slots} slots of {elements} elements)"
+            f"({daemon.dataplane.name}, {slots} slots of {elements} elements)"
         )
+        if daemon.dataplane.passed_over:
+            log(f"data plane {daemon.dataplane}")
         print(line, flush=True)
         try:
             if ready_file is not None:
@@ -242,8 +251,8 @@ def _signals() -> Iterator[list[str]]:
 def _check(bind_control: str, dataplane: str, slots: int, elements: int, lease_s: float) -> None:
     """Raise SwitchaggError for what no switch can be made of."""
     parse_endpoint(bind_control, "control address")
-    if dataplane not in DATAPLANES:
-        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join(DATAPLANES)}")
+    if dataplane not in (AUTO, *DATAPLANES):
+        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, *DATAPLANES))}")
     if not 1 <= slots <= MAX_SLOTS:
         raise SwitchaggError(f"slots {slots}: 1 to {MAX_SLOTS}")
     if not 1 <= elements <= MAX_ELEMENTS:
