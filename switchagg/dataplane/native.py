@@ -36,7 +36,7 @@ class NativePlane:
         except Missing as error:
             raise JobError(f"data plane native: {error}") from error
         self._slots = slots
-        self._elements = elements
+        self.elements = elements
         self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
         self._plane = self._library.sa_plane_new()
         if not self._plane:
@@ -45,13 +45,19 @@ class NativePlane:
         self._free = weakref.finalize(self, self._library.sa_plane_free, self._plane)
 
     @property
+    def handle(self) -> int:
+        """`struct sa_plane *`, for a loop in C; it lives as long as this object."""
+        handle: int = self._plane
+        return handle
+
+    @property
     def counters(self) -> dict[str, int]:
         """A copy, without the zeros."""
         counts = self._counters[: len(OUTCOMES)]
         return {name: packets for name, packets in zip(OUTCOMES, counts, strict=True) if packets}
 
     def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
-        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self._elements)
+        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self.elements)
         numbers = (ctypes.c_uint32 * len(ports))(*ports)
         if self._library.sa_plane_admit(self._plane, job_struct(job), numbers):
             first, end = job.slots
@@ -88,7 +94,7 @@ class NativePlane:
 
     def __reduce__(self) -> tuple[Any, ...]:
         shares = [(job, ports, self._registers(job.job_id).tobytes()) for job, ports in self._jobs.values()]
-        return _restored, (self._slots, self._elements, shares)
+        return _restored, (self._slots, self.elements, shares)
 
     def _registers(self, job_id: int) -> NDArray[np.uint8]:
         """All registers of an admitted job as they lie in memory; valid until it is evicted."""
