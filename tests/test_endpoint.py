@@ -1,4 +1,4 @@
-"""endpoint: W2, W5 to W9, on virtual time, against the reference switch where one is needed."""
+"""endpoint, in Python and in C: W2, W5 to W9, on virtual time, against the reference switch where one is needed."""
 
 from collections import deque
 from typing import Any
@@ -14,10 +14,18 @@ from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.library import missing
 from switchagg.window import OVERTAKEN, PROBES
 from switchagg.wire import FLAG_RETRANSMISSION, Bundle, decode, encode, frame_bytes
 
 MS = 1_000_000
+
+ENDPOINTS: dict[str, type[Endpoint] | type[NativeEndpoint]] = {"python": Endpoint, "native": NativeEndpoint}
+native = pytest.param(
+    "native", marks=pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+)
+pytestmark = pytest.mark.parametrize("core", ["python", native])
 
 
 def config(workers: int = 1, window: int = 4, streams: int = 1, **changes: Any) -> JobConfig:
@@ -28,11 +36,11 @@ def config(workers: int = 1, window: int = 4, streams: int = 1, **changes: Any) 
 class Bench:
     """Endpoints of one job and a switch, joined by hand: nothing moves unless a test moves it."""
 
-    def __init__(self, job: JobConfig) -> None:
+    def __init__(self, job: JobConfig, core: str) -> None:
         self.job = job
         self.switch = ReferencePlane(64, job.elements)
         self.switch.admit(job, range(job.workers))
-        self.endpoints = [Endpoint(job, rank) for rank in range(job.workers)]
+        self.endpoints = [ENDPOINTS[core](job, rank) for rank in range(job.workers)]
 
     def submit(self, values: list[int], stream: int = 0) -> list[NDArray[np.int32]]:
         """One int32 call of the same values on every rank."""
@@ -58,9 +66,9 @@ def chunks(frames: Bundle) -> list[int]:
     return [decode(row.tobytes()).chunk for row in frames]
 
 
-def test_window_and_places() -> None:
+def test_window_and_places(core: str) -> None:
     """W2, W6: a window of chunks goes out; each result lets the chunk one window later fly, and no other."""
-    bench = Bench(config(window=3))
+    bench = Bench(config(window=3), core)
     bench.submit(list(range(20)))
     endpoint = bench.endpoints[0]
     frames = endpoint.frames_to_send(0)
@@ -77,14 +85,14 @@ def test_window_and_places() -> None:
     assert endpoint.counters["duplicates"] == 1
 
 
-def test_limit_bounds_a_bundle() -> None:
-    bench = Bench(config(window=8))
+def test_limit_bounds_a_bundle(core: str) -> None:
+    bench = Bench(config(window=8), core)
     bench.submit(list(range(16)))
     assert [len(bench.endpoints[0].frames_to_send(0, limit=3)) for _ in range(4)] == [3, 3, 2, 0]
 
 
-def test_calls_complete_in_place() -> None:
-    bench = Bench(config(workers=2, window=2))
+def test_calls_complete_in_place(core: str) -> None:
+    bench = Bench(config(workers=2, window=2), core)
     first, second = bench.submit([1, 2, 3]), bench.submit([-5])
     queues: list[deque[bytes]] = [deque(), deque()]
     done = [0, 0]
@@ -103,16 +111,16 @@ def test_calls_complete_in_place() -> None:
     assert all(e.next_deadline_ns() is None for e in bench.endpoints)
 
 
-def test_an_empty_call_completes_at_once() -> None:
-    bench = Bench(config())
+def test_an_empty_call_completes_at_once(core: str) -> None:
+    bench = Bench(config(), core)
     bench.submit([])
     assert isinstance(bench.endpoints[0].next_event(), CallCompleted)
     assert bench.endpoints[0].next_event() is None
 
 
-def test_whatever_is_no_awaited_result_changes_nothing() -> None:
+def test_whatever_is_no_awaited_result_changes_nothing(core: str) -> None:
     """W5: every kind of datagram but the awaited one is counted; the awaited one still completes the call."""
-    bench = Bench(config(window=2))
+    bench = Bench(config(window=2), core)
     [array] = bench.submit([4, 5])
     endpoint = bench.endpoints[0]
     [answer] = bench.through_switch(endpoint.frames_to_send(0))[0]
@@ -154,8 +162,8 @@ def test_whatever_is_no_awaited_result_changes_nothing() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=20))
-def test_any_bytes_are_survived(datagrams: list[bytes]) -> None:
-    bench = Bench(config())
+def test_any_bytes_are_survived(core: str, datagrams: list[bytes]) -> None:
+    bench = Bench(config(), core)
     bench.submit([1])
     endpoint = bench.endpoints[0]
     frames = endpoint.frames_to_send(0)
@@ -166,9 +174,9 @@ def test_any_bytes_are_survived(datagrams: list[bytes]) -> None:
     assert isinstance(endpoint.next_event(), CallCompleted)
 
 
-def test_timeout_probes_and_backs_off() -> None:
+def test_timeout_probes_and_backs_off(core: str) -> None:
     """W7: the oldest chunks only, at doubling intervals; answered probes let the others follow, two by two."""
-    bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS))
+    bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS), core)
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
     frames = endpoint.frames_to_send(0)
@@ -194,8 +202,8 @@ def test_timeout_probes_and_backs_off() -> None:
     assert len(endpoint.frames_to_send(now + MS)) == 0
 
 
-def test_first_probes_are_the_oldest_chunks() -> None:
-    bench = Bench(config(window=8))
+def test_first_probes_are_the_oldest_chunks(core: str) -> None:
+    bench = Bench(config(window=8), core)
     bench.submit(list(range(16)))
     endpoint = bench.endpoints[0]
     endpoint.frames_to_send(0)
@@ -203,9 +211,9 @@ def test_first_probes_are_the_oldest_chunks() -> None:
     assert chunks(endpoint.frames_to_send(200 * MS)) == list(range(PROBES))
 
 
-def test_rto_follows_the_round_trip() -> None:
+def test_rto_follows_the_round_trip(core: str) -> None:
     """W7: RFC 6298 on first transmissions, between the job's floor and ceiling."""
-    bench = Bench(config(window=1, rto_min_ns=20 * MS, rto_max_ns=1000 * MS))
+    bench = Bench(config(window=1, rto_min_ns=20 * MS, rto_max_ns=1000 * MS), core)
     bench.submit(list(range(200)))
     endpoint = bench.endpoints[0]
     now = 0
@@ -218,18 +226,18 @@ def test_rto_follows_the_round_trip() -> None:
         deadline = endpoint.next_deadline_ns()
         assert deadline is not None
         assert low_ms * MS <= deadline - now <= high_ms * MS
-        endpoint.receive(bundle(*bench.through_switch(bundle(frame_of(endpoint, bench)))[0]), now)
+        endpoint.receive(bundle(*bench.through_switch(bundle(frame_of(endpoint)))[0]), now)
 
 
-def frame_of(endpoint: Endpoint, bench: Bench) -> bytes:
+def frame_of(endpoint: Endpoint | NativeEndpoint) -> bytes:
     """The frame in flight of a window of one, rebuilt from the window's state by a timeout far in the future."""
     endpoint.handle_timer(1 << 62)
     return endpoint.frames_to_send(1 << 61)[0].tobytes()
 
 
-def test_overtaken_chunks_are_resent_at_once() -> None:
+def test_overtaken_chunks_are_resent_at_once(core: str) -> None:
     """W8: a chunk is lost when enough chunks that were first sent after it have their results."""
-    bench = Bench(config(window=8))
+    bench = Bench(config(window=8), core)
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
     answers = bench.through_switch(endpoint.frames_to_send(0))[0]
@@ -245,9 +253,9 @@ def test_overtaken_chunks_are_resent_at_once() -> None:
     assert endpoint.counters["timeouts"] == 0
 
 
-def test_a_late_rank_is_no_loss() -> None:
+def test_a_late_rank_is_no_loss(core: str) -> None:
     """W7, W8: rank 1 comes half a second late. Rank 0 has probed, and resends nothing more when the results come."""
-    bench = Bench(config(workers=2, window=32))
+    bench = Bench(config(workers=2, window=32), core)
     bench.submit(list(range(64)))
     early, late = bench.endpoints
     bench.through_switch(early.frames_to_send(0), 0)
@@ -266,10 +274,10 @@ def test_a_late_rank_is_no_loss() -> None:
     assert early.counters["retransmitted"] == probes <= 3 * PROBES
 
 
-def test_giving_up_names_the_missing_ranks() -> None:
+def test_giving_up_names_the_missing_ranks(core: str) -> None:
     """W9: rank 2 never sends. The switch's `seen` tells who is missing."""
     job = config(workers=3, window=2, retry_limit=3)
-    bench = Bench(job)
+    bench = Bench(job, core)
     bench.submit([1, 2, 3, 4])
     waiting = bench.endpoints[0]
     for rank in (0, 1):
@@ -294,10 +302,10 @@ def test_giving_up_names_the_missing_ranks() -> None:
     assert len(waiting.frames_to_send(deadline)) == 0
 
 
-def test_giving_up_does_not_wait_for_room_on_the_link() -> None:
+def test_giving_up_does_not_wait_for_room_on_the_link(core: str) -> None:
     """W9: what a timeout marks for resending is never taken, since the link stays full."""
     job = config(workers=2, window=PROBES + 2, retry_limit=4)
-    endpoint = Endpoint(job, 0)
+    endpoint = ENDPOINTS[core](job, 0)
     endpoint.submit(0, make_call(np.ones(2 * (PROBES + 2), np.int32), "sum", job))
     assert len(endpoint.frames_to_send(0)) == PROBES + 2
     now = 0
@@ -312,8 +320,8 @@ def test_giving_up_does_not_wait_for_room_on_the_link() -> None:
     assert endpoint.next_deadline_ns() is None
 
 
-def test_no_timer_runs_for_what_was_answered_while_it_waited_to_be_resent() -> None:
-    bench = Bench(config(workers=1, window=2))
+def test_no_timer_runs_for_what_was_answered_while_it_waited_to_be_resent(core: str) -> None:
+    bench = Bench(config(workers=1, window=2), core)
     bench.submit([1, 2])
     endpoint = bench.endpoints[0]
     results = bench.through_switch(endpoint.frames_to_send(0))[0]
@@ -326,9 +334,9 @@ def test_no_timer_runs_for_what_was_answered_while_it_waited_to_be_resent() -> N
     assert len(endpoint.frames_to_send(deadline + MS)) == 0
 
 
-def test_urgent_streams_go_first_and_equal_ones_take_turns() -> None:
+def test_urgent_streams_go_first_and_equal_ones_take_turns(core: str) -> None:
     ranges = (StreamConfig(0, 4, priority=1), StreamConfig(4, 4, priority=0), StreamConfig(8, 4, priority=1))
-    bench = Bench(JobConfig(3, 7, 1, 2, ranges))
+    bench = Bench(JobConfig(3, 7, 1, 2, ranges), core)
     for stream in range(3):
         bench.submit(list(range(8)), stream)
     endpoint = bench.endpoints[0]
@@ -340,19 +348,22 @@ def test_urgent_streams_go_first_and_equal_ones_take_turns() -> None:
     assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_chunk_numbers_wrap_on_the_wire() -> None:
+def test_chunk_numbers_wrap_on_the_wire(core: str) -> None:
     """P3, W2: slots and versions follow the unwrapped number, the wire carries it modulo 2**32.
 
     Walking there would take 2**32 chunks, so the endpoint's counters are set as if they had been walked.
     """
-    bench = Bench(config(window=3))
+    bench = Bench(config(window=3), core)
     endpoint = bench.endpoints[0]
-    state = endpoint._windows[0]
     start = (1 << 32) - 2
-    state._end = state._limit = start
-    following = sorted(start + (offset - start) % 3 for offset in range(3))
-    state._free = following
-    state.chunk = [next(c for c in following if c % 3 == offset) for offset in range(3)]
+    if isinstance(endpoint, NativeEndpoint):
+        endpoint.start_at(0, start)
+    else:
+        state = endpoint._windows[0]
+        state._end = state._limit = start
+        following = sorted(start + (offset - start) % 3 for offset in range(3))
+        state._free = following
+        state.chunk = [next(c for c in following if c % 3 == offset) for offset in range(3)]
     share = bench.switch._aggregator
     for chunk in range(start, start + 6):
         slot, version = bench.job.place(0, chunk)
@@ -371,10 +382,10 @@ def test_chunk_numbers_wrap_on_the_wire() -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_every_input_in_any_order_is_legal(data: st.DataObject) -> None:
+def test_every_input_in_any_order_is_legal(core: str, data: st.DataObject) -> None:
     """Submit, send, lose, answer, repeat, wait: whatever comes, frames stay well-formed and calls end exactly."""
     workers = data.draw(st.integers(1, 2))
-    bench = Bench(config(workers=workers, window=data.draw(st.integers(1, 4)), streams=2, retry_limit=1000))
+    bench = Bench(config(workers=workers, window=data.draw(st.integers(1, 4)), streams=2, retry_limit=1000), core)
     waiting: list[tuple[int, bytes]] = []
     arrays: list[tuple[list[int], list[NDArray[np.int32]]]] = []
     now = 0
@@ -407,6 +418,6 @@ def test_every_input_in_any_order_is_legal(data: st.DataObject) -> None:
         assert all(result.tolist() == [workers * v for v in values] for result in results)
 
 
-def test_rank_must_be_of_the_job() -> None:
+def test_rank_must_be_of_the_job(core: str) -> None:
     with pytest.raises(AssertionError):
-        Endpoint(config(workers=2), 2)
+        ENDPOINTS[core](config(workers=2), 2)

@@ -90,9 +90,10 @@ class NativeEndpoint:
     library.Missing without the compiled core, MemoryError without memory.
     """
 
+    _handle: int | None = None  # what __del__ finds if __init__ has failed
+
     def __init__(self, job: JobConfig, rank: int) -> None:
         assert 0 <= rank < job.workers
-        self._handle: int | None = None  # before anything can fail: __del__ looks at it
         self._library = declared()
         self.job = job
         self.rank = rank

@@ -15,7 +15,12 @@ from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
 from switchagg.dataplane import DATAPLANES, DataPlane
 from switchagg.dataplane.batched import BatchedPlane
+from switchagg.endpoint import Endpoint
+from switchagg.native.endpoint import NativeEndpoint
+from switchagg.native.library import missing
 from switchagg.wire import Bundle
+
+requires_native = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 
 
 @contextmanager
@@ -39,6 +44,30 @@ def test_any_order_delivery(seed: int) -> None:
     """20 % drop, 20 % duplication, any order, until the end."""
     with replayable("test_any_order_delivery", seed):
         World(seed, ANY_ORDER, DATAPLANES["batched"]).run()
+
+
+@requires_native
+def test_any_mixture_of_faults_with_endpoints_in_c(seed: int) -> None:
+    """The same world as with endpoints in Python, packet for packet: the trace is the same."""
+    with replayable("test_any_mixture_of_faults_with_endpoints_in_c", seed):
+        trace = World(seed, None, DATAPLANES["native"], NativeEndpoint).run()
+        if seed % 8 == 0:
+            assert trace == World(seed, None, DATAPLANES["reference"]).run()
+
+
+@requires_native
+def test_any_order_delivery_with_endpoints_in_c(seed: int) -> None:
+    with replayable("test_any_order_delivery_with_endpoints_in_c", seed):
+        World(seed, ANY_ORDER, DATAPLANES["native"], NativeEndpoint).run()
+
+
+@requires_native
+@pytest.mark.parametrize("dataplane", DATAPLANES)
+@pytest.mark.parametrize("faults", [ANY_ORDER, IN_ORDER_LOSS, Faults(corrupt=0.2)], ids=["any", "loss", "corrupt"])
+def test_endpoints_leave_the_same_trace(dataplane: str, faults: Faults) -> None:
+    for seed in range(5):
+        traces = [World(seed, faults, DATAPLANES[dataplane], end).run() for end in (Endpoint, NativeEndpoint)]
+        assert traces[0] == traces[1], seed
 
 
 @pytest.mark.parametrize("dataplane", DATAPLANES)

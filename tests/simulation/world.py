@@ -18,11 +18,14 @@ from switchagg.call import make_call
 from switchagg.dataplane import DataPlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.native.endpoint import NativeEndpoint
 from switchagg.wire import Bundle, decode
 
 MS = 1_000_000
 SWITCH = -1
 NEVER_NS = 1 << 62
+
+AnyEndpoint = Endpoint | NativeEndpoint
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class SimulatedJob:
     """Per call, one array per rank."""
     ops: list[str]
     wants: list[NDArray[Any]]
-    endpoints: list[Endpoint] = field(default_factory=list)
+    endpoints: list[AnyEndpoint] = field(default_factory=list)
     calls: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     keep: list[Any] = field(default_factory=list)
     deadlines_ns: list[int] = field(default_factory=list)
@@ -130,7 +133,13 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) 
 class World:
     """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation."""
 
-    def __init__(self, seed: int, faults: Faults | None, plane: Callable[[int, int], DataPlane]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults | None,
+        plane: Callable[[int, int], DataPlane],
+        endpoint: Callable[[JobConfig, int], AnyEndpoint] = Endpoint,
+    ) -> None:
         self.rng = random.Random(seed)
         self.faults = faults or Faults.drawn(self.rng)
         self.now_ns = 0
@@ -150,6 +159,7 @@ class World:
             slot = self.jobs[-1].config.slots[1]
             port += self.jobs[-1].config.workers
         self.plane = plane(slot, 8)
+        self._endpoint = endpoint
 
     # ---- running
 
@@ -187,7 +197,7 @@ class World:
 
     def _start(self, job: SimulatedJob) -> None:
         self.plane.admit(job.config, job.ports)
-        job.endpoints = [Endpoint(job.config, rank) for rank in range(job.config.workers)]
+        job.endpoints = [self._endpoint(job.config, rank) for rank in range(job.config.workers)]
         job.remaining = len(job.inputs) * job.config.workers
         job.calls = {}
         job.deadlines_ns = [NEVER_NS] * job.config.workers
