@@ -2,23 +2,33 @@
 
 One shared library, loaded through ctypes (`switchagg/native/library.py`): it includes no Python header, so it serves
 every interpreter. Without a C compiler the package installs all the same and runs on its Python loops. The XDP programs
-are built where clang and libbpf's headers are; they are the same for every machine of one byte order.
+are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was built
+and what was not is said in one line each. In place, each file is replaced at once: a process that loads it meanwhile
+gets the old one or the new one, and one that has it open keeps it.
 """
 
+import os
 import shutil
 import subprocess
-import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("switchagg/native")
 SOURCES = sorted(str(path) for path in FOLDER.glob("*.c") if not path.name.endswith(".bpf.c"))
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
-XDP_SOURCE = FOLDER / "xdp.bpf.c"
-XDP_OBJECTS = {"xdp_mtu1500.bpf.o": "360", "xdp_jumbo.bpf.o": "2240"}  # name -> most elements per packet
+LIBRARY = FOLDER / "libswitchagg.so"
+COMPILERS = ("cc", "gcc", "clang")
+BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
+    "xdp_mtu1500.bpf.o": ("xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
+    "xdp_jumbo.bpf.o": ("xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
+    "loss.bpf.o": ("loss.bpf.c", []),
+}
 
 
 class BuildNative(build_ext):
@@ -28,17 +38,72 @@ class BuildNative(build_ext):
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def run(self) -> None:
-        super().run()
-        folder = FOLDER if self.inplace else Path(self.build_lib) / FOLDER
+        _find_compiler()
+        usual = self.build_lib, self.build_temp
+        with tempfile.TemporaryDirectory() as folder:  # of our own: two builds in one checkout don't meet
+            self.build_temp = folder
+            if self.inplace:
+                self.build_lib = folder
+            built = Path(self.build_lib) / LIBRARY
+            built.unlink(missing_ok=True)  # what an earlier build left is of other sources
+            super().run()
+            if not built.exists():
+                _say(f"{LIBRARY} was NOT built: no C compiler that works; switchagg will run on Python, more slowly")
+            elif self.inplace:
+                _put(built, LIBRARY)
+            else:
+                _say(f"built {built}")
+            self._build_bpf(Path(folder), FOLDER if self.inplace else Path(self.build_lib) / FOLDER)
+        self.build_lib, self.build_temp = usual
+
+    def copy_extensions_to_source(self) -> None:
+        """Nothing: `run` does it, and in one step."""
+
+    def _build_bpf(self, temporary: Path, folder: Path) -> None:
         clang = shutil.which("clang")
-        if clang is None or not XDP_SOURCE.exists():
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, elements in XDP_OBJECTS.items():
-            flags = ["-O2", "-g", "-Wall", "-target", "bpf", f"-DSA_ELEMENTS={elements}", f"-I{_multiarch_headers()}"]
-            done = subprocess.run([clang, *flags, "-c", str(XDP_SOURCE), "-o", str(folder / name)])
+        for name, (source, definitions) in BPF_OBJECTS.items():
+            if clang is None:
+                _say(f"{name} was NOT built: no clang; the data plane xdp will say so")
+                continue
+            flags = ["-O2", "-g", "-Wall", "-mcpu=v3", "-target", "bpf", *definitions, f"-I{_multiarch_headers()}"]
+            done = subprocess.run(
+                [clang, *flags, "-c", str(FOLDER / source), "-o", str(temporary / name)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            words = [line for line in done.stdout.splitlines() if "error" in line] or done.stdout.splitlines()
             if done.returncode:
-                print(f"warning: {name} was not built; the data plane xdp will say so", file=sys.stderr)
+                _say(f"{name} was NOT built: {words[0] if words else clang}; the data plane xdp will say so")
+            else:
+                _put(temporary / name, folder / name)
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for this platform and every Python 3: the library is one's own, not an extension of Python's."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+def _find_compiler() -> None:
+    """Takes another compiler where the one that Python was built with isn't installed."""
+    usual = (sysconfig.get_config_var("CC") or "").split() or [""]
+    if "CC" not in os.environ and shutil.which(usual[0]) is None:
+        os.environ["CC"] = next(filter(shutil.which, COMPILERS), usual[0])
+
+
+def _put(made: Path, place: Path) -> None:
+    """Moves a finished file to its place, where anybody sees all of it or none."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    shutil.copyfile(made, partial)
+    partial.replace(place)
+    _say(f"built {place}")
+
+
+def _say(line: str) -> None:
+    print(f"setup.py: {line}", flush=True)
 
 
 def _multiarch_headers() -> str:
@@ -57,5 +122,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
 )

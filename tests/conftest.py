@@ -72,6 +72,15 @@ def requires_root_namespaces() -> None:
 
 
 @pytest.fixture(scope="session")
+def requires_bpf() -> None:
+    """Skip unless our BPF programs were built and this process may load them."""
+    from switchagg.native import bpf
+
+    if reason := bpf.missing((bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)):
+        pytest.skip(f"needs BPF: {reason}")
+
+
+@pytest.fixture(scope="session")
 def requires_mininet(requires_root_namespaces: None) -> None:
     """Skip unless Mininet and the programs it calls are installed."""
     missing = [name for name in ("mnexec", "ip", "tc", "ethtool", "ifconfig") if shutil.which(name) is None]

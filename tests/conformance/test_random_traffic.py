@@ -6,7 +6,7 @@ breaks each of them now and then: strangers of every kind, garbage, forged lengt
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -158,11 +158,16 @@ def sent(plane: DataPlane, bundle: Bundle, port: int) -> list[tuple[int, bytes]]
 
 @pytest.mark.parametrize("dataplane", OTHERS)
 def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
+    check_agreement(DATAPLANES[dataplane], seed)
+
+
+def check_agreement(make: Callable[[int, int], DataPlane], seed: int, packets: int = 600) -> None:
+    """Show the reference and a plane made by `make` the same traffic."""
     traffic = Traffic(seed)
-    planes = [DATAPLANES[name](traffic.slots, max(ELEMENTS)) for name in ("reference", dataplane)]
+    planes = [maker(traffic.slots, max(ELEMENTS)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)
-    for bundle, port in traffic.bundles(600):
+    for bundle, port in traffic.bundles(packets):
         before = bundle.copy()
         expected, actual = (sent(plane, bundle, port) for plane in planes)
         assert expected == actual

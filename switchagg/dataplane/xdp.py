@@ -1,0 +1,318 @@
+"""The switch in the kernel: `KernelSwitch` puts jobs into the maps of xdp.bpf.c and reads them; `XdpPlane` drives the
+program packet by packet with no network, for tests that hold it to the reference.
+
+A slot version is written and read under its lock, and carries its owner's job and generation, so that a program that is
+still at work for an evicted job can't touch a slot that was given away (S8).
+"""
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from switchagg.aggregator import SlotView, check_admission, first_held
+from switchagg.dataplane import Output
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import JobConfig
+from switchagg.native import bpf
+from switchagg.native.library import OUTCOMES
+from switchagg.wire import FLAGS_ALL, FLAGS_AT, Bundle
+
+ELEMENTS_MTU_1500 = 360
+ELEMENTS_JUMBO = 2240
+"""SA_ELEMENTS of the two objects."""
+
+ADDRESSES_MAX = 16
+MEMBERS_MAX = 64
+STREAMS_MAX = 256
+JOBS_MAX = 4096
+
+EXTRA_COUNTERS = ("drop_checksum", "drop_lost_in", "drop_lost_out", "marked", "results_sent", "send_errors")
+"""Counters beyond OUTCOMES, in the order of `enum sa_extra`."""
+
+_SLOT = struct.Struct("=IIIIQ")
+"""lock, job, generation, held, seen; the sums follow."""
+
+_NOBODY = 0xFFFF_FFFF
+_TO_ALL = 0x80
+_HEADERS_BYTES = 42
+
+Address = tuple[str, int]
+
+
+class _Member(ctypes.Structure):
+    _fields_ = [
+        ("address", ctypes.c_uint8 * 4),
+        ("port", ctypes.c_uint8 * 2),
+        ("ethernet", ctypes.c_uint8 * 12),
+        ("padding", ctypes.c_uint16),
+        ("switch_address", ctypes.c_uint8 * 4),
+        ("ifindex", ctypes.c_uint32),
+    ]
+
+
+class _Range(ctypes.Structure):
+    _fields_ = [("first_slot", ctypes.c_uint32), ("window", ctypes.c_uint32)]
+
+
+class _Job(ctypes.Structure):
+    _fields_ = [
+        ("generation", ctypes.c_uint32),
+        ("workers", ctypes.c_uint32),
+        ("elements", ctypes.c_uint32),
+        ("stream_count", ctypes.c_uint32),
+        ("full", ctypes.c_uint64),
+        ("members", _Member * MEMBERS_MAX),
+        ("streams", _Range * STREAMS_MAX),
+    ]
+
+
+class _Impairment(ctypes.Structure):
+    _fields_ = [
+        ("loss_in", ctypes.c_uint32),
+        ("loss_out", ctypes.c_uint32),
+        ("mark_out", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+        ("state", ctypes.c_uint64),
+    ]
+
+
+class KernelSwitch:
+    """The programs and maps of one switch, attached to nothing yet.
+
+    slots: how many; elements: the largest E, up to 2240. addresses, port: where datagrams must be sent to. jumbo: take
+    the object for MTUs beyond 3 kB; None: where elements ask for it. impaired: `impair` may be used.
+    partial_accepted: a port may carry checksums that are not yet complete, as veth does between namespaces. Raises
+    SwitchaggError where the kernel, the privileges or the build don't allow it.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        elements: int,
+        addresses: Sequence[str],
+        port: int,
+        *,
+        jumbo: bool | None = None,
+        impaired: bool = False,
+        partial_accepted: bool = True,
+    ) -> None:
+        if elements > ELEMENTS_JUMBO:
+            raise SwitchaggError(f"{elements} elements per packet: the data plane xdp takes up to {ELEMENTS_JUMBO}")
+        if not 1 <= len(addresses) <= ADDRESSES_MAX:
+            raise SwitchaggError(f"{len(addresses)} addresses: the data plane xdp takes 1 to {ADDRESSES_MAX}")
+        self.jumbo = elements > ELEMENTS_MTU_1500 if jumbo is None else jumbo
+        room = ELEMENTS_JUMBO if self.jumbo else ELEMENTS_MTU_1500
+        configuration = bpf.Configuration(
+            partial_accepted=partial_accepted,
+            impaired=impaired,
+            owner_pid=os.getpid(),
+            owner_start=bpf.started(os.getpid()),
+            address_count=len(addresses),
+        )
+        configuration.port[:] = struct.pack("!H", port)
+        configuration.ticket[:] = os.urandom(6)
+        for place, address in enumerate(addresses):
+            configuration.addresses[place][:] = socket.inet_aton(address)
+        self.object = bpf.Object(
+            bpf.JUMBO if self.jumbo else bpf.MTU_1500,
+            entries={"slots": 2 * slots, "jobs": min(slots, JOBS_MAX)},
+            configuration=bytes(configuration),
+            values={
+                "slots": _SLOT.size + 4 * room,
+                "jobs": ctypes.sizeof(_Job),
+                "impairments": ctypes.sizeof(_Impairment),
+            },
+        )
+        self._slots, self._elements = slots, elements
+        self._jobs: dict[int, JobConfig] = {}
+        self._map_slots = self.object.map("slots")
+        self._map_jobs = self.object.map("jobs")
+        self._map_counts = self.object.map("counts")
+        self._empty = bytes(4 * room)
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        """Take a job, or a new generation of one; addresses[rank]: IPv4 literal and UDP port. Raises JobError (S7)."""
+        others = list(self._jobs.values())
+        check_admission(job, range(len(addresses)), others, self._slots, self._elements)
+        if len(set(addresses)) != len(addresses):
+            raise JobError(f"job {job.job_id}: {job.workers} workers need as many different addresses, got {addresses}")
+        if job.job_id not in self._jobs and len(others) >= JOBS_MAX:
+            raise JobError(f"job {job.job_id}: this switch holds {JOBS_MAX} jobs at most")
+        entry = _Job(job.generation, job.workers, job.elements, len(job.streams), (1 << job.workers) - 1)
+        for rank, (host, port) in enumerate(addresses):
+            entry.members[rank].address[:] = socket.inet_aton(host)
+            entry.members[rank].port[:] = struct.pack("!H", port)
+        for place, stream in enumerate(job.streams):
+            entry.streams[place] = _Range(stream.first_slot, stream.window_slots)
+        # Slots first: until the job's entry is there, its packets are strangers, and those of its earlier
+        # generation no longer own a slot.
+        for stream in job.streams:
+            for offset in range(stream.window_slots):
+                for version in (0, 1):
+                    held = first_held(offset, version, stream.window_slots)
+                    value = _SLOT.pack(0, job.job_id, job.generation, held, 0) + self._empty
+                    self._map_slots.update(2 * (stream.first_slot + offset) + version, value, flags=bpf.F_LOCK)
+        self._map_jobs.update(job.job_id, bytes(entry))
+        self._jobs[job.job_id] = job
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job; unknown ones are ignored (S8)."""
+        self._jobs.pop(job_id, None)
+        self._map_jobs.delete(job_id)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""
+        for job in self._jobs.values():
+            if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
+                return self._view(slot, version)
+        raise KeyError(slot)
+
+    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        """(slot, version) -> what it holds, for the versions of the job that have seen any rank."""
+        views = {}
+        for stream in job.streams:
+            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
+                for version in (0, 1):
+                    view = self._view(slot, version)
+                    if view.ranks:
+                        views[slot, version] = view
+        return views
+
+    def _view(self, slot: int, version: int) -> SlotView:
+        value = self._map_slots.lookup(2 * slot + version, flags=bpf.F_LOCK)
+        assert value is not None
+        _, _, _, held, seen = _SLOT.unpack_from(value)
+        return SlotView(held, tuple(rank for rank in range(seen.bit_length()) if seen >> rank & 1))
+
+    def ports_of(self, job_id: int) -> list[int]:
+        """Index of the interface each rank was last heard on; 0: not yet. Empty for an unknown job."""
+        value = self._map_jobs.lookup(job_id)
+        job = self._jobs.get(job_id)
+        if value is None or job is None:
+            return []
+        entry = _Job.from_buffer_copy(value)
+        return [entry.members[rank].ifindex for rank in range(job.workers)]
+
+    @property
+    def jobs(self) -> Mapping[int, JobConfig]:
+        """The admitted jobs, by their id."""
+        return self._jobs
+
+    def counters(self) -> dict[str, int]:
+        """Packets by what became of them: those of OUTCOMES that are not zero, and all of EXTRA_COUNTERS."""
+        value = self._map_counts.lookup(0, per_cpu=True) or b""
+        totals = np.frombuffer(value, np.uint64).reshape(bpf.cpus(), -1).sum(axis=0)
+        named = dict(zip((*OUTCOMES, *EXTRA_COUNTERS), totals.tolist(), strict=True))
+        return {name: packets for name, packets in named.items() if packets or name in EXTRA_COUNTERS}
+
+    def impair(self, index: int, place: int, seed: int, loss_in: float, loss_out: float, mark_out: float) -> None:
+        """Let a port lose packets and mark ECN-capable results with CE. place: the port's number among ours.
+
+        Each CPU draws from a generator of its own, seeded by (seed, place, CPU): which packets a CPU meets, and in what
+        order, is the kernel's choice, so what repeats from run to run is the rate, not the packets.
+        """
+        values = [
+            _Impairment(
+                loss_in=bpf.threshold(loss_in),
+                loss_out=bpf.threshold(loss_out),
+                mark_out=bpf.threshold(mark_out),
+                state=bpf.seeded(seed, place, cpu),
+            )
+            for cpu in range(bpf.cpus())
+        ]
+        self.object.map("impairments").update(index, b"".join(map(bytes, values)))
+
+    def close(self) -> None:
+        """Unload; again is allowed."""
+        self.object.close()
+
+
+class XdpPlane:
+    """A data plane as the contract has it, over BPF_PROG_TEST_RUN: every packet goes through the kernel's program.
+
+    Ports are turned into addresses. Not a plane for simulations: a system call per packet, and a kernel object for each
+    instance. jumbo: as for KernelSwitch; the program for MTU 1500 takes frames up to about 3.4 kB.
+    """
+
+    name = "xdp"
+    SWITCH: Address = ("10.255.255.254", 5556)
+
+    def __init__(self, slots: int, elements: int, *, jumbo: bool | None = None, partial: bool = False) -> None:
+        self._switch = KernelSwitch(slots, elements, [self.SWITCH[0]], self.SWITCH[1], jumbo=jumbo)
+        self._program = self._switch.object.program("sa_switch")
+        self._ports: dict[int, tuple[int, ...]] = {}
+        self._partial = partial
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        self._switch.admit(job, [address_of(port) for port in ports])
+        self._ports[job.job_id] = tuple(ports)
+
+    def evict(self, job_id: int) -> None:
+        self._switch.evict(job_id)
+        self._ports.pop(job_id, None)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        return self._switch.seen(slot, version)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """As the contract has it; a fresh dict each time."""
+        return {name: packets for name, packets in self._switch.counters().items() if packets}
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        outputs = []
+        for row in bundle:
+            sent = frame_of(row.tobytes(), address_of(port), self.SWITCH, partial=self._partial)
+            verdict, frame, _ = bpf.run(self._program, sent)
+            if verdict == bpf.XDP_DROP:
+                continue
+            assert verdict == bpf.XDP_PASS, verdict
+            result = np.frombuffer(bytearray(frame[_HEADERS_BYTES:]), np.uint8)[np.newaxis, :]
+            to_all = result[0, FLAGS_AT] & _TO_ALL
+            result[0, FLAGS_AT] &= FLAGS_ALL
+            job_id = int.from_bytes(frame[_HEADERS_BYTES + 4 : _HEADERS_BYTES + 6], "big")
+            outputs.append(Output(result, self._ports[job_id] if to_all else (port,)))
+        return outputs
+
+    def run_ns(self, datagram: bytes, port: int) -> int:
+        """Process one datagram; how long the program took in the kernel, clock readings included (about 40 ns)."""
+        sent = frame_of(datagram, address_of(port), self.SWITCH, partial=self._partial)
+        return bpf.run(self._program, sent)[2]
+
+    def close(self) -> None:
+        """Unload; it is also done with the last reference."""
+        self._switch.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_switch"):
+            self._switch.close()
+
+
+def address_of(port: int) -> Address:
+    """An address for each port number below 2**32: what stands for it in frames."""
+    return f"10.{port >> 16 & 255}.{port >> 8 & 255}.{port & 255}", 10_000 + (port >> 24)
+
+
+def frame_of(datagram: bytes, sender: Address, to: Address, *, partial: bool = False) -> bytes:
+    """The datagram in Ethernet, IPv4 and UDP. partial: its checksum as before completion, the pseudo-header's sum."""
+    source, target = socket.inet_aton(sender[0]), socket.inet_aton(to[0])
+    length = 8 + len(datagram)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + length, 0, 0x4000, 64, 17, 0, source, target)
+    ip = ip[:10] + struct.pack("!H", ~_sum(ip) & 0xFFFF) + ip[12:]
+    pseudo = source + target + struct.pack("!HH", 17, length)
+    udp = struct.pack("!HHHH", sender[1], to[1], length, 0)
+    check = _sum(pseudo) if partial else (~_sum(pseudo + udp + datagram) & 0xFFFF) or 0xFFFF
+    ethernet = b"\x02\0\0\0\0\xfe" + b"\x02" + bytes(1) + source + struct.pack("!H", 0x0800)
+    return ethernet + ip + udp[:6] + struct.pack("!H", check) + datagram
+
+
+def _sum(data: bytes) -> int:
+    """The Internet's checksum before its complement."""
+    total = int(np.frombuffer(data + bytes(len(data) % 2), ">u2").sum(dtype=np.uint64))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total

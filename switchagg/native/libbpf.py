@@ -1,0 +1,185 @@
+"""libbpf.so.1 as ctypes sees it: the functions and structures that `bpf.py` uses.
+
+Each options structure begins with its size, so a newer library knows which fields we have.
+"""
+
+import ctypes
+import errno
+import os
+from functools import lru_cache
+
+from switchagg.errors import SwitchaggError
+
+NAME_BYTES = 16
+PERMISSION = "not permitted: run it as root, or give it CAP_BPF and CAP_NET_ADMIN"
+
+
+class OpenOptions(ctypes.Structure):
+    """`struct bpf_object_open_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("object_name", ctypes.c_char_p),
+        ("relaxed_maps", ctypes.c_bool),
+        ("pin_root_path", ctypes.c_char_p),
+        ("unused", ctypes.c_uint32),
+        ("kconfig", ctypes.c_char_p),
+        ("btf_custom_path", ctypes.c_char_p),
+        ("kernel_log_buf", ctypes.c_char_p),
+        ("kernel_log_size", ctypes.c_size_t),
+        ("kernel_log_level", ctypes.c_uint32),
+    ]
+
+
+class LinkOptions(ctypes.Structure):
+    """`struct bpf_link_create_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("flags", ctypes.c_uint32),
+        ("iter_info", ctypes.c_void_p),
+        ("iter_info_len", ctypes.c_uint32),
+        ("target_btf_id", ctypes.c_uint32),
+    ]
+
+
+class TestOptions(ctypes.Structure):
+    """`struct bpf_test_run_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("data_in", ctypes.c_void_p),
+        ("data_out", ctypes.c_void_p),
+        ("data_size_in", ctypes.c_uint32),
+        ("data_size_out", ctypes.c_uint32),
+        ("ctx_in", ctypes.c_void_p),
+        ("ctx_out", ctypes.c_void_p),
+        ("ctx_size_in", ctypes.c_uint32),
+        ("ctx_size_out", ctypes.c_uint32),
+        ("retval", ctypes.c_uint32),
+        ("repeat", ctypes.c_int),
+        ("duration", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cpu", ctypes.c_uint32),
+        ("batch_size", ctypes.c_uint32),
+    ]
+
+
+class XdpQuery(ctypes.Structure):
+    """`struct bpf_xdp_query_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("prog_id", ctypes.c_uint32),
+        ("drv_prog_id", ctypes.c_uint32),
+        ("hw_prog_id", ctypes.c_uint32),
+        ("skb_prog_id", ctypes.c_uint32),
+        ("attach_mode", ctypes.c_uint8),
+    ]
+
+
+class TcHook(ctypes.Structure):
+    """`struct bpf_tc_hook`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("ifindex", ctypes.c_int),
+        ("attach_point", ctypes.c_int),
+        ("parent", ctypes.c_uint32),
+    ]
+
+
+class TcOptions(ctypes.Structure):
+    """`struct bpf_tc_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("prog_fd", ctypes.c_int),
+        ("flags", ctypes.c_uint32),
+        ("prog_id", ctypes.c_uint32),
+        ("handle", ctypes.c_uint32),
+        ("priority", ctypes.c_uint32),
+    ]
+
+
+class ProgramInfo(ctypes.Structure):
+    """`struct bpf_prog_info` up to the name; the kernel fills in as much as it is asked for."""
+
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("tag", ctypes.c_uint8 * 8),
+        ("jited_prog_len", ctypes.c_uint32),
+        ("xlated_prog_len", ctypes.c_uint32),
+        ("jited_prog_insns", ctypes.c_uint64),
+        ("xlated_prog_insns", ctypes.c_uint64),
+        ("load_time", ctypes.c_uint64),
+        ("created_by_uid", ctypes.c_uint32),
+        ("nr_map_ids", ctypes.c_uint32),
+        ("map_ids", ctypes.c_uint64),
+        ("name", ctypes.c_char * NAME_BYTES),
+    ]
+
+
+class MapInfo(ctypes.Structure):
+    """`struct bpf_map_info`."""
+
+    _fields_ = [
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("name", ctypes.c_char * NAME_BYTES),
+    ]
+
+
+@lru_cache(maxsize=1)
+def libbpf() -> ctypes.CDLL:
+    """The library, its functions declared. Raises SwitchaggError where it is missing."""
+    try:
+        library = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError:
+        raise SwitchaggError("libbpf.so.1 is missing; apt-get install libbpf1, or your system's libbpf 1.x") from None
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    for name, result, arguments in (
+        ("bpf_object__open_file", pointer, [ctypes.c_char_p, pointer]),
+        ("bpf_object__load", number, [pointer]),
+        ("bpf_object__close", None, [pointer]),
+        ("bpf_object__find_program_by_name", pointer, [pointer, ctypes.c_char_p]),
+        ("bpf_object__find_map_by_name", pointer, [pointer, ctypes.c_char_p]),
+        ("bpf_object__next_map", pointer, [pointer, pointer]),
+        ("bpf_program__fd", number, [pointer]),
+        ("bpf_map__fd", number, [pointer]),
+        ("bpf_map__name", ctypes.c_char_p, [pointer]),
+        ("bpf_map__value_size", ctypes.c_uint32, [pointer]),
+        ("bpf_map__set_max_entries", number, [pointer, ctypes.c_uint32]),
+        ("bpf_map__set_initial_value", number, [pointer, pointer, ctypes.c_size_t]),
+        ("bpf_map_lookup_elem_flags", number, [number, pointer, pointer, ctypes.c_uint64]),
+        ("bpf_map_update_elem", number, [number, pointer, pointer, ctypes.c_uint64]),
+        ("bpf_map_delete_elem", number, [number, pointer]),
+        ("bpf_map_create", number, [number, ctypes.c_char_p, *[ctypes.c_uint32] * 3, pointer]),
+        ("bpf_map_get_fd_by_id", number, [ctypes.c_uint32]),
+        ("bpf_prog_get_fd_by_id", number, [ctypes.c_uint32]),
+        ("bpf_obj_get_info_by_fd", number, [number, pointer, pointer]),
+        ("bpf_link_create", number, [number, number, number, pointer]),
+        ("bpf_prog_test_run_opts", number, [number, pointer]),
+        ("bpf_xdp_query", number, [number, number, pointer]),
+        ("bpf_tc_hook_create", number, [pointer]),
+        ("bpf_tc_attach", number, [pointer, pointer]),
+        ("bpf_tc_detach", number, [pointer, pointer]),
+        ("bpf_tc_query", number, [pointer, pointer]),
+        ("libbpf_num_possible_cpus", number, []),
+        ("libbpf_probe_bpf_prog_type", number, [number, pointer]),
+        ("libbpf_set_print", pointer, [pointer]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    library.libbpf_set_print(None)  # it would write to stderr
+    return library
+
+
+def why(code: int) -> str:
+    """What a negative answer of libbpf means, in words."""
+    return PERMISSION if -code in (errno.EPERM, errno.EACCES) else os.strerror(-code)

@@ -1,0 +1,168 @@
+"""The kernel's program against the golden packets and the reference, a packet at a time (BPF_PROG_TEST_RUN).
+
+Both objects, and both forms of checksum that a port may carry: complete, and left to be completed (veth). What these
+runs can't show (several CPUs, real interfaces) is in tests/system/test_xdp_veth.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchagg.dataplane import DataPlane
+from switchagg.dataplane.xdp import XdpPlane, address_of, frame_of
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.native import bpf
+from switchagg.wire import Op, Packet, encode
+from tests.conformance.test_random_traffic import check_agreement
+from tests.conformance.test_vectors import VECTORS, Runner
+
+pytestmark = pytest.mark.usefixtures("requires_bpf")
+
+SEEDS = 12
+"""A program is loaded for each, and each packet is a system call."""
+
+FORMS = [(jumbo, partial) for jumbo in (False, True) for partial in (False, True)]
+NAMES = [f"{'jumbo' if jumbo else 'mtu1500'}-{'partial' if partial else 'complete'}" for jumbo, partial in FORMS]
+JOB = JobConfig(job_id=5, generation=9, workers=2, elements=8, streams=(StreamConfig(0, 2),))
+
+
+class XdpRunner(Runner):
+    def __init__(self, jumbo: bool, partial: bool) -> None:
+        super().__init__("xdp")
+        self.form = (jumbo, partial)
+
+    def do_switch(self, _: str, words: list[str]) -> None:
+        jumbo, partial = self.form
+        self.plane = XdpPlane(int(words[0]), int(words[1]), jumbo=jumbo, partial=partial)
+
+
+@pytest.mark.parametrize(("jumbo", "partial"), FORMS, ids=NAMES)
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
+def test_vector(vector: Path, jumbo: bool, partial: bool) -> None:
+    runner = XdpRunner(jumbo, partial)
+    packets = runner.run(vector.read_text())
+    assert packets == sum(runner.plane.counters.values())
+
+
+@pytest.mark.parametrize(("jumbo", "partial"), FORMS, ids=NAMES)
+def test_agrees_with_the_reference(jumbo: bool, partial: bool) -> None:
+    def make(slots: int, elements: int) -> DataPlane:
+        return XdpPlane(slots, elements, jumbo=jumbo, partial=partial)
+
+    for seed in range(SEEDS):
+        check_agreement(make, seed, packets=400)
+
+
+@pytest.mark.parametrize("elements", [1, 7, 8, 361, 2200, 2240])
+def test_any_number_of_elements(elements: int) -> None:
+    """Whole blocks or not, one buffer or several: sums, maxima and results are exact, both versions and all chunks."""
+    values = np.random.default_rng(elements)
+    job = JobConfig(1, 2, 3, elements, (StreamConfig(1, 2),))
+    plane = XdpPlane(4, elements)
+    plane.admit(job, [7, 8, 9])
+    for chunk in range(6):
+        rows = values.integers(-(2**31), 2**31, (3, elements)).astype(np.int32)
+        op = Op.MAX if chunk % 3 == 0 else Op.SUM
+        slot, version = 1 + chunk % 2, chunk // 2 % 2
+        for rank, row in enumerate(rows):
+            data = encode(Packet(1, 2, 0, rank, op, slot, version, chunk, row))
+            outputs = plane.process(np.frombuffer(data, np.uint8)[np.newaxis, :], 7 + rank)
+        (output,) = outputs
+        assert output.ports == (7, 8, 9)
+        expected = rows.max(axis=0) if op is Op.MAX else rows.sum(axis=0, dtype=np.int64).astype(np.int32)
+        assert np.array_equal(output.bundle[0, 20:].view(">i4"), expected)
+
+
+@pytest.fixture
+def plane() -> XdpPlane:
+    plane = XdpPlane(2, 8)
+    plane.admit(JOB, [1, 2])
+    return plane
+
+
+def packet(rank: int = 0) -> bytes:
+    return encode(Packet(5, 9, 0, rank, Op.SUM, 0, 0, 0, np.arange(8, dtype=np.int32)))
+
+
+def run(plane: XdpPlane, frame: bytes) -> int:
+    return bpf.run(plane._switch.object.program("sa_switch"), frame)[0]
+
+
+def test_a_flipped_bit_is_dropped_by_checksum(plane: XdpPlane) -> None:
+    """P5: in the values, and in what is not looked at before; a broken layout is dropped as such."""
+    whole = frame_of(packet(), address_of(1), plane.SWITCH)
+    for bit in range(8 * 42 + 8 * 20, 8 * len(whole)):  # the values
+        frame = bytearray(whole)
+        frame[bit // 8] ^= 1 << bit % 8
+        assert run(plane, bytes(frame)) == bpf.XDP_DROP
+    assert plane.counters == {"drop_checksum": 8 * 32}
+    for place in (26, 34, 40, 48, 50, 55):  # source address, source port, checksum, job, slot, stream
+        frame = bytearray(whole)
+        frame[place] ^= 1
+        assert run(plane, bytes(frame)) == bpf.XDP_DROP
+    assert plane.counters == {"drop_checksum": 8 * 32 + 6}
+    assert run(plane, whole) == bpf.XDP_DROP
+    assert plane.counters == {"drop_checksum": 8 * 32 + 6, "absorbed": 1}
+
+
+def test_no_checksum_is_a_wrong_one(plane: XdpPlane) -> None:
+    frame = bytearray(frame_of(packet(), address_of(1), plane.SWITCH))
+    frame[40:42] = bytes(2)
+    assert run(plane, bytes(frame)) == bpf.XDP_DROP
+    assert plane.counters == {"drop_checksum": 1}
+
+
+def test_takes_nothing_else(plane: XdpPlane) -> None:
+    """Another address or port, options, fragments, other protocols, cut off: the stack's business, unchanged."""
+    whole = frame_of(packet(), address_of(1), plane.SWITCH)
+    host, port = plane.SWITCH
+    others = [
+        frame_of(packet(), address_of(1), ("10.255.255.253", port)),
+        frame_of(packet(), address_of(1), (host, port + 1)),
+        whole[:14] + b"\x46" + whole[15:],
+        whole[:20] + b"\x20\x00" + whole[22:],  # more fragments
+        whole[:20] + b"\x00\x01" + whole[22:],  # a later fragment
+        whole[:23] + b"\x06" + whole[24:],
+        whole[:12] + b"\x86\xdd" + whole[14:],
+        whole[:12] + b"\x08\x06" + whole[14:],
+        whole[:-1],
+        whole[:38] + b"\x00\x07" + whole[40:],  # UDP length below its header's
+        bytes(14),
+    ]
+    program = plane._switch.object.program("sa_switch")
+    for frame in others:
+        verdict, after, _ = bpf.run(program, frame)
+        assert (verdict, after) == (bpf.XDP_PASS, frame)
+    assert plane.counters == {}
+
+
+def test_padding_of_a_short_frame_is_not_payload(plane: XdpPlane) -> None:
+    frame = frame_of(packet(), address_of(1), plane.SWITCH) + bytes(11)
+    assert run(plane, frame) == bpf.XDP_DROP
+    assert plane.counters == {"absorbed": 1}
+
+
+def test_a_slot_that_was_given_away_is_left_alone(plane: XdpPlane) -> None:
+    """S1 is checked again under the lock: the job's entry may be older than the slot's owner (S8)."""
+    switch = plane._switch
+    slots = switch.object.map("slots")
+    for job_id, generation, reason in ((5, 10, "generation"), (6, 9, "job")):
+        value = slots.lookup(0, flags=bpf.F_LOCK)
+        assert value is not None
+        words = np.frombuffer(value, np.uint32).copy()
+        words[1:3] = job_id, generation
+        slots.update(0, words.tobytes(), flags=bpf.F_LOCK)
+        assert run(plane, frame_of(packet(), address_of(1), plane.SWITCH)) == bpf.XDP_DROP
+        assert plane.counters[f"drop_{reason}"] == 1
+        assert slots.lookup(0, flags=bpf.F_LOCK) == words.tobytes()
+
+
+def test_numbers_of_a_generator() -> None:
+    assert bpf.seeded(1, 0) != bpf.seeded(1, 1) != bpf.seeded(2, 1)
+    assert bpf.threshold(0) == 0
+    assert bpf.threshold(0.5) == 2**31
+    assert bpf.threshold(1) == 2**32 - 1
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="0 to 1"):
+            bpf.threshold(wrong)
