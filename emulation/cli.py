@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from emulation.scenario import Scenario
     from switchagg.dataplane.self_test import Choice
 
+from emulation.bench.cli import app as bench
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INVALID = 3
@@ -39,6 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+app.add_typer(bench)
 
 
 @app.callback()

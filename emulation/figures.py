@@ -21,11 +21,11 @@ from emulation.results import percentile
 from emulation.wording import METHOD_NAMES, bytes_text, time_text
 
 COLOURS = {"gloo": "#E69F00", "ring": "#D55E00", "switch": "#0072B2"}
-LINE_STYLES = {"gloo": "--", "ring": "--", "switch": "-"}
+LINESTYLES = {"gloo": "--", "ring": "--", "switch": "-"}
 _COMPUTE_COLOUR = "#BBBBBB"
 _BOUND_COLOUR = "#222222"
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
@@ -50,7 +50,7 @@ def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
         "fidelity": fidelity,
     }
     figures = {}
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for name, make in makers.items():
             figure = make(built)
             if figure is not None:
@@ -65,7 +65,7 @@ def save_png(figure: Figure, path: Path) -> None:
 def inline_svg(figure: Figure, name: str) -> str:
     """The figure as an <svg> element. Same figure, same text; ids start with `name`, so that several fit one page."""
     buffer = io.StringIO()
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     svg = text[text.index("<svg") :]
@@ -96,7 +96,7 @@ def training(built: dict[str, Any]) -> Figure:
         method = entry["method"]
         look: dict[str, Any] = {
             "color": COLOURS[method],
-            "linestyle": LINE_STYLES[method],
+            "linestyle": LINESTYLES[method],
             "label": METHOD_NAMES[method],
         }
         times = [(record["start_ns"] + record["duration_ns"]) / size for record in entry["iterations"]]
@@ -159,7 +159,7 @@ def iterations(built: dict[str, Any]) -> Figure:
             [0.0, *shares],
             where="post",
             color=COLOURS[method],
-            linestyle=LINE_STYLES[method],
+            linestyle=LINESTYLES[method],
             linewidth=1.8,
             label=f"{METHOD_NAMES[method]} (median {time_text(median * size)})",
         )
@@ -208,7 +208,7 @@ def fidelity(built: dict[str, Any]) -> Figure | None:
         method = entry["method"]
         look: dict[str, Any] = {
             "color": COLOURS[method],
-            "linestyle": LINE_STYLES[method],
+            "linestyle": LINESTYLES[method],
             "label": METHOD_NAMES[method],
         }
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1.8, **look)

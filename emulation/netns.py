@@ -14,9 +14,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _CLONE_NEWNET = 0x4000_0000
 _PR_SET_PDEATHSIG = 1
@@ -24,27 +24,38 @@ _MARK = "SWITCHAGG_IN_USER_NAMESPACE"  # set for the process that `run_in_user_n
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+Made = TypeVar("Made")
+
 
 def open_socket(pid: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
     """Socket that lives in the network namespace of `pid`. This thread and the others stay where they are."""
-    made: list[socket.socket | OSError] = []
+    return within(pid, lambda: socket.socket(family, kind, protocol))
 
-    def make() -> None:
+
+def within(pid: int, act: Callable[[], Made]) -> Made:
+    """What `act` returns or raises in the network namespace of `pid`, in a thread of its own, as setns concerns that.
+
+    Raises OSError if the namespace can't be entered.
+    """
+    made: list[Made] = []
+    raised: list[BaseException] = []
+
+    def enter() -> None:
         try:
             namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 _setns(namespace, _CLONE_NEWNET)
             finally:
                 os.close(namespace)
-            made.append(socket.socket(family, kind, protocol))
-        except OSError as error:
-            made.append(error)
+            made.append(act())
+        except BaseException as error:
+            raised.append(error)
 
-    thread = threading.Thread(target=make, name=f"socket in {pid}")  # setns concerns the calling thread only
+    thread = threading.Thread(target=enter, name=f"within {pid}")
     thread.start()
     thread.join()
-    if isinstance(made[0], OSError):
-        raise made[0]
+    if raised:
+        raise raised[0]
     return made[0]
 
 

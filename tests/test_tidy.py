@@ -38,6 +38,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/workload.py",
         "emulation/replicas.py",
         "emulation/trainer.py",
+        "emulation/bench/gloo.py",
     ),
     "zmq": ("transport/control.py",),
     "mininet": ("emulation/topology.py",),

@@ -1,0 +1,159 @@
+"""The benchmark's arithmetic: bandwidths, limits, bounds, sizes, spread. Pure; definitions in README.md here.
+
+Sizes are bytes of one rank's array, rates bits per second of whole Ethernet frames without FCS, bandwidths bytes per
+second, times nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulation.results import ETHERNET_BYTES, FRAME_HEADER_BYTES, IP_TCP_BYTES, IP_UDP_BYTES, percentile
+
+ITEM_BYTES = 4  # float32 and int32
+LINK_SHARE = 0.97  # of the line rate on the wire: more means that the link was the bottleneck
+CPU_IDLE_SHARE = 0.10  # of all CPUs: less means that they were the bottleneck
+MEGABYTE = 1_000_000
+
+MATRIX_SIZES = (4096, 65_536, 1_048_576, 16_777_216, 25 * MEGABYTE, 67_108_864)
+"""4 KB to 64 MB by a factor of 16, and DDP's 25 MB."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Middle and width of one measure. Quartiles are interpolated linearly."""
+
+    count: int
+    median: float
+    p25: float
+    p75: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """`values` must not be empty."""
+    return Spread(
+        len(values),
+        percentile(values, 0.5),
+        percentile(values, 0.25),
+        percentile(values, 0.75),
+        min(values),
+        max(values),
+    )
+
+
+def traffic_factor(method: str, workers: int) -> float:
+    """How often each byte of the array must cross a worker's link, in each direction."""
+    return 1.0 if method == "switch" else 2 * (workers - 1) / workers
+
+
+def algbw(size_bytes: int, time_ns: float) -> float:
+    """Size over time: S/t of nccl-tests."""
+    return size_bytes * 1e9 / time_ns
+
+
+def busbw(method: str, size_bytes: int, time_ns: float, workers: int) -> float | None:
+    """algbw × 2(n-1)/n for host methods, comparable with the link's rate; None for the switch, which sends once."""
+    return None if method == "switch" else algbw(size_bytes, time_ns) * traffic_factor(method, workers)
+
+
+def payload_share(method: str, elements: int, mtu_bytes: int) -> float:
+    """Payload of a full frame over the frame: 4E of the switch's packets, TCP segments that fill the MTU."""
+    if method == "switch":
+        return 4 * elements / (4 * elements + FRAME_HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES)
+    return (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+
+
+def payload_limit(method: str, rate_bps: int, elements: int, mtu_bytes: int) -> float:
+    """rate × payload / (payload + headers), in bytes per second: what a link carries of the method's payload."""
+    return rate_bps / 8 * payload_share(method, elements, mtu_bytes)
+
+
+def bound(method: str, dtype: str, rate_bps: int, workers: int, elements: int, mtu_bytes: int) -> float:
+    """Most algbw the method can reach: its payload limit over its traffic factor.
+
+    The switch's floats also send one scale chunk for every E data chunks (W4).
+    """
+    limit = payload_limit(method, rate_bps, elements, mtu_bytes) / traffic_factor(method, workers)
+    return limit * elements / (elements + 1) if method == "switch" and dtype == "float32" else limit
+
+
+def elements_that_fit(mtu_bytes: int) -> int:
+    """E that fills an MTU; the project's 360 for 1500, which is a multiple of 8."""
+    most = (mtu_bytes - IP_UDP_BYTES - FRAME_HEADER_BYTES) // 4
+    return max(1, most - most % 8 if most >= 8 else most)
+
+
+def sizes(least_bytes: int, most_bytes: int, factor: float) -> list[int]:
+    """From -b to -e by -f, as whole elements; both ends are in if a power of the factor lies there.
+
+    Raises ValueError for a range or factor that gives no list.
+    """
+    if least_bytes < ITEM_BYTES:
+        raise ValueError(f"{least_bytes} bytes: at least {ITEM_BYTES}, one element")
+    if most_bytes < least_bytes:
+        raise ValueError(f"{most_bytes} bytes: less than the smallest, {least_bytes}")
+    if factor <= 1:
+        raise ValueError(f"factor {factor:g}: more than 1")
+    found: list[int] = []
+    size = float(least_bytes)
+    while size <= most_bytes:
+        whole = int(size) - int(size) % ITEM_BYTES
+        if not found or whole > found[-1]:
+            found.append(whole)
+        size *= factor
+    return found
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `4096`, `4K`, `25MB`, `64M`, `1G`: K, M and G are powers of 1024 as in nccl-tests, KB and MB of 1000.
+
+    Raises ValueError.
+    """
+    units = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1}
+    units |= {"KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ").strip()
+    unit = text.strip()[len(digits) :].strip().upper()
+    try:
+        value = float(digits) * units[unit]
+    except (ValueError, KeyError):
+        value = math.nan
+    if not value >= ITEM_BYTES or math.isinf(value):
+        raise ValueError(f"{text}: not a size; allowed: bytes, or with K, M, G (1024) or KB, MB, GB (1000), like 25MB")
+    return int(value) - int(value) % ITEM_BYTES
+
+
+def parse_rate(text: str) -> int | None:
+    """Bits per second of `100e6`, `200M`, `1G`; None for `unshaped`. Raises ValueError."""
+    if text.strip().lower() == "unshaped":
+        return None
+    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+    word = text.strip().removesuffix("bit").removesuffix("b/s").removesuffix("bps").strip()
+    unit = word[-1:].upper() if word[-1:].isalpha() else ""
+    try:
+        value = float(word[: len(word) - len(unit)]) * units[unit]
+    except (ValueError, KeyError):
+        value = math.nan
+    if not 1e6 <= value <= 1e11:
+        raise ValueError(f"{text}: not a rate; allowed: 1M to 100G (bits/s), like 200M, or unshaped")
+    return round(value)
+
+
+def limited_by(wire_share: float | None, idle_share: float | None) -> str:
+    """What held a method back: `link`, `cpu`, or `latency` where neither was busy; `unknown` without measurements.
+
+    wire_share: bytes on the busier direction of a worker's link over what the rate allows; None: unshaped.
+    """
+    if wire_share is not None and wire_share >= LINK_SHARE:
+        return "link"
+    if idle_share is None:
+        return "unknown"
+    return "cpu" if idle_share < CPU_IDLE_SHARE else "latency"
+
+
+def operations_for(budget_s: float, operation_s: float, least: int, most: int) -> int:
+    """How many operations fit a time budget."""
+    return max(least, min(most, int(budget_s / max(operation_s, 1e-9))))

@@ -1,0 +1,135 @@
+"""The methods as a rank sees them: opened once, then asked for one allreduce after the other, in place.
+
+Everything that a real job sets up once (sessions, connections) is set up here, outside what is timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.bench.methods import Method
+from emulation.results import RunFailed
+from transport.collectives.tcp_ring import TcpRing
+from transport.session import SwitchSession
+
+Array = NDArray[Any]
+RING_PORT = 29_700
+CALL_TIMEOUT_S = 120.0
+
+
+class Contestant(Protocol):
+    """One method on one rank."""
+
+    def allreduce(self, array: Array) -> None:
+        """Sum over all ranks, in place; returns when it is done. Raises what the method raises."""
+
+    def counters(self) -> dict[str, int]:
+        """What the method has counted so far; `retransmitted` where it knows."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is in use: congestion control, GSO."""
+
+    def close(self) -> None: ...
+
+
+class Switch:
+    """Our own method: one session, one call per allreduce, as the process group makes them."""
+
+    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
+        settings = {name: options[name] for name in ("elements", "streams", "window_slots")}
+        if method.core == "native" or "core" in _parameters(SwitchSession.join):
+            settings["core"] = method.core
+        self._session = SwitchSession.join(
+            options["switch"],
+            f"bench-{method.variant}",
+            place["rank"],
+            place["workers"],
+            timeout_s=60.0,
+            call_timeout_s=CALL_TIMEOUT_S,
+            bind=place["addresses"][place["rank"]],
+            **settings,
+        )
+
+    def allreduce(self, array: Array) -> None:
+        self._session.allreduce(array).result(CALL_TIMEOUT_S)
+
+    def counters(self) -> dict[str, int]:
+        return self._session.counters
+
+    def facts(self) -> dict[str, Any]:
+        return {"elements": self._session.job.elements, "windows": [s.window_slots for s in self._session.job.streams]}
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class Ring:
+    """The TCP ring."""
+
+    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
+        addresses = [(address, RING_PORT + options["number"]) for address in place["addresses"]]
+        self._buffer_bytes = options["buffer_bytes"]
+        self._ring = TcpRing.connect(
+            place["rank"],
+            addresses,
+            congestion_control=method.variant,
+            buffer_bytes=self._buffer_bytes,
+            timeout_s=60.0,
+        )
+        if self._ring.congestion_control != method.variant:
+            raise RunFailed(f"{method.name}: the kernel chose {self._ring.congestion_control} instead")
+
+    def allreduce(self, array: Array) -> None:
+        self._ring.allreduce(array, timeout_s=CALL_TIMEOUT_S)
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"congestion_control": self._ring.congestion_control, "send_buffer_bytes": self._buffer_bytes}
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+def open_contestant(method: Method, place: dict[str, Any], options: dict[str, Any]) -> Contestant:
+    """place: rank, workers, addresses, interface. options: of the method, the same on every rank."""
+    if method.kind == "gloo":
+        from emulation.bench.gloo import Gloo  # torch takes a second to import
+
+        return Gloo(method, place, options)
+    return (Switch if method.kind == "switch" else Ring)(method, place, options)
+
+
+class Numbers:
+    """Inputs whose exact sum is known: small whole numbers, different on every rank and in every operation.
+
+    Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
+    of these are exact in any order, and the switch's fixed point represents them exactly.
+    """
+
+    PERIOD = 101
+
+    def __init__(self, rank: int, workers: int, dtype: str, elements_most: int) -> None:
+        index = np.arange(self.PERIOD)
+        patterns = [(7 * index + 13 * r) % self.PERIOD - 50 for r in range(workers)]
+        turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
+        self._mine = np.tile(patterns[rank].astype(dtype), turns)
+        self._sums = np.tile(np.sum(patterns, axis=0).astype(dtype), turns)
+
+    def fill(self, array: Array, operation: int) -> None:
+        """Write this rank's input."""
+        at = operation % self.PERIOD
+        np.copyto(array, self._mine[at : at + len(array)])
+
+    def wrong(self, array: Array, operation: int) -> int:
+        """How many elements differ from the exact sum."""
+        at = operation % self.PERIOD
+        return int(np.count_nonzero(array != self._sums[at : at + len(array)]))
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    return tuple(function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount])

@@ -1,0 +1,279 @@
+"""Figures of a benchmark, drawn from its document alone, in the style of `emulation/figures.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from emulation.bench.arithmetic import payload_share, traffic_factor
+from emulation.bench.targets import loss_shares
+from emulation.fidelity import rate_text
+from emulation.figures import STYLE
+
+COLOURS = {
+    "switch:native": "#0072B2",
+    "switch:xdp": "#56B4E9",
+    "switch:batched": "#009E73",
+    "switch:reference": "#999999",
+    "gloo": "#E69F00",
+    "ring": "#D55E00",
+}
+MARKERS = {"switch:native": "o", "switch:xdp": "D", "switch:batched": "s", "gloo": "^", "ring": "v"}
+LINES = {"switch": "-", "gloo": "--", "ring": "--"}
+CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
+PLANE_COLOURS = {"reference": "#999999", "batched": "#009E73", "native": "#0072B2", "xdp": "#56B4E9"}
+_BOUND = "#222222"
+
+Row = dict[str, Any]
+
+
+def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
+    """Figures by name: those the document has numbers for."""
+    makers: dict[str, tuple[str, Callable[[Any], Figure | None]]] = {
+        "allreduce": ("allreduce", allreduce),
+        "speedup": ("allreduce", speedups),
+        "unshaped": ("unshaped", unshaped),
+        "loss": ("loss", loss),
+        "planes": ("planes", planes),
+        "numbers": ("numbers", numbers),
+    }
+    figures = {}
+    with matplotlib.rc_context(STYLE):
+        for name, (part, make) in makers.items():
+            figure = make(built["parts"][part]) if built["parts"].get(part) else None
+            if figure is not None:
+                figures[name] = figure
+    return figures
+
+
+def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Share of the payload limit against size: a panel for each number of workers and rate."""
+    shaped = [network for network in networks if network["network"]["rate_bps"] and network["rows"]]
+    if not shaped:
+        return None
+    workers = sorted({network["network"]["workers"] for network in shaped})
+    rates = sorted({network["network"]["rate_bps"] for network in shaped})
+    figure = Figure(figsize=(2.6 + 2.9 * len(rates), 1.4 + 2.3 * len(workers)), layout="constrained")
+    grid = figure.subplots(len(workers), len(rates), squeeze=False, sharex=True, sharey=True)
+    names: dict[str, Any] = {}
+    for network in shaped:
+        wish = network["network"]
+        axes = grid[workers.index(wish["workers"])][rates.index(wish["rate_bps"])]
+        axes.set_title(network["title"], fontsize=10)
+        for name, rows in _by_name(network["rows"]).items():
+            points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
+            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
+        bound = 1 / traffic_factor("ring", wish["workers"])
+        names["bound of host methods"] = axes.axhline(bound, color=_BOUND, linewidth=1, linestyle=":")
+        _sizes_below(axes)
+        axes.set_ylim(0, 1.08)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    figure.supylabel("algbw / (link rate × payload share of a frame)", fontsize=10)  # noqa: RUF001
+    figure.supxlabel("size of the array on each worker", fontsize=10)
+    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """How much faster than Gloo, against size, by rate; the bound against an ideal ring as a line."""
+    shaped = [network for network in networks if network["network"]["rate_bps"]]
+    workers = sorted({network["network"]["workers"] for network in shaped})
+    if not any(row["method"] == "gloo" for network in shaped for row in network["rows"]):
+        return None
+    figure = Figure(figsize=(1.2 + 3.4 * len(workers), 4.0), layout="constrained")
+    panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
+    for axes, count in zip(panels, workers, strict=True):
+        here = sorted(
+            (network for network in shaped if network["network"]["workers"] == count),
+            key=lambda network: network["network"]["rate_bps"],
+        )
+        for place, network in enumerate(here):
+            wish = network["network"]
+            shade = matplotlib.colormaps["viridis"](0.85 - 0.75 * place / max(1, len(here) - 1))
+            gloo = _best_by_size(network["rows"], "gloo")
+            points = [
+                (row["size_bytes"], gloo[row["size_bytes"]] / row["time_ns"]["median"])
+                for row in network["rows"]
+                if row["name"] in ("switch:native", "switch:batched") and row["size_bytes"] in gloo
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", color=shade, label=rate_text(wish["rate_bps"]))
+        elements, mtu = here[0]["network"]["elements"], here[0]["network"]["mtu_bytes"]
+        framing = payload_share("switch", elements, mtu) / payload_share("gloo", elements, mtu)
+        bound = traffic_factor("gloo", count) * framing
+        axes.axhline(bound, color=_BOUND, linestyle=":", label=f"bound against an ideal ring: {bound:.3g}")
+        axes.axhline(1.0, color="#BBBBBB", linewidth=1)
+        axes.set_title(f"n = {count}", fontsize=10)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}x" if value in (2, 3, 5, 20) else ""))
+        _sizes_below(axes)
+        axes.legend(fontsize=8)
+    panels[0].set_ylabel("speed-up of the switch over Gloo")
+    figure.supxlabel("size of the array on each worker", fontsize=10)
+    return figure
+
+
+def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Without a rate limit: what the machine carries, and the CPU time of a packet."""
+    shown = [network for network in networks if network["rows"]]
+    if not shown:
+        return None
+    figure = Figure(figsize=(1.2 + 3.6 * len(shown), 6.4), layout="constrained")
+    above, below = figure.subplots(2, len(shown), squeeze=False, sharey="row")
+    names: dict[str, Any] = {}
+    for axes, bars, network in zip(above, below, shown, strict=True):
+        axes.set_title(network["title"], fontsize=10)
+        for name, rows in _by_name(network["rows"]).items():
+            points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
+            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
+        _sizes_below(axes)
+        axes.set_ylim(bottom=0)
+        largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in _by_name(network["rows"]).values()]
+        for place, row in enumerate(largest):
+            worker = (row["worker_cpu_ns_per_packet"] or 0) / 1e3
+            switch = (row["switch_cpu_ns_per_packet"] or 0) / 1e3
+            look = _look(row["name"])
+            bars.barh(place, worker, height=0.6, color=look["color"])
+            bars.barh(place, switch, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
+            idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
+            bars.text(worker + switch, place, f" {worker + switch:.2f} µs{idle}", va="center", fontsize=8)
+        bars.set_yticks(range(len(largest)), [_label(row["name"]) for row in largest], fontsize=8)
+        bars.set_xlim(right=1.5 * max((row["worker_cpu_ns_per_packet"] or 0) / 1e3 for row in largest) + 0.1)
+        bars.grid(axis="y", visible=False)
+        bars.invert_yaxis()
+        bars.set_xlabel(f"CPU time per packet sent, worker and switch (hatched), µs\n{_size(largest[0]['size_bytes'])}")
+    above[0].set_ylabel("algbw, Gb/s per worker")
+    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Goodput against loss, as a share of the same method's without."""
+    shares = loss_shares(networks)
+    if not shares:
+        return None
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    free = 2e-5  # where "no loss" stands on the logarithmic axis
+    for name, found in shares.items():
+        points = [(share or free, value) for share, value in found.items()]
+        axes.plot(*zip(*points, strict=True), label=_label(name), **_look(name, by_control=True))
+    for value, target in ((0.001, 0.97), (0.01, 0.85)):
+        axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
+    axes.plot([], [], marker="_", markersize=14, markeredgewidth=2, color=_BOUND, linestyle="", label="target")
+    axes.set_xscale("log")
+    ticks = [free, 1e-4, 1e-3, 1e-2, 5e-2]
+    axes.set_xticks(ticks, ["none", "0.01 %", "0.1 %", "1 %", "5 %"])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.08)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    wish = networks[0]["network"]
+    axes.set(
+        xlabel="packets lost on each link, in each direction",
+        ylabel="goodput / goodput without loss",
+        title=f"n = {wish['workers']}, {rate_text(wish['rate_bps'])}",
+    )
+    axes.legend()
+    return figure
+
+
+def planes(part: dict[str, Any]) -> Figure | None:
+    """Nanoseconds per packet in memory, by E."""
+    rows = part["rows"]
+    if not rows:
+        return None
+    workers = sorted({row["workers"] for row in rows})
+    figure = Figure(figsize=(1.2 + 3.2 * len(workers), 3.8), layout="constrained")
+    panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
+    for axes, count in zip(panels, workers, strict=True):
+        for name, colour in PLANE_COLOURS.items():
+            here = [row for row in rows if row["plane"] == name and row["workers"] == count]
+            if not here:
+                continue
+            x = [row["elements"] for row in here]
+            axes.plot(x, [row["ns_per_packet"]["median"] for row in here], marker="o", color=colour, label=name)
+            low, high = ([row["ns_per_packet"][key] for row in here] for key in ("p25", "p75"))
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(
+            [256], [100], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="", label="target"
+        )
+        axes.set_yscale("log")
+        axes.set(title=f"{count} workers", xlabel="elements per packet")
+    panels[0].set_ylabel("ns per packet, one core, in memory")
+    panels[-1].legend(fontsize=8)
+    return figure
+
+
+def numbers(part: dict[str, Any]) -> Figure | None:
+    """Quantise and dequantise beside memcpy."""
+    if not part["rows"]:
+        return None
+    sizes = sorted({row["size_bytes"] for row in part["rows"]})
+    figure = Figure(figsize=(1.2 + 4.0 * len(sizes), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
+    for axes, size in zip(panels, sizes, strict=True):
+        here = [row for row in part["rows"] if row["size_bytes"] == size]
+        colours = {"numpy": "#BBBBBB", "python": "#009E73", "native": "#0072B2"}
+        for place, row in enumerate(here):
+            speed = row["bytes_per_s"] / 1e9
+            axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
+            axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=8)
+        copy = next(row["bytes_per_s"] for row in here if row["what"] == "memcpy") / 1e9
+        axes.axvline(copy / 2, color=_BOUND, linestyle=":")
+        axes.set_yticks(range(len(here)), [_what(row) for row in here])
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, 1.45 * max(row["bytes_per_s"] for row in here) / 1e9)
+        axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _what(row: Row) -> str:
+    return "memcpy" if row["what"] == "memcpy" else f"{row['what']}, {row['implementation']}"
+
+
+def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each method, by size; our own first."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["method"] != "switch", row["name"], row["size_bytes"])):
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
+def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
+    """Least median of a kind's variants at each size."""
+    best: dict[int, float] = {}
+    for row in rows:
+        if row["method"] == kind:
+            median = row["time_ns"]["median"]
+            best[row["size_bytes"]] = min(median, best.get(row["size_bytes"], median))
+    return best
+
+
+def _look(name: str, by_control: bool = False) -> dict[str, Any]:
+    kind, _, variant = name.partition(":")
+    key = name if kind == "switch" else kind
+    line = CONTROL_LINES[variant] if by_control and kind != "switch" else LINES[kind]
+    return {"color": COLOURS[key], "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
+
+
+def _label(name: str) -> str:
+    kind, _, variant = name.partition(":")
+    return f"switch, {variant}" if kind == "switch" else f"{'Gloo' if kind == 'gloo' else 'TCP ring'}, {variant}"
+
+
+def _sizes_below(axes: Axes) -> None:
+    axes.set_xscale("log", base=4)
+    ticks = [4096, 65_536, 1_048_576, 16_777_216, 67_108_864]
+    axes.set_xticks(ticks, ["4 K", "64 K", "1 M", "16 M", "64 M"], fontsize=8)
+    axes.minorticks_off()
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 100_000 else f"{size_bytes / 1e3:.3g} kB"

@@ -1,0 +1,126 @@
+"""Quantise and dequantise beside a copy of the same array, in turn, on one core: GB/s of float32."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from emulation.bench import arithmetic
+from switchagg import fixedpoint
+from switchagg.native.endpoint import declared
+from switchagg.native.library import Missing
+
+ELEMENTS = 360
+WORKERS = 8
+SIZES = (1 << 20, 25 * arithmetic.MEGABYTE)  # within a cache; DDP's bucket, beyond it
+FLOAT32 = 0  # enum sa_dtype
+NOTE = (
+    "One pass each over the array, its result elsewhere, as for the copy: both read and write 4 bytes per value. "
+    "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only."
+)
+
+Step = Callable[[], Any]
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """The part `numbers` of the document."""
+    rows: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
+    for size in SIZES:
+        say(f"quantise and dequantise, {size} bytes")
+        try:
+            native = _native(size)
+        except Missing as error:
+            native = {}
+            failures["native"] = str(error)
+        steps = {("memcpy", "numpy"): _copy(size)} | _python(size) | native
+        times = _in_turn(steps, 5 if quick else 31 if size > 1 << 22 else 201)
+        copy_ns = arithmetic.spread(times["memcpy", "numpy"]).median
+        for (what, implementation), found in times.items():
+            each = arithmetic.spread(found)
+            rows.append(
+                {
+                    "what": what,
+                    "implementation": implementation,
+                    "size_bytes": size,
+                    "time_ns": dataclasses.asdict(each),
+                    "bytes_per_s": size * 1e9 / each.median,
+                    "share_of_memcpy": copy_ns / each.median,
+                }
+            )
+    return {"rows": rows, "failures": failures, "note": NOTE}
+
+
+def _in_turn(steps: dict[tuple[str, str], Step], turns: int) -> dict[tuple[str, str], list[float]]:
+    """Times of each step, all of them in every turn; the first turn, which touches the memory, doesn't count."""
+    times: dict[tuple[str, str], list[float]] = {name: [] for name in steps}
+    for turn in range(turns + 1):
+        for name, step in steps.items():
+            begun = time.perf_counter_ns()
+            step()
+            spent = time.perf_counter_ns() - begun
+            if turn:
+                times[name].append(spent)
+    return times
+
+
+def _values(size_bytes: int) -> Any:
+    """Rows of E values, whole."""
+    rows = max(1, size_bytes // 4 // ELEMENTS)
+    return np.random.default_rng(1).standard_normal((rows, ELEMENTS)).astype(np.float32)
+
+
+def _copy(size_bytes: int) -> Step:
+    values = _values(size_bytes)
+    target = np.empty_like(values)
+    return lambda: ctypes.memmove(target.ctypes.data, values.ctypes.data, values.nbytes)
+
+
+def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
+    values = _values(size_bytes)
+    scales = fixedpoint.Scales(len(values), WORKERS, values.dtype)
+    scales.agree(0, fixedpoint.exponents(values))
+    integers = fixedpoint.quantise(values, scales, slice(None))
+    return {
+        ("exponents", "python"): lambda: fixedpoint.exponents(values),
+        ("quantise", "python"): lambda: fixedpoint.quantise(values, scales, slice(None)),
+        ("dequantise", "python"): lambda: fixedpoint.dequantise(integers, scales, slice(None)),
+    }
+
+
+def _native(size_bytes: int) -> dict[tuple[str, str], Step]:
+    """As the endpoint does it: values <-> the payload's big-endian integers. Raises Missing."""
+    library = declared()
+    values = _values(size_bytes)
+    codes = np.empty(len(values), np.int32)
+    payload = np.empty((len(values), 4 * ELEMENTS), np.uint8)
+    back = np.empty_like(values)
+    library.sa_exponents(FLOAT32, values.ctypes.data, values.size, ELEMENTS, codes.ctypes.data)
+    agreed = codes.astype(np.int16)
+    assert (codes == fixedpoint.exponents(values)).all()
+    shape = (values.size, ELEMENTS, WORKERS)
+
+    def exponents() -> None:
+        library.sa_exponents(FLOAT32, values.ctypes.data, values.size, ELEMENTS, codes.ctypes.data)
+
+    def quantise() -> None:
+        addresses = (agreed.ctypes.data, payload.ctypes.data)
+        library.sa_quantise(FLOAT32, values.ctypes.data, *shape, *addresses, 4 * ELEMENTS)
+
+    def dequantise() -> None:
+        addresses = (agreed.ctypes.data, payload.ctypes.data)
+        library.sa_dequantise(FLOAT32, back.ctypes.data, *shape, *addresses, 4 * ELEMENTS)
+
+    quantise()
+    dequantise()
+    assert np.abs(back - values).max() < 1e-5, "what is timed must be the real thing"
+    return {
+        ("exponents", "native"): exponents,
+        ("quantise", "native"): quantise,
+        ("dequantise", "native"): dequantise,
+    }

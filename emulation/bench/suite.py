@@ -1,0 +1,236 @@
+"""The parts of the benchmark, alone or all together: planes, numbers, the allreduce matrix, unshaped links, loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from emulation.bench import arithmetic, document, methods
+from emulation.bench.allreduce import Wish, measure
+from emulation.bench.document import Load, write
+from emulation.bench.network import BenchNetwork
+from emulation.results import RunFailed
+from emulation.scenario import ScenarioError
+from emulation.shaping import UnfitError
+
+Say = Callable[[str], None]
+OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
+
+PARTS = ("planes", "numbers", "unshaped", "loss", "allreduce")
+RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
+WORKERS = (2, 4, 8)
+XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
+LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
+LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
+HOSTS = "gloo,ring"
+MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (0.6, 4), "allreduce": (0.8, 20)}
+DTYPES = ("float32", "int32")
+
+
+def wishes(
+    workers: Sequence[int],
+    rates: Sequence[int | None],
+    sizes: Sequence[int],
+    *,
+    methods: str,
+    dataplane: str,
+    congestion_control: Sequence[str],
+    dtype: str = "float32",
+    elements: int | None = None,
+    window_slots: int = 256,
+    mtu_bytes: int = 1500,
+    **more: Any,
+) -> list[Wish]:
+    """What one command asks for: a network for every number of workers and rate. Raises ScenarioError, RunFailed."""
+    from emulation.bench.methods import parse
+
+    if dtype not in DTYPES:
+        raise ScenarioError(f"--dtype {dtype}: unknown; allowed: {', '.join(DTYPES)}")
+    fitting = arithmetic.elements_that_fit(mtu_bytes)
+    elements = fitting if elements is None else elements
+    if elements > (mtu_bytes - 48) // 4:
+        raise ScenarioError(f"--elements {elements}: an MTU of {mtu_bytes} bytes holds {(mtu_bytes - 48) // 4}")
+    chosen, best = parse(methods, dataplane, congestion_control)
+    return [
+        Wish(
+            BenchNetwork(n, rate, mtu_bytes, elements, window_slots),
+            tuple(chosen),
+            frozenset(best),
+            tuple(sizes),
+            dtype,
+            **more,
+        )
+        for n in workers
+        for rate in rates
+    ]
+
+
+def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, Any]:
+    """Networks one after the other; a network that can't be had is an entry with its reason. Raises UnfitError if none
+    can: the reason is the machine's."""
+    require()
+    load, networks = Load(), []
+    for wish in wanted:
+        as_given = vars(wish.network)
+        networks.append(measure(wish, say, lambda row, network=as_given: on_row(network, row)))  # type: ignore[misc]
+    return {"networks": networks, "load": load.measures()}
+
+
+def require() -> None:
+    """Raises UnfitError in one line where no network can be built: not root, or a program is missing."""
+    from emulation import mininet_run
+
+    if reason := mininet_run.missing():
+        raise UnfitError(f"this benchmark needs emulated links: {reason.replace(', or run it with --on sim', '')}")
+
+
+def documented(parts: dict[str, Any], load: dict[str, Any], quick: bool = False) -> dict[str, Any]:
+    """The document of some parts, with the facts of this machine."""
+    return document.build(parts, document.machine(), load, quick)
+
+
+def run(
+    parts: Sequence[str], quick: bool, out: Path, say: Say, tell: Callable[[str], None], on_row: OnRow
+) -> Iterator[str]:
+    """Runs parts, writes OUT/bench.json after each and figures in the end; yields the lines of the summary.
+
+    Alone, a part replaces its own in a document that is there, and the others stay. Raises UnfitError, RunFailed.
+    """
+    path = out / "bench.json"
+    if any(part in ("unshaped", "loss", "allreduce") for part in parts):
+        require()
+    minutes = {part: MINUTES[part][0 if quick else 1] for part in parts}
+    say(
+        f"{len(parts)} of {len(PARTS)} parts, about {sum(minutes.values()):.0f} minutes: "
+        + ", ".join(f"{part} ({most:g} min)" for part, most in minutes.items())
+        + f"; results in {path}"
+    )
+    kept = _others(path, parts, quick)
+    load, found = Load(), dict(kept)
+    for part in parts:
+        begun = time.monotonic()
+        found[part] = MEASURES[part](quick, say, on_row)
+        say(f"{part}: done in {time.monotonic() - begun:.0f} s")
+        write(path, documented(found, load.measures(), quick))
+        tell("")
+    built = document.read(path)
+    from emulation.bench.targets import judged, lines
+
+    yield from lines(judged(built))
+    for figure in draw(built, out):
+        yield str(figure)
+    yield str(path)
+
+
+def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
+    """Parts of an earlier run of the same extent that aren't measured now."""
+    if not path.exists() or set(parts) == set(PARTS):
+        return {}
+    earlier = document.read(path)
+    if earlier["quick"] != quick:
+        raise RunFailed(f"{path} holds a {'quick' if earlier['quick'] else 'full'} run; give another folder with --out")
+    return {name: part for name, part in earlier["parts"].items() if name not in parts}
+
+
+def draw(built: dict[str, Any], out: Path) -> list[Path]:
+    """Writes the figures that the document has numbers for."""
+    from emulation.bench.figures import draw_all
+    from emulation.figures import save_png
+
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in draw_all(built).items():
+        paths.append(out / f"{name}.png")
+        save_png(figure, paths[-1])
+    return paths
+
+
+# ---- the parts
+
+
+def _planes(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import planes
+
+    return planes.measure(quick, say)
+
+
+def _numbers(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import fixed_point
+
+    return fixed_point.measure(quick, say)
+
+
+def _switches() -> str:
+    """Our own methods that this machine can run, fastest first."""
+    names = [f"switch:{methods.resolve_plane('auto')}"]
+    if not xdp_missing():
+        names.append("switch:xdp")
+    return ",".join(names)
+
+
+def xdp_missing() -> str:
+    """Why the data plane xdp can't be measured here; "" if it can."""
+    from switchagg.native import bpf, library
+
+    return library.missing() or bpf.missing()
+
+
+def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+    wanted: list[Wish] = []
+    for workers in (2, 4) if quick else WORKERS:
+        for rate in (200_000_000, 1_000_000_000) if quick else RATES:
+            ours = _switches()
+            if workers * rate > XDP_WORKER_BPS_MOST:
+                ours = ours.removesuffix(",switch:xdp")
+            wanted += wishes(
+                [workers],
+                [rate],
+                (4096, 1_048_576) if quick else arithmetic.MATRIX_SIZES,
+                methods=f"{ours},{HOSTS}",
+                dataplane="auto",
+                congestion_control=["best"],
+                cell_s=0.2 if quick else 1.0,
+            )
+    return list(run_allreduce(wanted, say, on_row)["networks"])
+
+
+def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+    wanted = wishes(
+        (4,) if quick else WORKERS,
+        [None],
+        (4096, 4_000_000) if quick else arithmetic.MATRIX_SIZES,
+        methods=f"{_switches()},{HOSTS}",
+        dataplane="auto",
+        congestion_control=["best"],
+        cell_s=0.2 if quick else 1.5,
+    )
+    return list(run_allreduce(wanted, say, on_row)["networks"])
+
+
+def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+    """The same links with the same program at every interface; only its share of lost packets differs."""
+    entries: list[dict[str, Any]] = []
+    for share in (0.0, 0.01) if quick else LOSSES:
+        (wish,) = wishes(
+            [LOSS_WORKERS],
+            [LOSS_RATE_BPS],
+            [1_000_000 if quick else LOSS_BYTES],
+            methods=f"switch:{methods.resolve_plane('auto')},gloo:cubic,gloo:bbr,ring:cubic,ring:bbr",
+            dataplane="auto",
+            congestion_control=["best"],
+            cell_s=0.5 if quick else 6.0,
+        )
+        lossy = Wish(**{**vars(wish), "network": BenchNetwork(LOSS_WORKERS, LOSS_RATE_BPS, loss=share)})
+        entries += run_allreduce([lossy], say, on_row)["networks"]
+    return entries
+
+
+MEASURES: dict[str, Callable[[bool, Say, OnRow], Any]] = {
+    "planes": _planes,
+    "numbers": _numbers,
+    "unshaped": _unshaped,
+    "loss": _loss,
+    "allreduce": _allreduce,
+}

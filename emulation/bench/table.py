@@ -1,0 +1,62 @@
+"""The benchmark's tables as text: nccl-tests' columns first, then what explains them. README.md defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from emulation.fidelity import rate_text
+
+HEAD = (
+    f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>6} {'root':>5}  {'method':<16}{'time':>10} {'25 % … 75 %':>19}"
+    f"{'ops':>5} {'algbw':>9} {'busbw':>9} {'wire tx':>11} {'#wrong':>7} {'limit':>7} {'bound':>7}  limited by"
+)
+UNITS = (
+    f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>6} {'':>5}  {'':<16}{'(us)':>10} {'(us)':>19}"
+    f"{'':>5} {'(MB/s)':>9} {'(MB/s)':>9} {'(B/rank)':>11} {'':>7} {'(%)':>7} {'(%)':>7}"
+)
+
+
+def heading(network: dict[str, Any]) -> list[str]:
+    """Lines above one network's rows."""
+    rate = network["rate_bps"]
+    links = "not shaped" if rate is None else f"shaped to {rate_text(rate)} in both directions (HTB)"
+    return [
+        f"# {network['workers']} workers, links {links}, MTU {network['mtu_bytes']}, switch: E {network['elements']}, "
+        f"window {network['window_slots']}"
+        + (
+            f", {100 * network['loss']:g} % of all packets lost, on each link and way"
+            if network["loss"] is not None
+            else ""
+        ),
+        HEAD,
+        UNITS,
+    ]
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row."""
+    times = row["time_ns"]
+    between = f"{times['p25'] / 1e3:.0f} … {times['p75'] / 1e3:.0f}"
+    return (
+        f"{row['size_bytes']:>11} {row['count']:>10} {row['type']:>8} {row['redop']:>6} {row['root']:>5}  "
+        f"{row['name']:<16}{times['median'] / 1e3:>10.1f} {between:>19}{times['count']:>5} "
+        f"{_scaled(row['algbw_bytes_per_s'], 1e6, 2):>9} {_scaled(row['busbw_bytes_per_s'], 1e6, 2):>9} "
+        f"{row['wire_tx_bytes_per_rank']:>11.0f} {row['wrong_elements']:>7} "
+        f"{_scaled(row['share_of_payload_limit'], 0.01, 1):>7} {_scaled(row['share_of_bound'], 0.01, 1):>7}  "
+        f"{row['limited_by']}"
+    )
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A plain table: the first column to the left, the others to the right."""
+    widths = [max(len(cells[at]) for cells in (head, *rows)) for at in range(len(head))]
+    lines = []
+    for cells in (head, *rows):
+        first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        lines.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+    return lines
+
+
+def _scaled(value: float | None, unit: float, digits: int) -> str:
+    return "-" if value is None else f"{value / unit:.{digits}f}"

@@ -1,0 +1,202 @@
+"""The project's targets beside what was measured. Pure: a document in, verdicts out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from emulation.bench.arithmetic import MEGABYTE
+from emulation.bench.table import columns
+
+BUCKET_BYTES = 25 * MEGABYTE
+RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
+HOST_KINDS = ("gloo", "ring")
+
+Verdict = dict[str, Any]
+
+
+def judged(built: dict[str, Any]) -> list[Verdict]:
+    """One entry per target: what, target, measured (None: not in this document), unit, met, and what limits it."""
+    parts = built["parts"]
+    matrix, unshaped = _rows(parts.get("allreduce", [])), _rows(parts.get("unshaped", []))
+    return [
+        *_payload_limit(matrix),
+        *_speedups(matrix),
+        *_xdp(matrix),
+        *_unshaped(unshaped),
+        *_latency([*matrix, *unshaped]),
+        *_loss(parts.get("loss", [])),
+        *_numbers(parts.get("numbers", {})),
+        *_planes(parts.get("planes", {})),
+        *_checked([*matrix, *unshaped, *_rows(parts.get("loss", []))]),
+    ]
+
+
+def lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """The table for people."""
+    cells = []
+    for verdict in verdicts:
+        measured = "not measured" if verdict["measured"] is None else _text(verdict["measured"], verdict["unit"])
+        sign = "≤" if verdict["at_most"] else "≥"
+        target = f"{sign} {_text(verdict['target'], verdict['unit'])}"
+        word = {True: "met", False: "MISSED", None: "-"}[verdict["met"]]
+        cells.append((verdict["what"], target, measured, word, verdict["because"]))
+    table = columns(("target", "wanted", "measured", "", ""), [(*cell[:4], "") for cell in cells])
+    return [table[0], *(f"{line}  {cell[4]}".rstrip() for line, cell in zip(table[1:], cells, strict=True))]
+
+
+def _verdict(
+    what: str, target: float, measured: float | None, unit: str, because: str = "", *, at_most: bool = False
+) -> Verdict:
+    met = None if measured is None else measured <= target if at_most else measured >= target
+    found = {"what": what, "target": target, "measured": measured, "unit": unit, "at_most": at_most, "met": met}
+    return {**found, "because": because}
+
+
+def _rows(networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for network in networks for row in network["rows"]]
+
+
+def _find(rows: Sequence[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def _one(rows: Sequence[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
+    return next(iter(_find(rows, **wanted)), None)
+
+
+def _payload_limit(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    for workers in (4, 8):
+        for rate in RATE_TARGETS:
+            row = _one(rows, name="switch:native", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+            what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, native: of the payload limit"
+            yield _verdict(what, 0.97, row and row["share_of_payload_limit"], "%", _limit(row))
+
+
+def _speedups(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    for workers, target in ((4, 1.6), (8, 1.9)):
+        found = _find(rows, workers=workers, rate_bps=1_000_000_000, size_bytes=BUCKET_BYTES)
+        ours, gloo = _one(found, name="switch:native"), _fastest(found, "gloo")
+        what = f"25 MB, n = {workers}, 1 Gb/s, native: speed-up over Gloo"
+        yield _verdict(what, target, speedup(gloo, ours), "x", explained(gloo, ours))
+
+
+def _xdp(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    for workers, rate in ((8, 200_000_000), (4, 500_000_000)):
+        row = _one(rows, name="switch:xdp", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+        what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, xdp: of the payload limit"
+        yield _verdict(what, 0.97, row and row["share_of_payload_limit"], "%", _limit(row))
+
+
+def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    found = _find(rows, workers=4)
+    ours = max(_find(found, name="switch:native"), key=_speed, default=None)
+    ring = max(_find(found, method="ring"), key=_speed, default=None)
+    what = "unshaped, n = 4, native, at its best size: Gb/s per worker"
+    yield _verdict(what, 7.0, ours and _speed(ours) * 8e-9, "Gb/s", _limit(ours))
+    ratio = _speed(ours) / _speed(ring) if ours and ring else None
+    because = f"ring: {_speed(ring) * 8e-9:.3g} Gb/s with {ring['variant']}" if ring else ""
+    yield _verdict("the same, over an unshaped TCP ring at its best size", 1.0, ratio, "x", because)
+
+
+def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    found = _find(rows, workers=4, size_bytes=4096)
+    rates = sorted({row["rate_bps"] for row in found}, key=lambda rate: rate or 0)
+    for rate in rates or [RATE_TARGETS[-1]]:
+        here = _find(found, rate_bps=rate)
+        ours, gloo = _one(here, name="switch:native"), _fastest(here, "gloo")
+        ratio = _median(ours) / _median(gloo) if ours and gloo else None
+        because = f"{_median(ours) / 1e3:.0f} µs against {_median(gloo) / 1e3:.0f} µs" if ours and gloo else ""
+        where = f"{rate // 1_000_000} Mb/s" if rate else "unshaped"
+        yield _verdict(f"4 KB, n = 4, {where}, native: time over Gloo's", 0.5, ratio, "x", because, at_most=True)
+
+
+def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    shares = loss_shares(networks).get("switch:native", {})
+    for loss, target in ((0.001, 0.97), (0.01, 0.85)):
+        what = f"loss {100 * loss:g} % per link, 200 Mb/s, n = 4: of the loss-free goodput"
+        yield _verdict(what, target, shares.get(loss), "%")
+
+
+def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
+    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links."""
+    speeds: dict[str, dict[float, float]] = {}
+    for network in networks:
+        for row in network["rows"]:
+            speeds.setdefault(row["name"], {})[network["network"]["loss"]] = _speed(row)
+    return {
+        name: {loss: speed / found[0.0] for loss, speed in sorted(found.items())}
+        for name, found in speeds.items()
+        if found.get(0.0)
+    }
+
+
+def _numbers(part: dict[str, Any]) -> Iterator[Verdict]:
+    for what in ("quantise", "dequantise"):
+        row = _one(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
+        because = f"{row['bytes_per_s'] / 1e9:.3g} GB/s" if row else ""
+        yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, row and row["share_of_memcpy"], "%", because)
+
+
+def _planes(part: dict[str, Any]) -> Iterator[Verdict]:
+    rows = _find(part.get("rows", []), plane="native", elements=256)
+    worst = max((row["ns_per_packet"]["median"] for row in rows), default=None)
+    yield _verdict("native, E = 256, one core, in memory: ns per packet", 100, worst, "ns", at_most=True)
+    memory = next((one for one in part.get("endpoints", []) if "memory_bytes" in one), None)
+    share = memory["memory_bytes"] / memory["memory_limit_bytes"] if memory else None
+    because = f"{memory['memory_bytes'] / 1e3:.0f} kB in the endpoint" if memory else ""
+    yield _verdict("worker memory beyond the tensor: of 2 × window × MTU", 1.0, share, "%", because, at_most=True)  # noqa: RUF001
+
+
+def _checked(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    wrong = sum(row["wrong_elements"] for row in rows) if rows else None
+    yield _verdict("wrong elements, all operations and ranks", 0, wrong, "", at_most=True)
+
+
+def _fastest(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    """The better congestion control, where several were measured."""
+    return min(_find(rows, method=kind), key=_median, default=None)
+
+
+def speedup(baseline: dict[str, Any] | None, ours: dict[str, Any] | None) -> float | None:
+    """How many times faster `ours` is; None if either is missing."""
+    return _median(baseline) / _median(ours) if baseline and ours else None
+
+
+def explained(baseline: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
+    """A speed-up as bound × how much more of its own bound the one reaches than the other."""
+    if not baseline or not ours or not baseline["share_of_bound"] or not ours["share_of_bound"]:
+        return ""
+    bound = ours["bound_bytes_per_s"] / baseline["bound_bytes_per_s"]
+    return (
+        f"bound {bound:.3g}; {ours['name']} reaches {_text(ours['share_of_bound'], '%')} of its own, "
+        f"{baseline['name']} {_text(baseline['share_of_bound'], '%')}"
+    )
+
+
+def _limit(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    idle = "" if row["cpu_idle_share"] is None else f", CPUs {row['cpu_idle_share']:.0%} idle"
+    return f"limited by {row['limited_by']}{idle}"
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return float(row["algbw_bytes_per_s"])
+
+
+def _median(row: dict[str, Any]) -> float:
+    return float(row["time_ns"]["median"])
+
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "%": lambda value: f"{100 * value:.1f} %",
+    "x": lambda value: f"{value:.2f}x",
+    "ns": lambda value: f"{value:.0f} ns",
+    "Gb/s": lambda value: f"{value:.2f} Gb/s",
+    "": lambda value: f"{value:g}",
+}
+
+
+def _text(value: float, unit: str) -> str:
+    return _UNITS[unit](value)
