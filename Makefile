@@ -6,16 +6,19 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready compare test check clean
+.PHONY: help setup ready native compare test check clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-setup: ## Debian packages (as root), .venv, Mininet linked into it; retries what failed before
+setup: ## Debian packages (as root), .venv, Mininet linked into it, the compiled core; retries what failed before
 	@tools/setup --again
 
 ready:
 	@tools/setup
+
+native: ready ## build the compiled core and the XDP programs again, and say what was built
+	@$(BIN)/python setup.py --quiet build_ext --inplace
 
 compare: ready ## real training through the switch and over host allreduce: a table and report.html in results/quickstart
 	@$(BIN)/switchagg compare emulation/scenarios/quickstart.toml --out results/quickstart $(ARGS)
@@ -27,8 +30,9 @@ check: ready ## formatting, lint, types, tidiness
 	@$(BIN)/ruff format --check --quiet . || { echo "check: run $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/mypy setup.py
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 
 clean: ## remove the environment, caches and results
-	rm -rf -- .venv results build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf -- .venv results build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info switchagg/native/*.so switchagg/native/*.bpf.o
 	find . -name __pycache__ -type d -prune -exec rm -rf -- {} +

@@ -15,6 +15,8 @@ ABI = 1
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
 
+REMEDY = "run make native in a checkout, or install switchagg again"
+
 OUTCOMES = (
     "absorbed",
     "broadcast",
@@ -109,15 +111,15 @@ def load() -> ctypes.CDLL:
         raise Missing("SWITCHAGG_NATIVE=0 asks to go without it")
     path = Path(choice) if choice else LIBRARY
     if not path.exists():
-        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang) and install switchagg again")
+        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang), then {REMEDY}")
     try:
         library = ctypes.CDLL(str(path))
         library.sa_abi.restype = ctypes.c_uint32
         abi = library.sa_abi()
     except (OSError, AttributeError) as error:
-        raise Missing(f"{path} can't be loaded: {error}; install switchagg again") from error
+        raise Missing(f"{path} can't be loaded: {error}; {REMEDY}") from error
     if abi != ABI:
-        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); install switchagg again")
+        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {REMEDY}")
     return library
 
 
