@@ -1,0 +1,154 @@
+"""The package's build: what a wheel and a source distribution carry, and what happens without the tools it wants."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "switchagg", "transport", "emulation")
+LIBRARY = "switchagg/native/libswitchagg.so"
+NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.bpf.o")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the sources, with nothing built."""
+    if int(metadata.version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("needs setuptools 77 or newer in this environment")
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=NOT_COPIED)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def requires_compiler() -> None:
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("needs a C compiler")
+
+
+def build(checkout: Path, *command: str, **environment: str) -> list[str]:
+    """Runs setup.py, which must succeed whatever it can't build; what it says."""
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", *command],
+        cwd=checkout,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.removeprefix("setup.py: ") for line in done.stdout.splitlines() if line.startswith("setup.py: ")]
+
+
+def in_package(folder: Path, program: str) -> str:
+    """What a program prints that imports the package from `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(folder), "SWITCHAGG_NATIVE": ""},
+        cwd=folder.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def programs(folder: Path, **scripts: str) -> str:
+    """A folder of shell scripts, to be a PATH."""
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_a_wheel_carries_the_library_and_serves_every_python(
+    checkout: Path, tmp_path: Path, requires_compiler: None
+) -> None:
+    build(checkout, "bdist_wheel", "-d", str(tmp_path / "wheels"))
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    assert "-py3-none-linux_" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
+    assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli.py", "transport/session.py"} <= names
+    assert not [name for name in names if name.endswith((".c", ".h", "setup.py")) or name.startswith("tests/")]
+    program = (
+        "from switchagg.native import library\nfrom switchagg.dataplane.self_test import fastest\n"
+        "print(library.missing(), library.LIBRARY, fastest(64, 360))"
+    )
+    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed' / LIBRARY} native"
+
+
+def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path: Path) -> None:
+    build(checkout, "sdist", "-d", str(tmp_path / "sources"))
+    (archive,) = (tmp_path / "sources").iterdir()
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").glob("*.[ch]")}
+    assert len(compiled) > 5
+    assert compiled | {"setup.py", "pyproject.toml"} <= names
+
+
+def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout: Path, tmp_path: Path) -> None:
+    said = build(checkout, "build_ext", "--inplace", PATH=programs(tmp_path / "empty"))
+    assert said[0].startswith(f"{LIBRARY} was NOT built: no C compiler that works; switchagg will run on Python")
+    assert all("was NOT built: no clang" in line for line in said[1:])
+    build(checkout, "bdist_wheel", "-d", str(tmp_path / "wheels"), PATH=str(tmp_path / "empty"))
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        assert LIBRARY not in archive.namelist()
+    program = "from switchagg.dataplane.self_test import fastest\nprint(fastest(64, 360))"
+    assert in_package(checkout, program).startswith(
+        "batched (native passed over: libswitchagg.so was not built; install a C compiler"
+    )
+
+
+def test_a_compiler_that_fails_leaves_what_there_was(checkout: Path, tmp_path: Path) -> None:
+    (checkout / LIBRARY).write_bytes(b"the old one")
+    broken = programs(
+        tmp_path / "broken", gcc="echo broken >&2; exit 4", cc="exit 4", clang="echo error: no bpf; exit 1"
+    )
+    said = build(checkout, "build_ext", "--inplace", PATH=broken, CC="gcc")
+    assert said[0].startswith(f"{LIBRARY} was NOT built")
+    assert all("was NOT built: error: no bpf; the data plane xdp will say so" in line for line in said[1:])
+    assert (checkout / LIBRARY).read_bytes() == b"the old one"
+    assert not list((checkout / "switchagg/native").glob("*.bpf.o"))
+
+
+def test_a_new_library_takes_the_place_of_one_in_use_in_one_step(checkout: Path, requires_compiler: None) -> None:
+    place = checkout / LIBRARY
+    place.write_bytes(b"the old one")
+    with place.open("rb") as in_use:
+        said = build(checkout, "build_ext", "--inplace")
+        assert f"built {LIBRARY}" in said
+        assert in_use.read() == b"the old one"
+        assert os.fstat(in_use.fileno()).st_ino != place.stat().st_ino
+    assert place.read_bytes().startswith(b"\x7fELF")
+    assert not list(place.parent.glob(".*"))
+    assert not (checkout / "build").exists()
+
+
+def test_a_library_of_other_sources_is_named(checkout: Path, requires_compiler: None) -> None:
+    header = checkout / "switchagg/native/abi.h"
+    text = header.read_text()
+    line = next(line for line in text.splitlines() if line.startswith("#define SA_ABI "))
+    header.write_text(text.replace(line, "#define SA_ABI 7777u"))
+    build(checkout, "build_ext", "--inplace")
+    program = "from switchagg.native import library\nprint(library.missing())"
+    said = in_package(checkout, program)
+    assert said.startswith("libswitchagg.so was built from other sources (ABI 7777, not ")
+    assert said.endswith("run make native in a checkout, or install switchagg again")
