@@ -244,9 +244,12 @@ def _finish(done: Comparison) -> None:
 def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
     data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane (UDP)")] = "0.0.0.0:5556",
-    dataplane: Annotated[str, typer.Option(help="auto (the fastest that works here), native, batched or reference")] = (
-        "auto"
-    ),
+    dataplane: Annotated[
+        str, typer.Option(help="auto (the fastest that works here), native, batched, reference; xdp: in the kernel")
+    ] = "auto",
+    interface: Annotated[
+        list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[
         int, typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
@@ -268,14 +271,16 @@ def switch(
 
     `switchagg switch --control tcp://10.0.0.1:7000 --data 10.0.0.1:7001`
 
+    `sudo switchagg switch --dataplane xdp --data 10.0.0.1:5556 --interface eth0`
+
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
     """
     with outcomes():
         from emulation.scenario import DATAPLANES
-        from transport.daemon import run_switch
+        from transport.daemon import XDP, run_switch
 
-        if dataplane not in DATAPLANES:
-            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join(DATAPLANES)}", EXIT_USAGE)
+        if dataplane not in (*DATAPLANES, XDP):
+            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join((*DATAPLANES, XDP))}", EXIT_USAGE)
         _check_endpoint("--control", control)
         told = None if advertise is None else _host_port("--advertise", advertise)
         status = run_switch(
@@ -286,6 +291,7 @@ def switch(
             elements=elements,
             advertise=told,
             lease_s=lease,
+            interfaces=interface,
             ready_file=ready_file,
             quiet=quiet,
         )

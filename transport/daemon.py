@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from switchagg.controller import Controller
@@ -30,12 +30,16 @@ from transport.addresses import parse_endpoint
 from transport.control import ControlServer
 from transport.switch_loop import SwitchLoop
 from transport.udp import UdpLink
+from transport.xdp_switch import XdpSwitch
 
 CONTROL = "tcp://0.0.0.0:5555"
 DATA: Address = ("0.0.0.0", 5556)
 
 AUTO = "auto"
 """In place of a data plane's name: the fastest that passes its self-test at start."""
+
+XDP = "xdp"
+"""In place of a data plane's name: the switch in the kernel, on interfaces of this host."""
 
 SLOTS = 4096
 """Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
@@ -51,10 +55,11 @@ class SwitchDaemon:
     """A switch on this host, from `start` to `stop`.
 
     bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
-    or AUTO; the attribute of that name says what was chosen, and why nothing faster. slots, elements: the switch's
-    memory. advertise: data address told to workers, if it isn't the one they see: by default the bound one, or, when
-    bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a worker is dead. log: told
-    a line per event, without control characters.
+    AUTO or XDP; the attribute of that name says what was chosen, and why nothing faster. interfaces: for XDP, by name;
+    None: those that have the data address. slots, elements: the switch's memory. advertise: data address told to
+    workers, if it isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the
+    control plane at. lease_s: silence after which a worker is dead. log: told a line per event, without control
+    characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
@@ -69,26 +74,20 @@ class SwitchDaemon:
         elements: int = ELEMENTS_MTU_1500,
         advertise: Address | None = None,
         lease_s: float = 4.0,
+        interfaces: Sequence[str] | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        _check(bind_control, dataplane, slots, elements, lease_s)
+        _check(bind_control, dataplane, slots, elements, lease_s, interfaces)
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
         controller = Controller(slots, elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
-        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
-        plane = DATAPLANES[self.dataplane.name](slots, elements)
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        try:
-            link = UdpLink(bind_data)
-        except JobError as error:
-            raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
-        self._loop = SwitchLoop(link, plane, on_failure=self._on_failure)
-        self.data_address: Address = link.address
+        self._loop = self._host(bind_data, dataplane, slots, elements, interfaces)
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
         told = advertise or (host, self.data_address[1])
         try:
@@ -101,6 +100,24 @@ class SwitchDaemon:
             ) from error
         self.control_endpoint: str = self._server.endpoint
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
+
+    def _host(
+        self, bind_data: Address, dataplane: str, slots: int, elements: int, interfaces: Sequence[str] | None
+    ) -> "SwitchLoop | XdpSwitch":
+        """The data plane's host, bound; sets `dataplane` and `data_address`."""
+        if dataplane == XDP:
+            kernel = XdpSwitch(bind_data, slots, elements, interfaces, log=self._log, on_failure=self._on_failure)
+            self.dataplane, self.data_address = Choice(XDP, {}), kernel.address
+            self._log(f"data plane {XDP}: {kernel.mode}")
+            return kernel
+        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
+        plane = DATAPLANES[self.dataplane.name](slots, elements)
+        try:
+            link = UdpLink(bind_data)
+        except JobError as error:
+            raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
+        self.data_address = link.address
+        return SwitchLoop(link, plane, on_failure=self._on_failure)
 
     def start(self) -> None:
         """Start both threads; once."""
@@ -180,6 +197,7 @@ def run_switch(
     elements: int = ELEMENTS_MTU_1500,
     advertise: Address | None = None,
     lease_s: float = 4.0,
+    interfaces: Sequence[str] | None = None,
     ready_file: Path | None = None,
     quiet: bool = False,
 ) -> int:
@@ -199,6 +217,7 @@ def run_switch(
             elements=elements,
             advertise=advertise,
             lease_s=lease_s,
+            interfaces=interfaces,
             log=log,
         )
     except SwitchaggError as error:
@@ -248,11 +267,15 @@ def _signals() -> Iterator[list[str]]:
             signal.signal(number, handler)
 
 
-def _check(bind_control: str, dataplane: str, slots: int, elements: int, lease_s: float) -> None:
+def _check(
+    bind_control: str, dataplane: str, slots: int, elements: int, lease_s: float, interfaces: Sequence[str] | None
+) -> None:
     """Raise SwitchaggError for what no switch can be made of."""
     parse_endpoint(bind_control, "control address")
-    if dataplane not in (AUTO, *DATAPLANES):
-        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, *DATAPLANES))}")
+    if dataplane not in (AUTO, XDP, *DATAPLANES):
+        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, XDP, *DATAPLANES))}")
+    if interfaces and dataplane != XDP:
+        raise SwitchaggError(f"interfaces are for the data plane {XDP}; {dataplane} serves its address on all of them")
     if not 1 <= slots <= MAX_SLOTS:
         raise SwitchaggError(f"slots {slots}: 1 to {MAX_SLOTS}")
     if not 1 <= elements <= MAX_ELEMENTS:

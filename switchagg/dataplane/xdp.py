@@ -30,7 +30,7 @@ MEMBERS_MAX = 64
 STREAMS_MAX = 256
 JOBS_MAX = 4096
 
-EXTRA_COUNTERS = ("drop_checksum", "drop_lost_in", "drop_lost_out", "marked", "results_sent", "send_errors")
+EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "results_sent", "send_errors")
 """Counters beyond OUTCOMES, in the order of `enum sa_extra`."""
 
 _SLOT = struct.Struct("=IIIIQ")

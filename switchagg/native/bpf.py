@@ -20,6 +20,7 @@ from switchagg.native.libbpf import (
     MapInfo,
     OpenOptions,
     ProgramInfo,
+    ProgramQuery,
     TcHook,
     TcOptions,
     TestOptions,
@@ -248,10 +249,20 @@ def attached(index: int) -> str | None:
     if libbpf().bpf_xdp_query(index, 0, ctypes.byref(query)) < 0:
         return None  # attaching will say what is wrong with it
     number = query.prog_id or query.drv_prog_id or query.hw_prog_id or query.skb_prog_id
-    if not number:
-        return None
-    info = _program_info(number)
-    return f"{info.name.decode(errors='replace') if info else 'unnamed'} (id {number})"
+    return f"{_program_name(number)} (id {number})" if number else None
+
+
+def at_ingress(index: int) -> list[str]:
+    """Names of the programs at tc ingress of an interface: those by link, and ours as a filter."""
+    numbers = (ctypes.c_uint32 * 64)()
+    query = ProgramQuery(sz=ctypes.sizeof(ProgramQuery), prog_ids=ctypes.addressof(numbers), prog_cnt=len(numbers))
+    if libbpf().bpf_prog_query_opts(index, _ATTACH_TCX_INGRESS, ctypes.byref(query)) < 0:
+        query.prog_cnt = 0  # an older kernel
+    filter_, hook = TcOptions(sz=ctypes.sizeof(TcOptions), handle=1, priority=_TC_PRIORITY), _hook(index)
+    if libbpf().bpf_tc_query(ctypes.byref(hook), ctypes.byref(filter_)) == 0:
+        numbers[query.prog_cnt] = filter_.prog_id
+        query.prog_cnt += 1
+    return [_program_name(number) for number in numbers[: query.prog_cnt]]
 
 
 def attach_ingress(program: int, name: str, index: int, *, tcx: bool = True) -> Attachment:
@@ -318,6 +329,11 @@ def _owner_of(number: int) -> tuple[int, int] | None:
         finally:
             os.close(descriptor)
     return None
+
+
+def _program_name(number: int) -> str:
+    info = _program_info(number)
+    return info.name.decode(errors="replace") if info else "unnamed"
 
 
 def _program_info(number: int, maps: "ctypes.Array[ctypes.c_uint32] | None" = None) -> ProgramInfo | None:

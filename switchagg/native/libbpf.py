@@ -78,6 +78,19 @@ class XdpQuery(ctypes.Structure):
     ]
 
 
+class ProgramQuery(ctypes.Structure):
+    """`struct bpf_prog_query_opts`."""
+
+    _fields_ = [
+        ("sz", ctypes.c_size_t),
+        ("query_flags", ctypes.c_uint32),
+        ("attach_flags", ctypes.c_uint32),
+        ("prog_ids", ctypes.c_void_p),
+        ("prog_cnt", ctypes.c_uint32),
+        ("prog_attach_flags", ctypes.c_void_p),
+    ]
+
+
 class TcHook(ctypes.Structure):
     """`struct bpf_tc_hook`."""
 
@@ -165,6 +178,7 @@ def libbpf() -> ctypes.CDLL:
         ("bpf_obj_get_info_by_fd", number, [number, pointer, pointer]),
         ("bpf_link_create", number, [number, number, number, pointer]),
         ("bpf_prog_test_run_opts", number, [number, pointer]),
+        ("bpf_prog_query_opts", number, [number, number, pointer]),
         ("bpf_xdp_query", number, [number, number, pointer]),
         ("bpf_tc_hook_create", number, [pointer]),
         ("bpf_tc_attach", number, [pointer, pointer]),

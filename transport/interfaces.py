@@ -1,0 +1,134 @@
+"""The network interfaces of this namespace, as the kernel tells over rtnetlink: what there is, and that it changed.
+
+/sys shows the namespace it was mounted in, and `ip` may not be installed; the socket shows the caller's.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+_GET_LINK, _GET_ADDRESS = 18, 22
+_NEW_LINK, _NEW_ADDRESS, _ERROR, _DONE = 16, 20, 2, 3
+_DUMP_REQUEST = 0x301
+_GROUP_LINK = 1
+_MESSAGE = struct.Struct("=IHHII")
+_LINK = struct.Struct("=BxHiII")
+_ADDRESS = struct.Struct("=BBBBI")
+_ATTRIBUTE = struct.Struct("=HH")
+_NAME, _MTU, _MASTER, _LINK_INFO, _PARENT_BUS = 3, 4, 10, 18, 57
+_KIND = 1
+_LOCAL = 2
+_UP, _LOOPBACK, _LOWER_UP = 1, 8, 0x10000
+_TYPE_MASK = 0x3FFF
+_BUFFER_BYTES = 1 << 17
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One interface of this namespace.
+
+    up: it is set up and has a carrier. master: index of the bridge it is a port of, or 0. kind: "veth", "bridge", …, or
+    "". bus: what its device hangs on ("pci", "virtio"), or "" where the kernel doesn't say.
+    """
+
+    index: int
+    name: str
+    up: bool
+    loopback: bool
+    mtu: int
+    master: int
+    kind: str
+    bus: str = ""
+    addresses: tuple[str, ...] = ()
+    """IPv4."""
+
+
+def interfaces() -> list[Interface]:
+    """All of them, by index. Raises OSError."""
+    found = {}
+    for body in _dump(_GET_LINK, _NEW_LINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        one = _interface(body)
+        found[one.index] = one
+    for body in _dump(_GET_ADDRESS, _NEW_ADDRESS, _ADDRESS.pack(socket.AF_INET, 0, 0, 0, 0)):
+        family, _, _, _, index = _ADDRESS.unpack_from(body)
+        local = dict(_attributes(body[_ADDRESS.size :])).get(_LOCAL)
+        if family == socket.AF_INET and index in found and local is not None:
+            one = found[index]
+            found[index] = replace(one, addresses=(*one.addresses, socket.inet_ntoa(local)))
+    return [found[index] for index in sorted(found)]
+
+
+class LinkEvents:
+    """Readable when an interface came, went or changed; it says no more: look with `interfaces`."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._socket.setblocking(False)
+        self._socket.bind((0, _GROUP_LINK))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def clear(self) -> None:
+        """Forget what is waiting; an overrun is a change like any other."""
+        while True:
+            try:
+                self._socket.recv(_BUFFER_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _dump(request: int, answer: int, body: bytes) -> Iterator[bytes]:
+    """Bodies of the answers to a request for everything."""
+    with contextlib.closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)) as netlink:
+        netlink.bind((0, 0))
+        netlink.send(_MESSAGE.pack(_MESSAGE.size + len(body), request, _DUMP_REQUEST, 1, 0) + body)
+        while True:
+            data = netlink.recv(_BUFFER_BYTES)
+            while data:
+                length, kind, _, _, _ = _MESSAGE.unpack_from(data)
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    code = -struct.unpack_from("=i", data, _MESSAGE.size)[0]
+                    raise OSError(code, os.strerror(code))
+                if kind == answer:
+                    yield data[_MESSAGE.size : length]
+                data = data[(length + 3) // 4 * 4 :]
+
+
+def _interface(body: bytes) -> Interface:
+    _, _, index, flags, _ = _LINK.unpack_from(body)
+    fields = dict(_attributes(body[_LINK.size :]))
+    return Interface(
+        index=index,
+        name=_text(fields[_NAME]),
+        up=flags & (_UP | _LOWER_UP) == _UP | _LOWER_UP,
+        loopback=bool(flags & _LOOPBACK),
+        mtu=int.from_bytes(fields.get(_MTU, b""), sys.byteorder),
+        master=int.from_bytes(fields.get(_MASTER, b""), sys.byteorder),
+        kind=_text(dict(_attributes(fields.get(_LINK_INFO, b""))).get(_KIND, b"")),
+        bus=_text(fields.get(_PARENT_BUS, b"")),
+    )
+
+
+def _text(attribute: bytes) -> str:
+    return attribute.rstrip(b"\0").decode(errors="replace")
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind & _TYPE_MASK, data[_ATTRIBUTE.size : length]
+        data = data[(length + 3) // 4 * 4 :]
