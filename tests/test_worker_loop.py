@@ -1,4 +1,7 @@
-"""Worker loops against a switch loop over loopback: exact sums, whatever else arrives; and every way to end."""
+"""Worker loops against a switch loop over loopback: exact sums, whatever else arrives; and every way to end.
+
+Both loops, Python's and the native one, take all tests but those that look into Python's endpoint or wrap its link.
+"""
 
 import os
 import threading
@@ -18,12 +21,15 @@ from switchagg.dataplane import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.native import library
 from switchagg.wire import Op, Packet, encode
 from transport.link import Link
+from transport.native_worker import NativeWorkerLoop
 from transport.switch_loop import SwitchLoop
 from transport.udp import UdpLink
-from transport.worker_loop import WorkerLoop
+from transport.worker_loop import CallLoop, WorkerLoop
 
+LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop}
 LOOPBACK = ("127.0.0.1", 0)
 LIVENESS_S = 30.0
 
@@ -36,7 +42,13 @@ def job_of(workers: int, elements: int = 32, window: int = 16, streams: int = 2,
 class Bench:
     """A switch and one worker per rank on loopback links, which `wrap` may replace."""
 
-    def __init__(self, job: JobConfig, plane: str = "batched", wrap: Callable[[Link, int], Link] | None = None) -> None:
+    def __init__(
+        self,
+        job: JobConfig,
+        plane: str = "batched",
+        wrap: Callable[[Link, int], Link] | None = None,
+        loop: type[CallLoop[Any]] = WorkerLoop,
+    ) -> None:
         wrap = wrap or (lambda link, _: link)
         self.job = job
         self.links = [UdpLink(LOOPBACK) for _ in range(job.workers)]
@@ -46,9 +58,7 @@ class Bench:
         self.switch = SwitchLoop(wrap(self.switch_link, 99), DATAPLANES[plane](end, job.elements))
         self.switch.start()
         self.switch.admit(job, [link.address for link in self.links])
-        self.workers = [
-            WorkerLoop(wrap(link, rank), job, rank, self.switch_address) for rank, link in enumerate(self.links)
-        ]
+        self.workers = [loop(wrap(link, rank), job, rank, self.switch_address) for rank, link in enumerate(self.links)]
 
     def close(self) -> None:
         for worker in self.workers:
@@ -62,12 +72,29 @@ class Bench:
         ]
 
 
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> type[CallLoop[Any]]:
+    if request.param == "native" and library.missing():
+        pytest.skip(f"native worker loop: {library.missing()}")
+    return LOOPS[request.param]
+
+
 @pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
+def bench(loop: type[CallLoop[Any]]) -> Iterator[Callable[..., Bench]]:
+    """Makes benches of one kind of worker loop, and closes them."""
+    yield from _benches(loop)
+
+
+@pytest.fixture
+def python_bench() -> Iterator[Callable[..., Bench]]:
+    yield from _benches(WorkerLoop)
+
+
+def _benches(loop: type[CallLoop[Any]]) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def maker(*args: Any, **options: Any) -> Bench:
-        made.append(Bench(*args, **options))
+        made.append(Bench(*args, loop=loop, **options))
         return made[-1]
 
     yield maker
@@ -204,20 +231,20 @@ def test_bad_packets_from_a_worker_are_counted_and_change_nothing(bench: Callabl
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sums_stay_exact_under_faults(bench: Callable[..., Bench], seed: int) -> None:
+def test_sums_stay_exact_under_faults(python_bench: Callable[..., Bench], seed: int) -> None:
     made: list[FaultyLink] = []
 
     def wrap(link: Link, number: int) -> Link:
         made.append(FaultyLink(link, 100 * seed + number, loss=0.02, duplicate=0.05, reorder=0.1, full=0.1))
         return made[-1]
 
-    one = bench(job_of(3, rto_initial_ns=30_000_000, rto_min_ns=10_000_000), wrap=wrap)
+    one = python_bench(job_of(3, rto_initial_ns=30_000_000, rto_min_ns=10_000_000), wrap=wrap)
     check_sums(one, calls=8, seed=seed)
     for kind in ("lost", "duplicated", "reordered", "refused"):
         assert sum(getattr(link, kind) for link in made) > 0, kind
 
 
-def test_an_idle_loop_sleeps(bench: Callable[..., Bench]) -> None:
+def test_an_idle_loop_sleeps(python_bench: Callable[..., Bench]) -> None:
     waits: list[float] = []
 
     class Watched(FaultyLink):
@@ -225,7 +252,7 @@ def test_an_idle_loop_sleeps(bench: Callable[..., Bench]) -> None:
             waits.append(time.monotonic())
             return super().wait(timeout_s, writable=writable)
 
-    one = bench(job_of(1), wrap=lambda link, number: Watched(link, number))
+    one = python_bench(job_of(1), wrap=lambda link, number: Watched(link, number))
     check_sums(one, calls=3)
     time.sleep(0.1)
     before = len(waits)
@@ -249,7 +276,7 @@ def test_a_missing_rank_fails_the_call_and_every_later_one(bench: Callable[..., 
     assert one.workers[1].failure is None
 
 
-def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on() -> None:
+def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on(loop: type[CallLoop[Any]]) -> None:
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     reports: list[StreamFailed] = []
@@ -259,7 +286,7 @@ def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on() -> None:
         reports.append(event)
         reported.set()
 
-    worker = WorkerLoop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=report)
+    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=report)
     futures = [worker.submit(stream, make_call(np.ones(9, np.int32), "sum", job)) for stream in (0, 1)]
     assert reported.wait(LIVENESS_S)
     time.sleep(0.1)
@@ -273,11 +300,13 @@ def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on() -> None:
     nobody.close()
 
 
-def test_a_failed_stream_nobody_explains_fails_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_stream_nobody_explains_fails_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
+) -> None:
     monkeypatch.setattr(transport.worker_loop, "BLAME_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
-    worker = WorkerLoop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
+    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
     future = worker.submit(0, make_call(np.ones(9, np.int32), "sum", job))
     assert isinstance(future.exception(LIVENESS_S), AggregationFailed)
     worker.close()
@@ -298,9 +327,9 @@ def test_a_link_that_stays_full_fails_the_call(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("place", ["receive", "frames_to_send", "handle_timer", "submit", "next_deadline_ns"])
 def test_an_unexpected_exception_reaches_every_caller(
-    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, place: str
+    python_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    one = bench(job_of(2, rto_initial_ns=20_000_000))
+    one = python_bench(job_of(2, rto_initial_ns=20_000_000))
     check_sums(one, calls=2)
     broken = one.workers[0]
     bug = ZeroDivisionError("a bug")
@@ -316,10 +345,10 @@ def test_an_unexpected_exception_reaches_every_caller(
     assert broken.submit(0, make_call(np.ones(5, np.int32), "sum", one.job)).exception(0) is bug
 
 
-def test_a_link_that_breaks_reaches_every_caller() -> None:
+def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop[Any]]) -> None:
     job = job_of(1)
     link = UdpLink(LOOPBACK)
-    worker = WorkerLoop(link, job, 0, ("127.0.0.1", 9))
+    worker = loop(link, job, 0, ("127.0.0.1", 9))
     os.close(link._socket.detach())  # as if someone had closed our descriptor
     future = worker.submit(0, make_call(np.ones(5, np.int32), "sum", job))
     assert isinstance(future.exception(LIVENESS_S), OSError | ValueError)
@@ -334,16 +363,16 @@ def test_a_stream_the_job_lacks_is_refused_at_once(bench: Callable[..., Bench]) 
     check_sums(one, calls=1)
 
 
-def test_a_switch_address_that_can_not_be_reached_is_refused() -> None:
+def test_a_switch_address_that_can_not_be_reached_is_refused(loop: type[CallLoop[Any]]) -> None:
     link = UdpLink(LOOPBACK)
     with pytest.raises(JobError, match="IPv4"):
-        WorkerLoop(link, job_of(1), 0, ("::1", 5))
+        loop(link, job_of(1), 0, ("::1", 5))
     link.close()
 
 
-def test_close_fails_what_is_pending_and_leaves_nothing() -> None:
+def test_close_fails_what_is_pending_and_leaves_nothing(loop: type[CallLoop[Any]]) -> None:
     descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
-    one = Bench(job_of(2))
+    one = Bench(job_of(2), loop=loop)
     check_sums(one, calls=2)
     pending = one.workers[0].submit(0, make_call(np.ones(500, np.int32), "sum", one.job))
     for _ in range(2):
@@ -387,7 +416,7 @@ def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatc
     monkeypatch.undo()
 
 
-def test_a_full_link_costs_waiting_and_no_packet(bench: Callable[..., Bench]) -> None:
+def test_a_full_link_costs_waiting_and_no_packet(python_bench: Callable[..., Bench]) -> None:
     made: list[FaultyLink] = []
 
     def wrap(link: Link, number: int) -> Link:
@@ -395,7 +424,7 @@ def test_a_full_link_costs_waiting_and_no_packet(bench: Callable[..., Bench]) ->
         return made[-1]
 
     never_ns = 100_000_000_000
-    one = bench(job_of(2, rto_initial_ns=never_ns, rto_min_ns=never_ns, rto_max_ns=never_ns), wrap=wrap)
+    one = python_bench(job_of(2, rto_initial_ns=never_ns, rto_min_ns=never_ns, rto_max_ns=never_ns), wrap=wrap)
     check_sums(one, calls=10)
     assert all(link.refused > 0 for link in made)
     for worker in one.workers:
