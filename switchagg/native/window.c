@@ -140,7 +140,7 @@ static void sa_unlink(struct sa_window *window, struct sa_running *running) {
         running->after->before = running->before;
     else
         window->last = running->before;
-    if (window->cursor == running) window->cursor = running->after ? running->after : running->before;
+    if (window->cursor == running) window->cursor = NULL;
 }
 
 /* ---- sending and answers */

@@ -18,7 +18,7 @@ from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
-from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, frame_bytes
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, Op, Packet, encode, frame_bytes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 
@@ -127,7 +127,8 @@ class Script:
         self.events: list[str] = []
 
     def run(self) -> None:
-        steps = [self.submit, self.send, self.send, self.answer, self.answer, self.lose, self.disturb, self.wait]
+        steps = [self.submit, self.send, self.send, self.answer, self.answer, self.lose, self.wait]
+        steps += [self.disturb, self.come_too_early]
         for _ in range(STEPS):
             self.now_ns += self.rng.choice([0, 1, MS, 3 * MS])
             rank = self.rng.randrange(len(self.pairs))
@@ -196,6 +197,19 @@ class Script:
             frames.append(bytes(spoilt))
         self.deliver(rank, frames)
         self.deliver(rank, [frame[: self.rng.randrange(1, HEADER_BYTES + 8)] for frame in frames[:1]])
+
+    def come_too_early(self, rank: int) -> None:
+        """Results of the chunks that free slots take next, before those were ever sent."""
+        stream = self.rng.randrange(len(self.job.streams))
+        window = self.pairs[rank].python._windows[stream]
+        frames = []
+        for offset, chunk in enumerate(window.chunk):
+            if not window.flying[offset]:
+                slot, version = self.job.place(stream, chunk)
+                values = np.full(self.job.elements, 7, np.int32)
+                place = (self.job.job_id, self.job.generation, stream, rank, Op.SUM, slot, version, chunk % MODULUS)
+                frames.append(encode(Packet(*place, values, result=True)))
+        self.deliver(rank, frames)
 
     def wait(self, rank: int) -> None:
         deadline_ns = self.pairs[rank].python.next_deadline_ns()
