@@ -12,11 +12,13 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -28,12 +30,16 @@ from rich.table import Table
 from rich.text import Text
 
 from emulation import netns
+from switchagg.errors import SwitchaggError
+from switchagg.native import bpf, library
+from switchagg.native.libbpf import libbpf
 
 LATER = "nothing in this release;"
 PROBE_TIMEOUT_S = 30.0
 """For one child process. `import torch` takes seconds on a cold disk; all else milliseconds."""
 
 EVERYTHING = "every run"
+XDP_PLANE = "the data plane xdp"
 # Debian keeps tc, ethtool and brctl where a plain user's PATH does not look.
 SEARCH_PATH = os.pathsep.join(filter(None, (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")))
 DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
@@ -262,7 +268,7 @@ def _load_xdp_program() -> int:
 
 
 def _xdp() -> Finding:
-    needed_for = f"{LATER} a data plane in the kernel"
+    needed_for = XDP_PLANE
     btf = "BTF present" if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF"
     code = _load_xdp_program()
     if code == 0:
@@ -271,6 +277,105 @@ def _xdp() -> Finding:
         "run as root, or with CAP_BPF and CAP_NET_ADMIN" if code == errno.EPERM else "a kernel with CONFIG_BPF_SYSCALL"
     )
     return Finding("XDP", False, f"refused: {os.strerror(code)}; {btf}", remedy, needed_for)
+
+
+def _xdp_on_veth() -> Finding:
+    """Loads and attaches the very programs, between two interfaces that vanish with the probe."""
+    name, needed_for = "XDP on veth", XDP_PLANE
+    if _find("ip") is None or _find("tc") is None:
+        return Finding(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
+    probe = f"{shlex.quote(sys.executable)} -P -m emulation.xdp_probe || :"
+    said = _in_own_network(probe)
+    if said is None:
+        return Finding(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+    if " on veth, delivery by " in said:
+        return Finding(name, True, said, "", needed_for)
+    remedy = "a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_VETH"
+    if "not permitted" in said:
+        remedy = "run as root, or with CAP_BPF and CAP_NET_ADMIN"
+    return Finding(name, False, said or "the probe said nothing", remedy, needed_for)
+
+
+def _libbpf() -> Finding:
+    try:
+        libbpf()
+    except SwitchaggError as error:
+        return Finding("libbpf", False, str(error), "as root: apt-get install libbpf1 (before: libbpf0)", XDP_PLANE)
+    return Finding("libbpf", True, "libbpf.so.1", "", XDP_PLANE)
+
+
+def _xdp_programs() -> Finding:
+    names = (bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)
+    absent = [name for name in names if not (bpf.FOLDER / name).exists()]
+    if absent:
+        remedy = f"as root: apt-get install clang libbpf-dev; then {library.REMEDY}"
+        return Finding("XDP programs", False, f"not built: {', '.join(absent)}", remedy, XDP_PLANE)
+    return Finding("XDP programs", True, f"built: {', '.join(names)}", "", XDP_PLANE)
+
+
+# ---- the compiled core
+
+
+def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { return 42; }") -> bool:
+    """Whether a compiler turns a line of C into something."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made"
+        (Path(folder) / "probe.c").write_text(source + "\n", encoding="ascii")
+        return _answer(compiler, *flags, "-o", str(made), f"{folder}/probe.c") is not None and made.exists()
+
+
+def _compiler() -> Finding:
+    name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev; then make native"
+    needed_for = "building the compiled core"
+    found = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
+    if not found:
+        return Finding(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
+    flags = ("-shared", "-fPIC", "-include", "stdint.h", "-include", "sys/socket.h", "-include", "linux/types.h")
+    for compiler in found:
+        if _compiles(compiler, *flags):
+            version = (_answer(compiler, "--version") or compiler).splitlines()[0]
+            return Finding(name, True, version, "", needed_for)
+    return Finding(
+        name, False, f"{', '.join(found)} can't compile a line that includes C's headers", remedy, needed_for
+    )
+
+
+def _compiled_core() -> Finding:
+    needed_for = "speed: switch and workers in C"
+    if reason := library.missing():
+        detail, _, remedy = reason.partition("; ")
+        return Finding("compiled core", False, detail, remedy or "unset SWITCHAGG_NATIVE", needed_for)
+    detail = f"{library.load()._name}, ABI {library.ABI}, loops use {library.vectors()}"
+    return Finding("compiled core", True, detail, "", needed_for)
+
+
+BPF_SOURCE = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>"
+
+
+def _clang_for_bpf() -> Finding:
+    name, needed_for = "clang for BPF", "building the XDP programs"
+    remedy = "as root: apt-get install clang libbpf-dev; then make native"
+    if _find("clang") is None:
+        return Finding(name, False, "clang is not on PATH", remedy, needed_for)
+    if not _compiles("clang", "-target", "bpf", "-c"):
+        return Finding(name, False, "this clang has no BPF target", remedy, needed_for)
+    includes = [f"-I{folder}" for folder in Path("/usr/include").glob("*-linux-gnu")]  # asm/types.h, as Debian has it
+    if not _compiles("clang", "-target", "bpf", "-c", *includes, source=BPF_SOURCE):
+        return Finding(name, False, "libbpf's headers are missing", remedy, needed_for)
+    return Finding(name, True, (_answer("clang", "--version") or "clang").splitlines()[0], "", needed_for)
+
+
+def _fuzzer() -> Finding:
+    name, needed_for = "fuzzer", "tests of the compiled core on made-up packets"
+    source = "int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long size) { return data && size > 9; }"
+    if _find("clang") is None:
+        return Finding(
+            name, False, "clang is not on PATH", "as root: apt-get install clang libclang-rt-dev", needed_for
+        )
+    if not _compiles("clang", "-fsanitize=fuzzer,address,undefined", source=source):
+        remedy = "as root: apt-get install libclang-rt-dev (or libclang-rt-14-dev, by clang's version)"
+        return Finding(name, False, "clang can't link its fuzzer and sanitizers", remedy, needed_for)
+    return Finding(name, True, "clang links its fuzzer, AddressSanitizer and UBSan", "", needed_for)
 
 
 def _program(name: str, program: str, remedy: str, needed_for: str) -> Finding:
@@ -299,7 +404,14 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "qdisc netem": lambda: _qdisc("netem", "delay and faults in Mininet"),
     "TCP": _congestion_control,
     "UDP GSO/GRO": _udp_offload,
+    "C compiler": _compiler,
+    "compiled core": _compiled_core,
+    "fuzzer": _fuzzer,
     "XDP": _xdp,
+    "clang for BPF": _clang_for_bpf,
+    "XDP programs": _xdp_programs,
+    "libbpf": _libbpf,
+    "XDP on veth": _xdp_on_veth,
     "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{LATER} P4 programs on bmv2"),
     "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{LATER} compiling P4 programs"),
     "RDMA": _rdma,

@@ -13,6 +13,7 @@ import pytest
 
 from emulation import doctor
 from emulation.doctor import EVERYTHING, PROBES, Finding
+from switchagg.native import library
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,10 @@ PROGRAMS: list[tuple[str, str]] = [
     ("qdisc htb", "iproute2"),
     ("qdisc netem", "iproute2"),
     ("user namespaces", "util-linux"),
+    ("C compiler", "gcc"),
+    ("clang for BPF", "clang"),
+    ("fuzzer", "libclang-rt"),
+    ("XDP on veth", "iproute2"),
     ("bmv2", "p4lang"),
     ("p4c", "p4lang"),
 ]
@@ -136,6 +141,80 @@ def test_a_refused_xdp_program_says_why(code: int, remedy: str, monkeypatch: pyt
     assert not finding.ok
     assert os.strerror(code) in finding.detail
     assert remedy in finding.remedy
+
+
+BROKEN = "#!/bin/sh\necho 'error: no' >&2\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "words"),
+    [
+        ("C compiler", "gcc", "can't compile a line"),
+        ("clang for BPF", "clang", "no BPF target"),
+        ("fuzzer", "clang", "can't link its fuzzer"),
+    ],
+)
+def test_a_compiler_is_tried(
+    name: str, program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / program).write_text(BROKEN)
+    (tmp_path / program).chmod(0o755)
+    empty_path(tmp_path, monkeypatch)
+    finding = PROBES[name]()
+    assert not finding.ok
+    assert words in finding.detail
+    assert "apt-get install" in finding.remedy
+
+
+def test_a_core_that_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "libswitchagg.so was built from other sources (ABI 7, not 1); run make native in a checkout, or so"
+    monkeypatch.setattr(library, "missing", lambda: reason)
+    finding = doctor._compiled_core()
+    assert (finding.ok, finding.detail) == (False, "libswitchagg.so was built from other sources (ABI 7, not 1)")
+    assert finding.remedy == "run make native in a checkout, or so"
+    monkeypatch.setattr(library, "missing", lambda: "SWITCHAGG_NATIVE=0 asks to go without it")
+    assert doctor._compiled_core().remedy == "unset SWITCHAGG_NATIVE"
+
+
+def test_the_core_that_is_used_is_named_with_its_instruction_set() -> None:
+    if reason := library.missing():
+        pytest.skip(reason)
+    finding = doctor._compiled_core()
+    assert finding.ok
+    assert f"ABI {library.ABI}, loops use {library.vectors()}" in finding.detail
+
+
+def test_xdp_programs_that_were_not_built_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.bpf, "FOLDER", tmp_path)
+    finding = doctor._xdp_programs()
+    assert not finding.ok
+    assert "xdp_mtu1500.bpf.o" in finding.detail
+    assert "clang libbpf-dev" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "ok", "remedy"),
+    [
+        ("native XDP on veth, delivery by tcx", True, ""),
+        ("not permitted: run it as root, or so", False, "CAP_BPF"),
+        ("", False, "a kernel with"),
+        (None, False, "run as root"),
+    ],
+)
+def test_what_the_xdp_probe_says(said: str | None, ok: bool, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_in_own_network", lambda script: said)
+    monkeypatch.setattr(doctor, "_find", lambda program: program)
+    finding = doctor._xdp_on_veth()
+    assert finding.ok == ok
+    assert remedy in finding.remedy
+    assert finding.detail
+
+
+@pytest.mark.system
+def test_the_xdp_probe_leaves_nothing(requires_root_namespaces: None) -> None:
+    before = {name for _, name in socket.if_nameindex()}
+    assert doctor._xdp_on_veth().detail
+    assert {name for _, name in socket.if_nameindex()} == before
 
 
 def test_a_qdisc_the_kernel_lacks_is_noticed(requires_root_namespaces: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@
 #define SA_AVX512 "arch=skylake-avx512"
 #endif
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(SA_NO_CLONES)
+#define SA_CLONED 1
 #define SA_VECTORISED __attribute__((target_clones("default", "avx2", SA_AVX512)))
 #else
 #define SA_VECTORISED

@@ -123,6 +123,14 @@ def load() -> ctypes.CDLL:
     return library
 
 
+def vectors() -> str:
+    """The instruction set that the library's loops over values use on this processor. Raises Missing."""
+    library = load()
+    library.sa_vectors.restype = ctypes.c_char_p
+    answer: bytes = library.sa_vectors()
+    return answer.decode()
+
+
 def missing() -> str:
     """Why there is no compiled core, with the remedy; "" if there is one."""
     try:
