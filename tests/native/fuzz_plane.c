@@ -1,0 +1,339 @@
+/* Fuzz target: any bytes as a script of admissions, evictions and packets near the live state, run on plane.c and on a
+   model that shares nothing with it: the model keeps every contribution it took and sums anew, in 64 bits, whenever a
+   result is due. Verdicts, results, destinations, registers and counters must agree (P6, S1 to S8).
+
+   Script: one byte chooses the step, further bytes its details; see the `step_` functions. */
+#include "plane.h"
+#include "script.h"
+
+enum { JOBS = 4, SLOTS = 32, ELEMENTS = 24, STREAMS = 3, ROWS = 4, SIZE_MAX_BYTES = 20 + 4 * ELEMENTS + 8 };
+
+/* ---- the script */
+
+static uint32_t word(void) {
+    uint32_t value = 0;
+    for (int i = 0; i < 4; i++) value = value << 8 | byte();
+    return value;
+}
+
+/* Small ids stand for themselves, others lie all over the table. */
+static uint32_t job_id(void) {
+    uint32_t value = byte();
+    return value < 128 ? value : value * 257;
+}
+
+/* ---- the model */
+
+struct contribution {
+    bool maximum;
+    int64_t values[ELEMENTS];
+};
+
+struct model_slot {
+    uint32_t held;
+    bool seen[64];
+    uint32_t taken; /* contributions, in the order of their arrival */
+    struct contribution contributions[64];
+};
+
+struct model_job {
+    bool live;
+    uint32_t id, generation, workers, elements, streams;
+    uint32_t first[STREAMS], window[STREAMS];
+    uint32_t ports[64];
+};
+
+static struct model_job jobs[JOBS];
+static struct model_slot slots[SLOTS][2];
+static uint64_t counted[SA_OUTCOMES];
+
+static struct model_job *live_job(uint32_t id) {
+    for (int i = 0; i < JOBS; i++)
+        if (jobs[i].live && jobs[i].id == id) return &jobs[i];
+    return NULL;
+}
+
+static const struct model_job *owner_of(uint32_t slot) {
+    for (int i = 0; i < JOBS; i++)
+        for (uint32_t s = 0; jobs[i].live && s < jobs[i].streams; s++)
+            if (slot >= jobs[i].first[s] && slot < jobs[i].first[s] + jobs[i].window[s]) return &jobs[i];
+    return NULL;
+}
+
+static enum sa_outcome model_fault(const uint8_t *datagram, uint32_t size) {
+    if (size < 20) return SA_DROP_SHORT;
+    if (datagram[0] != 'S' || datagram[1] != 'A') return SA_DROP_MAGIC;
+    if (datagram[2] / 16 != 1) return SA_DROP_WIRE_VERSION;
+    if (datagram[2] % 16 > 1) return SA_DROP_OP;
+    if (datagram[3] > 7) return SA_DROP_FLAGS;
+    uint32_t elements = field(datagram, 14, 2);
+    if (elements == 0 || elements > 16000 || size != 20 + 4 * elements) return SA_DROP_LENGTH;
+    return SA_ABSORBED;
+}
+
+static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
+    uint32_t stream = datagram[12], rank = datagram[13], slot = field(datagram, 6, 2);
+    if (datagram[3] & 1) return SA_DROP_RESULT;
+    if (!job) return SA_DROP_JOB;
+    if (field(datagram, 8, 4) != job->generation) return SA_DROP_GENERATION;
+    if (stream >= job->streams) return SA_DROP_STREAM;
+    if (slot < job->first[stream] || slot >= job->first[stream] + job->window[stream]) return SA_DROP_SLOT;
+    if (rank >= job->workers) return SA_DROP_RANK;
+    if (job->ports[rank] != port) return SA_DROP_PORT;
+    if (field(datagram, 14, 2) != job->elements) return SA_DROP_ELEMENTS;
+    return SA_ABSORBED;
+}
+
+static void model_result(const struct model_slot *slot, const uint8_t *datagram, uint32_t size, uint8_t *result) {
+    memcpy(result, datagram, 20);
+    result[3] = (uint8_t)(1 | (datagram[3] & 2));
+    for (uint32_t e = 0; e < (size - 20) / 4; e++) {
+        int64_t sum = slot->contributions[0].values[e];
+        for (uint32_t i = 1; i < slot->taken; i++) {
+            int64_t value = slot->contributions[i].values[e];
+            if (!slot->contributions[i].maximum) {
+                sum += value;
+                if (sum > INT32_MAX) sum -= 1ll << 32;
+                if (sum < INT32_MIN) sum += 1ll << 32;
+            } else if (value > sum) {
+                sum = value;
+            }
+        }
+        for (int i = 0; i < 4; i++) result[20 + 4 * e + i] = (uint8_t)((uint64_t)sum >> (24 - 8 * i));
+    }
+}
+
+/* What must become of a datagram; `result` is written for a BROADCAST or REPLY. */
+static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t *result) {
+    enum sa_outcome outcome = model_fault(datagram, size);
+    if (outcome != SA_ABSORBED) return outcome;
+    const struct model_job *job = live_job(field(datagram, 4, 2));
+    outcome = model_stranger(datagram, port, job);
+    if (outcome != SA_ABSORBED) return outcome;
+
+    struct model_slot *slot = &slots[field(datagram, 6, 2)][datagram[3] / 2 % 2];
+    uint32_t chunk = field(datagram, 16, 4), rank = datagram[13], missing = 0;
+    int64_t ahead = ((int64_t)chunk - slot->held + (1ll << 32)) % (1ll << 32);
+    if (ahead >= 1ll << 31) return SA_DROP_OLDER;
+    if (ahead) {
+        slot->held = chunk;
+        slot->taken = 0;
+        memset(slot->seen, 0, sizeof slot->seen);
+    }
+    bool again = slot->seen[rank];
+    if (!again) {
+        struct contribution *taken = &slot->contributions[slot->taken++];
+        taken->maximum = datagram[2] % 16 == 1;
+        for (uint32_t e = 0; e < job->elements; e++) taken->values[e] = (int32_t)field(datagram, 20 + 4 * e, 4);
+        slot->seen[rank] = true;
+    }
+    for (uint32_t r = 0; r < job->workers; r++) missing += !slot->seen[r];
+    if (missing) return again ? SA_DROP_DUPLICATE : SA_ABSORBED;
+    model_result(slot, datagram, size, result);
+    return again ? SA_REPLY : SA_BROADCAST;
+}
+
+/* ---- the plane beside it */
+
+static struct sa_plane *plane;
+static uint64_t counters_before[SA_OUTCOMES];
+
+/* Rows of one size by sa_plane_accept, each in memory of its own that starts at any alignment. */
+static void run_singly(const uint8_t *rows, uint32_t count, uint32_t size, uint32_t port, uint32_t skew) {
+    for (uint32_t row = 0; row < count; row++) {
+        uint8_t expected[SIZE_MAX_BYTES] = {0};
+        uint8_t *datagram = exactly(skew + size), *out = exactly(skew + size);
+        memcpy(datagram + skew, rows + row * size, size);
+        memset(out, 0xa5, skew + size);
+        enum sa_outcome wanted = model_accept(rows + row * size, size, port, expected);
+        counted[wanted]++;
+        struct sa_targets targets = {NULL, 77};
+        CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, &targets) == wanted);
+        CHECK(size == 0 || memcmp(datagram + skew, rows + row * size, size) == 0);
+        if (wanted == SA_BROADCAST) {
+            const struct model_job *job = live_job(field(expected, 4, 2));
+            CHECK(targets.count == job->workers);
+            CHECK(memcmp(targets.ports, job->ports, 4 * job->workers) == 0);
+        } else if (wanted == SA_REPLY) {
+            CHECK(targets.count == 1 && targets.ports[0] == port);
+        } else {
+            CHECK(targets.ports == NULL && targets.count == 77);
+            memset(expected, 0xa5, size);
+        }
+        CHECK(size == 0 || memcmp(out + skew, expected, size) == 0);
+        free(datagram);
+        free(out);
+    }
+}
+
+static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint32_t port, uint32_t skew) {
+    uint8_t *bundle = exactly(skew + count * size), *out = exactly(skew + count * size);
+    struct sa_run *runs = (struct sa_run *)exactly(count * sizeof *runs);
+    memcpy(bundle + skew, rows, count * size);
+    uint32_t runs_made = sa_plane_process(plane, bundle + skew, count, size, port, out + skew, runs);
+    uint32_t results = 0, run = 0, in_run = 0;
+    for (uint32_t row = 0; row < count; row++) {
+        uint8_t expected[SIZE_MAX_BYTES];
+        enum sa_outcome wanted = model_accept(rows + row * size, size, port, expected);
+        counted[wanted]++;
+        if (wanted != SA_BROADCAST && wanted != SA_REPLY) continue;
+        CHECK(runs_made && memcmp(out + skew + results * size, expected, size) == 0);
+        results++;
+        if (in_run == runs[run].count) {
+            run++;
+            in_run = 0;
+        }
+        in_run++;
+        CHECK(run < runs_made && runs[run].outcome == wanted);
+        CHECK(wanted == SA_REPLY || runs[run].job_id == field(expected, 4, 2));
+    }
+    CHECK(results ? run + 1 == runs_made && in_run == runs[run].count : runs_made == 0);
+    free(bundle);
+    free(out);
+    free(runs);
+}
+
+/* ---- steps */
+
+static void step_admit(void) {
+    struct model_job job = {.live = true, .id = job_id(), .generation = word()};
+    job.workers = count_of(64);
+    job.elements = count_of(ELEMENTS);
+    job.streams = count_of(STREAMS);
+    struct sa_stream streams[STREAMS];
+    bool fits = true;
+    for (uint32_t s = 0; s < job.streams; s++) {
+        job.first[s] = byte() % SLOTS;
+        job.window[s] = count_of(8);
+        streams[s] = (struct sa_stream){job.first[s], job.window[s], 0};
+        fits &= job.first[s] + job.window[s] <= SLOTS;
+        for (uint32_t other = 0; other < s; other++)
+            fits &= job.first[s] + job.window[s] <= job.first[other] || job.first[other] + job.window[other] <= job.first[s];
+    }
+    uint32_t first_port = byte(), port = byte();
+    for (uint32_t rank = 0; rank < job.workers; rank++) job.ports[rank] = rank ? port + rank : first_port;
+    struct model_job *place = live_job(job.id);
+    for (int i = 0; i < JOBS && !place; i++)
+        if (!jobs[i].live) place = &jobs[i];
+    for (uint32_t s = 0; s < job.streams && fits; s++)
+        for (uint32_t slot = job.first[s]; slot < job.first[s] + job.window[s]; slot++)
+            fits &= !owner_of(slot) || owner_of(slot)->id == job.id;
+    if (!fits || !place) return; /* check_admission would refuse it */
+
+    struct sa_job told = {.job_id = job.id, .generation = job.generation, .workers = job.workers,
+                          .elements = job.elements, .stream_count = job.streams, .streams = streams};
+    CHECK(sa_plane_admit(plane, &told, job.ports) == 0);
+    *place = job;
+    for (uint32_t s = 0; s < job.streams; s++)
+        for (uint32_t i = 0; i < job.window[s]; i++)
+            for (uint32_t version = 0; version < 2; version++) { /* S7 */
+                struct model_slot *slot = &slots[job.first[s] + i][version];
+                slot->held = (uint32_t)((int64_t)i + ((int64_t)version - 2) * (int64_t)job.window[s]);
+                slot->taken = 0;
+                memset(slot->seen, 0, sizeof slot->seen);
+            }
+}
+
+static void step_evict(void) {
+    uint32_t id = job_id();
+    struct model_job *job = live_job(id);
+    sa_plane_evict(plane, id);
+    if (job) job->live = false;
+}
+
+/* A datagram byte by byte from the script. */
+static void step_raw(void) {
+    uint8_t datagram[255];
+    uint32_t port = byte(), size = byte();
+    if (size > SIZE_MAX_BYTES) return;
+    for (uint32_t i = 0; i < size; i++) datagram[i] = (uint8_t)byte();
+    run_singly(datagram, 1, size, port, size & 3);
+}
+
+static void near_packet(const struct model_job *job, uint8_t *datagram, uint32_t size, uint32_t place, uint32_t stream,
+                        uint32_t rank, uint32_t distance, uint32_t seed) {
+    uint32_t window = job->window[stream % job->streams], version = place % 2;
+    uint32_t slot = job->first[stream % job->streams] + place / 2 % window;
+    const uint32_t distances[] = {0, 2 * window, -2 * window, 1, 0x7fffffff, 0x80000000, 0x80000001, 4 * window};
+    put(datagram, 0, 2, 0x5341);
+    put(datagram, 2, 1, 0x10 | (seed & 2 ? 1 : 0));
+    put(datagram, 3, 1, version * 2 | (seed & 4));
+    put(datagram, 4, 2, job->id);
+    put(datagram, 6, 2, slot);
+    put(datagram, 8, 4, job->generation);
+    put(datagram, 12, 1, stream % job->streams);
+    put(datagram, 13, 1, rank);
+    put(datagram, 14, 2, job->elements);
+    /* most packets carry the chunk that is held, so that slots become complete */
+    put(datagram, 16, 4, slots[slot][version].held + distances[distance < 160 ? 0 : distance % 8]);
+    for (uint32_t at = 20; at + 4 <= size; at += 4) put(datagram, at, 4, some_value(seed, at));
+}
+
+/* Workers' packets, as far from what their slot versions hold as the script says, whole or damaged. */
+static void step_near(uint32_t flags) {
+    uint32_t choice = byte(), place = byte(), rank = byte(), distance = byte(), seed = byte(), damage = byte();
+    const struct model_job *job = &jobs[choice % JOBS];
+    if (!job->live) return;
+    uint32_t count = 1 + (flags >> 1) % ROWS, size = 20 + 4 * job->elements;
+    static uint8_t rows[ROWS * SIZE_MAX_BYTES];
+    rank = rank < 224 ? rank % job->workers : rank - 224 + job->workers; /* a few beyond the last */
+    if (damage >= 128 && damage < 160) size = damage & 1 ? size + damage % 8 : size - damage % 8;
+    memset(rows, 0, sizeof rows);
+    for (uint32_t row = 0; row < count; row++) {
+        const struct model_job *from = &jobs[(choice + (flags & 8 ? row : 0)) % JOBS]; /* jobs may share a port */
+        near_packet(from->live ? from : job, rows + row * size, size, place + 2 * row, choice / JOBS, rank, distance,
+                    seed + 8 * row);
+        if (damage >= 160) rows[row * size + damage % 20] ^= (uint8_t)(1 << seed % 8);
+    }
+    uint32_t port = job->ports[rank < job->workers ? rank : 0];
+    if (flags & 1)
+        run_bundle(rows, count, size, port, seed & 3);
+    else
+        run_singly(rows, count, size, port, seed & 3);
+}
+
+/* ---- the end of a script */
+
+static void compare_state(void) {
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+        for (uint32_t version = 0; version < 2; version++) {
+            uint32_t chunk = 0;
+            uint64_t ranks = 0, wanted = 0;
+            for (uint32_t r = 0; r < 64; r++) wanted |= (uint64_t)slots[slot][version].seen[r] << r;
+            int owned = sa_plane_seen(plane, slot, version, &chunk, &ranks) == 0;
+            CHECK(owned == (owner_of(slot) != NULL));
+            CHECK(!owned || (chunk == slots[slot][version].held && ranks == wanted));
+        }
+    for (int i = 0; i < SA_OUTCOMES; i++) CHECK(sa_plane_counters(plane)[i] - counters_before[i] == counted[i]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (!plane) plane = sa_plane_new(); /* kept: every script ends with all jobs evicted */
+    CHECK(plane);
+    script = data;
+    script_left = size;
+    memcpy(counters_before, sa_plane_counters(plane), sizeof counters_before);
+    memset(counted, 0, sizeof counted);
+    while (script_left) {
+        uint32_t step = byte();
+        if (step < 16)
+            step_admit();
+        else if (step < 24)
+            step_evict();
+        else if (step < 40)
+            step_raw();
+        else
+            step_near(step);
+    }
+    compare_state();
+    for (int i = 0; i < JOBS; i++) {
+        if (jobs[i].live) sa_plane_evict(plane, jobs[i].id);
+        jobs[i].live = false;
+    }
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        uint32_t chunk;
+        uint64_t ranks;
+        CHECK(sa_plane_seen(plane, slot, 0, &chunk, &ranks) == -1);
+    }
+    return 0;
+}

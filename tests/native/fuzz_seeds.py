@@ -1,0 +1,79 @@
+"""Where the fuzzers begin: fuzz_plane.c with the golden vectors, fuzz_endpoint.c with plausible runs.
+
+python tests/native/fuzz_seeds.py TARGET FOLDER    writes one file for each
+"""
+
+import random
+import sys
+from pathlib import Path
+
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+ADMIT, EVICT, RAW = 0, 16, 24
+"""First bytes that choose a step; see fuzz_plane.c."""
+
+
+def admit(words: list[str]) -> bytes:
+    fields = dict(word.split("=") for word in words)
+    ports = [int(port) for port in fields["ports"].split(",")]
+    streams = [part.split("+") for part in fields["streams"].split(",")]
+    return bytes(
+        [
+            ADMIT,
+            int(fields["id"]),
+            *int(fields["generation"]).to_bytes(4, "big"),
+            int(fields["workers"]),
+            int(fields["elements"]),
+            len(streams),
+            *(int(number) for stream in streams for number in stream),
+            ports[0],
+            ports[1] - 1 if len(ports) > 1 else 0,
+        ]
+    )
+
+
+def script(vector: str) -> bytes:
+    """The steps of one vector; what it expects is the model's business there."""
+    steps = b""
+    for line in vector.splitlines():
+        words = line.split("#")[0].split()
+        if words and words[0] == "job":
+            steps += admit(words[1:])
+        elif words and words[0] == "evict":
+            steps += bytes([EVICT, int(words[1])])
+        elif words and words[0] == "packet":
+            datagram = bytes.fromhex("".join(words[2:]))
+            steps += bytes([RAW, int(words[1]), len(datagram)]) + datagram
+    return steps
+
+
+def lively_run(seed: int) -> bytes:
+    """Steps of fuzz_endpoint.c in which calls are defined and submitted, and most datagrams arrive."""
+    rng = random.Random(seed)
+    world = rng.randbytes(4) + bytes([30]) + rng.randbytes(5)
+    steps = []
+    for _ in range(80):
+        steps += rng.choice(
+            [
+                bytes([0, *rng.randbytes(2), rng.randrange(61)]),  # define a call
+                bytes([14, 15]),  # all submit, all send
+                bytes([15]),
+                *[
+                    bytes([rng.choice([5, 6, 7, 10, 11]), rng.randrange(24)]) for _ in range(8)
+                ],  # arrive, copy, get lost
+                bytes([4, *rng.randbytes(2), 3, 19, 35]),  # time passes, all timers
+            ]
+        )
+    return world + bytes(steps)
+
+
+def write(target: str, folder: Path) -> None:
+    if target == "fuzz_plane":
+        for vector in VECTORS.glob("*.stf"):
+            (folder / vector.stem).write_bytes(script(vector.read_text()))
+    else:
+        for seed in range(40):
+            (folder / f"run{seed}").write_bytes(lively_run(seed))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,121 @@
+"""The C core under a coverage-guided fuzzer for a bounded time, and under bugs that the fuzzer must find.
+
+SWITCHAGG_FUZZ_S=600 lengthens each search. The targets say what they check: fuzz_plane.c, fuzz_endpoint.c.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from native import fuzz_seeds
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "switchagg/native"
+SOURCES = {
+    "fuzz_plane": ["plane.c"],
+    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "fixedpoint.c"],
+}
+# float-cast-overflow is undefined behaviour, too, but not part of `undefined`. SA_NO_CLONES: the loader chooses among
+# clones before the sanitizers are ready.
+FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=fuzzer,address,undefined,float-cast-overflow"]
+SEARCH_S = int(os.environ.get("SWITCHAGG_FUZZ_S", "10"))
+EMPTY_TARGET = (
+    "#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *d, size_t n) { (void)d; return n > 1u << 31; }"
+)
+
+
+@pytest.fixture(scope="session")
+def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Whether leaks can be looked for here, "1" or "0": not where processes may not be traced. Skips without libFuzzer."""
+    clang = shutil.which("clang")
+    if clang is None:
+        pytest.skip("needs libFuzzer: clang and its runtime (Debian: clang, libclang-rt-14-dev)")
+    folder = tmp_path_factory.mktemp("libfuzzer")
+    (folder / "empty.c").write_text(EMPTY_TARGET)
+    if subprocess.run(
+        [clang, *FLAGS, "empty.c", "-o", "empty"], cwd=folder, capture_output=True, timeout=60
+    ).returncode:
+        pytest.skip("needs libFuzzer: this clang has no runtime for it (Debian: libclang-rt-14-dev)")
+    for choice in ("1", "0"):
+        run = ["./empty", "-runs=10", f"-detect_leaks={choice}"]
+        if subprocess.run(run, cwd=folder, capture_output=True, timeout=60).returncode == 0:
+            return choice
+    pytest.skip("needs libFuzzer: an empty target built with it doesn't run here")
+
+
+def build(target: str, core: Path, folder: Path) -> Path:
+    sources = [str(ROOT / f"tests/native/{target}.c"), *(str(core / name) for name in SOURCES[target])]
+    command = [
+        "clang",
+        *FLAGS,
+        "-fno-sanitize-recover=all",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{core}",
+        *sources,
+        "-lm",
+    ]
+    done = subprocess.run([*command, "-o", str(folder / target)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return folder / target
+
+
+def search(program: Path, leaks: str, seconds: int) -> subprocess.CompletedProcess[str]:
+    """Fuzz from the seeds; the same search on every machine of the same speed."""
+    corpus = program.parent / "corpus"
+    corpus.mkdir()
+    fuzz_seeds.write(program.name, corpus)
+    bounds = [f"-max_total_time={seconds}", "-max_len=600", "-timeout=20", "-seed=1", f"-detect_leaks={leaks}"]
+    return subprocess.run(
+        [str(program), *bounds, f"-artifact_prefix={program.parent}/", str(corpus)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds + 60,
+    )
+
+
+@pytest.mark.timeout(SEARCH_S + 180)
+@pytest.mark.parametrize("target", SOURCES)
+def test_finds_nothing(target: str, leaks: str, tmp_path: Path) -> None:
+    program = build(target, CORE, tmp_path)
+    done = search(program, leaks, SEARCH_S)
+    found = "".join(f"\n{path}: {path.read_bytes().hex()}" for path in tmp_path.glob("*-*"))
+    assert done.returncode == 0, f"{done.stderr[-4000:]}{found}\nreplay: {program} FILE"
+    assert "Done " in done.stderr
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("target", "file", "right", "wrong"),
+    [
+        ("fuzz_plane", "slot.h", "distance >= 1u << 31", "(int32_t)chunk < (int32_t)*held"),
+        ("fuzz_plane", "plane.c", "if (header->rank >= share->workers) return SA_DROP_RANK;", ""),
+        ("fuzz_endpoint", "call.c", "row + 1 < call->rows", "row < call->rows"),
+        ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
+    ],
+    ids=["chunks compared as signed", "no bound for the rank", "last row written whole", "chunk not compared"],
+)
+def test_finds_a_planted_bug(target: str, file: str, right: str, wrong: str, leaks: str, tmp_path: Path) -> None:
+    core = tmp_path / "core"
+    core.mkdir()
+    for path in CORE.glob("*.[ch]"):
+        text = path.read_text()
+        assert path.name != file or right in text, "the bug has no place any more: plant another"
+        (core / path.name).write_text(text.replace(right, wrong) if path.name == file else text)
+    done = search(build(target, core, tmp_path), leaks, 120)
+    assert done.returncode != 0, "not found"
+    assert "not so" in done.stderr or "ERROR: AddressSanitizer" in done.stderr or "runtime error" in done.stderr
+
+
+def test_seeds_can_be_written_by_hand(tmp_path: Path) -> None:
+    for target in SOURCES:
+        folder = tmp_path / target
+        folder.mkdir()
+        subprocess.run([sys.executable, fuzz_seeds.__file__, target, str(folder)], check=True, timeout=30)
+        assert len(list(folder.iterdir())) >= 16
