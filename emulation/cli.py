@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from emulation.compare import Comparison
     from emulation.scenario import Scenario
     from switchagg.dataplane.self_test import Choice
+    from transport.impairments import Impairments
 
 from emulation.bench.cli import app as bench
 
@@ -250,6 +251,18 @@ def switch(
     interface: Annotated[
         list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
     ] = None,
+    impair: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help="For native: bad links, both ways, like loss=1%,delay=1ms,rate=200mbit,seed=7"
+        ),
+    ] = None,
+    impair_up: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
+    ] = None,
+    impair_down: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[
         int, typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
@@ -273,7 +286,12 @@ def switch(
 
     `sudo switchagg switch --dataplane xdp --data 10.0.0.1:5556 --interface eth0`
 
+    `switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
+
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
+
+    **Words of --impair**: loss, duplicate, reorder, corrupt (probability per packet), delay, jitter, span (how late
+    reordered packets are), rate, queue, ecn (marks above so many bytes), seed
     """
     with outcomes():
         from emulation.scenario import DATAPLANES
@@ -292,10 +310,24 @@ def switch(
             advertise=told,
             lease_s=lease,
             interfaces=interface,
+            impairments=_impairments(impair, impair_up, impair_down),
             ready_file=ready_file,
             quiet=quiet,
         )
     raise typer.Exit(status)
+
+
+def _impairments(both: str | None, up: str | None, down: str | None) -> Impairments | None:
+    """None if none are asked for."""
+    from switchagg.errors import JobError
+    from transport.impairments import parse_impairments
+
+    if both is None and up is None and down is None:
+        return None
+    try:
+        return parse_impairments(both or "", up or "", down or "")
+    except JobError as error:
+        stop(f"--impair: {error}", EXIT_USAGE)
 
 
 def _host_port(option: str, text: str) -> tuple[str, int]:

@@ -123,6 +123,10 @@ def test_wrong_options_are_one_line_and_exit_code_2(
             ("switch", "--dataplane", "magic"),
             "--dataplane magic: unknown; allowed: auto, native, batched, reference, xdp",
         ),
+        (
+            ("switch", "--impair-down", "delay=1"),
+            "--impair: 'delay=1' not understood; allowed: delay=1ms (units: ns, us, µs, ms, s)",
+        ),
         (("switch", "--control", "udp://1.2.3.4:5"), "--control udp://1.2.3.4:5: not understood; allowed: tcp://"),
         (("switch", "--data", "1.2.3.4"), "--data 1.2.3.4: not understood; allowed: HOST:PORT"),
         (("status", "there"), "SWITCH there: not understood; allowed: tcp://"),

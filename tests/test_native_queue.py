@@ -220,6 +220,11 @@ def test_what_is_put_back_is_first_again(bench: Any) -> None:
         one.c.sa_queue_put_back(ctypes.byref(one.queue), packet)
     assert one.queue.held_bytes == 400
     assert one.names() == [0, 1, 2, 3]
+    elsewhere = one.packet(58)  # not the memory that was the tail before
+    one.c.sa_queue_put_back(ctypes.byref(one.queue), one.packet(58, 0, 4))
+    one.enqueue(58, 0, 5)
+    assert one.names() == [4, 5]
+    one.c.sa_pool_give(one.pool, elsewhere)
 
 
 def test_an_exhausted_pool_says_so_and_recovers(bench: Any) -> None:

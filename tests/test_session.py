@@ -21,6 +21,7 @@ from transport import daemon as daemon_module
 from transport import session as session_module
 from transport.control import query_status
 from transport.daemon import SwitchDaemon, run_switch
+from transport.impairments import Impairments, parse_impairments
 from transport.session import SwitchSession, retry_limit_for
 from transport.udp import UdpLink
 
@@ -415,10 +416,10 @@ def test_a_stopping_switch_ends_calls_and_joins_with_its_reason() -> None:
 def test_a_failed_data_plane_stops_the_switch(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = join_all(daemon, "crash", 2)
 
-    def crash(bundle: object, port: int) -> None:
+    def crash() -> None:
         raise RuntimeError("bit rot")
 
-    monkeypatch.setattr(daemon._loop._dataplane, "process", crash)
+    monkeypatch.setattr(daemon._loop, "_turn", crash)  # the present turn ends within a second
     pending = sessions[0].allreduce(np.ones(3, np.int32))
     assert "the switch's data plane failed: RuntimeError('bit rot')" in str(failure(pending))
     assert daemon.wait(SOON_S)
@@ -498,7 +499,11 @@ def test_an_address_in_use_is_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dataplane": "tofino"}, "data plane 'tofino': one of reference, batched, native"),
+        ({"dataplane": "tofino"}, "data plane 'tofino': one of auto, "),
+        (
+            {"dataplane": "batched", "impairments": Impairments()},
+            "impairments need the data plane native; batched has none",
+        ),
         ({"slots": 0}, "slots 0: 1 to 65536"),
         ({"elements": 99_999}, "elements 99999: 1 to 16000"),
         ({"lease_s": 0.1}, "lease 0.1 s"),
@@ -510,6 +515,20 @@ def test_a_switch_that_can_not_be_says_why(
 ) -> None:
     assert run_switch(**{"bind_control": "tcp://127.0.0.1:0", "bind_data": ("127.0.0.1", 0), **options}) == 1
     assert words in capsys.readouterr().err
+
+
+def test_impairments_are_at_work_and_counted_in_the_status() -> None:
+    if library.missing():
+        pytest.skip(f"impairments need the native data plane: {library.missing()}")
+    bad = parse_impairments("loss=5%,duplicate=5%,seed=4")
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, impairments=bad) as running:
+        sessions = join_all(running, "bad", 2)
+        arrays = [np.arange(20_000, dtype=np.int32) for _ in sessions]
+        for future in [session.allreduce(array) for session, array in zip(sessions, arrays, strict=True)]:
+            assert (future.result(SOON_S) == 2 * np.arange(20_000)).all()
+        counters = query_status(running.control_endpoint).data_counters
+        assert min(counters[f"{way}_{what}"] for way in ("up", "down") for what in ("lost", "duplicated")) > 0
+        close_all(sessions)
 
 
 def test_events_nobody_can_be_told_of_end_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from switchagg.controller import Controller
 from switchagg.dataplane import DATAPLANES
+from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
@@ -28,6 +29,8 @@ from switchagg.membership import (
 )
 from transport.addresses import parse_endpoint
 from transport.control import ControlServer
+from transport.impairments import Impairments
+from transport.native_switch import NativeSwitchLoop
 from transport.switch_loop import SwitchLoop
 from transport.udp import UdpLink
 from transport.xdp_switch import XdpSwitch
@@ -37,6 +40,8 @@ DATA: Address = ("0.0.0.0", 5556)
 
 AUTO = "auto"
 """In place of a data plane's name: the fastest that passes its self-test at start."""
+
+NATIVE = NativePlane.name
 
 XDP = "xdp"
 """In place of a data plane's name: the switch in the kernel, on interfaces of this host."""
@@ -56,10 +61,10 @@ class SwitchDaemon:
 
     bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
     AUTO or XDP; the attribute of that name says what was chosen, and why nothing faster. interfaces: for XDP, by name;
-    None: those that have the data address. slots, elements: the switch's memory. advertise: data address told to
-    workers, if it isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the
-    control plane at. lease_s: silence after which a worker is dead. log: told a line per event, without control
-    characters.
+    None: those that have the data address. impairments: what the links of an emulated switch do; only NATIVE has them,
+    so AUTO then means NATIVE. slots, elements: the switch's memory. advertise: data address told to workers, if it
+    isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the control plane
+    at. lease_s: silence after which a worker is dead. log: told a line per event, without control characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
@@ -75,9 +80,14 @@ class SwitchDaemon:
         advertise: Address | None = None,
         lease_s: float = 4.0,
         interfaces: Sequence[str] | None = None,
+        impairments: Impairments | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check(bind_control, dataplane, slots, elements, lease_s, interfaces)
+        if impairments is not None:
+            if dataplane not in (AUTO, NATIVE):
+                raise SwitchaggError(f"impairments need the data plane {NATIVE}; {dataplane} has none")
+            dataplane = NATIVE
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
@@ -87,7 +97,7 @@ class SwitchDaemon:
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._loop = self._host(bind_data, dataplane, slots, elements, interfaces)
+        self._loop = self._host(bind_data, dataplane, slots, elements, interfaces, impairments)
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
         told = advertise or (host, self.data_address[1])
         try:
@@ -102,8 +112,14 @@ class SwitchDaemon:
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
     def _host(
-        self, bind_data: Address, dataplane: str, slots: int, elements: int, interfaces: Sequence[str] | None
-    ) -> "SwitchLoop | XdpSwitch":
+        self,
+        bind_data: Address,
+        dataplane: str,
+        slots: int,
+        elements: int,
+        interfaces: Sequence[str] | None,
+        impairments: Impairments | None,
+    ) -> "NativeSwitchLoop | SwitchLoop | XdpSwitch":
         """The data plane's host, bound; sets `dataplane` and `data_address`."""
         if dataplane == XDP:
             kernel = XdpSwitch(bind_data, slots, elements, interfaces, log=self._log, on_failure=self._on_failure)
@@ -117,6 +133,8 @@ class SwitchDaemon:
         except JobError as error:
             raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
         self.data_address = link.address
+        if isinstance(plane, NativePlane):
+            return NativeSwitchLoop(link, plane, impairments=impairments, on_failure=self._on_failure)
         return SwitchLoop(link, plane, on_failure=self._on_failure)
 
     def start(self) -> None:
@@ -198,6 +216,7 @@ def run_switch(
     advertise: Address | None = None,
     lease_s: float = 4.0,
     interfaces: Sequence[str] | None = None,
+    impairments: Impairments | None = None,
     ready_file: Path | None = None,
     quiet: bool = False,
 ) -> int:
@@ -218,6 +237,7 @@ def run_switch(
             advertise=advertise,
             lease_s=lease_s,
             interfaces=interfaces,
+            impairments=impairments,
             log=log,
         )
     except SwitchaggError as error:
@@ -232,6 +252,8 @@ def run_switch(
         )
         if daemon.dataplane.passed_over:
             log(f"data plane {daemon.dataplane}")
+        if impairments is not None:
+            log(f"impairments: {impairments}; seed {impairments.seed}")
         print(line, flush=True)
         try:
             if ready_file is not None:
