@@ -6,7 +6,7 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready native compare test check clean
+.PHONY: help setup ready native compare bench test check clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ native: ready ## build the compiled core and the XDP programs again, and say wha
 
 compare: ready ## real training through the switch and over host allreduce: a table and report.html in results/quickstart
 	@$(BIN)/switchagg compare emulation/scenarios/quickstart.toml --out results/quickstart $(ARGS)
+
+bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: two minutes
+	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
 test: ready ## the tests; ARGS="tests/test_wire.py -k golden" chooses some
 	@$(BIN)/python -m pytest $(ARGS)

@@ -20,7 +20,6 @@ from emulation.monitor import Machine
 from emulation.results import percentile
 
 ROUNDS = 3
-WARMUP_BYTES = 4 << 20  # enough to open TCP's window again
 PROBE_BYTES = 4 << 20
 PROBE_OPERATIONS = 3
 OPERATIONS_PER_BLOCK = 60
@@ -46,6 +45,7 @@ class Wish:
     warmup: int = 1
     cell_s: float = 1.0
     rounds: int = ROUNDS
+    warmup_bytes: int = 4 << 20  # at most: enough to open TCP's window again
 
 
 @dataclass
@@ -83,7 +83,7 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
     failures: dict[str, str] = {}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     entry: dict[str, Any] = {}
-    while methods := [method for method in wish.methods if method.name not in failures]:
+    while methods := [method for method in wish.methods if method.name not in failures and not _beaten(method, entry)]:
         try:
             # XDP on a port changes what other methods may send there, so it has the network to itself
             for apart in (False, True):
@@ -97,6 +97,12 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
     network = dataclasses.asdict(wish.network)
     return {"network": network, "title": wish.network.title, "failures": failures, "rows": ordered, **entry}
+
+
+def _beaten(method: Method, entry: dict[str, Any]) -> bool:
+    """Whether another congestion control was chosen for its kind, before a method failed."""
+    tried = entry.get("tried", {}).get(method.kind)
+    return tried is not None and tried["chosen"] != method.name
 
 
 def _run(
@@ -116,12 +122,12 @@ def _run(
                     network.start_switch(method)
                 except Exception as error:
                     raise MethodFailed(method, str(error).removeprefix(f"{method.name}: ")) from error
-        with Ranks(network, wish.dtype, max(*wish.sizes, WARMUP_BYTES), _patience_s(wish)) as ranks:
+        with Ranks(network, wish.dtype, max(*wish.sizes, PROBE_BYTES), _patience_s(wish)) as ranks:
             bench = Bench(wish, network, ranks)
             facts = entry.setdefault("methods", {})
             for method in methods:
                 facts[method.name] = bench.open(method)
-            if wish.best:
+            if wish.best and "tried" not in entry:
                 methods, tried = bench.keep_better(methods, say)
                 entry.setdefault("tried", {}).update(tried)
             for size in wish.sizes:
@@ -217,7 +223,7 @@ class Bench:
         running = network.switches.get(method.variant) if method.kind == "switch" else None
         machine, links = Machine(network.pids), network.links()
         switch_cpu_ns, resent = running.cpu_ns() if running else 0, network.segments_resent()
-        warmup_bytes = min(size_bytes, WARMUP_BYTES)
+        warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
         answers = self._ranks.ask(
             method,
             "run",

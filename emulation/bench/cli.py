@@ -74,6 +74,7 @@ def allreduce(
     with outcomes():
         from emulation.bench import arithmetic, suite
         from emulation.netns import run_in_user_namespace
+        from emulation.results import RunFailed
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         wishes = suite.wishes(
@@ -99,7 +100,8 @@ def allreduce(
         if out is not None:
             for path in suite.draw(document, out):
                 _say(str(path))
-        _failures(found["networks"])
+        if failed := suite.failures({"allreduce": found["networks"]}, ("allreduce",)):
+            raise RunFailed("; ".join(failed))
 
 
 class _Printer:
@@ -217,12 +219,3 @@ def _parsed(option: str, parse: Any, text: str) -> Any:
         return parse(text)
     except ValueError as error:
         raise ScenarioError(f"{option}: {error}") from error
-
-
-def _failures(networks: list[dict[str, Any]]) -> None:
-    """Raises RunFailed if a method could not be measured somewhere, after everything else was written."""
-    from emulation.results import RunFailed
-
-    failed = [f"{network['title']}: {words}" for network in networks for words in network["failures"].values()]
-    if failed:
-        raise RunFailed("; ".join(failed))

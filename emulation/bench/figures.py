@@ -124,7 +124,7 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
     shown = [network for network in networks if network["rows"]]
     if not shown:
         return None
-    figure = Figure(figsize=(1.2 + 3.6 * len(shown), 6.4), layout="constrained")
+    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(shown)), 6.4), layout="constrained")
     above, below = figure.subplots(2, len(shown), squeeze=False, sharey="row")
     names: dict[str, Any] = {}
     for axes, bars, network in zip(above, below, shown, strict=True):
@@ -136,15 +136,14 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.set_ylim(bottom=0)
         largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in _by_name(network["rows"]).values()]
         for place, row in enumerate(largest):
-            worker = (row["worker_cpu_ns_per_packet"] or 0) / 1e3
-            switch = (row["switch_cpu_ns_per_packet"] or 0) / 1e3
+            worker, both = (row["worker_cpu_ns_per_packet"] or 0) / 1e3, _cpu_us(row)
             look = _look(row["name"])
             bars.barh(place, worker, height=0.6, color=look["color"])
-            bars.barh(place, switch, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
+            bars.barh(place, both - worker, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
             idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
-            bars.text(worker + switch, place, f" {worker + switch:.2f} µs{idle}", va="center", fontsize=8)
+            bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
         bars.set_yticks(range(len(largest)), [_label(row["name"]) for row in largest], fontsize=8)
-        bars.set_xlim(right=1.5 * max((row["worker_cpu_ns_per_packet"] or 0) / 1e3 for row in largest) + 0.1)
+        bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
         bars.grid(axis="y", visible=False)
         bars.invert_yaxis()
         bars.set_xlabel(f"CPU time per packet sent, worker and switch (hatched), µs\n{_size(largest[0]['size_bytes'])}")
@@ -232,6 +231,11 @@ def numbers(part: dict[str, Any]) -> Figure | None:
         axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
     panels[0].invert_yaxis()
     return figure
+
+
+def _cpu_us(row: Row) -> float:
+    """CPU time of a packet that a worker sends: the worker's, and the switch process's share."""
+    return ((row["worker_cpu_ns_per_packet"] or 0) + (row["switch_cpu_ns_per_packet"] or 0)) / 1e3
 
 
 def _what(row: Row) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.bench import arithmetic, document, methods
-from emulation.bench.allreduce import Wish, measure
+from emulation.bench.allreduce import ROUNDS, Wish, measure
 from emulation.bench.document import Load, write
 from emulation.bench.network import BenchNetwork
 from emulation.results import RunFailed
@@ -24,6 +24,7 @@ WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
+QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo,ring"
 MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (0.6, 4), "allreduce": (0.8, 20)}
 DTYPES = ("float32", "int32")
@@ -122,6 +123,18 @@ def run(
     for figure in draw(built, out):
         yield str(figure)
     yield str(path)
+    if failed := failures(found, parts):
+        raise RunFailed(f"not everything could be measured: {'; '.join(failed)}")
+
+
+def failures(found: dict[str, Any], parts: Sequence[str]) -> list[str]:
+    """What could not be measured in these parts, and why, each once."""
+    words: list[str] = []
+    for name in parts:
+        part = found[name]
+        entries = part if isinstance(part, list) else [{"title": name, "failures": part["failures"]}]
+        words += [f"{entry['title']}: {reason}" for entry in entries for reason in entry["failures"].values()]
+    return list(dict.fromkeys(words))
 
 
 def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
@@ -179,20 +192,21 @@ def xdp_missing() -> str:
 
 def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
     wanted: list[Wish] = []
-    for workers in (2, 4) if quick else WORKERS:
-        for rate in (200_000_000, 1_000_000_000) if quick else RATES:
-            ours = _switches()
-            if workers * rate > XDP_WORKER_BPS_MOST:
-                ours = ours.removesuffix(",switch:xdp")
-            wanted += wishes(
-                [workers],
-                [rate],
-                (4096, 1_048_576) if quick else arithmetic.MATRIX_SIZES,
-                methods=f"{ours},{HOSTS}",
-                dataplane="auto",
-                congestion_control=["best"],
-                cell_s=0.2 if quick else 1.0,
-            )
+    shapes = ((2, 200_000_000), (4, 1_000_000_000))
+    for workers, rate in shapes if quick else [(workers, rate) for workers in WORKERS for rate in RATES]:
+        ours = _switches()
+        if workers * rate > XDP_WORKER_BPS_MOST:
+            ours = ours.removesuffix(",switch:xdp")
+        wanted += wishes(
+            [workers],
+            [rate],
+            QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
+            methods=f"{ours},{HOSTS}",
+            dataplane="auto",
+            congestion_control=["best"],
+            cell_s=0.2 if quick else 1.0,
+            rounds=2 if quick else ROUNDS,
+        )
     return list(run_allreduce(wanted, say, on_row)["networks"])
 
 
@@ -200,7 +214,7 @@ def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
     wanted = wishes(
         (4,) if quick else WORKERS,
         [None],
-        (4096, 4_000_000) if quick else arithmetic.MATRIX_SIZES,
+        QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
         methods=f"{_switches()},{HOSTS}",
         dataplane="auto",
         congestion_control=["best"],
@@ -221,6 +235,8 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
             dataplane="auto",
             congestion_control=["best"],
             cell_s=0.5 if quick else 6.0,
+            rounds=2 if quick else ROUNDS,
+            warmup_bytes=65_536,  # a lossy connection opens its window to little, and slowly
         )
         lossy = Wish(**{**vars(wish), "network": BenchNetwork(LOSS_WORKERS, LOSS_RATE_BPS, loss=share)})
         entries += run_allreduce([lossy], say, on_row)["networks"]

@@ -1,0 +1,392 @@
+"""The benchmark's arithmetic, names, tables, targets and figures: no network is built here."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from emulation.bench import arithmetic, document, methods, suite, table, targets
+from emulation.bench.allreduce import Cell, Wish, row
+from emulation.bench.contestants import Numbers
+from emulation.bench.figures import draw_all
+from emulation.bench.fixed_point import measure as measure_numbers
+from emulation.bench.methods import Method
+from emulation.bench.network import BenchNetwork
+from emulation.bench.planes import Traffic
+from emulation.cli import app
+from emulation.results import RunFailed
+from emulation.scenario import ScenarioError
+from switchagg.dataplane import DATAPLANES
+
+runner = CliRunner()
+
+# ---- arithmetic, worked out by hand
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    assert arithmetic.algbw(25_000_000, 1e9) == 25e6
+    assert arithmetic.busbw("gloo", 25_000_000, 1e9, 4) == 25e6 * 1.5
+    assert arithmetic.busbw("ring", 8, 8.0, 8) == 1e9 * 1.75
+    assert arithmetic.busbw("switch", 25_000_000, 1e9, 4) is None
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_traffic_factors(workers: int, factor: float) -> None:
+    assert arithmetic.traffic_factor("ring", workers) == factor
+    assert arithmetic.traffic_factor("switch", workers) == 1.0
+
+
+def test_limits_and_bounds() -> None:
+    assert arithmetic.payload_share("switch", 360, 1500) == 1440 / 1502
+    assert arithmetic.payload_share("gloo", 360, 1500) == 1448 / 1514
+    limit = arithmetic.payload_limit("switch", 200_000_000, 360, 1500)
+    assert limit == pytest.approx(25e6 * 1440 / 1502)
+    assert arithmetic.bound("switch", "int32", 200_000_000, 4, 360, 1500) == limit
+    assert arithmetic.bound("switch", "float32", 200_000_000, 4, 360, 1500) == limit * 360 / 361
+    assert arithmetic.bound("ring", "float32", 200_000_000, 4, 360, 1500) == pytest.approx(25e6 * 1448 / 1514 / 1.5)
+
+
+def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:
+    assert arithmetic.elements_that_fit(1500) == 360
+    assert arithmetic.elements_that_fit(9000) == 2232
+    assert arithmetic.elements_that_fit(60) == 3
+
+
+def test_sizes_go_from_the_least_to_the_most() -> None:
+    assert arithmetic.sizes(4096, 67_108_864, 16) == [4096, 65_536, 1_048_576, 16_777_216]
+    assert arithmetic.sizes(4, 32, 2) == [4, 8, 16, 32]
+    assert arithmetic.sizes(4, 9, 1.2) == [4, 8]  # whole elements, none twice
+    for wrong in ((3, 8, 2), (8, 4, 2), (4, 8, 1)):
+        with pytest.raises(ValueError, match=r"bytes|factor"):
+            arithmetic.sizes(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("4K", 4096), ("25MB", 25_000_000), ("64 MiB", 1 << 26), ("1.5k", 1536), ("7", 4)],
+)
+def test_sizes_are_read_as_nccl_tests_does(text: str, size: int) -> None:
+    assert arithmetic.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "3", "-4K", "4X", "nan", "inf", "1e400"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        arithmetic.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("200M", 200_000_000), ("1G", 10**9), ("100e6", 10**8), ("2.5Gbit", 25 * 10**8), ("Unshaped", None)],
+)
+def test_rates(text: str, rate: int | None) -> None:
+    assert arithmetic.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "5", "fast", "200G", "-1G", "nan"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a rate"):
+        arithmetic.parse_rate(text)
+
+
+def test_spread() -> None:
+    found = arithmetic.spread([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert (found.count, found.median, found.p25, found.p75, found.least, found.most) == (5, 3.0, 2.0, 4.0, 1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("wire", "idle", "word"),
+    [(0.98, 0.0, "link"), (0.5, 0.05, "cpu"), (0.5, 0.5, "latency"), (0.5, None, "unknown"), (None, 0.01, "cpu")],
+)
+def test_what_limited_a_figure(wire: float | None, idle: float | None, word: str) -> None:
+    assert arithmetic.limited_by(wire, idle) == word
+
+
+def test_operations_fit_the_time() -> None:
+    assert arithmetic.operations_for(1.0, 0.1, 1, 60) == 10
+    assert arithmetic.operations_for(1.0, 9.0, 1, 60) == 1
+    assert arithmetic.operations_for(1.0, 1e-6, 1, 60) == 60
+
+
+# ---- inputs
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_sums_of_the_inputs_are_known_and_differ_from_operation_to_operation(dtype: str) -> None:
+    ranks = [Numbers(rank, 3, dtype, 500) for rank in range(3)]
+    arrays = [np.zeros(500, dtype) for _ in ranks]
+    for numbers, array in zip(ranks, arrays, strict=True):
+        numbers.fill(array, 205)
+    total = arrays[0] + arrays[1] + arrays[2]
+    assert [numbers.wrong(total, 205) for numbers in ranks] == [0, 0, 0]
+    assert ranks[0].wrong(total, 206) > 400  # an old result isn't taken for a new one
+    total[17] += 1
+    assert ranks[2].wrong(total, 205) == 1
+
+
+@pytest.mark.parametrize("plane", ["reference", "batched"])
+def test_traffic_of_the_plane_benchmark_is_absorbed_and_answered(plane: str) -> None:
+    traffic = Traffic(3, 8)
+    made = DATAPLANES[plane](256, 8)
+    made.admit(traffic.job, traffic.ports)
+    for _, turn in zip(range(4), traffic.turns(), strict=False):
+        answered = sum(len(out.bundle) for bundle, port in turn for out in made.process(bundle, port))
+        assert answered == 256
+    assert made.counters == {"absorbed": 2 * 4 * 256, "broadcast": 4 * 256}
+
+
+def test_numbers_are_measured_beside_memcpy() -> None:
+    found = measure_numbers(True, lambda _: None)
+    named = {(each["what"], each["implementation"]): each for each in found["rows"]}
+    assert named["memcpy", "numpy"]["share_of_memcpy"] == 1.0
+    assert {"exponents", "quantise", "dequantise"} <= {what for what, name in named if name == "python"}
+
+
+# ---- names
+
+
+def test_methods_are_parsed() -> None:
+    found, best = methods.parse("switch:batched,gloo,ring:bbr", "reference", ["cubic", "reno"])
+    assert [method.name for method in found] == ["switch:batched", "gloo:cubic", "gloo:reno", "ring:bbr"]
+    assert best == set()
+    found, best = methods.parse("switch, gloo", "reference", ["best"])
+    assert [method.name for method in found] == ["switch:reference", "gloo:cubic", "gloo:bbr"]
+    assert best == {"gloo"}
+    assert methods.parse("gloo", "auto", ["kernel"])[0] == [Method("gloo", methods.kernel_control())]
+
+
+def test_the_python_planes_have_workers_in_python() -> None:
+    assert {name: Method("switch", name).core for name in methods.PLANES} == {
+        "native": "native",
+        "xdp": "native",
+        "batched": "python",
+        "reference": "python",
+    }
+
+
+# ---- rows, tables
+
+
+def a_row(name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0, **network: Any) -> dict[str, Any]:
+    kind, _, variant = name.partition(":")
+    method = Method(kind, variant)
+    wish = Wish(BenchNetwork(**{"workers": 4, "rate_bps": 10**9, **network}), (method,), frozenset(), (size,))
+    cell = Cell()
+    starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
+    for _ in range(3):
+        answers = [
+            {
+                "operations": [
+                    {"start_ns": s, "end_ns": e, "cpu_ns": 4000, "wrong": 0, "cpu_ticks": [50, 0, 0, 50] + [0] * 4}
+                ],
+                "counters": {"retransmitted": 1},
+            }
+            for s, e in zip(starts, ends, strict=True)
+        ]
+        block = {
+            "operations": 1,
+            "worth": 2.0,
+            "up_bytes": [200, 220, 200, 200],
+            "down_bytes": [100, 100, 100, 100],
+            "up_packets": 16,
+            "queue_drops": 1,
+            "switch_cpu_ns": 800 if kind == "switch" else None,
+            "segments_resent": 2,
+            "losses": {"interface": 3},
+            "resident_bytes": [10, 20, 30, 40],
+        }
+        cell.add(answers, block)
+    return row(wish, method, size, cell)
+
+
+def test_a_row_takes_the_slowest_rank_and_counts_per_operation() -> None:
+    found = a_row()
+    assert found["time_ns"]["median"] == 209e6
+    assert found["time_ns"]["count"] == 3
+    assert found["start_skew_ns"] == 1000
+    assert found["wire_tx_bytes_per_rank"] == 110  # the rank that sent most; a warm-up operation counts too
+    assert found["wire_rx_bytes_per_rank"] == 50
+    assert found["algbw_bytes_per_s"] == pytest.approx(25e6 / 0.209)
+    assert found["busbw_bytes_per_s"] is None
+    assert found["share_of_payload_limit"] == pytest.approx(25e6 / 0.209 / (125e6 * 1440 / 1502))
+    assert found["worker_cpu_ns_per_packet"] == 4000 * 4 / 8
+    assert found["switch_cpu_ns_per_packet"] == 2400 / 6 / 8
+    assert (found["packets_resent"], found["segments_resent"], found["queue_drops"]) == (12, 6, 3)
+    assert found["losses"] == {"interface": 9}
+    assert found["cpu_idle_share"] == 0.5
+    assert found["limited_by"] == "latency"
+
+
+def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
+    found = a_row(rate_bps=None)
+    assert found["share_of_payload_limit"] is found["share_of_bound"] is found["bound_bytes_per_s"] is None
+    words = table.line(found).split()
+    assert words[:5] == ["25000000", "6250000", "float32", "sum", "-1"]
+    assert words[-4:] == ["0", "-", "-", "latency"]
+
+
+def test_the_table_s_head_stands_above_its_columns() -> None:
+    lines = [*table.heading(vars(BenchNetwork(4, 200_000_000))), table.line(a_row())]
+    assert "links shaped to 200 Mb/s in both directions (HTB), MTU 1500" in lines[0]
+    assert lines[1].index("#wrong") + len("#wrong") == lines[3].index(" 0 ") + 2
+    assert {line.find("limited by") for line in lines[1:2]} == {lines[3].index("latency")}
+
+
+# ---- targets, figures, the document
+
+
+def a_document() -> dict[str, Any]:
+    rows = [a_row(), a_row("gloo:cubic", ms=420.0), a_row("gloo:bbr", ms=400.0), a_row("ring:cubic", ms=318.0)]
+    small = [a_row(size=4096, ms=0.3), a_row("gloo:cubic", size=4096, ms=0.5)]
+    network = vars(BenchNetwork(4, 10**9))
+    shaped = {"network": network, "title": "n = 4, 1 Gb/s", "rows": rows + small, "failures": {}}
+    free = {**shaped, "network": vars(BenchNetwork(4, None)), "title": "n = 4, unshaped"}
+    free["rows"] = [a_row(ms=20.0, rate_bps=None), a_row("ring:bbr", ms=40.0, rate_bps=None)]
+    lossy = [
+        {"network": vars(BenchNetwork(4, 200_000_000, loss=loss)), "title": "", "failures": {}, "rows": [a_row(ms=ms)]}
+        for loss, ms in ((0.0, 200.0), (0.001, 204.0), (0.01, 250.0))
+    ]
+    spread = {"count": 5, "median": 90.0, "p25": 80.0, "p75": 100.0, "least": 70.0, "most": 120.0}
+    planes = [{"plane": "native", "elements": 256, "workers": n, "ns_per_packet": spread} for n in (2, 4)]
+    endpoint = {"endpoint": "native", "memory_bytes": 20_000, "memory_limit_bytes": 80_000}
+    numbers = [
+        {"what": what, "implementation": name, "size_bytes": 25_000_000, "bytes_per_s": 4e9, "share_of_memcpy": share}
+        for what, name, share in (("memcpy", "numpy", 1.0), ("quantise", "native", 0.6), ("dequantise", "native", 0.4))
+    ]
+    parts = {
+        "allreduce": [shaped],
+        "unshaped": [free],
+        "loss": lossy,
+        "planes": {"rows": planes, "endpoints": [endpoint], "failures": {}},
+        "numbers": {"rows": numbers, "failures": {}},
+    }
+    return document.build(parts, {}, {}, False)
+
+
+def test_targets_are_judged() -> None:
+    found = {verdict["what"]: verdict for verdict in targets.judged(a_document())}
+
+    def met(words: str) -> bool | None:
+        (verdict,) = (verdict for what, verdict in found.items() if words in what)
+        result: bool | None = verdict["met"]
+        return result
+
+    assert met("25 MB, n = 4, 1000 Mb/s, native") is True
+    assert met("25 MB, n = 8, 1000 Mb/s, native") is None
+    faster = found["25 MB, n = 4, 1 Gb/s, native: speed-up over Gloo"]
+    assert faster["measured"] == 400 / 209  # the better of Gloo's two
+    assert faster["because"].startswith("bound 1.5; switch:native reaches 100")
+    assert found["unshaped, n = 4, native, at its best size: Gb/s per worker"]["measured"] == pytest.approx(10.0)
+    assert met("over an unshaped TCP ring") is True
+    assert met("4 KB, n = 4, 1000 Mb/s") is False
+    assert met("loss 0.1 %") is True
+    assert met("loss 1 %") is False
+    assert found["dequantise, 25 MB, one core: of memcpy"]["met"] is False
+    assert met("ns per packet") is True
+    assert met("worker memory") is True
+    assert met("wrong elements") is True
+    text = "\n".join(targets.lines(list(found.values())))
+    assert "not measured" in text
+    assert "MISSED" in text
+
+
+def test_a_wrong_element_misses_a_target() -> None:
+    built = a_document()
+    built["parts"]["loss"][0]["rows"][0]["wrong_elements"] = 1
+    assert targets.judged(built)[-1]["met"] is False
+
+
+def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
+    shares = targets.loss_shares(a_document()["parts"]["loss"])
+    assert shares["switch:native"] == {0.0: 1.0, 0.001: pytest.approx(200 / 204), 0.01: pytest.approx(0.8)}
+
+
+def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
+    built = a_document()
+    assert set(draw_all(built)) == {"allreduce", "speedup", "unshaped", "loss", "planes", "numbers"}
+    assert draw_all({**built, "parts": {}}) == {}
+    paths = suite.draw({**built, "parts": {"planes": built["parts"]["planes"]}}, tmp_path / "made")
+    assert [path.name for path in paths] == ["planes.png"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_document_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "bench" / "bench.json"
+    built = a_document()
+    document.write(path, built)
+    assert document.read(path)["parts"]["numbers"] == built["parts"]["numbers"]
+    path.write_text('{"schema": "other"}')
+    with pytest.raises(RunFailed, match="not a benchmark's results"):
+        document.read(path)
+
+
+def test_failures_are_listed_once() -> None:
+    part = [{"title": "n = 4", "failures": {"a": "a: broke"}}, {"title": "n = 4", "failures": {"a": "a: broke"}}]
+    found = {"loss": part, "planes": {"failures": {"xdp": "no BPF"}}}
+    assert suite.failures(found, ("loss", "planes")) == ["n = 4: a: broke", "planes: no BPF"]
+
+
+def test_machine_facts_and_load() -> None:
+    facts = document.machine()
+    assert {"cpu_model", "kernel", "tcp_congestion_control", "tcp_available_congestion_control"} <= set(facts)
+    load = document.Load().measures()
+    assert 0 <= load["idle_share"] <= 1
+
+
+# ---- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--rate", "5"), "--rate: 5: not a rate; allowed: 1M to 100G"),
+        (("--methods", "moon"), "--methods: 'moon' is unknown; allowed: switch, gloo, ring"),
+        (("--methods", "switch:moon"), "data plane 'moon' is unknown; allowed: auto, native, xdp, batched, reference"),
+        (("--methods", "gloo:moon"), "congestion control 'moon' is unknown; allowed: best, kernel, cubic, bbr, reno"),
+        (("--sizes", "4K,1"), "--sizes: 1: not a size"),
+        (("-b", "8K", "-e", "4K"), "4096 bytes: less than the smallest, 8192"),
+        (("--factor", "1"), "factor 1: more than 1"),
+        (("--elements", "400"), "--elements 400: an MTU of 1500 bytes holds 363"),
+        (("--dtype", "float64"), "--dtype float64: unknown; allowed: float32, int32"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
+    done = runner.invoke(app, ["bench", "allreduce", *arguments])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("switchagg: ")
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.mininet_run.missing", lambda: "Mininet needs root")
+    for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
+        done = runner.invoke(app, ["bench", *command])
+        assert done.exit_code == 1
+        assert done.stderr == "switchagg: this benchmark needs emulated links: Mininet needs root\n"
+
+
+def test_targets_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    document.write(path, a_document())
+    done = runner.invoke(app, ["bench", "targets", str(path)])
+    assert done.exit_code == 0
+    assert "25 MB, n = 4, 1 Gb/s, native: speed-up over Gloo" in done.stdout
+    missing = runner.invoke(app, ["bench", "targets", str(tmp_path / "none.json")])
+    assert missing.exit_code == 1
+    assert "`switchagg bench all` writes it" in missing.stderr
+
+
+def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
+    document.write(tmp_path / "bench.json", a_document())
+    with pytest.raises(RunFailed, match="holds a full run"):
+        list(suite.run(("numbers",), True, tmp_path, lambda _: None, lambda _: None, lambda *_: None))
+
+
+def test_an_unknown_type_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ScenarioError, match="--dtype"):
+        suite.wishes([4], [None], [4096], methods="ring", dataplane="auto", congestion_control=["best"], dtype="int8")
