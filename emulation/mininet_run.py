@@ -96,9 +96,10 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
                 alive=lambda: _check_data_plane(network, method, out_dir),
             ).follow(observed.on_iteration)
         counters = _switch_counters(network) if plane is not None else {}
+        running = _running_plane(network) if plane is not None else ""
     environment = {"tcp_congestion_control": network.verification.congestion_control, "network": read_back}
     if plane is not None:
-        environment["dataplane"] = _running_plane(network)
+        environment["dataplane"] = running
         environment["worker_cores"] = [member.named("finished")[0].get("core") for member in members]
         environment["compiled_core"] = compiled_core()
     return _result(scenario, method, members, observed, counters, environment)

@@ -181,6 +181,7 @@ class Trainer:
             parameter_hash=workload.parameter_sha256(),
             retransmissions=self._counters().get("retransmitted", 0),
             counters=self._counters(),
+            core=switch_group().reducer.core() if config.method == "switch" else None,
             notes=[
                 f"Workload {plan.name}: {workload.task.description}; {workload.task.source} "
                 f"(sha256 {workload.task.source_sha256[:16]}).",

@@ -83,6 +83,7 @@ class FakeSession:
 
     def __init__(self, switch: FakeSwitch, job: str, rank: int, workers: int) -> None:
         self.switch, self.job, self.rank, self.workers = switch, job, rank, workers
+        self.core = "fake"
         self.closed = False
         self.error: Exception | None = None
         self._calls = 0

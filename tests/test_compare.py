@@ -1,20 +1,23 @@
 """Comparisons with a backend that takes no time: files, choice of backend, what must not be overlooked."""
 
+import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from example_results import SCENARIO, FakeCertificate, result, run_method
 
 from emulation import compare as comparing
 from emulation import figures
-from emulation.compare import choose_backend, compare, problems
+from emulation.compare import choose_backend, choose_plane, compare, problems
 from emulation.results import MethodResult, RunFailed, document
 from emulation.scenario import Scenario, ScenarioError, parse
+from switchagg.dataplane.self_test import Choice
 
 
 def silent(_method: str, _done: int, _total: int, _note: str) -> None:
@@ -139,6 +142,50 @@ def test_problems_name_ranks_that_disagree_and_invalid_certificates() -> None:
         "switch: INVALID: gap p99 61 %, bound 25 %; try [topology] rate_bps = 100000000",
     ]
     assert problems(document(SCENARIO, "sim", [run_method_result()])) == []
+
+
+def with_plane(dataplane: str) -> Scenario:
+    return parse('name = "t"\ntitle = "t"\n', "t.toml", {"switch.dataplane": dataplane})
+
+
+def test_auto_takes_the_fastest_and_says_why_not_the_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = Choice("batched", {"native": "its self-test failed at packet 7, a result"})
+    monkeypatch.setattr(comparing, "fastest", lambda slots, elements: choice if (slots, elements) == (512, 360) else 0)
+    assert choose_plane(with_plane("auto"), "sim") == choice
+    used = []
+
+    def runner(scenario: Scenario, method: str, *rest: Any) -> MethodResult:
+        used.append(scenario.switch.dataplane)
+        kept = run_method(scenario, method, *rest)
+        return dataclasses.replace(kept, environment={"dataplane": scenario.switch.dataplane})
+
+    scenario = dataclasses.replace(SCENARIO, methods=with_plane("auto").methods)
+    done = compare(scenario, "sim", tmp_path, silent, command=["x"], runner=runner)
+    assert used == ["batched", "batched"]
+    assert done.document["scenario"]["switch"]["dataplane"] == "auto"
+    assert done.host["dataplanes_passed_over"] == choice.passed_over
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "batched; native passed over: its self-test failed at packet 7, a result" in report
+
+
+def test_a_plane_that_cannot_run_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "fault", lambda name, slots, elements: f"{name} is broken; mend it")
+    with pytest.raises(
+        RunFailed, match=r"^t\.toml: \[switch\] dataplane: native can't run here: native is broken; mend"
+    ):
+        choose_plane(with_plane("native"), "mininet")
+    with pytest.raises(
+        ScenarioError, match=r"dataplane: xdp runs in the kernel, not in virtual time; allowed .*auto, na"
+    ):
+        choose_plane(with_plane("xdp"), "sim")
+    assert choose_plane(with_plane("xdp"), "mininet") == Choice("xdp", {})
+    monkeypatch.setattr(comparing, "fault", lambda name, slots, elements: "")
+    assert choose_plane(with_plane("reference"), "sim") == Choice("reference", {})
+
+
+def test_host_methods_need_no_plane() -> None:
+    scenario = parse('name = "t"\ntitle = "t"\n[methods]\nsim = ["ring"]\n', "t.toml", {"switch.dataplane": "xdp"})
+    assert choose_plane(scenario, "sim") is None
 
 
 def run_method_result() -> MethodResult:

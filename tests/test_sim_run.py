@@ -1,5 +1,6 @@
 """Training in virtual time: its timeline against closed form, exact averages, determinism across processes."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation.results import RunFailed, bound, document, summary
+from emulation.results import RunFailed, bound, document, summary, write_json
 from emulation.scenario import Scenario, parse
 from emulation.sim_run import Training, run_method, star_config, union_ns
 from emulation.simnet.star import STARS
 from emulation.workload import Score
+from switchagg.native import library
 
 METHODS = ["switch", "ring"]
 FRAME_BYTES = 1440 + 20 + 42
@@ -23,7 +25,8 @@ FRAME_BYTES = 1440 + 20 + 42
 
 def scenario(**overrides: Any) -> Scenario:
     """Two workers at 1 Gb/s, four iterations of which one is warm-up; overrides like rate_bps=… go to their table."""
-    tables = {"rate_bps": "topology", "workers": "topology", "mtu_bytes": "topology", "loss": "faults"}
+    tables = {"rate_bps": "topology", "workers": "topology", "mtu_bytes": "topology"}
+    tables |= dict.fromkeys(("loss", "duplicate", "reorder"), "faults")
     defaults = {"workers": 2, "rate_bps": 1_000_000_000, "iterations": 4, "warmup_iterations": 1, "evaluate_every": 2}
     values = {**defaults, "compute_ns": 900_000, "batch_per_worker": 8, **overrides}
     switch = ("retry_limit", "elements", "streams")
@@ -229,6 +232,21 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
         texts.append(path.read_bytes())
     assert texts[0] == texts[1]
     assert b'"retransmissions": 0' not in texts[0]  # the links did lose packets
+
+
+def test_every_plane_gives_the_same_results_but_for_its_name(tmp_path: Path) -> None:
+    names = ["reference", "batched"] + ([] if library.missing() else ["native"])
+    texts = []
+    for name in names:
+        given = scenario(loss=0.02, duplicate=0.01, reorder=0.01, iterations=3)
+        chosen = dataclasses.replace(given, switch=dataclasses.replace(given.switch, dataplane=name))
+        result, _ = train(chosen, "switch", (5000, 1, 777), (0.5, 0.7, 1.0))
+        write_json(tmp_path / name, document(given, "sim", [result]))
+        texts.append((tmp_path / name).read_text(encoding="utf-8").splitlines())
+    for name, text in zip(names, texts, strict=True):
+        differing = [lines for lines in zip(texts[0], text, strict=True) if lines[0] != lines[1]]
+        assert [mine.strip() for _, mine in differing] in ([], [f'"dataplane": "{name}",'])
+        assert any(line.strip() == f'"dataplane": "{name}",' for line in text)
 
 
 def test_another_seed_gives_another_run() -> None:

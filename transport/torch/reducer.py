@@ -32,6 +32,9 @@ class Session(Protocol):
     @property
     def counters(self) -> dict[str, int]: ...
 
+    @property
+    def core(self) -> str: ...
+
     def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> Future[Any]: ...
 
     def close(self) -> None: ...
@@ -105,6 +108,11 @@ class Reducer:
         for session in sessions:
             total.update(session.counters)
         return dict(total)
+
+    def core(self) -> str:
+        """What carries this rank's packets, "native" or "python"; "" before it has a session."""
+        with self._lock:
+            return next((lane.session.core for lane in self._lanes if lane.session is not None), "")
 
     def raise_failure(self) -> None:
         """Raise DistBackendError if an earlier call failed or the reducer is closed."""
