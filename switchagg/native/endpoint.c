@@ -65,7 +65,8 @@ SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, 
     *running = (struct sa_running){.bytes = bytes};
     running->waiting.event = (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = stream, .call = call};
     endpoint->bytes += bytes;
-    sa_call_init(&running->call, dtype, op, data, count, endpoint->elements, endpoint->workers, (int16_t *)(running + 1));
+    sa_call_init(&running->call, dtype, op, data, count, endpoint->elements, endpoint->workers,
+                 (int16_t *)(running + 1));
     if (running->call.chunks)
         sa_window_submit(&endpoint->windows[stream], running);
     else
@@ -291,7 +292,6 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     return endpoint;
 }
 
-/* For tests, which can't walk to where chunk numbers wrap: as if all chunks of a stream below `chunk` were answered. */
 SA_EXPORT void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk) {
     sa_window_start_at(&endpoint->windows[stream], chunk);
 }

@@ -1,6 +1,6 @@
 /* One worker's end of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for frame
    and counter for counter the same. A pure state machine: told packets and the time. No allocation but in new and submit.
-   Not thread-safe. */
+   Not thread-safe. Times are nanoseconds from any origin, not negative, never decreasing. */
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
@@ -47,7 +47,8 @@ void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
 /* Queue a call that allreduces `count` values at `data` in place; `call` comes back in its event. The memory must stay
-   until then, or until the endpoint is freed. 0, or -1: no memory, and nothing has changed. */
+   until then, or until the endpoint is freed. Python's check_array has accepted dtype and op. 0, or -1: no memory, and
+   nothing has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
                        uint64_t count, uint64_t call);
 
@@ -70,5 +71,9 @@ const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint);
 
 /* Bytes the endpoint holds beyond the callers' arrays. */
 uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint);
+
+/* For tests, which can't walk to where chunk numbers wrap: as if all chunks of a stream below `chunk` were answered,
+   with nothing submitted yet. */
+void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk);
 
 #endif

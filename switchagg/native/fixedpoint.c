@@ -61,7 +61,7 @@ int16_t sa_agreed(int32_t code) {
     return (int16_t)(code < SA_CODE_ZERO ? SA_CODE_ZERO : code);
 }
 
-/* ---- floats (F2): two powers of two, since the whole one can lie outside the type; all products but the last are exact */
+/* ---- floats (F2): two powers of two, as the whole one can lie outside the type; all products but the last are exact */
 
 static int32_t sa_clip(int32_t value, int32_t limit) { return value > limit ? limit : value < -limit ? -limit : value; }
 
@@ -208,7 +208,7 @@ void sa_row_write(enum sa_dtype dtype, uint8_t *values, uint32_t count, uint32_t
     }
 }
 
-/* ---- whole arrays, as benchmarks and tests want them: row r of a call goes to or comes from out + r * stride */
+/* ---- whole arrays */
 
 SA_EXPORT void sa_exponents(uint32_t dtype, const uint8_t *values, uint64_t count, uint32_t elements, int32_t *codes) {
     uint32_t width = sa_row_width(dtype, elements);

@@ -38,4 +38,11 @@ void sa_row_read(enum sa_dtype dtype, const uint8_t *values, uint32_t count, uin
 void sa_row_write(enum sa_dtype dtype, uint8_t *values, uint32_t count, uint32_t elements, int16_t code,
                   uint32_t headroom, const uint8_t *payload);
 
+/* Whole arrays, for benchmarks and tests: the payload of row r lies at r * stride; dtype as enum sa_dtype. */
+void sa_exponents(uint32_t dtype, const uint8_t *values, uint64_t count, uint32_t elements, int32_t *codes);
+void sa_quantise(uint32_t dtype, const uint8_t *values, uint64_t count, uint32_t elements, uint32_t workers,
+                 const int16_t *codes, uint8_t *out, uint64_t stride);
+void sa_dequantise(uint32_t dtype, uint8_t *values, uint64_t count, uint32_t elements, uint32_t workers,
+                   const int16_t *codes, const uint8_t *sums, uint64_t stride);
+
 #endif

@@ -203,8 +203,8 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
     if (--slot->running->missing == 0) window->complete++;
 }
 
-/* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). Shifts of signed numbers round down,
-   as Python's divisions do. */
+/* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). Shifts of signed numbers round
+   down, as Python's divisions do. */
 static void sa_sample(struct sa_window *window) {
     int64_t rtt_ns = window->rtt_ns;
     if (rtt_ns > SA_RTT_MAX_NS) rtt_ns = SA_RTT_MAX_NS;

@@ -17,8 +17,8 @@ struct sa_waiting_event {
     struct sa_event event;
 };
 
-/* A submitted call: chunks base ... end - 1 of the stream, `missing` of them without a result. `waiting` comes first, so
-   that the event of a call's end is the call. */
+/* A submitted call: chunks base ... end - 1 of the stream, `missing` of them without a result. `waiting` comes first,
+   so that the event of a call's end is the call. */
 struct sa_running {
     struct sa_waiting_event waiting;
     struct sa_running *before, *after;
@@ -86,15 +86,15 @@ void sa_window_start_at(struct sa_window *window, uint64_t chunk);
 /* Append a call with at least one chunk; its `call` is set. */
 void sa_window_submit(struct sa_window *window, struct sa_running *running);
 
-/* The slot of the next frame, which counts as sent now; SA_NO_SLOT if nothing may be. Its `first` tells whether the chunk
-   was sent before. */
+/* The slot of the next frame, which counts as sent now; SA_NO_SLOT if nothing may be. Its `first` is 0 if the chunk was
+   sent before. */
 uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns);
 
 /* The chunk in flight in a slot has its result: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
-/* Draw the conclusions of a bundle of results: the RTO, the new limit, lost chunks. Returns the calls that are complete,
-   linked by `after`, no longer part of the window. */
+/* Draw the conclusions of a bundle of results: the RTO, the new limit, lost chunks. Returns the complete calls, linked
+   by `after`, no longer part of the window. */
 struct sa_running *sa_window_after_results(struct sa_window *window);
 
 /* When to time out; -1 if nothing is in flight (W7). */
