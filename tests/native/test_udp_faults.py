@@ -1,0 +1,95 @@
+"""udp.c over a kernel that fails at random, under the sanitizers; and bugs that this must find. See udp_faults.c."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "switchagg/native"
+SEEDS = 60
+FLAGS = [
+    "-std=gnu11",
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
+
+
+def build(core: Path, folder: Path) -> Path:
+    """Compile the program; skips without a compiler that has the sanitizers."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    (folder / "empty.c").write_text("int main(void) { return 0; }")
+    if subprocess.run([compiler, *FLAGS, "empty.c", "-o", "empty"], cwd=folder, capture_output=True).returncode:
+        pytest.skip("needs the sanitizers of the C compiler (Debian: libasan, libubsan)")
+    source = ROOT / "tests/native/udp_faults.c"
+    done = subprocess.run(
+        [compiler, *FLAGS, f"-I{core}", str(source), "-o", str(folder / "udp_faults")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "udp_faults"
+
+
+def first_failure(program: Path) -> str:
+    """What the first seed that fails says; "" if none does."""
+    for seed in range(SEEDS):
+        try:
+            done = subprocess.run([str(program), str(seed)], capture_output=True, text=True, timeout=20, check=False)
+        except subprocess.TimeoutExpired:
+            return f"seed {seed}: not so: it ends"
+        if done.returncode:
+            return f"seed {seed}: {done.stderr[-2000:]}"
+    return ""
+
+
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_uncounted_or_taken_apart_wrongly(tmp_path: Path) -> None:
+    assert first_failure(build(CORE, tmp_path)) == ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("    udp->state.gso = 0;\n", ""),
+        ("return is_full(udp, plain) ? 0 : lose(udp, message, rows, plain);", "return lose(udp, message, 1, plain);"),
+        ("    if (is_full(udp, error)) return 0;\n", ""),
+        ("udp->counters[SA_UDP_SEND_ERRORS] += rows;", "udp->counters[SA_UDP_SEND_ERRORS] += 1;"),
+        ("messages[from].accepted == messages[from].rows", "messages[from].accepted"),
+        ("pieces[count - 1].iov_len += message->size;", "pieces[count - 1].iov_len += 4;"),
+        ("uint32_t rest = size ? size % segment : 0;", "uint32_t rest = 0;"),
+        ("    message->msg_hdr.msg_controllen = sizeof udp->receive_controls[place];\n", ""),
+        ("+= (uint32_t)value - udp->overflow_seen;", "+= (uint32_t)value;"),
+    ],
+    ids=[
+        "gso kept after its refusal",
+        "a plain datagram that finds no room is lost",
+        "no room is loss",
+        "a lost bundle counted once",
+        "the rest of a message skipped",
+        "scattered frames joined wrongly",
+        "a shorter last datagram not taken",
+        "control buffer used up",
+        "overflow counted again and again",
+    ],
+)
+def test_a_planted_bug_is_found(right: str, wrong: str, tmp_path: Path) -> None:
+    core = tmp_path / "core"
+    core.mkdir()
+    for path in CORE.glob("*.h"):
+        shutil.copy(path, core)
+    text = (CORE / "udp.c").read_text()
+    assert text.count(right) == 1, "the bug has no place any more: plant another"
+    (core / "udp.c").write_text(text.replace(right, wrong))
+    assert "not so" in first_failure(build(core, tmp_path))
