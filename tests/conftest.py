@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if any(isinstance(value, str) and value == "native" for value in parameters.values()):
-            item.add_marker(pytest.mark.skip(reason=f"needs the C core: {reason}"))
+            item.add_marker(pytest.mark.skip(reason=f"needs the compiled core: {reason}"))
 
 
 # ---- nothing is left behind

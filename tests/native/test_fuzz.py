@@ -30,7 +30,7 @@ EMPTY_TARGET = (
 
 @pytest.fixture(scope="session")
 def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Whether leaks can be looked for here, "1" or "0": not where processes may not be traced. Skips without libFuzzer."""
+    """Whether leaks can be looked for, "1" or "0": not where processes may not be traced. Skips without libFuzzer."""
     clang = shutil.which("clang")
     if clang is None:
         pytest.skip("needs libFuzzer: clang and its runtime (Debian: clang, libclang-rt-14-dev)")

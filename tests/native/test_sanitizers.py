@@ -1,0 +1,95 @@
+"""The conformance tests over a C core with AddressSanitizer and UndefinedBehaviorSanitizer, alignment included."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "switchagg/native"
+# SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
+FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
+SEEDS = 25
+
+
+@pytest.fixture(scope="module")
+def asan() -> str:
+    """Path of the runtime that must be in the process before Python's own libraries. Skips where there is none."""
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("needs gcc, for the sanitizers")
+    found = subprocess.run(
+        [gcc, "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=20
+    ).stdout.strip()
+    if not os.path.isabs(found):
+        pytest.skip("needs libasan (it comes with Debian's gcc)")
+    return found
+
+
+def run_over(core: Path, asan: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the sources in `core`, run the conformance tests over the library."""
+    sources = [str(path) for path in sorted(core.glob("*.c")) if not path.name.endswith(".bpf.c")]
+    library = folder / "libswitchagg.so"
+    command = ["gcc", "-shared", "-fPIC", *FLAGS, "-fno-sanitize-recover=all", *sources, "-lm", "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    tests = [
+        ROOT / "tests/conformance",
+        *ROOT.glob("tests/test_native_endpoint.py"),
+        Path(__file__).with_name("test_plane.py"),
+    ]
+    options = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--capture=sys",
+        "-k",
+        "native or endpoint or plane",
+        f"--seeds={SEEDS}",
+    ]
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": asan,
+        "SWITCHAGG_NATIVE": str(library),
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # Python keeps much until its end
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *map(str, tests)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=170,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_conformance_under_sanitizers(asan: str, tmp_path: Path) -> None:
+    done = run_over(CORE, asan, tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        ("write_values(sums, values, count);", "write_values(sums, values, count + 1);", "heap-buffer-overflow"),
+        ("memcpy(&value, from, sizeof value);", "value = *(const uint32_t *)from;", "misaligned address"),
+    ],
+)
+def test_sanitizers_see(right: str, wrong: str, words: str, asan: str, tmp_path: Path) -> None:
+    core = tmp_path / "core"
+    shutil.copytree(CORE, core)
+    text = (core / "plane.c").read_text()
+    assert right in text, "the bug has no place any more: plant another"
+    (core / "plane.c").write_text(text.replace(right, wrong))
+    done = run_over(core, asan, tmp_path)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
