@@ -135,8 +135,9 @@ def refuse_impossible(spec: NetworkSpec) -> None:
     if spec.netem_wishes and (reason := netem_missing()):
         wishes = ", ".join(f"{key} = {value:g}" for key, value in spec.netem_wishes.items())
         raise UnfitError(
-            f"{wishes}: needs the netem qdisc, and this kernel has none ({reason}); run it with --on sim, "
-            "or on a kernel with CONFIG_NET_SCH_NETEM"
+            f"{wishes}: needs the netem qdisc, and this kernel has none ({reason}); the switch could do it to its own "
+            "packets but not to a host method's, and both must meet the same; run it with --on sim, or on a kernel "
+            "with CONFIG_NET_SCH_NETEM"
         )
 
 

@@ -1,0 +1,93 @@
+"""The daemon's data planes in the switch node: links as asked for, exact sums over them, and nothing left attached."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from emulation import netns
+from emulation.shaping import NetworkSpec
+from switchagg.native import bpf, library
+
+if TYPE_CHECKING:
+    from emulation import topology
+
+pytestmark = pytest.mark.system
+
+WORKER = """
+import sys
+import numpy as np
+from transport.session import SwitchSession
+rank, elements = int(sys.argv[1]), int(sys.argv[2])
+with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, elements=elements, window_slots=64) as session:
+    array = np.arange(100_000, dtype=np.int32) * (rank + 1)
+    session.allreduce(array).result(60)
+    assert (array == np.arange(100_000) * 3).all(), "the sum is wrong"
+    print(session.core)
+"""
+
+
+def daemon(plane: str, elements: int) -> "topology.DataPlaneProcess":
+    from emulation import topology
+
+    at = topology.SWITCH_ADDRESS
+    command = [sys.executable, "-P", "-m", "emulation.cli", "switch", "--dataplane", plane]
+    command += ["--control", f"tcp://{at}:5555", "--data", f"{at}:5556", "--elements", str(elements)]
+    return topology.DataPlaneProcess(tuple(command))
+
+
+@pytest.fixture(params=[("auto", 1500), ("native", 9000), ("batched", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
+def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[topology.EmulatedNetwork]":
+    from emulation import topology
+
+    plane, mtu_bytes = request.param
+    missing = {"native": library.missing, "xdp": bpf.missing}.get(plane, lambda: "")()
+    if missing:
+        pytest.skip(f"needs the data plane {plane}: {missing}")
+    spec = NetworkSpec(workers=2, mtu_bytes=mtu_bytes)
+    with topology.EmulatedNetwork(spec, daemon(plane, elements_for(mtu_bytes))) as running:
+        yield running
+
+
+def elements_for(mtu_bytes: int) -> int:
+    return 360 if mtu_bytes == 1500 else 2048
+
+
+def xdp_on_ports(network: "topology.EmulatedNetwork") -> dict[str, bool]:
+    links = json.loads(netns.run_script(network.switch_pid, "ip -d -j link show"))
+    return {link["ifname"]: "xdp" in link for link in links if link["ifname"].startswith("s1-eth")}
+
+
+def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "topology.EmulatedNetwork") -> None:
+    """The network refuses links that aren't what was asked for, so that it runs says that they are."""
+    elements = elements_for(network.spec.mtu_bytes)
+    workers = [
+        network.spawn(
+            rank,
+            [sys.executable, "-P", "-c", WORKER, str(rank), str(elements)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    for worker in workers:
+        said, complaints = worker.communicate(timeout=90)
+        assert worker.returncode == 0, complaints + network.switch.output()
+        assert said.strip() in ("native", "python")
+    counters = network.counters()
+    assert all(link.up_bytes > 400_000 and link.down_bytes > 400_000 for link in counters), "it went past the shapers"
+    in_kernel = "(xdp, " in network.switch.output()
+    assert set(xdp_on_ports(network).values()) == {in_kernel}
+    assert network.data_plane_pid is not None
+    os.kill(network.data_plane_pid, signal.SIGKILL)
+    assert network.switch.process is not None
+    network.switch.process.wait(10)
+    assert set(xdp_on_ports(network).values()) == {False}
+    shown = netns.run_script(network.switch_pid, "tc qdisc show; tc filter show dev s1-eth1 ingress")
+    assert "bpf" not in shown
