@@ -1,4 +1,7 @@
-"""SwitchLoop: what reaches the data plane, what leaves for whom, and what a full link or a bad caller changes."""
+"""Switch loops: what reaches the data plane, what leaves for whom, and what a full link or a bad caller changes.
+
+What SwitchLoop does turn by turn is seen over a scripted link; what both loops owe those who command them, over UDP.
+"""
 
 import os
 import threading
@@ -6,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +17,14 @@ import pytest
 import transport.switch_loop
 from switchagg.aggregator import SlotView
 from switchagg.dataplane import DATAPLANES, Output
+from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.native import library
 from switchagg.wire import Bundle, Op, Packet, decode, encode
-from transport.link import Address
-from transport.switch_loop import SwitchLoop
+from transport.link import Address, LinkClosed
+from transport.native_switch import NativeSwitchLoop
+from transport.switch_loop import CommandLoop, SwitchLoop
 from transport.udp import UdpLink
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -351,10 +358,199 @@ def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     loop.stop()
 
 
-def test_stop_leaves_nothing_also_without_start() -> None:
+# ---- both loops, over UDP
+
+LOOPS = {"python": "batched", "native": "native"}
+"""loop -> data plane."""
+
+
+def make_loop(
+    name: str, link: UdpLink, slots: int = 16, on_failure: Callable[[BaseException], None] | None = None
+) -> CommandLoop[Any]:
+    if name == "python":
+        return SwitchLoop(link, DATAPLANES["batched"](slots, 4), on_failure=on_failure)
+    plane = DATAPLANES["native"](slots, 4)
+    assert isinstance(plane, NativePlane)
+    return NativeSwitchLoop(link, plane, on_failure=on_failure)
+
+
+@pytest.fixture(params=LOOPS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and library.missing():
+        pytest.skip(f"native switch loop: {library.missing()}")
+    name: str = request.param
+    return name
+
+
+class Live:
+    """A running loop on UDP, three links to talk to it, and a job of the first two."""
+
+    def __init__(self, kind: str) -> None:
+        link = UdpLink(LOOPBACK)
+        self.address = link.address
+        self.loop = make_loop(kind, link)
+        self.loop.start()
+        self.peers = [UdpLink(LOOPBACK) for _ in range(3)]
+        self.addresses = [peer.address for peer in self.peers]
+        self.loop.admit(JOB, self.addresses[:2])
+
+    def contribute(self, peer: int, rank: int, chunk: int, generation: int = 1) -> None:
+        """Send a rank's packet from a peer, and wait until the switch has had it."""
+        packet = contribution(rank, chunk, generation)
+        before = self.loop.counters()["link_received_datagrams"]
+        self.peers[peer].send(np.frombuffer(encode(packet), np.uint8)[np.newaxis], self.address)
+        until(lambda: self.loop.counters()["link_received_datagrams"] > before)
+
+    def results(self, peer: int) -> list[Packet]:
+        """What has come for a peer; counters() has waited for the turn that sent it."""
+        self.loop.counters()
+        return [decode(row.tobytes()) for bundle, _ in self.peers[peer].receive() for row in bundle]
+
+    def close(self) -> None:
+        self.loop.stop()
+        for peer in self.peers:
+            peer.close()
+
+
+@pytest.fixture
+def live(kind: str) -> Iterator[Live]:
+    one = Live(kind)
+    yield one
+    one.close()
+
+
+def test_strangers_and_other_ranks_addresses_change_nothing(live: Live) -> None:
+    live.contribute(2, 0, 0)
+    live.peers[2].send(np.zeros((5, 36), np.uint8), live.address)
+    until(lambda: live.loop.counters()["drop_stranger"] == 6)
+    live.contribute(1, 0, 0)
+    assert live.loop.counters()["drop_port"] == 1
+    live.contribute(0, 0, 0)
+    live.contribute(1, 1, 0)
+    assert [packet.chunk for packet in live.results(0)] == [packet.chunk for packet in live.results(1)] == [0]
+    assert live.results(2) == []
+
+
+def test_each_worker_gets_its_reply_alone(live: Live) -> None:
+    for rank in (0, 1, 0):
+        live.contribute(rank, rank, 0)
+    assert (len(live.results(0)), len(live.results(1))) == (2, 1)
+
+
+def test_an_evicted_job_is_gone_and_its_ports_are_used_again(live: Live) -> None:
+    live.contribute(0, 0, 0)
+    live.loop.evict(1)
+    live.loop.evict(77)
+    live.contribute(0, 0, 0)
+    assert live.loop.counters()["drop_stranger"] == 1
+    with pytest.raises(KeyError):
+        live.loop.seen(0, 0)
+    live.loop.admit(JOB, [live.addresses[2], live.addresses[0]])
+    assert sorted(live.loop._ports) == [0, 1]
+    live.contribute(2, 0, 0)
+    live.contribute(0, 1, 0)
+    assert (len(live.results(0)), len(live.results(1)), len(live.results(2))) == (1, 0, 1)
+
+
+def test_two_jobs_may_share_an_address(live: Live) -> None:
+    other = replace(JOB, job_id=2, streams=(StreamConfig(8, 8),))
+    live.loop.admit(other, [live.addresses[1], live.addresses[2]])
+    live.loop.evict(1)
+    packet = replace(contribution(0, 0), job=2, slot=8)
+    live.peers[1].send(np.frombuffer(encode(packet), np.uint8)[np.newaxis], live.address)
+    until(lambda: live.loop.seen(8, 0).ranks == (0,))
+    live.contribute(0, 0, 0)
+    assert live.loop.counters()["drop_stranger"] == 1
+
+
+def test_the_next_generation_may_come_from_elsewhere(live: Live) -> None:
+    live.loop.admit(replace(JOB, generation=2), [live.addresses[2], live.addresses[1]])
+    live.contribute(0, 0, 0, generation=2)
+    assert live.loop.counters()["drop_stranger"] == 1
+    live.contribute(1, 1, 0, generation=2)
+    live.contribute(2, 0, 0, generation=2)
+    assert (len(live.results(0)), len(live.results(1)), len(live.results(2))) == (0, 1, 1)
+
+
+def test_refused_jobs_leave_no_port(live: Live) -> None:
+    a, b, c = live.addresses
+    for addresses in ([a], [a, a], [a, b, c]):
+        with pytest.raises(JobError, match="2 workers"):
+            live.loop.admit(replace(JOB, job_id=5), addresses)
+    with pytest.raises(JobError):
+        live.loop.admit(replace(JOB, job_id=5, elements=101), [b, c])
+    live.contribute(2, 0, 0)
+    assert live.loop.counters()["drop_stranger"] == 1
+    assert sorted(live.loop._ports) == [0, 1]
+
+
+def test_what_slots_hold_can_be_asked(live: Live) -> None:
+    live.contribute(1, 1, 3)
+    assert live.loop.seen(3, 0) == SlotView(3, (1,))
+    assert live.loop.slots_of(JOB) == {(3, 0): SlotView(3, (1,))}
+
+
+def test_an_error_of_the_loop_ends_it_loudly(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[BaseException] = []
+    link = UdpLink(LOOPBACK)
+    loop = make_loop(kind, link, on_failure=failures.append)
+
+    def crash() -> None:
+        raise ZeroDivisionError("a bug")
+
+    loop.start()
+    loop.admit(JOB, [("127.0.0.1", 9), ("127.0.0.1", 10)])
+    monkeypatch.setattr(loop, "_turn", crash)
+    link.wake()
+    until(lambda: bool(failures))
+    assert isinstance(loop.failure, ZeroDivisionError)
+    with pytest.raises(LinkClosed):
+        link.fileno()
+    with pytest.raises(SwitchaggError) as caught:
+        loop.evict(1)
+    assert caught.value.__cause__ is loop.failure
+    loop.stop()
+
+
+def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, hold = threading.Event(), threading.Event()
+    hold.set()
+    loop = make_loop(kind, UdpLink(LOOPBACK))
+    turn = loop._turn
+
+    def stuck() -> None:
+        if not hold.is_set():
+            entered.set()
+            hold.wait(LIVENESS_S)
+        turn()
+
+    def late(command: Callable[[], None]) -> None:
+        entered.clear()
+        hold.clear()
+        loop._link.wake()
+        assert entered.wait(LIVENESS_S)
+        with monkeypatch.context() as patience:
+            patience.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+            with pytest.raises(SwitchaggError, match="answer"):
+                command()
+        hold.set()
+
+    monkeypatch.setattr(loop, "_turn", stuck)
+    loop.start()
+    late(lambda: loop.admit(JOB, [("127.0.0.1", 9), ("127.0.0.1", 10)]))
+    with pytest.raises(KeyError):
+        loop.seen(0, 0)
+    loop.admit(JOB, [("127.0.0.1", 9), ("127.0.0.1", 10)])
+    late(lambda: loop.evict(1))
+    with pytest.raises(KeyError):
+        loop.seen(0, 0)
+    loop.stop()
+
+
+def test_stop_leaves_nothing_also_without_start(kind: str) -> None:
     descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
     for start in (True, False):
-        loop = SwitchLoop(UdpLink(LOOPBACK), DATAPLANES["batched"](8, 4))
+        loop = make_loop(kind, UdpLink(LOOPBACK))
         if start:
             loop.start()
         loop.stop()
@@ -375,9 +571,19 @@ def contribution(rank: int, chunk: int, generation: int = 1) -> Packet:
 @pytest.mark.parametrize("gso", [None, False])
 def test_packets_over_udp_are_summed_and_broadcast(plane: str, gso: bool | None) -> None:
     link = UdpLink(LOOPBACK, gso=gso)
+    loop = SwitchLoop(link, DATAPLANES[plane](8, 4))
+    check_sums(loop, link, gso)
+
+
+@pytest.mark.parametrize("gso", [None, False])
+def test_packets_over_udp_are_summed_by_either_loop(kind: str, gso: bool | None) -> None:
+    link = UdpLink(LOOPBACK, gso=gso)
+    check_sums(make_loop(kind, link), link, gso)
+
+
+def check_sums(loop: CommandLoop[Any], link: UdpLink, gso: bool | None) -> None:
     address = link.address
     workers = [UdpLink(LOOPBACK, gso=gso) for _ in range(2)]
-    loop = SwitchLoop(link, DATAPLANES[plane](8, 4))
     loop.start()
     loop.admit(JOB, [worker.address for worker in workers])
     for rank, worker in enumerate(workers):
