@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "switchagg/native"
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
-SEEDS = 25
+SEEDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def run_over(core: Path, asan: str, folder: Path) -> subprocess.CompletedProcess
     assert done.returncode == 0, done.stderr
     tests = [
         ROOT / "tests/conformance",
-        *ROOT.glob("tests/test_native_endpoint.py"),
+        *(ROOT / f"tests/test_native_{piece}.py" for piece in ("endpoint", "queue", "impair")),
         Path(__file__).with_name("test_plane.py"),
     ]
     options = [
