@@ -59,6 +59,7 @@ class Window:
         self._timeout = RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
         self._silence_ns = 0  # since when the timer runs: the last result or timeout
         self._recovering = False  # from a timeout until a first transmission is answered
+        self._doubted = 0  # transmissions before it came before the last timeout
 
     def submit(self, call: Call) -> None:
         """Append a call with at least one chunk (W3)."""
@@ -104,7 +105,7 @@ class Window:
             self._rtt_ns = now_ns - self._sent_ns[offset]
             self._recovering = False
         elif self._recovering:
-            self._resend_oldest(2)
+            self._resend_oldest(2, self._doubted)
         self.chunk[offset] = chunk + self.window
         heapq.heappush(self._free, chunk + self.window)
         return chunk
@@ -119,7 +120,7 @@ class Window:
             self.running = deque(running for running in self.running if running.missing)
         self.raise_limit()
         while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
-            self._resend_oldest(1)
+            self._resend_oldest(1, self._transmissions)
         return done
 
     def raise_limit(self) -> None:
@@ -143,7 +144,10 @@ class Window:
         """Resend a few of the oldest chunks in flight (W7)."""
         self._silence_ns = now_ns
         self._recovering = True
-        self._resend_oldest(PROBES)
+        # A chunk first sent later is no reason for doubt: resent before its result can come, it would be answered as a
+        # retransmission, let two more follow, and one timeout too early would have every later chunk sent three times.
+        self._doubted = self._transmissions
+        self._resend_oldest(PROBES, self._doubted)
 
     def oldest(self) -> tuple[int, int] | None:
         """(transmission, chunk): the oldest one unanswered and not yet marked for resending."""
@@ -170,10 +174,11 @@ class Window:
             self._resend.popleft()
         return None
 
-    def _resend_oldest(self, chunks: int) -> None:
+    def _resend_oldest(self, chunks: int, before: int) -> None:
+        """Mark so many, of those sent before a transmission."""
         for _ in range(chunks):
             oldest = self.oldest()
-            if oldest is None:
+            if oldest is None or oldest[0] >= before:
                 return
             self._resend.append(oldest[1])
             self._order.popleft()

@@ -202,6 +202,22 @@ def test_timeout_probes_and_backs_off(core: str) -> None:
     assert len(endpoint.frames_to_send(now + MS)) == 0
 
 
+def test_a_timeout_too_early_costs_a_window_at_most(core: str) -> None:
+    """W7: results that were only late come one by one; chunks first sent after the timeout are never resent."""
+    window, count = 16, 400
+    bench = Bench(config(window=window, rto_initial_ns=10 * MS), core)
+    bench.submit(list(range(2 * count)))
+    endpoint = bench.endpoints[0]
+    waiting = deque(bench.through_switch(endpoint.frames_to_send(0))[0])
+    endpoint.handle_timer(10 * MS)
+    while not isinstance(endpoint.next_event(), CallCompleted):
+        waiting.extend(bench.through_switch(endpoint.frames_to_send(10 * MS))[0])
+        endpoint.receive(bundle(waiting.popleft()), 10 * MS)
+    assert endpoint.counters["timeouts"] == 1
+    assert endpoint.counters["sent"] == count
+    assert endpoint.counters["retransmitted"] <= window
+
+
 def test_first_probes_are_the_oldest_chunks(core: str) -> None:
     bench = Bench(config(window=8), core)
     bench.submit(list(range(16)))

@@ -165,10 +165,11 @@ uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
     return offset;
 }
 
-static void sa_resend_oldest(struct sa_window *window, uint32_t chunks) {
+/* Of those sent before transmission `before`. */
+static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t before) {
     for (; chunks; chunks--) {
         uint32_t oldest = window->places[SA_IN_FLIGHT].head;
-        if (oldest == SA_NO_SLOT) return;
+        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission >= before) return;
         sa_remove(window, oldest);
         sa_append(window, SA_TO_RESEND, oldest);
     }
@@ -195,7 +196,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
         window->sampled = 1;
         window->recovering = 0;
     } else if (window->recovering) {
-        sa_resend_oldest(window, 2);
+        sa_resend_oldest(window, 2, window->doubted);
     }
     slot->chunk += window->window;
     slot->version ^= 1;
@@ -239,7 +240,7 @@ struct sa_running *sa_window_after_results(struct sa_window *window) {
     for (;;) {
         uint32_t oldest = window->places[SA_IN_FLIGHT].head;
         if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return done;
-        sa_resend_oldest(window, 1);
+        sa_resend_oldest(window, 1, UINT64_MAX);
     }
 }
 
@@ -260,7 +261,8 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
     window->silence_ns = now_ns;
     window->recovering = 1;
-    sa_resend_oldest(window, SA_PROBES);
+    window->doubted = window->transmissions;
+    sa_resend_oldest(window, SA_PROBES, window->doubted);
 }
 
 uint32_t sa_window_first_unanswered(const struct sa_window *window) {

@@ -69,6 +69,7 @@ struct sa_window {
     int64_t srtt_ns, rttvar_ns, rtt_ns, rto_ns, rto_min_ns, rto_max_ns;
     int64_t silence_ns;  /* since when the timer runs: the last result or timeout */
     uint32_t sampled;    /* rtt_ns has a sample not yet taken into account */
+    uint64_t doubted; /* transmissions before it came before the last timeout */
     uint32_t recovering; /* from a timeout until a first transmission is answered */
     uint32_t touched;    /* by the bundle that is being received */
     uint32_t sent;       /* in the bundle that is being built */
