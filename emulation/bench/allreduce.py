@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulation.bench import arithmetic
-from emulation.bench.methods import Method
+from emulation.bench.methods import BEST, Method
 from emulation.bench.network import BenchNetwork, RunningNetwork
 from emulation.bench.ranks import MethodFailed, Ranks
 from emulation.monitor import Machine
@@ -38,7 +38,7 @@ class Wish:
 
     network: BenchNetwork
     methods: tuple[Method, ...]
-    best: frozenset[str]  # kinds of which only the better variant is kept
+    rivals: frozenset[Method]  # of each kind the slower ones are left out
     sizes: tuple[int, ...]
     dtype: str = "float32"
     iterations: int | None = None
@@ -83,7 +83,7 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
     failures: dict[str, str] = {}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     entry: dict[str, Any] = {}
-    while methods := [method for method in wish.methods if method.name not in failures and not _beaten(method, entry)]:
+    while methods := [m for m in wish.methods if m.name not in failures and not _beaten(m, wish, entry)]:
         try:
             # XDP on a port changes what other methods may send there, so it has the network to itself
             for apart in (False, True):
@@ -99,10 +99,10 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
     return {"network": network, "title": wish.network.title, "failures": failures, "rows": ordered, **entry}
 
 
-def _beaten(method: Method, entry: dict[str, Any]) -> bool:
+def _beaten(method: Method, wish: Wish, entry: dict[str, Any]) -> bool:
     """Whether another congestion control was chosen for its kind, before a method failed."""
     tried = entry.get("tried", {}).get(method.kind)
-    return tried is not None and tried["chosen"] != method.name
+    return tried is not None and method in wish.rivals and tried["chosen"] != method.name
 
 
 def _run(
@@ -127,7 +127,7 @@ def _run(
             facts = entry.setdefault("methods", {})
             for method in methods:
                 facts[method.name] = bench.open(method)
-            if wish.best and "tried" not in entry:
+            if wish.rivals and "tried" not in entry:
                 methods, tried = bench.keep_better(methods, say)
                 entry.setdefault("tried", {}).update(tried)
             for size in wish.sizes:
@@ -174,11 +174,11 @@ class Bench:
         return dict(answers[0]["facts"])
 
     def keep_better(self, methods: Sequence[Method], say: Say) -> tuple[list[Method], dict[str, Any]]:
-        """Of each kind in wish.best the variant whose median is less; and what all of them took."""
+        """Without the rivals that another of BEST beats; and what all of them took."""
         tried: dict[str, Any] = {}
         kept = list(methods)
-        for kind in sorted({method.kind for method in methods} & self._wish.best):
-            rivals = [method for method in methods if method.kind == kind]
+        for kind in sorted({rival.kind for rival in self._wish.rivals} & {method.kind for method in methods}):
+            rivals = [method for method in methods if method.kind == kind and method.variant in BEST]
             cells = {method: Cell() for method in rivals}
             for _ in range(PROBE_OPERATIONS):
                 for method in rivals:
@@ -193,7 +193,7 @@ class Bench:
             }
             say(f"{self._network.wish.title}: {best.name} is the better {kind}")
             for method in rivals:
-                if method is not best:
+                if method is not best and method in self._wish.rivals:
                     kept.remove(method)
                     self._ranks.ask(method, "close", 30.0)
         return kept, tried

@@ -39,9 +39,7 @@ class Switch:
     """Our own method: one session, one call per allreduce, as the process group makes them."""
 
     def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        settings = {name: options[name] for name in ("elements", "streams", "window_slots")}
-        if method.core == "native" or "core" in _parameters(SwitchSession.join):
-            settings["core"] = method.core
+        settings = {name: options[name] for name in ("elements", "streams", "window_slots", "segments_max")}
         self._session = SwitchSession.join(
             options["switch"],
             f"bench-{method.variant}",
@@ -50,6 +48,7 @@ class Switch:
             timeout_s=60.0,
             call_timeout_s=CALL_TIMEOUT_S,
             bind=place["addresses"][place["rank"]],
+            core=method.core,
             **settings,
         )
 
@@ -129,7 +128,3 @@ class Numbers:
         """How many elements differ from the exact sum."""
         at = operation % self.PERIOD
         return int(np.count_nonzero(array != self._sums[at : at + len(array)]))
-
-
-def _parameters(function: Any) -> tuple[str, ...]:
-    return tuple(function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount])

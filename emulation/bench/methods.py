@@ -32,14 +32,16 @@ class Method:
         return "native" if self.variant in ("native", "xdp") else "python"
 
 
-def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[str]]:
-    """Methods of a comma-separated list, and the kinds whose congestion control is to be chosen by trying.
+def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:
+    """Methods of a comma-separated list, and the rivals among them: of each kind only the best rival is to be measured.
 
-    dataplane: of a bare `switch`. congestion_control: of a bare `gloo` or `ring`; `best` means both of BEST, of which
-    the caller keeps the better. Raises ScenarioError.
+    dataplane: of a bare `switch`. congestion_control: of a bare `gloo` or `ring`; `best` makes rivals of BEST. A method
+    named with its variant is no rival, and measured in any case; `kernel` is this machine's default. Raises
+    ScenarioError.
     """
     found: list[Method] = []
-    best: set[str] = set()
+    named: set[Method] = set()
+    rivals: set[Method] = set()
     for word in (word.strip() for word in words.split(",")):
         kind, _, variant = word.partition(":")
         if kind not in KINDS:
@@ -48,16 +50,20 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
             variants = [resolve_plane(variant or dataplane)]
         elif variant:
             variants = [check_control(variant)]
+            named.add(Method(kind, variants[0]))
         elif "best" in congestion_control:
-            variants, best = list(BEST), best | {kind}
+            variants = list(BEST)
+            rivals |= {Method(kind, name) for name in BEST}
         else:
-            variants = [kernel_control() if name == "kernel" else check_control(name) for name in congestion_control]
+            variants = [check_control(name) for name in congestion_control]
         found += [Method(kind, name) for name in variants]
-    return list(dict.fromkeys(found)), best
+    return list(dict.fromkeys(found)), rivals - named
 
 
 def check_control(name: str) -> str:
-    """Raises ScenarioError if no TCP of this machine could be asked for it."""
+    """The name, `kernel` resolved. Raises ScenarioError if it is none that TCP could be asked for."""
+    if name == "kernel":
+        return kernel_control()
     if name not in CONTROLS:
         raise ScenarioError(f"congestion control '{name}' is unknown; allowed: best, kernel, {', '.join(CONTROLS)}")
     return name

@@ -26,6 +26,7 @@ from emulation.qdisc import QdiscReader
 from emulation.results import RunFailed
 from emulation.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
 from switchagg.errors import SwitchaggError
+from transport.session import SEGMENTS_MAX
 
 if TYPE_CHECKING:
     from emulation.topology import EmulatedNetwork, LinkCounters
@@ -48,6 +49,7 @@ class BenchNetwork:
     elements: int = 360
     window_slots: int = 256
     streams: int = 2
+    segments_max: int = SEGMENTS_MAX  # packets per send of the switch's workers: what a shaper's burst holds
     loss: float | None = None  # share of the packets lost on every link, in each direction; 0: its machinery alone
     seed: int = 1
 
@@ -67,7 +69,8 @@ class BenchNetwork:
 
     @property
     def method_options(self) -> dict[str, Any]:
-        return {"elements": self.elements, "window_slots": self.window_slots, "streams": self.streams}
+        names = ("elements", "window_slots", "streams", "segments_max")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass

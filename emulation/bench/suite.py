@@ -14,6 +14,7 @@ from emulation.bench.network import BenchNetwork
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from emulation.shaping import UnfitError
+from transport.session import SEGMENTS_MAX
 
 Say = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -24,8 +25,9 @@ WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
+UNSHAPED_SEGMENTS = 44  # 64 kB in a send: nothing here has a burst that it could exceed
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
-HOSTS = "gloo,ring"
+HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (0.6, 4), "allreduce": (0.8, 20)}
 DTYPES = ("float32", "int32")
 
@@ -42,6 +44,7 @@ def wishes(
     elements: int | None = None,
     window_slots: int = 256,
     mtu_bytes: int = 1500,
+    segments_max: int = SEGMENTS_MAX,
     **more: Any,
 ) -> list[Wish]:
     """What one command asks for: a network for every number of workers and rate. Raises ScenarioError, RunFailed."""
@@ -53,12 +56,12 @@ def wishes(
     elements = fitting if elements is None else elements
     if elements > (mtu_bytes - 48) // 4:
         raise ScenarioError(f"--elements {elements}: an MTU of {mtu_bytes} bytes holds {(mtu_bytes - 48) // 4}")
-    chosen, best = parse(methods, dataplane, congestion_control)
+    chosen, rivals = parse(methods, dataplane, congestion_control)
     return [
         Wish(
-            BenchNetwork(n, rate, mtu_bytes, elements, window_slots),
+            BenchNetwork(n, rate, mtu_bytes, elements, window_slots, segments_max=segments_max),
             tuple(chosen),
-            frozenset(best),
+            frozenset(rivals),
             tuple(sizes),
             dtype,
             **more,
@@ -219,6 +222,7 @@ def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
         dataplane="auto",
         congestion_control=["best"],
         cell_s=0.2 if quick else 1.5,
+        segments_max=UNSHAPED_SEGMENTS,
     )
     return list(run_allreduce(wanted, say, on_row)["networks"])
 
