@@ -44,8 +44,8 @@ SWITCH_COUNTERS = (
 ALWAYS_SHOWN = 4
 """Of these, the counters that mean something without impairments too."""
 
-RECEIVE_MESSAGES_GRO = 16
-"""Messages of up to 64 kB per turn: 256 packets where workers send bundles of 16."""
+RECEIVE_MESSAGES_GRO = 8
+"""Messages of up to 64 kB per turn: 128 packets where workers send bundles of 16."""
 
 RECEIVE_MESSAGES_PLAIN = 64
 

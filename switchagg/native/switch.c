@@ -12,7 +12,7 @@
 #include "wire.h"
 
 #define ARENA_BYTES (4u * 65536u) /* results of one flush; with what is received it stays in the second-level cache */
-#define RESULTS_MAX 128u          /* packets of one flush: a first worker hears early, and a send is still a full bundle */
+#define RESULTS_MAX 64u           /* packets of one flush: workers hear early, and four sends of 16 still go in one call */
 #define GROUPS_MAX 16u
 #define MESSAGES_MAX 64u
 #define SEGMENTS_MAX 64u
