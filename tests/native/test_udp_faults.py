@@ -9,16 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "switchagg/native"
 SEEDS = 60
-FLAGS = [
-    "-std=gnu11",
-    "-O1",
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-]
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 def build(core: Path, folder: Path) -> Path:
