@@ -36,6 +36,8 @@ FloatArray = npt.NDArray[np.float64]
 DEVIATION_EDGES: FloatArray = np.geomspace(1e-4, 1e2, 48 * 6 + 1)  # 48 bins a decade: quantiles within 5 %
 JUDGED_BYTES_LEAST = 1_400  # a full frame, nearly: the timers that space shorter ones (acknowledgements) are too coarse
 CURVE_DEVIATIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # where the report's curve is given
+CUT_SHARE = 0.1  # of a frame's time on the line: segments of one bundle follow each other faster
+BUNDLE_WIRE_BYTES = 70_000  # 64 kB in segments, each with its headers
 RATE_STEPS = (1, 2, 5)
 RATE_LEAST_BPS = 1_000_000
 FILLED_SHARE = 0.8  # of the most a link was seen to carry: what it surely carries again
@@ -74,10 +76,12 @@ class LinkTrace:
     """What is known of one shaped port: departures and polls go in, the deviations of backlogged gaps come out.
 
     Bounded memory: `digest` turns what was collected into a histogram, once in a while; a gap across it is dropped.
+    cuts_bundles: the kernel takes bundles apart itself as they leave, after the queue: see `rejoined`.
     """
 
-    def __init__(self, rate_bps: int) -> None:
+    def __init__(self, rate_bps: int, cuts_bundles: bool = False) -> None:
         self.rate_bps = rate_bps
+        self._cuts_bundles = cuts_bundles
         self.counts: npt.NDArray[np.int64] = np.zeros(len(DEVIATION_EDGES) + 1, dtype=np.int64)
         self.ideal_ns = 0.0  # time that the backlogged departures should have taken …
         self.actual_ns = 0.0  # … and took
@@ -103,6 +107,8 @@ class LinkTrace:
         if self._pieces and self._polls:
             time_ns = np.concatenate([piece.time_ns for piece in self._pieces])
             size = np.concatenate([piece.wire_bytes for piece in self._pieces])
+            if self._cuts_bundles:
+                time_ns, size = rejoined(time_ns, size, self.rate_bps)
             gaps_ns, ideal_ns = backlogged_gaps(time_ns, size, self._polls, self.rate_bps)
             if len(gaps_ns):
                 deviation = np.abs(gaps_ns / ideal_ns - 1.0)
@@ -111,6 +117,26 @@ class LinkTrace:
                 self.actual_ns += float(gaps_ns.sum())
         self._pieces.clear()
         self._polls.clear()
+
+
+def rejoined(time_ns: Int64Array, wire_bytes: Int64Array, rate_bps: int) -> tuple[Int64Array, Int64Array]:
+    """Frames that were cut from one bundle after the queue, as that bundle: one departure at the first one's time.
+
+    The queue gives bundles out whole, at the link's rate. Where the interface can't cut them (native XDP on the other
+    end of a veth takes that from it), the kernel does so on the way out, and the tap sees the segments one by one,
+    microseconds apart. Taken together are frames closer than a tenth of their time on the line, of one size but the
+    last, up to a bundle's most bytes.
+    """
+    starts, begun_bytes = [0], 0
+    sizes, times = wire_bytes.tolist(), time_ns.tolist()
+    for index in range(1, len(times)):
+        near = times[index] - times[index - 1] < CUT_SHARE * sizes[index - 1] * 8e9 / rate_bps
+        begun_bytes += sizes[index - 1]
+        alike = sizes[index] <= sizes[index - 1] == sizes[starts[-1]]
+        if not (near and alike and begun_bytes + sizes[index] <= BUNDLE_WIRE_BYTES):
+            starts.append(index)
+            begun_bytes = 0
+    return time_ns[starts], np.add.reduceat(wire_bytes, starts)
 
 
 def backlogged_gaps(
@@ -281,6 +307,7 @@ class FidelityMonitor:
                     "interface": port.interface,
                     "ifindex": port.ifindex,
                     "rate_bps": port.rate_bps,
+                    "cuts_bundles": not port.offloads.get("tx-udp-segmentation", True),
                 }
                 for port in report.ports
             ],

@@ -36,7 +36,7 @@ class Port:
     def __init__(self, wish: dict[str, Any], reader: QdiscReader) -> None:
         self.interface = wish["interface"]
         self.ifindex = wish["ifindex"]
-        self.trace = LinkTrace(wish["rate_bps"])
+        self.trace = LinkTrace(wish["rate_bps"], wish["cuts_bundles"])
         self.tap = Tap(wish["pid"], self.interface)
         self.first = self.last = reader.root(self.ifindex)
         self.polls = self.busy_polls = 0

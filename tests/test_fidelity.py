@@ -7,7 +7,7 @@ import pytest
 
 from emulation import departures, fidelity, monitor
 from emulation.departures import Departures
-from emulation.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge
+from emulation.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge, rejoined
 
 RATE_BPS = 200_000_000
 FRAME = 1514
@@ -29,8 +29,10 @@ RECORDED_POLLS = [
 ]  # fmt: skip
 
 
-def trace_of(time_ns: Any, size: Any, polls: list[tuple[int, int, int]], rate_bps: int = RATE_BPS) -> LinkTrace:
-    trace = LinkTrace(rate_bps)
+def trace_of(
+    time_ns: Any, size: Any, polls: list[tuple[int, int, int]], rate_bps: int = RATE_BPS, cuts_bundles: bool = False
+) -> LinkTrace:
+    trace = LinkTrace(rate_bps, cuts_bundles)
     trace.add_departures(Departures(np.asarray(time_ns, dtype=np.int64), np.asarray(size, dtype=np.int64), True))
     for poll in polls:
         trace.add_poll(*poll)
@@ -46,6 +48,43 @@ def full_link(gaps_ns: Any, size: int = FRAME) -> LinkTrace:
 
 def verdict(trace: LinkTrace, rate_bps: int = RATE_BPS, **others: Any) -> Certificate:
     return judge(gap_measures([trace]) | {"peak_bps": 0.0} | others, rate_bps)
+
+
+# ---- bundles that the kernel cuts after the queue
+
+
+def cut(bundles: int, segments: int, last: int = FRAME) -> tuple[list[int], list[int]]:
+    """Bundles at the link's rate, their segments 2 µs apart; the last of each has another size."""
+    size = (segments - 1) * FRAME + last
+    period_ns = size * 8_000_000_000 // RATE_BPS
+    times = [bundle * period_ns + 2_000 * k for bundle in range(bundles) for k in range(segments)]
+    return times, ([FRAME] * (segments - 1) + [last]) * bundles
+
+
+@pytest.mark.parametrize(("segments", "last"), [(16, FRAME), (16, 300), (44, FRAME), (1, FRAME), (3, 62)])
+def test_a_bundle_cut_on_its_way_out_counts_as_one_departure(segments: int, last: int) -> None:
+    times, sizes = cut(200, segments, last)
+    joined_ns, joined = rejoined(np.array(times), np.array(sizes), RATE_BPS)
+    assert joined.tolist() == [(segments - 1) * FRAME + last] * 200
+    assert joined_ns.tolist() == times[::segments]
+
+
+def test_a_link_whose_bundles_are_cut_is_valid_and_one_that_runs_ahead_is_not() -> None:
+    times, sizes = cut(1000, 16)
+    poll = [(-1, -1, sum(sizes))]
+    assert verdict(trace_of(times, sizes, poll, cuts_bundles=True)).valid
+    assert not verdict(trace_of(times, sizes, poll)).valid
+    halved = [time_ns // 2 for time_ns in times]  # twice the rate that was asked for
+    assert not verdict(trace_of(halved, sizes, poll, cuts_bundles=True)).valid
+
+
+def test_frames_that_never_were_a_bundle_stay_apart() -> None:
+    apart = [0, FRAME_NS // 5, FRAME_NS, FRAME_NS + 1_000]  # too far apart; then a larger frame close behind
+    _, sizes = rejoined(np.array(apart), np.array([FRAME, FRAME, 100, FRAME]), RATE_BPS)
+    assert sizes.tolist() == [FRAME, FRAME, 100, FRAME]
+    _, sizes = rejoined(np.arange(100), np.full(100, FRAME), RATE_BPS)  # more than a bundle holds
+    assert sizes.max() <= 70_000
+    assert sizes.sum() == 100 * FRAME
 
 
 # ---- which gaps are judged
