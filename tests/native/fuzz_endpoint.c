@@ -129,12 +129,13 @@ static void check_value(const struct call *call, const uint8_t *array, uint32_t 
     }
     float single = 0;
     double twice = 0;
+    uint32_t narrow = 0;
     switch (call->dtype) {
     case SA_FLOAT32: memcpy(&single, array + 4 * index, 4); CHECK(!call->small || (double)single == real_sum); break;
     case SA_FLOAT64: memcpy(&twice, array + 8 * index, 8); CHECK(!call->small || twice == real_sum); break;
     case SA_INT32:
-        memcpy(&result, array + 4 * index, 4);
-        CHECK((uint32_t)result == (call->op == SA_OP_MAX ? (uint32_t)greatest : (uint32_t)sum));
+        memcpy(&narrow, array + 4 * index, 4);
+        CHECK(narrow == (call->op == SA_OP_MAX ? (uint32_t)greatest : (uint32_t)sum));
         break;
     case SA_INT64: memcpy(&result, array + 8 * index, 8); CHECK(result == sum); break;
     }
