@@ -4,7 +4,7 @@
 |---|---|---|
 | reference | `Aggregator`, one packet at a time | the oracle |
 | batched | the same rules on whole bundles with NumPy | fastest that needs no compiler |
-| native | the same rules in C (`switchagg/native/plane.c`) | about 20 times batched |
+| native | the same rules in C (`switchagg/native/plane.c`) | more than 10 times batched |
 """
 
 from collections.abc import Callable, Sequence

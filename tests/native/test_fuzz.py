@@ -33,13 +33,13 @@ def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Whether leaks can be looked for, "1" or "0": not where processes may not be traced. Skips without libFuzzer."""
     clang = shutil.which("clang")
     if clang is None:
-        pytest.skip("needs libFuzzer: clang and its runtime (Debian: clang, libclang-rt-14-dev)")
+        pytest.skip("needs libFuzzer: clang and its runtime (Debian: clang, libclang-rt-dev)")
     folder = tmp_path_factory.mktemp("libfuzzer")
     (folder / "empty.c").write_text(EMPTY_TARGET)
     if subprocess.run(
         [clang, *FLAGS, "empty.c", "-o", "empty"], cwd=folder, capture_output=True, timeout=60
     ).returncode:
-        pytest.skip("needs libFuzzer: this clang has no runtime for it (Debian: libclang-rt-14-dev)")
+        pytest.skip("needs libFuzzer: this clang has no runtime for it (Debian: libclang-rt-dev)")
     for choice in ("1", "0"):
         run = ["./empty", "-runs=10", f"-detect_leaks={choice}"]
         if subprocess.run(run, cwd=folder, capture_output=True, timeout=60).returncode == 0:
