@@ -217,7 +217,10 @@ SA_EXPORT int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct s
         uint32_t count = events_of(worker, events, room);
         if (count) return (int)count;
         if (now_ns >= until_ns) return 0;
-        if (more || arrivals) continue; /* a receive that finds nothing costs less than a sleep that ends at once */
+        /* A receive that finds nothing costs less than a sleep that ends at once. Looking longer before the sleep only
+           takes the processor from those one waits for: 20 us of it, with 4 workers and the switch on 2 processors, made
+           a small call 1.0 to 1.6 times slower and cost 1.4 times the CPU. */
+        if (more || arrivals) continue;
         result = sleep_until(worker, until_ns);
         if (result) return result;
     }
