@@ -61,10 +61,11 @@ class SwitchDaemon:
 
     bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
     AUTO or XDP; the attribute of that name says what was chosen, and why nothing faster. interfaces: for XDP, by name;
-    None: those that have the data address. impairments: what the links of an emulated switch do; only NATIVE has them,
-    so AUTO then means NATIVE. slots, elements: the switch's memory. advertise: data address told to workers, if it
-    isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the control plane
-    at. lease_s: silence after which a worker is dead. log: told a line per event, without control characters.
+    None: those that have the data address. impairments: what the links of an emulated switch do; only NATIVE has them
+    (XDP loss alone), so AUTO then means NATIVE. slots, elements: the switch's memory. advertise: data address told to
+    workers, if it isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the
+    control plane at. lease_s: silence after which a worker is dead. log: told a line per event, without control
+    characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
@@ -85,9 +86,9 @@ class SwitchDaemon:
     ) -> None:
         _check(bind_control, dataplane, slots, elements, lease_s, interfaces)
         if impairments is not None:
-            if dataplane not in (AUTO, NATIVE):
-                raise SwitchaggError(f"impairments need the data plane {NATIVE}; {dataplane} has none")
-            dataplane = NATIVE
+            if dataplane not in (AUTO, NATIVE, XDP):
+                raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {dataplane} has none")
+            dataplane = NATIVE if dataplane == AUTO else dataplane
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
@@ -122,7 +123,15 @@ class SwitchDaemon:
     ) -> "NativeSwitchLoop | SwitchLoop | XdpSwitch":
         """The data plane's host, bound; sets `dataplane` and `data_address`."""
         if dataplane == XDP:
-            kernel = XdpSwitch(bind_data, slots, elements, interfaces, log=self._log, on_failure=self._on_failure)
+            kernel = XdpSwitch(
+                bind_data,
+                slots,
+                elements,
+                interfaces,
+                impairments=impairments,
+                log=self._log,
+                on_failure=self._on_failure,
+            )
             self.dataplane, self.data_address = Choice(XDP, {}), kernel.address
             self._log(f"data plane {XDP}: {kernel.mode}")
             return kernel

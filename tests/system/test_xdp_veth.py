@@ -1,0 +1,319 @@
+"""The switch in the kernel on real interfaces: veth in namespaces of our own, HTB, several CPUs, and sudden ends.
+
+What each worker received is compared with == in the worker's process (tests/system/xdp_worker.py).
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from switchagg.native import bpf
+from tests.system.xdp_net import ROOT, SWITCH, Star, star
+
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_root_namespaces", "requires_bpf")]
+
+ATTACHED = ["sa_switch", "sa_deliver"]
+
+HOST = """
+import functools, sys, threading
+import transport.daemon as daemon
+from transport.impairments import Impairments, LinkImpairments
+daemon.XdpSwitch = functools.partial(daemon.XdpSwitch, {options})
+sys.exit(daemon.run_switch("tcp://{switch}:5555", ("{switch}", 5556), dataplane="xdp", interfaces={interfaces}))
+"""
+"""A daemon whose XdpSwitch has options that the command line doesn't offer."""
+
+
+def exact(said: list[dict[str, Any]], workers: int) -> None:
+    assert [one["rank"] for one in said] == list(range(workers))
+    assert [one["wrong"] for one in said] == [0] * workers
+
+
+def host(net: Star, options: str, interfaces: list[str] | None = None) -> "subprocess.Popen[str]":
+    process = net.switch.spawn(
+        [sys.executable, "-c", HOST.format(options=options, switch=SWITCH, interfaces=interfaces)]
+    )
+    assert process.stdout is not None
+    assert "ready" in process.stdout.readline(), process.communicate(timeout=20)[1]
+    return process
+
+
+def names(net: Star) -> dict[str, list[str]]:
+    """Programs on the switch's ports, without their numbers."""
+    return {port: [name.partition(" ")[0] for name in found if name] for port, found in net.attached().items()}
+
+
+def log_until(process: "subprocess.Popen[str]", words: str) -> str:
+    """The first line of the daemon's log with these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return line
+    raise AssertionError(f"the log ended without {words!r}")
+
+
+@pytest.mark.parametrize("gro", [True, False], ids=["gro", "no-gro"])
+@pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
+def test_sums_on_a_bridge(mtu: int, elements: int, gro: bool) -> None:
+    """P5: results also pass the receivers' checksums, whichever form they were sent in."""
+    with star(4, mtu=mtu, gro=gro) as net:
+        if gro:
+            net.switch.sh("for p in p0 p1 p2 p3; do ethtool -K $p tso off; done")  # or veth takes no part in GRO
+        daemon = net.daemon("--elements", str(elements))
+        said = net.run("--elements", str(elements), "--size", "300000", "--calls", "3", "--streams", "2")
+        exact(said, 4)
+        counters = net.status()["data_counters"]
+        assert counters["broadcast"] == sum(one["counters"]["results"] for one in said) // 4
+        assert counters["results_sent"] == 4 * counters["broadcast"] + counters.get("reply", 0)
+        assert counters["drop_checksum"] == counters["send_errors"] == counters["drop_stranger"] == 0
+        if gro:
+            received = [one["counters"] for one in said]
+            assert any(c["link_received_bundles"] < c["link_received_datagrams"] for c in received)
+        daemon.terminate()
+        assert daemon.wait(20) == 0
+        assert names(net) == {f"p{rank}": [] for rank in range(4)}
+
+
+def test_workers_behind_one_interface() -> None:
+    with star(4, bridge=False) as net:
+        net.daemon("--interface", "p0")
+        exact(net.run("--calls", "3"), 4)
+
+
+def test_complete_checksums_and_such_as_are_not() -> None:
+    """P5: two workers' kernels complete what they send; two ports of the switch have to complete what they pass on."""
+    with star(4) as net:
+        for rank in (0, 1):
+            net.nodes[rank].sh("ethtool -K eth0 tx off")
+        for rank in (1, 2):
+            net.switch.sh(f"ethtool -K p{rank} tx off")
+            net.nodes[rank].sh("ethtool -K eth0 rx off")
+        net.daemon()
+        exact(net.run("--size", "200000", "--calls", "3"), 4)
+        counters = net.status()["data_counters"]
+        assert counters["drop_checksum"] == counters["send_errors"] == 0
+        for node in net.nodes:
+            wrong = node.sh("awk '/^Udp:/ {print $8}' /proc/net/snmp | tail -1")
+            assert int(wrong) == 0
+
+
+def test_results_leave_through_the_shaper() -> None:
+    with star(2) as net:
+        net.shape(100)
+        net.daemon()
+        said = net.run("--size", "100000", "--calls", "2")
+        exact(said, 2)
+        for rank in range(2):
+            shown = net.switch.sh(f"tc -s class show dev p{rank}")
+            packets = int(shown.split("pkt")[0].split()[-1])
+            assert packets >= said[rank]["counters"]["results"]
+
+
+@pytest.mark.parametrize("window", [2, 4])
+@pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
+def test_few_slots_and_all_cpus(mtu: int, elements: int, window: int) -> None:
+    """All workers want the same few slots at once: without the lock sums are wrong, or nobody gets an answer.
+
+    Long packets hold the lock for long: more of them meet.
+    """
+    with star(4, mtu=mtu) as net:
+        net.daemon("--elements", str(elements))
+        size = str(10_000 * elements)
+        exact(net.run("--elements", str(elements), "--window", str(window), "--size", size, "--calls", "2"), 4)
+
+
+def test_a_killed_switch_leaves_nothing() -> None:
+    with star(2) as net:
+        daemon = net.daemon()
+        assert names(net) == {"p0": ATTACHED, "p1": ATTACHED}
+        daemon.kill()
+        daemon.wait(20)
+        assert names(net) == {"p0": [], "p1": []}
+        net.daemon()
+        exact(net.run(), 2)
+
+
+def test_a_filter_of_a_killed_switch_is_replaced_and_of_a_living_one_not() -> None:
+    """Kernels before 6.6: the filter at tc ingress is no link, and survives."""
+    with star(2) as net:
+        first = host(net, "tcx=False")
+        assert names(net) == {"p0": ATTACHED, "p1": ATTACHED}
+        other = net.switch.python(
+            "from switchagg.native import bpf\n"
+            "from switchagg.dataplane.xdp import KernelSwitch\n"
+            "kernel = KernelSwitch(4, 8, ['10.0.0.1'], 5556)\n"
+            "bpf.attach_ingress(kernel.object.program('sa_deliver'), 'p0', bpf.interface_index('p0'), tcx=False)"
+        )
+        assert f"the switch with process id {first.pid}" in other.stderr
+        first.kill()
+        first.wait(20)
+        assert names(net) == {"p0": ["sa_deliver"], "p1": ["sa_deliver"]}
+        second = host(net, "tcx=False")
+        exact(net.run(), 2)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(20) == 0
+        assert names(net) == {"p0": [], "p1": []}
+
+
+def test_generic_xdp() -> None:
+    """Also for drivers without native XDP: bundles must be taken apart by the sender."""
+    with star(2) as net:
+        for node in net.nodes:
+            node.sh("ethtool -K eth0 tx-udp-segmentation off")
+        daemon = host(net, "native=False")
+        assert "tx-udp-segmentation off" in log_until(daemon, "generically")
+        assert "generic XDP on p0, p1" in log_until(daemon, "data plane xdp")
+        exact(net.run(), 2)
+
+
+def test_a_foreign_program_is_refused_and_left_alone() -> None:
+    code = (
+        "import sys\nfrom switchagg.native.bpf import LossProgram\n"
+        "with LossProgram('p1', 0.5, 1):\n    print('on', flush=True)\n    sys.stdin.readline()"
+    )
+    with star(2) as net:
+        other = net.switch.spawn([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "on\n"
+        with pytest.raises(AssertionError, match="p1 already has an XDP program, sa_lose") as refusal:
+            net.daemon()
+        assert "ip link set dev p1 xdp off" in str(refusal.value)
+        assert names(net) == {"p0": [], "p1": ["sa_lose"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--interface", "nowhere"), "there is no interface 'nowhere' here; there are: br0, "),
+        (("--elements", "364"), "p0 has an MTU of 1500 bytes, packets of 364 elements need 1504"),
+        (("--data", "0.0.0.0:5556"), "--data HOST:PORT"),
+        (("--data", "10.99.0.1:5556"), "no interface that is up has the address 10.99.0.1"),
+        (("--impair", "delay=1ms"), "can lose packets, and do nothing else"),
+        (("--elements", "2241", "--interface", "lo"), "up to 2240"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(options: tuple[str, ...], words: str) -> None:
+    with star(1) as net:
+        with pytest.raises(AssertionError, match=r"the switch didn't start: switchagg: [^\n]*\n$") as refusal:
+            net.daemon(*options)
+        assert words in str(refusal.value)
+        assert names(net) == {"p0": []}
+
+
+def test_without_privileges() -> None:
+    code = "from switchagg.native import bpf; print(bpf.missing())"
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-c", code],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+    )
+    assert done.stdout == "not permitted: run it as root, or give it CAP_BPF and CAP_NET_ADMIN\n"
+
+
+def test_loss_is_counted_and_repaired() -> None:
+    with star(2) as net:
+        net.daemon("--impair", "loss=1%,seed=3")
+        said = net.run("--size", "200000", "--calls", "2")
+        exact(said, 2)
+        counters = net.status()["data_counters"]
+        assert counters["up_lost"] > 0
+        assert counters["down_lost"] > 0
+        packets = sum(
+            counters.get(name, 0) for name in ("absorbed", "broadcast", "reply", "drop_duplicate", "drop_older")
+        )
+        assert sum(one["counters"]["sent"] + one["counters"]["retransmitted"] for one in said) == (
+            packets + counters["up_lost"]
+        )
+
+
+def test_results_are_marked_where_workers_speak_ecn() -> None:
+    with star(2) as net:
+        host(net, "mark=1.0")
+        exact(net.run("--tos", "2", "--size", "50000"), 2)
+        counters = net.status()["data_counters"]
+        assert counters["ecn_marked"] == counters["results_sent"] > 0
+    with star(2) as net:
+        host(net, "mark=1.0")
+        exact(net.run("--size", "50000"), 2)
+        assert net.status()["data_counters"]["ecn_marked"] == 0
+
+
+def test_loss_program_loses_packets_one_by_one() -> None:
+    """All traffic, also that of TCP: what was lost and what passed is what was sent."""
+    code = (
+        "import socket, sys\nfrom switchagg.native.bpf import LossProgram\n"
+        "sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sock.bind(('10.77.0.2', 7000)); sock.settimeout(5)\n"
+        "with LossProgram('eth0', 0.25, 7) as loss:\n    print('on', flush=True)\n    sys.stdin.readline()\n"
+        "    print(*loss.counts, flush=True)\nprint(*loss.counts)"
+    )
+    with star(2) as net:
+        losing = net.nodes[1].spawn([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        assert losing.stdout is not None
+        assert losing.stdout.readline() == "on\n"
+        sent = net.nodes[0].python(
+            "import socket, time\nsock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "sock.connect(('10.77.0.2', 7000))\nsock.setsockopt(17, 103, 1000)\n"
+            "for turn in range(200):\n    sock.send(bytes(20000)); time.sleep(0.001)"
+        )
+        assert sent.returncode == 0, sent.stderr
+        out, errors = losing.communicate("\n", timeout=20)
+        assert losing.returncode == 0, errors
+        during, after = (tuple(map(int, line.split())) for line in out.splitlines())
+        assert during[1] <= after[1]
+        passed, lost = after
+        assert passed + lost >= 4000  # 20 in each bundle: they were taken apart
+        assert 800 < lost < 1200  # binomial: within 7 standard deviations of 1000
+        assert net.nodes[1].sh("ip -d link show eth0").count("xdp") == 0
+
+
+def test_a_port_that_vanishes_in_mid_job() -> None:
+    """It is said, with whom it concerns; it is used again when it is back, and the job goes on."""
+    with star(2) as net:
+        daemon = net.daemon()
+        workers = net.spawn("--after-first", "--calls", "2", "--size", "50000", stdin=subprocess.PIPE)
+        for worker in workers:
+            assert worker.stdout.readline() == "first\n"
+        net.switch.sh("ip link set p1 down")
+        assert "rank 1 of job number" in log_until(daemon, "port p1 is down")
+        net.switch.sh("ip link set p1 up")
+        log_until(daemon, "port p1 is up again")
+        net.switch.sh("ip link del p1")
+        assert "rank 1 of job number" in log_until(daemon, "port p1 has vanished")
+        assert names_of(net, "p0") == ATTACHED
+        net.link(1, 1500, True)
+        log_until(daemon, "port p1 is back and in use again")
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        exact(Star.finish(workers), 2)
+
+
+def names_of(net: Star, port: str) -> list[str]:
+    found = net.switch.python(
+        "import sys\nfrom switchagg.native import bpf\nindex = bpf.interface_index(sys.argv[1])\n"
+        "print(bpf.attached(index).split()[0], *bpf.at_ingress(index))",
+        port,
+    )
+    return found.stdout.split()
+
+
+def test_it_takes_its_own_traffic_only() -> None:
+    """Ping, TCP and UDP between workers go over the bridge as before; a fragmented datagram reaches the socket."""
+    with star(2) as net:
+        daemon = net.daemon()
+        net.nodes[0].sh("ping -c 2 -i 0.01 -W 2 10.77.0.2 >/dev/null && ping -c 1 -W 2 10.77.0.254 >/dev/null")
+        net.nodes[0].python(
+            "import socket\nsock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "sock.sendto(bytes(4000), ('10.77.0.254', 5556))"
+        )
+        log_until(daemon, "past the program, the first from 10.77.0.1")
+        deadline = time.monotonic() + 10
+        while (counters := net.status()["data_counters"])["drop_stranger"] != 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert counters["drop_stranger"] == 1
+        assert bpf.missing() == ""
