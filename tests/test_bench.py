@@ -12,6 +12,7 @@ from emulation.bench.allreduce import Cell, Wish, row
 from emulation.bench.contestants import Numbers
 from emulation.bench.figures import draw_all
 from emulation.bench.fixed_point import measure as measure_numbers
+from emulation.bench.memory import worker_memory
 from emulation.bench.methods import Method
 from emulation.bench.network import BenchNetwork
 from emulation.bench.planes import Traffic
@@ -19,6 +20,7 @@ from emulation.cli import app
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane import DATAPLANES
+from switchagg.native import library
 
 runner = CliRunner()
 
@@ -251,7 +253,7 @@ def a_document() -> dict[str, Any]:
     ]
     spread = {"count": 5, "median": 90.0, "p25": 80.0, "p75": 100.0, "least": 70.0, "most": 120.0}
     planes = [{"plane": "native", "elements": 256, "workers": n, "ns_per_packet": spread} for n in (2, 4)]
-    endpoint = {"endpoint": "native", "memory_bytes": 20_000, "memory_limit_bytes": 80_000}
+    memory = {"memory_bytes": 20_000, "memory_limit_bytes": 80_000, "link_memory_bytes": 9}
     numbers = [
         {"what": what, "implementation": name, "size_bytes": 25_000_000, "bytes_per_s": 4e9, "share_of_memcpy": share}
         for what, name, share in (("memcpy", "numpy", 1.0), ("quantise", "native", 0.6), ("dequantise", "native", 0.4))
@@ -260,7 +262,7 @@ def a_document() -> dict[str, Any]:
         "allreduce": [shaped],
         "unshaped": [free],
         "loss": lossy,
-        "planes": {"rows": planes, "endpoints": [endpoint], "failures": {}},
+        "planes": {"rows": planes, "worker_memory": memory, "failures": {}},
         "numbers": {"rows": numbers, "failures": {}},
     }
     return document.build(parts, {"tcp_congestion_control": "cubic"}, {}, False)
@@ -303,7 +305,20 @@ def test_a_wrong_element_misses_a_target() -> None:
 
 def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
     shares = targets.loss_shares(a_document()["parts"]["loss"])
+    assert set(shares) == {"switch:native"}
     assert shares["switch:native"] == {0.0: 1.0, 0.001: pytest.approx(200 / 204), 0.01: pytest.approx(0.8)}
+
+
+def test_what_was_lost_in_the_switch_stands_apart() -> None:
+    networks = a_document()["parts"]["loss"]
+    for network in networks:
+        network["network"] = {**network["network"], "lost_in_switch": True}
+    assert set(targets.loss_shares(networks)) == {"switch:native, lost in the switch"}
+    assert [
+        verdict["met"]
+        for verdict in targets.judged({**a_document(), "parts": {"loss": networks}})
+        if "loss 0" in verdict["what"]
+    ] == [True]
 
 
 def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
@@ -393,3 +408,12 @@ def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
         suite.wishes([4], [None], [4096], methods="ring", dataplane="auto", congestion_control=["best"], dtype="int8")
+
+
+def test_what_a_worker_allocates_is_counted() -> None:
+    if reason := library.missing():
+        pytest.skip(f"needs the compiled core: {reason}")
+    found = worker_memory()
+    if found is None:
+        pytest.skip("needs mallinfo2 of glibc 2.33")
+    assert 0 < found["memory_bytes"] < found["tensor_bytes"]

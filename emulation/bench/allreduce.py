@@ -135,7 +135,7 @@ def _run(
                 for method, cell in bench.size(missing, size, say).items():
                     rows[method.name, size] = row(wish, method, size, cell)
                     on_row(rows[method.name, size])
-        if wish.network.loss is not None:
+        if wish.network.loss is not None and not wish.network.lost_in_switch:
             passed, lost = network.lost
             entry["link_packets"] = {"passed": passed, "lost": lost}
 

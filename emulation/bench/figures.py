@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.bench.arithmetic import payload_share, traffic_factor
-from emulation.bench.targets import loss_shares
+from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.fidelity import rate_text
 from emulation.figures import STYLE
 
@@ -162,7 +162,9 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     free = 2e-5  # where "no loss" stands on the logarithmic axis
     for name, found in shares.items():
         points = [(share or free, value) for share, value in found.items()]
-        axes.plot(*zip(*points, strict=True), label=_label(name), **_look(name, by_control=True))
+        plain = name.removesuffix(IN_SWITCH)
+        look = _look(plain, by_control=True) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
+        axes.plot(*zip(*points, strict=True), label=_label(plain) + name.removeprefix(plain), **look)
     for value, target in ((0.001, 0.97), (0.01, 0.85)):
         axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
     axes.plot([], [], marker="_", markersize=14, markeredgewidth=2, color=_BOUND, linestyle="", label="target")

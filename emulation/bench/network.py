@@ -51,13 +51,15 @@ class BenchNetwork:
     streams: int = 2
     segments_max: int = SEGMENTS_MAX  # packets per send of the switch's workers: what a shaper's burst holds
     loss: float | None = None  # share of the packets lost on every link, in each direction; 0: its machinery alone
+    lost_in_switch: bool = False  # by the native switch itself instead of programs on the links: no other method's way
     seed: int = 1
 
     @property
     def title(self) -> str:
         from emulation.fidelity import rate_text
 
-        lost = f", {100 * self.loss:g} % lost" if self.loss is not None else ""
+        where = " in the switch" if self.lost_in_switch else ""
+        lost = f", {100 * self.loss:g} % lost{where}" if self.loss is not None else ""
         return f"n = {self.workers}, {'unshaped' if self.rate_bps is None else rate_text(self.rate_bps)}{lost}"
 
     @property
@@ -126,7 +128,7 @@ class RunningNetwork:
         try:
             if self.wish.rate_bps is None:
                 self._unshape()
-            if self.wish.loss is not None:
+            if self.wish.loss is not None and not self.wish.lost_in_switch:
                 self._lose(self.wish.loss)
         except BaseException:
             self._close()
@@ -172,6 +174,8 @@ class RunningNetwork:
             for port_report in self.star.verification.ports:
                 if port_report.node == "s1":
                     command += ["--interface", port_report.interface]
+        if wish.lost_in_switch and wish.loss is not None:
+            command += ["--impair", f"loss={wish.loss!r},seed={wish.seed}"]
         log = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = netns.spawn(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.bench import arithmetic
+from emulation.bench.memory import worker_memory
 from switchagg.call import ArrayCall, make_call
 from switchagg.dataplane import DATAPLANES
 from switchagg.dataplane.native import RUN, NativePlane
@@ -106,7 +107,12 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
             except Missing as error:
                 failures[f"endpoint {name}"] = str(error)
                 break
-    return {"rows": rows, "endpoints": endpoints, "failures": failures}
+    memory = None
+    try:
+        memory = worker_memory()
+    except (SwitchaggError, Missing) as error:
+        failures["worker memory"] = str(error)
+    return {"rows": rows, "endpoints": endpoints, "worker_memory": memory, "failures": failures}
 
 
 def row(what: str, name: str, elements: int, workers: int, samples: list[float]) -> dict[str, Any]:
@@ -229,19 +235,13 @@ def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
     array = np.random.default_rng(1).standard_normal(size).astype(np.float32)
     made: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
     samples: list[float] = []
-    memory_bytes = None
     for _ in range(2 if quick else 5):
         made.submit(0, ArrayCall(array, Op.SUM) if name == "native" else make_call(array, "sum", job))
         spent, packets = _one_call(made)
         samples.append(spent / packets)
-        if name == "native":
-            memory_bytes = made.memory_bytes
     found = row("endpoint", name, elements, 1, samples)
     found["bytes_per_s"] = found["elements_per_s"] * arithmetic.ITEM_BYTES
     found["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
-    if memory_bytes is not None:
-        frame = HEADER_BYTES + 28 + 4 * elements
-        found |= {"memory_bytes": memory_bytes, "memory_limit_bytes": 2 * WINDOW * frame, "tensor_bytes": array.nbytes}
     return found
 
 

@@ -10,7 +10,7 @@ from emulation.bench.table import columns
 
 BUCKET_BYTES = 25 * MEGABYTE
 RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
-HOST_KINDS = ("gloo", "ring")
+IN_SWITCH = ", lost in the switch"
 
 Verdict = dict[str, Any]
 
@@ -117,18 +117,23 @@ def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 
 def _loss(networks: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
-    shares = loss_shares(networks).get("switch:native", {})
+    found = loss_shares(networks)
+    shares = found.get("switch:native") or found.get(f"switch:native{IN_SWITCH}", {})
     for loss, target in ((0.001, 0.97), (0.01, 0.85)):
         what = f"loss {100 * loss:g} % per link, 200 Mb/s, n = 4: of the loss-free goodput"
         yield _verdict(what, target, shares.get(loss), "%")
 
 
 def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
-    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links."""
+    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links.
+
+    What was lost in the switch itself stands under the method's name and IN_SWITCH.
+    """
     speeds: dict[str, dict[float, float]] = {}
     for network in networks:
         for row in network["rows"]:
-            speeds.setdefault(row["name"], {})[network["network"]["loss"]] = _speed(row)
+            name = row["name"] + (IN_SWITCH if network["network"]["lost_in_switch"] else "")
+            speeds.setdefault(name, {})[network["network"]["loss"]] = _speed(row)
     return {
         name: {loss: speed / found[0.0] for loss, speed in sorted(found.items())}
         for name, found in speeds.items()
@@ -147,9 +152,10 @@ def _planes(part: dict[str, Any]) -> Iterator[Verdict]:
     rows = _find(part.get("rows", []), plane="native", elements=256)
     worst = max((row["ns_per_packet"]["median"] for row in rows), default=None)
     yield _verdict("native, E = 256, one core, in memory: ns per packet", 100, worst, "ns", at_most=True)
-    memory = next((one for one in part.get("endpoints", []) if "memory_bytes" in one), None)
+    memory = part.get("worker_memory")
     share = memory["memory_bytes"] / memory["memory_limit_bytes"] if memory else None
-    because = f"{memory['memory_bytes'] / 1e3:.0f} kB in the endpoint" if memory else ""
+    reserved = f"{memory['link_memory_bytes'] / 1e3:.0f} kB are reserved beside and never touched" if memory else ""
+    because = f"{memory['memory_bytes'] / 1e3:.0f} kB; {reserved}" if memory else ""
     yield _verdict("worker memory beyond the tensor: of 2 × window × MTU", 1.0, share, "%", because, at_most=True)  # noqa: RUF001
 
 
