@@ -80,8 +80,8 @@ def test_a_link_whose_bundles_are_cut_is_valid_and_one_that_runs_ahead_is_not() 
 
 def test_frames_that_never_were_a_bundle_stay_apart() -> None:
     apart = [0, FRAME_NS // 5, FRAME_NS, FRAME_NS + 1_000]  # too far apart; then a larger frame close behind
-    _, sizes = rejoined(np.array(apart), np.array([FRAME, FRAME, 100, FRAME]), RATE_BPS)
-    assert sizes.tolist() == [FRAME, FRAME, 100, FRAME]
+    _, sizes = rejoined(np.array(apart), np.array([FRAME, FRAME, 500, FRAME]), RATE_BPS)
+    assert sizes.tolist() == [FRAME, FRAME, 500, FRAME]
     _, sizes = rejoined(np.arange(100), np.full(100, FRAME), RATE_BPS)  # more than a bundle holds
     assert sizes.max() <= 70_000
     assert sizes.sum() == 100 * FRAME
