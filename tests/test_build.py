@@ -107,6 +107,11 @@ def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout
     said = build(checkout, "build_ext", "--inplace", PATH=programs(tmp_path / "empty"))
     assert said[0].startswith(f"{LIBRARY} was NOT built: no C compiler that works; switchagg will run on Python")
     assert all("was NOT built: no clang" in line for line in said[1:])
+    left = tmp_path / "left" / LIBRARY
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"built of other sources, some time ago")
+    build(checkout, "build_ext", "--build-lib", str(tmp_path / "left"), PATH=str(tmp_path / "empty"))
+    assert not left.exists()
     build(checkout, "bdist_wheel", "-d", str(tmp_path / "wheels"), PATH=str(tmp_path / "empty"))
     (wheel,) = (tmp_path / "wheels").iterdir()
     with zipfile.ZipFile(wheel) as archive:
