@@ -253,9 +253,7 @@ def switch(
     ] = None,
     impair: Annotated[
         str | None,
-        typer.Option(
-            metavar="WORDS", help="For native: bad links, both ways, like loss=1%,delay=1ms,rate=200mbit,seed=7"
-        ),
+        typer.Option(metavar="WORDS", help="For native: bad links, both ways, like loss=1%,delay=1ms"),
     ] = None,
     impair_up: Annotated[
         str | None, typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
@@ -295,19 +293,18 @@ def switch(
     """
     with outcomes():
         from emulation.scenario import DATAPLANES
-        from transport.daemon import XDP, run_switch
+        from transport.daemon import run_switch
 
-        if dataplane not in (*DATAPLANES, XDP):
-            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join((*DATAPLANES, XDP))}", EXIT_USAGE)
+        if dataplane not in DATAPLANES:
+            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join(DATAPLANES)}", EXIT_USAGE)
         _check_endpoint("--control", control)
-        told = None if advertise is None else _host_port("--advertise", advertise)
         status = run_switch(
             control,
             _host_port("--data", data),
             dataplane=dataplane,
             slots=slots,
             elements=elements,
-            advertise=told,
+            advertise=None if advertise is None else _host_port("--advertise", advertise),
             lease_s=lease,
             interfaces=interface,
             impairments=_impairments(impair, impair_up, impair_down),
