@@ -37,10 +37,12 @@ PERFECT = Impairments()
 class Bench:
     """A native switch and plain links, one per rank of the job it is given first."""
 
-    def __init__(self, job: JobConfig, impairments: Impairments | None = None, **link: Any) -> None:
+    def __init__(
+        self, job: JobConfig, impairments: Impairments | None = None, at: Address = LOOPBACK, **link: Any
+    ) -> None:
         self.job = job
-        self.links = [UdpLink(LOOPBACK, **link) for _ in range(job.workers)]
-        switch_link = UdpLink(LOOPBACK, **link)
+        self.links = [UdpLink(at, **link) for _ in range(job.workers)]
+        switch_link = UdpLink(at, **link)
         self.address: Address = switch_link.address
         end = max(s.first_slot + s.window_slots for s in job.streams)
         self.switch = NativeSwitchLoop(
@@ -146,6 +148,17 @@ def test_sums_are_exact_at_every_size_of_packet(bench: Callable[..., Bench], ele
     one.start_workers()
     check_sums(one, length=40 * elements + 3)
     assert one.switch.counters()["drop_queue_full"] == 0
+
+
+@pytest.mark.parametrize("words", ["", "loss=2%,rate=100mbit,delay=100us,seed=2"])
+def test_sums_are_exact_over_ipv6(bench: Callable[..., Bench], words: str) -> None:
+    try:
+        UdpLink(("::1", 0)).close()
+    except JobError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    one = bench(job_of(2, window=8), parse_impairments(words) if words else None, ("::1", 0))
+    one.start_workers()
+    check_sums(one)
 
 
 # ---- faults

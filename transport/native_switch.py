@@ -17,7 +17,7 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.native import library
 from switchagg.wire import frame_bytes
-from transport.impairments import Impairments, LinkImpairments
+from transport.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
 from transport.link import Address
 from transport.native_udp import NativeAddress, NativeUdp, native_address
 from transport.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, Port
@@ -54,8 +54,11 @@ POOL_BYTES = 256 << 20
 
 POOL_PACKETS_MAX = 1 << 18
 
-GRAIN_NS = 50_000
-"""With a rate or delay, how long a packet waits at most to be sent together with others; 4 full frames at 1 Gbit/s."""
+GRAIN_MIN_NS = 50_000
+GRAIN_MAX_NS = 200_000
+GRAIN_FRAMES = 4
+"""With a rate or delay, packets may be sent late by up to as long as so many full frames take, within these bounds, so
+that several leave in one system call. When each leaves its queue and which are dropped is exact all the same."""
 
 FRAMING_BYTES = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
 """Ethernet, IP and UDP headers: what Linux's shapers count beyond the datagram."""
@@ -193,8 +196,14 @@ def _config(impairments: Impairments, ipv6: bool) -> SwitchConfig:
         queues=(QueueConfig * 2)(*(queue_config(way, framing) for way in ways)),
         impairments=(ImpairmentConfig * 2)(*map(impairment_config, ways)),
         outbox_bytes=QUEUE_BYTES_MAX,
-        grain_ns=GRAIN_NS,
+        grain_ns=grain_ns(impairments),
     )
+
+
+def grain_ns(impairments: Impairments) -> int:
+    """How long a packet may wait to be sent together with others; the faster direction decides."""
+    rate_bps = max(impairments.up.rate_bps, impairments.down.rate_bps) or RATE_MAX_BPS
+    return max(GRAIN_MIN_NS, min(GRAIN_MAX_NS, GRAIN_FRAMES * FULL_FRAME_BYTES * 8_000_000_000 // rate_bps))
 
 
 def queue_config(link: LinkImpairments, framing_bytes: int) -> QueueConfig:
