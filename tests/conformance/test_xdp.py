@@ -4,6 +4,7 @@ Both objects, and both forms of checksum that a port may carry: complete, and le
 runs can't show (several CPUs, real interfaces) is in tests/system/test_xdp_veth.py.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.usefixtures("requires_bpf")
 
 SEEDS = 12
 """A program is loaded for each, and each packet is a system call."""
+
+CHUNKS = 600
+"""Without the lock a sum in about 200 is wrong."""
 
 FORMS = [(jumbo, partial) for jumbo in (False, True) for partial in (False, True)]
 NAMES = [f"{'jumbo' if jumbo else 'mtu1500'}-{'partial' if partial else 'complete'}" for jumbo, partial in FORMS]
@@ -166,3 +170,51 @@ def test_numbers_of_a_generator() -> None:
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="0 to 1"):
             bpf.threshold(wrong)
+
+
+def drive(plane: XdpPlane, job: JobConfig, rank: int, chunks: int) -> int:
+    """One worker, a packet at a time, which asks until it has the result; how many were wrong or never came."""
+    wrong = 0
+    ranks = np.arange(job.workers, dtype=np.int64)[:, np.newaxis]
+    places = np.arange(job.elements, dtype=np.int64)
+    window = job.streams[0].window_slots
+    program = plane._switch.object.program("sa_switch")
+    for chunk in range(chunks):
+        rows = (chunk * 1_000_003 + places * 7919 * (ranks + 1)).astype(np.int32)
+        slot, version = chunk % window, chunk // window % 2
+        data = encode(Packet(job.job_id, job.generation, 0, rank, Op.SUM, slot, version, chunk, rows[rank]))
+        sent = frame_of(data, address_of(rank), plane.SWITCH, partial=True)
+        for _ in range(100_000):
+            verdict, frame, _ = bpf.run(program, sent)
+            if verdict == bpf.XDP_PASS:
+                break
+        else:
+            return wrong + 1
+        got = np.frombuffer(frame[62:], ">i4")
+        wrong += not np.array_equal(got, rows.sum(axis=0, dtype=np.int64).astype(np.int32))
+    return wrong
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_few_slots_and_all_cpus(window: int) -> None:
+    """A process for each of 4 workers, all at the same chunk: without the lock, sums come out wrong.
+
+    Long packets hold the lock for long: more of them meet.
+    """
+    job = JobConfig(1, 2, 4, 2200, (StreamConfig(0, window),))
+    plane = XdpPlane(window, job.elements)
+    plane.admit(job, range(4))
+    workers = []
+    for rank in range(4):
+        pid = os.fork()
+        if pid == 0:  # nothing of pytest's may run in here
+            failed = 255
+            try:
+                failed = min(drive(plane, job, rank, CHUNKS), 254)
+            finally:
+                os._exit(failed)
+        workers.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in workers] == [0] * 4
+    counters = plane.counters
+    assert counters["broadcast"] == CHUNKS
+    assert counters["absorbed"] == 3 * CHUNKS
