@@ -263,25 +263,6 @@ def test_a_new_generation_may_come_from_elsewhere(scripted: tuple[ScriptedLink, 
     assert loop.counters()["drop_stranger"] == 1
 
 
-@pytest.mark.parametrize("addresses", [[A], [A, A], [A, B, C]])
-def test_ranks_need_addresses_of_their_own(
-    scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop], addresses: list[Address]
-) -> None:
-    _, _, loop = scripted
-    with pytest.raises(JobError, match="2 workers"):
-        loop.admit(replace(JOB, job_id=5), addresses)
-
-
-def test_a_refused_job_leaves_no_port(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
-    link, plane, loop = scripted
-    with pytest.raises(JobError, match="too many"):
-        loop.admit(replace(JOB, job_id=5, elements=101), [B, C])
-    link.deliver((rows(9), C), (rows(8), B))
-    until(lambda: len(link.sent) == 1)
-    assert link.sent == [(B, [bytes([8] * 10)])]
-    assert [port for _, port in plane.processed] == [plane.jobs[1][1]]
-
-
 def test_commands_run_in_the_loop_s_thread(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
     link, plane, loop = scripted
     assert loop.seen(3, 1) == SlotView(3, (1,))
