@@ -1,6 +1,7 @@
 """The TCP ring over loopback: exact sums, odd sizes, and what a rank hears when another dies."""
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,15 @@ def free_addresses(count: int) -> list[Address]:
     for one in held:
         one.close()
     return addresses
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one, other
 
 
 def on_every_rank(workers: int, act: Callable[[int, TcpRing], Any]) -> list[Any]:
@@ -85,6 +95,28 @@ def test_float_results_are_bit_identical_on_all_ranks() -> None:
         return array.tobytes()
 
     assert len(set(on_every_rank(5, act))) == 1
+
+
+def test_elements_that_come_in_pieces_are_put_together() -> None:
+    mine, theirs = np.arange(50, dtype=np.int64), np.arange(50, dtype=np.int64) * 1_000_003
+    (left, feed), (right, drain) = tcp_pair(), tcp_pair()
+    with TcpRing(0, 2, left, right) as ring:  # the test is rank 1
+        stream = struct.pack(">QQ", 1, 400) + theirs[25:].tobytes() + (mine + theirs)[:25].tobytes()
+
+        def feed_slowly() -> None:
+            for at in range(0, len(stream), 5):
+                feed.sendall(stream[at : at + 5])
+                time.sleep(0.001)
+
+        feeder = threading.Thread(target=feed_slowly)
+        feeder.start()
+        ring.allreduce(mine, timeout_s=20)
+        feeder.join()
+    assert np.array_equal(mine, np.arange(50) * 1_000_004)
+    received = b"".join(iter(lambda: drain.recv(1 << 16), b""))
+    assert received == struct.pack(">QQ", 1, 400) + np.arange(25).tobytes() + mine[25:].tobytes()
+    feed.close()
+    drain.close()
 
 
 def test_one_worker_needs_nobody() -> None:

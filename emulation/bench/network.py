@@ -122,6 +122,7 @@ class RunningNetwork:
         self.star: EmulatedNetwork = topology.EmulatedNetwork(spec)
         self.switches: dict[str, SwitchProcess] = {}
         self._losses: list[LossProgram] = []
+        self._root_kinds: set[str] = set()
 
     def __enter__(self) -> RunningNetwork:
         self.star.__enter__()
@@ -154,6 +155,7 @@ class RunningNetwork:
         if self.wish.rate_bps is None:
             for port in found["ports"]:
                 port.update(rate_bps=None, ceil_bps=None, burst_bytes=None, queue_bytes=None)
+            found["root_qdiscs"] = sorted(self._root_kinds - {"noqueue"})
             found["notes"] = [f"links are not shaped; their root qdisc is {UNSHAPED_QUEUE}, which counts"]
         return found
 
@@ -218,6 +220,7 @@ class RunningNetwork:
                 reader.close()
             if "htb" in kinds or "pfifo" not in kinds:
                 raise UnfitError(f"links could not be unshaped: the kernel says {', '.join(sorted(kinds))}")
+            self._root_kinds |= kinds
 
     def _lose(self, share: float) -> None:
         """Puts a program at both ends of every link that loses packets one by one, of all methods. Raises UnfitError.

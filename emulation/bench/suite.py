@@ -29,7 +29,7 @@ LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 UNSHAPED_SEGMENTS = 44  # 64 kB in a send: nothing here has a burst that it could exceed
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
-MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (0.6, 4), "allreduce": (0.8, 20)}
+MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (1, 5), "allreduce": (0.8, 22)}
 DTYPES = ("float32", "int32")
 
 

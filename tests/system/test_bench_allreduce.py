@@ -45,9 +45,13 @@ def test_a_table_with_exact_sums_for_every_method(tmp_path: Path) -> None:
     assert (tmp_path / "allreduce.png").exists()
 
 
-def test_unshaped_links_have_no_limit_and_are_counted() -> None:
-    done = bench("--workers", "2", "--rate", "unshaped", "--sizes", "64K", "-n", "2", "--methods", "ring:reno")
+def test_unshaped_links_have_no_limit_and_are_counted(tmp_path: Path) -> None:
+    words = ("--workers", "2", "--rate", "unshaped", "--sizes", "64K", "-n", "2", "--methods", "ring:reno")
+    done = bench(*words, "--json", str(tmp_path / "b.json"))
     assert done.returncode == 0, done.stderr
+    (network,) = json.loads((tmp_path / "b.json").read_text())["parts"]["allreduce"]
+    assert network["read_back"]["root_qdiscs"] == ["pfifo"]
+    assert {port["rate_bps"] for port in network["read_back"]["ports"]} == {None}
     (line,) = (line.split() for line in done.stdout.splitlines() if not line.startswith("#"))
     assert line[5] == "ring:reno"
     assert line[-3:-1] == ["-", "-"]
