@@ -1,7 +1,9 @@
 """The native worker loop on real sockets: lossy networks, few slots, refusals of the kernel, every way to stop it."""
 
+import ast
 import gc
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -179,22 +181,22 @@ def test_a_kernel_that_refuses_segmentation_is_asked_once(net: Callable[..., Net
     assert one.workers[1].counters["link_gso_fallbacks"] == 0
 
 
-NARROW = """
+IN_A_NETWORK_OF_ITS_OWN = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_native_worker import Net, job_of
-net = Net(job_of(2, elements=360))
+from test_native_worker import NEVER_NS, Net, job_of
+job = job_of(2, elements=360, rto_initial_ns=NEVER_NS, rto_min_ns=NEVER_NS, rto_max_ns=NEVER_NS)
+net = Net(job, **{of_links!r})
 net.check_sums(calls=2, length=20_000)
 counters = net.workers[0].counters
 net.close()
-print(counters["link_gso_fallbacks"], counters["link_send_errors"], net.links[0].gso_fallback)
+print((counters, net.links[0].gso_fallback))
 """
 
 
-@pytest.mark.system
-def test_a_path_too_narrow_for_a_segment_ends_segmentation_and_no_call(requires_root_namespaces: None) -> None:
-    program = NARROW.format(tests=str(Path(__file__).parent))
-    setup = "ip link set lo mtu 1280 up"
+def counters_behind(setup: str, **of_links: int) -> tuple[dict[str, int], str]:
+    """Run sums in a network namespace whose loopback `setup` has changed: counters and gso_fallback of rank 0."""
+    program = IN_A_NETWORK_OF_ITS_OWN.format(tests=str(Path(__file__).parent), of_links=of_links)
     done = subprocess.run(
         ["unshare", "-n", "sh", "-c", f'{setup} && exec "$0" -c "$1"', sys.executable, program],
         capture_output=True,
@@ -204,7 +206,28 @@ def test_a_path_too_narrow_for_a_segment_ends_segmentation_and_no_call(requires_
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("1 0 sending "), done.stdout
+    said: tuple[dict[str, int], str] = ast.literal_eval(done.stdout)
+    return said
+
+
+@pytest.mark.system
+def test_a_path_too_narrow_for_a_segment_ends_segmentation_and_no_call(requires_root_namespaces: None) -> None:
+    counters, fallback = counters_behind("ip link set lo mtu 1280 up")
+    assert counters["link_gso_fallbacks"] == 1
+    assert counters["link_send_errors"] == 0
+    assert fallback.startswith("sending ")
+
+
+@pytest.mark.system
+def test_a_full_socket_costs_waiting_and_no_packet(requires_root_namespaces: None) -> None:
+    if shutil.which("tc") is None:
+        pytest.skip("needs tc (package iproute2)")
+    slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 20mbit burst 32kb limit 10mb"
+    counters, _ = counters_behind(slow, send_buffer_bytes=16_384)
+    assert counters["link_send_would_block"] > 0
+    assert counters["link_send_errors"] == 0
+    assert counters["retransmitted"] == 0
+    assert counters["link_sent_datagrams"] == counters["sent"]
 
 
 def test_marks_of_congestion_are_counted(net: Callable[..., Net]) -> None:
