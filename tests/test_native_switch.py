@@ -4,6 +4,7 @@ import ctypes
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -126,7 +127,7 @@ def test_sums_are_exact_over_bad_links(bench: Callable[..., Bench], window: int)
     one = bench(job_of(4, window=window), parse_impairments(words))
     one.start_workers()
     check_sums(one)
-    counters = one.switch.counters()
+    counters = Counter(one.switch.counters())  # the data plane leaves out zeros
     for way in ("up", "down"):
         for what in ("lost", "corrupted", "duplicated", "held_back"):
             assert counters[f"{way}_{what}"] > 0
