@@ -309,6 +309,12 @@ def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
     assert shares["switch:native"] == {0.0: 1.0, 0.001: pytest.approx(200 / 204), 0.01: pytest.approx(0.8)}
 
 
+def test_without_bpf_the_loss_figure_is_of_the_switch_alone() -> None:
+    absent = {"title": "loss on the links", "failures": {"links": "no BPF"}, "network": {"loss": None}, "rows": []}
+    built = a_document()
+    assert set(draw_all({**built, "parts": {"loss": [absent, *built["parts"]["loss"]]}})) == {"loss"}
+
+
 def test_what_was_lost_in_the_switch_stands_apart() -> None:
     networks = a_document()["parts"]["loss"]
     for network in networks:

@@ -132,7 +132,7 @@ def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, flo
     speeds: dict[str, dict[float, float]] = {}
     for network in networks:
         for row in network["rows"]:
-            name = row["name"] + (IN_SWITCH if network["network"]["lost_in_switch"] else "")
+            name = row["name"] + (IN_SWITCH if network["network"].get("lost_in_switch") else "")
             speeds.setdefault(name, {})[network["network"]["loss"]] = _speed(row)
     return {
         name: {loss: speed / found[0.0] for loss, speed in sorted(found.items())}
