@@ -240,6 +240,9 @@ def test_the_table_s_head_stands_above_its_columns() -> None:
 # ---- targets, figures, the document
 
 
+MACHINE = {"started": "today", "cpu_model": "a CPU", "cpus_usable": 2, "kernel": "Linux 6"}
+
+
 def a_document() -> dict[str, Any]:
     rows = [a_row(), a_row("gloo:cubic", ms=420.0), a_row("gloo:bbr", ms=400.0), a_row("ring:cubic", ms=318.0)]
     small = [a_row(size=4096, ms=0.3), a_row("gloo:cubic", size=4096, ms=0.5)]
@@ -265,7 +268,7 @@ def a_document() -> dict[str, Any]:
         "planes": {"rows": planes, "worker_memory": memory, "failures": {}},
         "numbers": {"rows": numbers, "failures": {}},
     }
-    return document.build(parts, {"tcp_congestion_control": "cubic"}, {}, False)
+    return document.build(parts, {**MACHINE, "tcp_congestion_control": "cubic"}, {}, False)
 
 
 def test_targets_are_judged() -> None:
@@ -332,8 +335,20 @@ def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
     assert set(draw_all(built)) == {"allreduce", "speedup", "unshaped", "loss", "planes", "numbers"}
     assert draw_all({**built, "parts": {}}) == {}
     paths = suite.draw({**built, "parts": {"planes": built["parts"]["planes"]}}, tmp_path / "made")
-    assert [path.name for path in paths] == ["planes.png"]
+    assert [path.name for path in paths] == ["planes.png", "bench.html"]
     assert paths[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    built = a_document()
+    built["machine"] = document.machine() | {"command": ["<script>"]}
+    suite.draw(built, tmp_path)
+    text = (tmp_path / "bench.html").read_text()
+    assert text.count("<svg") == 6
+    assert "25 MB, n = 4, 1000 Mb/s, native" in text
+    assert "switch:native" in text
+    assert "<script>" not in text
+    assert "src=" not in text
 
 
 def test_a_document_is_written_and_read(tmp_path: Path) -> None:

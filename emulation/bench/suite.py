@@ -155,8 +155,9 @@ def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:
 
 
 def draw(built: dict[str, Any], out: Path) -> list[Path]:
-    """Writes the figures that the document has numbers for."""
+    """Writes the figures that the document has numbers for, and a page with all of it."""
     from emulation.bench.figures import draw_all
+    from emulation.bench.page import write_page
     from emulation.figures import save_png
 
     out.mkdir(parents=True, exist_ok=True)
@@ -164,6 +165,8 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
     for name, figure in draw_all(built).items():
         paths.append(out / f"{name}.png")
         save_png(figure, paths[-1])
+    paths.append(out / "bench.html")
+    write_page(built, paths[-1])
     return paths
 
 

@@ -34,15 +34,17 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
 
 def lines(verdicts: Sequence[Verdict]) -> list[str]:
     """The table for people."""
-    cells = []
-    for verdict in verdicts:
-        measured = "not measured" if verdict["measured"] is None else _text(verdict["measured"], verdict["unit"])
-        sign = "≤" if verdict["at_most"] else "≥"
-        target = f"{sign} {_text(verdict['target'], verdict['unit'])}"
-        word = {True: "met", False: "MISSED", None: "-"}[verdict["met"]]
-        cells.append((verdict["what"], target, measured, word, verdict["because"]))
-    table = columns(("target", "wanted", "measured", "", ""), [(*cell[:4], "") for cell in cells])
-    return [table[0], *(f"{line}  {cell[4]}".rstrip() for line, cell in zip(table[1:], cells, strict=True))]
+    rows = [cells(verdict) for verdict in verdicts]
+    found = columns(("target", "wanted", "measured", ""), [row[:4] for row in rows])
+    return [found[0], *(f"{line}  {row[4]}".rstrip() for line, row in zip(found[1:], rows, strict=True))]
+
+
+def cells(verdict: Verdict) -> tuple[str, str, str, str, str]:
+    """What, wanted, measured, verdict, because."""
+    measured = "not measured" if verdict["measured"] is None else _text(verdict["measured"], verdict["unit"])
+    wanted = f"{'≤' if verdict['at_most'] else '≥'} {_text(verdict['target'], verdict['unit'])}"
+    word = {True: "met", False: "MISSED", None: "-"}[verdict["met"]]
+    return verdict["what"], wanted, measured, word, verdict["because"]
 
 
 def _verdict(

@@ -1,0 +1,49 @@
+"""The benchmark as one HTML page that needs nothing else: targets, figures, tables, the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from emulation.bench import suite, table
+from emulation.bench.figures import draw_all
+from emulation.bench.targets import cells, judged
+from emulation.figures import inline_svg
+
+TITLES = {
+    "allreduce": "Allreduce on shaped links",
+    "speedup": "Against Gloo",
+    "unshaped": "Without a rate limit",
+    "loss": "Loss",
+    "planes": "Data planes in memory",
+    "numbers": "Quantise and dequantise",
+}
+NETWORKS = ("allreduce", "unshaped", "loss")
+
+
+def write_page(built: dict[str, Any], path: Path) -> None:
+    """Draws the figures again, as SVG. Raises OSError."""
+    environment = Environment(loader=PackageLoader("emulation"), autoescape=True, undefined=StrictUndefined)
+    parts = built["parts"]
+    networks = {
+        name: [
+            "\n".join([*table.heading(network["network"]), *map(table.line, network["rows"])])
+            for network in parts[name]
+            if network["rows"]
+        ]
+        for name in NETWORKS
+        if parts.get(name)
+    }
+    text = environment.get_template("bench.html.j2").render(
+        built=built,
+        targets=[cells(verdict) for verdict in judged(built)],
+        failures=suite.failures(parts, tuple(parts)),
+        figures={name: Markup(inline_svg(figure, name)) for name, figure in draw_all(built).items()},
+        titles=TITLES,
+        networks=networks,
+        facts=[(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()],
+    )
+    path.write_text(text, encoding="utf-8")
