@@ -31,6 +31,8 @@ MTU_ONE_BUFFER = 3000
 
 STRAYS_PER_LOOK = 1000
 
+ANSWER_S = 10.0
+
 
 @dataclass(slots=True, eq=False)
 class _Port:
@@ -115,7 +117,7 @@ class XdpSwitch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Detach from all ports and end the thread; again is allowed."""
+        """Detach from all ports and end the thread; again is allowed. Raises SwitchaggError if it hangs."""
         with self._lock:
             self._detach()
             self._running = False
@@ -124,7 +126,9 @@ class XdpSwitch:
         elif threading.current_thread() is not self._thread:
             with contextlib.suppress(OSError):
                 os.write(self._wake_in, b"x")
-            self._thread.join()
+            self._thread.join(ANSWER_S)
+            if self._thread.is_alive():
+                raise SwitchaggError(f"the thread that watches the ports did not end within {ANSWER_S:.0f} s")
 
     @property
     def failure(self) -> BaseException | None:

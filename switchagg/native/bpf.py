@@ -58,6 +58,8 @@ def missing(objects: Sequence[str] = (MTU_1500, JUMBO)) -> str:
     for name in objects:
         if not (FOLDER / name).exists():
             return f"{name} was not built; install clang and libbpf-dev, and install switchagg again"
+    if not _capable():
+        return PERMISSION
     descriptor = library.bpf_map_create(_MAP_ARRAY, b"sa_probe", 4, 8, 1, None)
     if descriptor < 0:
         return (
@@ -71,6 +73,15 @@ def missing(objects: Sequence[str] = (MTU_1500, JUMBO)) -> str:
                 PERMISSION if answer in (-errno.EPERM, -errno.EACCES) else f"this kernel has no BPF programs for {what}"
             )
     return ""
+
+
+def _capable() -> bool:
+    """Whether the kernel would let us: it answers some questions differently to others instead of refusing them."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    effective = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    whole = Path("/proc/self/uid_map").read_text(encoding="ascii").split() == ["0", "0", "4294967295"]
+    network_admin, system_admin, bpf = (effective >> number & 1 for number in (12, 21, 39))
+    return bool(whole and network_admin and (bpf or system_admin))
 
 
 def require(objects: Sequence[str] = (MTU_1500, JUMBO)) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from switchagg.errors import SwitchaggError
 
 NAME_BYTES = 16
-PERMISSION = "not permitted: run it as root, or give it CAP_BPF and CAP_NET_ADMIN"
+PERMISSION = "not permitted: run it as root (not of a user namespace), or give it CAP_BPF and CAP_NET_ADMIN"
 
 
 class OpenOptions(ctypes.Structure):
