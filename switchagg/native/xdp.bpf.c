@@ -415,8 +415,6 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
                              : (uint16_t)~folded(addresses + sum + configuration.port + port);
     udp->check = check || partial ? (uint16_t)check : 0xffff;
     header->kind = SA_BE32(kind);
-    /* That of whoever sent the packet would keep the receiver's GRO from joining results: they have many senders. */
-    bpf_set_hash(skb, daddr ^ port << 16);
     int64_t error = ifindex ? bpf_clone_redirect(skb, ifindex, 0) : -1;
     count(error ? SA_SEND_ERRORS : SA_SENT);
     if (mark) count(SA_MARKED);
