@@ -24,7 +24,6 @@ COLOURS = {
     "ring": "#D55E00",
 }
 MARKERS = {"switch:native": "o", "switch:xdp": "D", "switch:batched": "s", "gloo": "^", "ring": "v"}
-LINES = {"switch": "-", "gloo": "--", "ring": "--"}
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
 PLANE_COLOURS = {"reference": "#999999", "batched": "#009E73", "native": "#0072B2", "xdp": "#56B4E9"}
 _BOUND = "#222222"
@@ -61,6 +60,8 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
     figure = Figure(figsize=(2.6 + 2.9 * len(rates), 1.4 + 2.3 * len(workers)), layout="constrained")
     grid = figure.subplots(len(workers), len(rates), squeeze=False, sharex=True, sharey=True)
     names: dict[str, Any] = {}
+    # small arrays may go beyond the limit, by the burst of the shaper
+    top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in shaped for row in network["rows"]))
     for network in shaped:
         wish = network["network"]
         axes = grid[workers.index(wish["workers"])][rates.index(wish["rate_bps"])]
@@ -71,8 +72,10 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
         bound = 1 / traffic_factor("ring", wish["workers"])
         names["bound of host methods"] = axes.axhline(bound, color=_BOUND, linewidth=1, linestyle=":")
         _sizes_below(axes)
-        axes.set_ylim(0, 1.08)
+        axes.set_ylim(0, top)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for axes in grid.flat:
+        axes.set_visible(bool(axes.lines))
     figure.supylabel("algbw / (link rate × payload share of a frame)", fontsize=10)  # noqa: RUF001
     figure.supxlabel("size of the array on each worker", fontsize=10)
     figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
@@ -163,7 +166,7 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     for name, found in shares.items():
         points = [(share or free, value) for share, value in found.items()]
         plain = name.removesuffix(IN_SWITCH)
-        look = _look(plain, by_control=True) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
+        look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
         axes.plot(*zip(*points, strict=True), label=_label(plain) + name.removeprefix(plain), **look)
     for value, target in ((0.001, 0.97), (0.01, 0.85)):
         axes.plot([value], [target], marker="_", markersize=18, markeredgewidth=2, color=_BOUND, linestyle="")
@@ -262,10 +265,10 @@ def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
     return best
 
 
-def _look(name: str, by_control: bool = False) -> dict[str, Any]:
+def _look(name: str) -> dict[str, Any]:
     kind, _, variant = name.partition(":")
     key = name if kind == "switch" else kind
-    line = CONTROL_LINES[variant] if by_control and kind != "switch" else LINES[kind]
+    line = "-" if kind == "switch" else CONTROL_LINES[variant]
     return {"color": COLOURS[key], "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
 
 
