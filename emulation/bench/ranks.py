@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -43,16 +44,16 @@ class Ranks:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
         self._rest: dict[int, bytes] = {}
-        self._shared = tempfile.NamedTemporaryFile(dir=_shared_memory(), prefix="switchagg-bench-")  # noqa: SIM115
         workers = network.star.workers
-        self._shared.write(bytes(MeetingPoint.size_bytes(len(workers))))
-        self._shared.flush()
+        shared, self._shared_path = tempfile.mkstemp(dir=_shared_memory(), prefix="switchagg-bench-")
+        os.write(shared, bytes(MeetingPoint.size_bytes(len(workers))))
+        os.close(shared)
         self._place = {
             "workers": len(workers),
             "addresses": [worker.address for worker in workers],
             "dtype": dtype,
             "bytes_most": bytes_most,
-            "meeting_point": self._shared.name,
+            "meeting_point": self._shared_path,
             "limit_s": limit_s,
         }
 
@@ -75,6 +76,7 @@ class Ranks:
         except BaseException:
             self.close()
             raise
+        self._forget_path()  # every rank has it open: nothing is left even if we are killed
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,9 +92,14 @@ class Ranks:
                 if pipe is not None:
                     pipe.close()
         self._processes.clear()
-        for log in (*self._logs, self._shared):
+        for log in self._logs:
             log.close()
         self._logs.clear()
+        self._forget_path()
+
+    def _forget_path(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._shared_path)
 
     def ask(self, method: Method, do: str, timeout_s: float, **more: Any) -> list[dict[str, Any]]:
         """One order to all ranks; their answers by rank. Raises MethodFailed in one line."""

@@ -85,6 +85,7 @@ def test_interrupted_it_ends_all_it_started() -> None:
     process = running_bench("ring:cubic", "switch:batched")
     below = processes_below(process.pid)
     assert len(below) >= 5
+    assert list(Path("/dev/shm").glob("switchagg-bench-*")) == []  # open in the ranks, and gone by name
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=15)
     assert process.returncode == 130
