@@ -36,7 +36,6 @@ EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "result
 _SLOT = struct.Struct("=IIIIQ")
 """lock, job, generation, held, seen; the sums follow."""
 
-_NOBODY = 0xFFFF_FFFF
 _TO_ALL = 0x80
 _HEADERS_BYTES = 42
 

@@ -31,7 +31,6 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 #define SA_CHECKSUM_BLOCKS ((SA_PACKET_MAX + SA_CHECKSUM_BLOCK - 1) / SA_CHECKSUM_BLOCK)
 #define SA_HEADERS_BYTES 42u /* Ethernet, IPv4 without options, UDP */
 #define SA_ADDRESSES 16u
-#define SA_NOBODY 0xffffffffu
 #define SA_HOPS 64u
 #define SA_UDP 17u
 
@@ -283,7 +282,7 @@ SA_INLINE int is_ours(uint32_t address) {
     return 0;
 }
 
-/* Whether a port loses this packet; what: where its probability lies. */
+/* What a port does to packets; 0: nothing. */
 SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }
