@@ -503,7 +503,7 @@ def test_an_address_in_use_is_one_line_with_the_remedy(
         ({"dataplane": "tofino"}, "data plane 'tofino': one of auto, "),
         (
             {"dataplane": "batched", "impairments": Impairments()},
-            "impairments need the data plane native; batched has none",
+            "impairments need the data plane native or xdp; batched has none",
         ),
         ({"slots": 0}, "slots 0: 1 to 65536"),
         ({"elements": 99_999}, "elements 99999: 1 to 16000"),

@@ -251,6 +251,7 @@ def test_loss_program_loses_packets_one_by_one() -> None:
         "    print(*loss.counts, flush=True)\nprint(*loss.counts)"
     )
     with star(2) as net:
+        net.nodes[0].sh("ping -c 1 -W 5 10.77.0.2 >/dev/null")  # ARP would be lost as well
         losing = net.nodes[1].spawn([sys.executable, "-c", code], stdin=subprocess.PIPE)
         assert losing.stdout is not None
         assert losing.stdout.readline() == "on\n"
