@@ -1,0 +1,159 @@
+/* The loops of a switch and of two workers, each in a thread, over loopback, with calls from other threads and wake-ups
+   all the while; meant for ThreadSanitizer. A lost wake-up makes it hang: nobody looks again for a minute. Ends with 0,
+   or says what is wrong.
+
+   usage: stress_loops CALLS PAUSE_US: a pause of 0 means no wake-ups but those of the calls */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "switch.h"
+#include "worker.h"
+
+#define WORKERS 2u
+#define STREAMS 2u
+#define WINDOW 4u
+#define ELEMENTS 8u
+#define VALUES 50u
+#define MINUTE_NS 60000000000ll
+
+#define REQUIRE(condition)                                              \
+    do {                                                                \
+        if (!(condition)) {                                             \
+            fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
+            exit(1);                                                    \
+        }                                                               \
+    } while (0)
+
+struct end {
+    struct sa_udp *udp;
+    struct sa_address address;
+    int wake;
+};
+
+static struct sa_switch *sw;
+static struct end hub, ends[WORKERS];
+static struct sa_endpoint *endpoints[WORKERS];
+static struct sa_worker *workers[WORKERS];
+static uint32_t calls; /* of each stream */
+static uint32_t pause_us;
+static int32_t *values[WORKERS][STREAMS];
+static atomic_uint done[WORKERS][STREAMS]; /* calls */
+static atomic_bool over;
+
+static struct end open_end(void) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    REQUIRE(descriptor >= 0 && !bind(descriptor, (struct sockaddr *)&name, length));
+    REQUIRE(!getsockname(descriptor, (struct sockaddr *)&name, &length));
+    struct sa_udp_options options = {.descriptor = descriptor, .segments_max = 16, .receive_messages = 16,
+                                     .receive_bytes = 2048};
+    struct end end = {sa_udp_new(&options), {.family = AF_INET, .port = ntohs(name.sin_port), .host = {127, 0, 0, 1}},
+                      eventfd(0, EFD_NONBLOCK)};
+    REQUIRE(end.udp && end.wake >= 0);
+    return end;
+}
+
+static void *run_switch(void *unused) {
+    while (!atomic_load(&over)) REQUIRE(sa_switch_run(sw, sa_now_ns() + MINUTE_NS) >= 0);
+    return unused;
+}
+
+static void *run_worker(void *at) {
+    uint32_t rank = (uint32_t)(uintptr_t)at;
+    struct sa_event events[8];
+    while (!atomic_load(&over)) {
+        int count = sa_worker_run(workers[rank], sa_now_ns() + MINUTE_NS, events, 8);
+        REQUIRE(count >= 0);
+        for (int i = 0; i < count; i++) {
+            REQUIRE(events[i].kind == SA_CALL_COMPLETED);
+            atomic_fetch_add(&done[rank][events[i].stream], 1);
+        }
+    }
+    return NULL;
+}
+
+/* Now and then it waits for all it has submitted, so that the loops go to sleep. */
+static void *submit(void *at) {
+    uint32_t rank = (uint32_t)(uintptr_t)at / STREAMS, stream = (uint32_t)(uintptr_t)at % STREAMS;
+    for (uint32_t call = 0; call < calls; call++) {
+        int32_t *array = values[rank][stream] + call * VALUES;
+        for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
+        REQUIRE(!sa_worker_submit(workers[rank], stream, SA_INT32, SA_OP_SUM, array, VALUES, call));
+        while (call % 5 == 4 && atomic_load(&done[rank][stream]) <= call) usleep(20);
+    }
+    while (atomic_load(&done[rank][stream]) < calls) usleep(100);
+    return NULL;
+}
+
+static void *call_all(void *unused) {
+    const uint64_t one = 1;
+    while (pause_us && !atomic_load(&over)) {
+        for (uint32_t rank = 0; rank < WORKERS; rank++) sa_worker_call(workers[rank]);
+        REQUIRE(write(hub.wake, &one, sizeof one) == sizeof one);
+        usleep(pause_us);
+    }
+    return unused;
+}
+
+static void check_sums(void) {
+    for (uint32_t rank = 0; rank < WORKERS; rank++)
+        for (uint32_t stream = 0; stream < STREAMS; stream++)
+            for (uint32_t i = 0; i < calls * VALUES; i++)
+                REQUIRE(values[rank][stream][i] == (int32_t)(2 * (i / VALUES + i % VALUES) + 1));
+}
+
+static void make(void) {
+    const struct sa_stream streams[STREAMS] = {{0, WINDOW, 0}, {WINDOW, WINDOW, 0}};
+    const struct sa_job job = {.job_id = 1, .workers = WORKERS, .elements = ELEMENTS, .stream_count = STREAMS,
+                               .retry_limit = 1000, .rto_initial_ns = 100000000, .rto_min_ns = 5000000,
+                               .rto_max_ns = 1000000000, .streams = streams};
+    const uint32_t ports[WORKERS] = {0, 1};
+    struct sa_plane *plane = sa_plane_new();
+    REQUIRE(plane && !sa_plane_admit(plane, &job, ports));
+    hub = open_end();
+    struct sa_switch_config config = {.udp = hub.udp, .plane = plane, .wake = hub.wake, .segments_max = 16,
+                                      .pool_packets = 1024, .datagram_bytes = 20 + 4 * ELEMENTS};
+    config.queues[SA_DOWN] = (struct sa_queue_config){.limit_bytes = 1 << 20, .ecn_threshold_bytes = SA_NEVER_MARK};
+    sw = sa_switch_new(&config);
+    REQUIRE(sw);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        ends[rank] = open_end();
+        REQUIRE(!sa_switch_set_port(sw, rank, &ends[rank].address));
+        endpoints[rank] = sa_endpoint_new(&job, rank);
+        workers[rank] = sa_worker_new(endpoints[rank], ends[rank].udp, ends[rank].wake, &hub.address, 16);
+        REQUIRE(workers[rank]);
+        for (uint32_t stream = 0; stream < STREAMS; stream++) {
+            values[rank][stream] = calloc((size_t)calls * VALUES, sizeof(int32_t));
+            REQUIRE(values[rank][stream]);
+        }
+    }
+}
+
+int main(int count, char **arguments) {
+    REQUIRE(count == 3);
+    calls = (uint32_t)atoi(arguments[1]);
+    pause_us = (uint32_t)atoi(arguments[2]);
+    make();
+    pthread_t loops[WORKERS + 2], submitters[WORKERS * STREAMS];
+    REQUIRE(!pthread_create(&loops[WORKERS], NULL, run_switch, NULL));
+    REQUIRE(!pthread_create(&loops[WORKERS + 1], NULL, call_all, NULL));
+    for (uintptr_t i = 0; i < WORKERS; i++) REQUIRE(!pthread_create(&loops[i], NULL, run_worker, (void *)i));
+    for (uintptr_t i = 0; i < WORKERS * STREAMS; i++)
+        REQUIRE(!pthread_create(&submitters[i], NULL, submit, (void *)i));
+    for (uint32_t i = 0; i < WORKERS * STREAMS; i++) pthread_join(submitters[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(loops[WORKERS + 1], NULL);
+    const uint64_t one = 1;
+    REQUIRE(write(hub.wake, &one, sizeof one) == sizeof one);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) sa_worker_call(workers[rank]);
+    for (uint32_t i = 0; i < WORKERS + 1; i++) pthread_join(loops[i], NULL);
+    check_sums();
+    return 0;
+}

@@ -1,0 +1,85 @@
+"""The loops in C under ThreadSanitizer, called by other threads; and races that this must find. See stress_loops.c."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "switchagg/native"
+SOURCES = ("worker", "switch", "queue", "impair", "timeline", "directory", "udp", "endpoint", "window", "call")
+SOURCES += ("fixedpoint", "plane")
+# The sanitizer can't see code that is chosen while the program is loaded, before it runs itself.
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DSA_NO_CLONES", "-fsanitize=thread"]
+
+
+def build(core: Path, folder: Path) -> Path:
+    """Compile the program; skips without a compiler that has the sanitizer."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    (folder / "empty.c").write_text("int main(void) { return 0; }")
+    made = subprocess.run([compiler, *FLAGS, "empty.c", "-o", "empty"], cwd=folder, capture_output=True, check=False)
+    if made.returncode or subprocess.run([folder / "empty"], capture_output=True, check=False).returncode:
+        pytest.skip("needs ThreadSanitizer of the C compiler (Debian: libtsan), and a kernel on which it runs")
+    sources = [ROOT / "tests/native/stress_loops.c", *(core / f"{name}.c" for name in SOURCES)]
+    program = folder / "stress_loops"
+    done = subprocess.run(
+        [compiler, *FLAGS, f"-I{core}", *map(str, sources), "-lpthread", "-o", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def fault(program: Path, calls: int, pause_us: int, limit_s: float) -> str:
+    """What a run says that went wrong; "" if nothing did."""
+    try:
+        done = subprocess.run(
+            [str(program), str(calls), str(pause_us)],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
+        )
+    except subprocess.TimeoutExpired:
+        return "it hangs"
+    return done.stderr[-4000:] if done.returncode else ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pause_us", [0, 200])
+def test_no_wake_up_is_lost_and_nothing_is_shared_unguarded(tmp_path: Path, pause_us: int) -> None:
+    assert fault(build(CORE, tmp_path), 2000, pause_us, 100) == ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "    pthread_mutex_lock(&worker->lock);\n"
+            "    int result = append(&worker->submitted, &entry);\n"
+            "    pthread_mutex_unlock(&worker->lock);\n",
+            "    int result = append(&worker->submitted, &entry);\n",
+            "data race",
+        ),
+        ("    if (!atomic_load(&worker->waiting) && !atomic_load(&worker->called))\n", "", "it hangs"),
+        ("    atomic_store(&worker->sleeping, true);\n    int reasons", "    int reasons", "it hangs"),
+    ],
+    ids=["unguarded", "no second look", "asleep unnoticed"],
+)
+def test_races_are_found(tmp_path: Path, right: str, wrong: str, said: str) -> None:
+    core = tmp_path / "core"
+    shutil.copytree(CORE, core, ignore=lambda _, names: [name for name in names if not name.endswith((".c", ".h"))])
+    text = (core / "worker.c").read_text()
+    assert text.count(right) == 1
+    (core / "worker.c").write_text(text.replace(right, wrong))
+    found = fault(build(core, tmp_path), 2000, 0, 5)
+    assert said in found
