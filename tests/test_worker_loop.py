@@ -351,7 +351,10 @@ def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop[Any]]) -> N
     worker = loop(link, job, 0, ("127.0.0.1", 9))
     os.close(link._socket.detach())  # as if someone had closed our descriptor
     future = worker.submit(0, make_call(np.ones(5, np.int32), "sum", job))
-    assert isinstance(future.exception(LIVENESS_S), OSError | ValueError)
+    error = future.exception(LIVENESS_S)
+    assert isinstance(error, AggregationFailed)
+    assert isinstance(error.__cause__, OSError)
+    assert str(error).startswith("job 7 (generation 3): rank 0: the worker loop ended: ")
     worker.close()
 
 

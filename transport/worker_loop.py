@@ -51,7 +51,8 @@ class CallLoop(ABC, Generic[CallT]):
     itself, naming stream, slot and chunk.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
-    fails with that exception, and so does every later one. Raises JobError if the link can't reach such an address.
+    fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
+    AggregationFailed that names job and rank. Raises JobError if the link can't reach such an address.
     """
 
     def __init__(
@@ -162,8 +163,9 @@ class CallLoop(ABC, Generic[CallT]):
                 self._turn()
                 self._check_blame()
         except BaseException as error:
+            ending = self._broken(error) if isinstance(error, OSError | MemoryError) else error
             with self._lock:
-                self._failure = self._failure or error
+                self._failure = self._failure or ending
         finally:
             try:
                 self._forget()
@@ -201,6 +203,14 @@ class CallLoop(ABC, Generic[CallT]):
         """Fail in our own words if nobody explains a failed stream in time."""
         if self._blame is not None and time.monotonic_ns() >= self._blame[0]:
             self.fail(self._given_up(self._blame[1]))
+
+    def _broken(self, error: Exception) -> AggregationFailed:
+        """What the machine refuses, in words that say whose calls it ends."""
+        failed = AggregationFailed(
+            f"rank {self._rank}: the worker loop ended: {error}", job=self._job.job_id, generation=self._job.generation
+        )
+        failed.__cause__ = error
+        return failed
 
     def _given_up(self, event: StreamFailed) -> AggregationFailed:
         return AggregationFailed(
