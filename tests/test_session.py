@@ -1,6 +1,7 @@
 """SwitchSession against a real daemon in this process: sums, and every way a call can end."""
 
 import ctypes
+import math
 import os
 import socket
 import struct
@@ -595,3 +596,4 @@ def test_the_call_timeout_becomes_a_number_of_timeouts() -> None:
         waited_s = sum(min(0.005 * 2.0 ** min(number, 60), 1.0) for number in range(limit))
         assert call_timeout_s <= waited_s <= call_timeout_s + 2.5
     assert retry_limit_for(1e12) == 1 << 31
+    assert retry_limit_for(math.inf) == 1 << 31

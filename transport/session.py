@@ -61,6 +61,9 @@ STATUS_S = 5.0
 LEAVE_S = 1.0
 """How long `close` waits for the switch's echo; without it the lease tells the others."""
 
+RETRY_LIMIT_MAX = 1 << 31
+"""Of a JobConfig."""
+
 ANSWER_MARGIN_S = 10.0
 """How much longer than its own timeout a join may take to say that it failed."""
 
@@ -426,7 +429,8 @@ def retry_limit_for(
     """Timeouts in a row that fill call_timeout_s: at worst they double from rto_min_ns up to rto_max_ns (W7)."""
     if not call_timeout_s > 0:
         raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
-    return min(1 << 31, math.ceil(call_timeout_s * 1e9 / rto_max_ns) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
+    at_most = min(call_timeout_s * 1e9 / rto_max_ns, RETRY_LIMIT_MAX)  # also of a timeout that is infinite
+    return min(RETRY_LIMIT_MAX, math.ceil(at_most) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
 
 
 def _text(address: tuple[str, int]) -> str:
