@@ -12,6 +12,10 @@ ELEMENTS_MTU_1500 = 360
 """E that fills an Ethernet frame of MTU 1500: 28 B IP and UDP + 20 B header + 1440 B of elements = 1488 B."""
 
 MAX_SLOTS = 1 << 16
+MAX_PRIORITY = (1 << 31) - 1
+MAX_RTO_NS = 1 << 60
+"""36 years; the compiled core counts nanoseconds in 64 bits."""
+
 MODULUS = 1 << 32
 """Chunk numbers and sums live modulo this."""
 
@@ -22,7 +26,7 @@ class StreamConfig:
 
     first_slot: index of its first slot in the switch. window_slots: how many slots, which is also how many chunks may
     be in flight; 256 slots of 1460 B cover 15 ms at 200 Mb/s. priority: lower is more urgent; orders streams on
-    the wire and never chooses slots.
+    the wire and never chooses slots; fits 32 bits with a sign.
     """
 
     first_slot: int
@@ -34,6 +38,8 @@ class StreamConfig:
             raise ValueError(f"window_slots {self.window_slots}: 1 to {MAX_SLOTS}")
         if not 0 <= self.first_slot <= MAX_SLOTS - self.window_slots:
             raise ValueError(f"first_slot {self.first_slot}: 0 to {MAX_SLOTS - self.window_slots}")
+        if not -MAX_PRIORITY - 1 <= self.priority <= MAX_PRIORITY:
+            raise ValueError(f"priority {self.priority}: {-MAX_PRIORITY - 1} to {MAX_PRIORITY}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class JobConfig:
             ("workers", self.workers, 1, MAX_WORKERS),
             ("elements", self.elements, 1, MAX_ELEMENTS),
             ("number of streams", len(self.streams), 1, 256),
+            ("rto_max_ns", self.rto_max_ns, 1, MAX_RTO_NS),
             ("rto_min_ns", self.rto_min_ns, 1, self.rto_max_ns),
             ("rto_initial_ns", self.rto_initial_ns, self.rto_min_ns, self.rto_max_ns),
             ("retry_limit", self.retry_limit, 1, 1 << 31),

@@ -47,6 +47,7 @@ def test_slots_span_the_streams() -> None:
         {"streams": (StreamConfig(0, 1),) * 2},
         {"streams": (StreamConfig(0, 8), StreamConfig(7, 2))},
         {"streams": tuple(StreamConfig(i, 1) for i in range(257))},
+        {"rto_max_ns": 1 << 61},
         {"rto_min_ns": 0},
         {"rto_min_ns": 3_000_000_000},
         {"rto_initial_ns": 2_000_000_000},
@@ -62,6 +63,12 @@ def test_impossible_values_are_refused(changes: dict[str, object]) -> None:
 def test_impossible_streams_are_refused(first: int, window: int) -> None:
     with pytest.raises(ValueError, match="slot"):
         StreamConfig(first, window)
+
+
+@pytest.mark.parametrize("priority", [-(1 << 31) - 1, 1 << 31])
+def test_priorities_fit_the_compiled_core(priority: int) -> None:
+    with pytest.raises(ValueError, match="priority"):
+        StreamConfig(0, 1, priority)
 
 
 def test_giving_up_names_the_place_and_the_missing_ranks() -> None:
