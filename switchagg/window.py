@@ -4,6 +4,7 @@
 """
 
 import heapq
+import itertools
 from collections import deque
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class Window:
         self._silence_ns = 0  # since when the timer runs: the last result or timeout
         self._recovering = False  # from a timeout until a first transmission is answered
         self._doubted = 0  # transmissions before it came before the last timeout
+        self._owed = 0  # chunks that answered retransmissions of this bundle let follow
 
     def submit(self, call: Call) -> None:
         """Append a call with at least one chunk (W3)."""
@@ -105,7 +107,7 @@ class Window:
             self._rtt_ns = now_ns - self._sent_ns[offset]
             self._recovering = False
         elif self._recovering:
-            self._resend_oldest(2, self._doubted)
+            self._owed += 2
         self.chunk[offset] = chunk + self.window
         heapq.heappush(self._free, chunk + self.window)
         return chunk
@@ -115,6 +117,9 @@ class Window:
         if self._rtt_ns is not None:
             self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
+        if self._recovering:
+            self._resend_newest(self._owed, self._doubted)
+        self._owed = 0
         done = [running.call for running in self.running if not running.missing]
         if done:
             self.running = deque(running for running in self.running if running.missing)
@@ -153,12 +158,15 @@ class Window:
         """(transmission, chunk): the oldest one unanswered and not yet marked for resending."""
         order = self._order
         while order:
-            transmission, chunk = order[0]
-            offset = chunk % self.window
-            if self.flying[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission:
+            if self._waits(*order[0]):
                 return order[0]
             order.popleft()
         return None
+
+    def _waits(self, transmission: int, chunk: int) -> bool:
+        """Whether this was the chunk's latest transmission, and is unanswered."""
+        offset = chunk % self.window
+        return self.flying[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission
 
     def first_unanswered(self) -> int:
         """The lowest chunk in flight; there is one while a deadline is."""
@@ -182,3 +190,14 @@ class Window:
                 return
             self._resend.append(oldest[1])
             self._order.popleft()
+
+    def _resend_newest(self, chunks: int, before: int) -> None:
+        """Mark so many, of those sent before a transmission, the latest first.
+
+        Results come in the order of sending: if the timeout was too early, the next one is of a chunk that was not
+        resent, and says so. Resending the oldest would stay ahead of the results and send the whole window again.
+        """
+        chosen = (entry for entry in reversed(self._order) if entry[0] < before and self._waits(*entry))
+        for entry in list(itertools.islice(chosen, chunks)):
+            self._resend.append(entry[1])
+            self._order.remove(entry)

@@ -175,7 +175,8 @@ def test_any_bytes_are_survived(core: str, datagrams: list[bytes]) -> None:
 
 
 def test_timeout_probes_and_backs_off(core: str) -> None:
-    """W7: the oldest chunks only, at doubling intervals; answered probes let the others follow, two by two."""
+    """W7: the oldest chunks only, at doubling intervals; answered probes let the others follow, two by two, the latest
+    first."""
     bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS), core)
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
@@ -195,16 +196,17 @@ def test_timeout_probes_and_backs_off(core: str) -> None:
     endpoint.receive(bundle(answers[0]), now + MS)
     # chunk 0 was resent: no round-trip sample (Karn), but the silence is over
     assert endpoint.next_deadline_ns() == now + MS + 50 * MS
-    assert chunks(endpoint.frames_to_send(now + MS)) == [20, 21]
+    assert chunks(endpoint.frames_to_send(now + MS)) == [15, 14]  # probes of the timeout before
     endpoint.receive(bundle(answers[1], answers[2]), now + MS)
-    assert chunks(endpoint.frames_to_send(now + MS)) == [22, 23, 24, 25]
+    assert chunks(endpoint.frames_to_send(now + MS)) == [13, 12, 11, 10]
     endpoint.receive(bundle(answers[31], answers[3]), now + MS)  # a first transmission is answered: all is well again
     assert len(endpoint.frames_to_send(now + MS)) == 0
 
 
-def test_a_timeout_too_early_costs_a_window_at_most(core: str) -> None:
-    """W7: results that were only late come one by one; chunks first sent after the timeout are never resent."""
-    window, count = 16, 400
+@pytest.mark.parametrize(("rows", "resent"), [(1, 3 * PROBES), (8, PROBES)])
+def test_a_timeout_too_early_costs_a_few_chunks(core: str, rows: int, resent: int) -> None:
+    """W7: results that were only late come in bundles of so many; the first of a chunk that wasn't resent ends it."""
+    window, count = 64, 400
     bench = Bench(config(window=window, rto_initial_ns=10 * MS), core)
     bench.submit(list(range(2 * count)))
     endpoint = bench.endpoints[0]
@@ -212,10 +214,10 @@ def test_a_timeout_too_early_costs_a_window_at_most(core: str) -> None:
     endpoint.handle_timer(10 * MS)
     while not isinstance(endpoint.next_event(), CallCompleted):
         waiting.extend(bench.through_switch(endpoint.frames_to_send(10 * MS))[0])
-        endpoint.receive(bundle(waiting.popleft()), 10 * MS)
+        endpoint.receive(bundle(*(waiting.popleft() for _ in range(min(rows, len(waiting))))), 10 * MS)
     assert endpoint.counters["timeouts"] == 1
     assert endpoint.counters["sent"] == count
-    assert endpoint.counters["retransmitted"] <= window
+    assert endpoint.counters["retransmitted"] == resent
 
 
 def test_first_probes_are_the_oldest_chunks(core: str) -> None:

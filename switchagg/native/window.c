@@ -175,6 +175,22 @@ static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t
     }
 }
 
+/* Of those sent before transmission `before`, the latest. Results come in the order of sending: if the timeout was too
+   early, the next one is of a chunk that was not resent, and says so. Resending the oldest would stay ahead of the
+   results and send the whole window again. */
+static void sa_resend_newest(struct sa_window *window, uint32_t chunks, uint64_t before) {
+    uint32_t offset = window->places[SA_IN_FLIGHT].tail;
+    while (offset != SA_NO_SLOT && chunks) {
+        uint32_t older = window->slots[offset].before;
+        if (window->slots[offset].transmission < before) {
+            sa_remove(window, offset);
+            sa_append(window, SA_TO_RESEND, offset);
+            chunks--;
+        }
+        offset = older;
+    }
+}
+
 /* Keep the SA_OVERTAKEN latest, the least of them first. */
 static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
     uint64_t *newest = window->newest;
@@ -196,7 +212,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
         window->sampled = 1;
         window->recovering = 0;
     } else if (window->recovering) {
-        sa_resend_oldest(window, 2, window->doubted);
+        window->owed += 2;
     }
     slot->chunk += window->window;
     slot->version ^= 1;
@@ -227,6 +243,8 @@ static void sa_sample(struct sa_window *window) {
 struct sa_running *sa_window_after_results(struct sa_window *window) {
     struct sa_running *done = NULL, **last = &done;
     if (window->sampled) sa_sample(window);
+    if (window->recovering) sa_resend_newest(window, window->owed, window->doubted);
+    window->owed = 0;
     for (struct sa_running *running = window->running, *after; window->complete; running = after) {
         after = running->after;
         if (running->missing) continue;

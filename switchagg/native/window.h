@@ -71,6 +71,7 @@ struct sa_window {
     uint32_t sampled;    /* rtt_ns has a sample not yet taken into account */
     uint64_t doubted; /* transmissions before it came before the last timeout */
     uint32_t recovering; /* from a timeout until a first transmission is answered */
+    uint32_t owed;       /* chunks that answered retransmissions of this bundle let follow */
     uint32_t touched;    /* by the bundle that is being received */
     uint32_t sent;       /* in the bundle that is being built */
     struct sa_waiting_event failure;
