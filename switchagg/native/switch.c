@@ -150,11 +150,6 @@ SA_EXPORT void sa_switch_clear_port(struct sa_switch *sw, uint32_t number) {
     free(port);
 }
 
-SA_EXPORT uint64_t sa_switch_waiting_bytes(const struct sa_switch *sw, uint32_t number) {
-    const struct port *port = port_of(sw, number);
-    return port ? port->lanes[SA_DOWN].queue.held_bytes + port->outbox.held_bytes : 0;
-}
-
 /* ---- outboxes: what waits for room in the kernel, or to be sent together */
 
 static void join_ring(struct sa_switch *sw, struct port *port, bool first) {

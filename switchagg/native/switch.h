@@ -70,7 +70,4 @@ int sa_switch_run(struct sa_switch *sw, int64_t until_ns);
 /* SA_SWITCH_COUNTERS numbers that live as long as the switch. */
 const uint64_t *sa_switch_counters(const struct sa_switch *sw);
 
-/* Bytes that wait at a port on the way down, framing included, for its link or for room in the kernel. */
-uint64_t sa_switch_waiting_bytes(const struct sa_switch *sw, uint32_t number);
-
 #endif

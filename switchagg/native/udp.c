@@ -267,10 +267,13 @@ static bool is_full(struct sa_udp *udp, int error) {
 
 static bool is_fatal(int error) { return error == EBADF || error == ENOTSOCK || error == EFAULT; }
 
+/* Another thread may read the state at any time: an errno stands there only after all it is about. */
+static void publish(int32_t *place, int error) { __atomic_store_n(place, error, __ATOMIC_RELEASE); }
+
 static int64_t lose(struct sa_udp *udp, const struct sa_udp_message *message, uint32_t rows, int error) {
     udp->counters[SA_UDP_SEND_ERRORS] += rows;
-    udp->state.send_errno = error;
     udp->state.refused = *message->to;
+    publish(&udp->state.send_errno, error);
     return rows;
 }
 
@@ -287,10 +290,10 @@ static int64_t prove_gso(struct sa_udp *udp, const struct sa_udp_message *messag
     count_sent(udp, message, 1);
     udp->counters[SA_UDP_GSO_FALLBACKS]++;
     udp->state.gso = 0;
-    udp->state.fallback_errno = error;
     udp->state.fallback_rows = rows;
     udp->state.fallback_size = message->size;
     udp->state.fallback = *message->to;
+    publish(&udp->state.fallback_errno, error);
     return 1;
 }
 
