@@ -1,0 +1,82 @@
+"""What Python takes for granted of the C core, asked of the C compiler: ABI, structs, and the lengths of enums."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchagg.dataplane.native import RUN
+from switchagg.native import endpoint, library
+from transport import native_switch, native_udp
+
+CORE = Path(library.__file__).parent
+
+STRUCTS: dict[str, type[ctypes.Structure]] = {
+    "sa_stream": library.Stream,
+    "sa_job": library.Job,
+    "sa_event": endpoint.NativeEvent,
+    "sa_address": native_udp.NativeAddress,
+    "sa_udp_options": native_udp.Options,
+    "sa_udp_state": native_udp.State,
+    "sa_queue_config": native_switch.QueueConfig,
+    "sa_impairment": native_switch.ImpairmentConfig,
+    "sa_switch_config": native_switch.SwitchConfig,
+}
+
+NUMBERS = {
+    "SA_ABI": library.ABI,
+    "SA_OUTCOMES": len(library.OUTCOMES),
+    "SA_ENDPOINT_COUNTERS": len(library.ENDPOINT_COUNTERS),
+    "SA_UDP_COUNTERS": len(native_udp.UDP_COUNTERS),
+    "SA_SWITCH_COUNTERS": len(native_switch.SWITCH_COUNTERS),
+    "SA_CALL_COMPLETED": endpoint.CALL_COMPLETED,
+    "SA_STREAM_FAILED": endpoint.STREAM_FAILED,
+    "SA_FLOAT32": endpoint.DTYPES.index(np.dtype(np.float32)),
+    "SA_FLOAT64": endpoint.DTYPES.index(np.dtype(np.float64)),
+    "SA_INT32": endpoint.DTYPES.index(np.dtype(np.int32)),
+    "SA_INT64": endpoint.DTYPES.index(np.dtype(np.int64)),
+    "sizeof(struct sa_run)": RUN.itemsize,
+}
+
+
+def expected() -> dict[str, int]:
+    """C expression -> what Python has for it."""
+    found = dict(NUMBERS)
+    for name, struct in STRUCTS.items():
+        found[f"sizeof(struct {name})"] = ctypes.sizeof(struct)
+        for field, *_ in struct._fields_:
+            place = getattr(struct, field)
+            found[f"offsetof(struct {name}, {field})"] = place.offset
+            found[f"sizeof(((struct {name} *)0)->{field})"] = place.size
+    for field in RUN.names or ():
+        found[f"offsetof(struct sa_run, {field})"] = RUN.fields[field][1]  # type: ignore[index]
+    return found
+
+
+def test_the_compiler_agrees(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    wanted = expected()
+    lines = "\n".join(f'    printf("%llu\\n", (unsigned long long)({expression}));' for expression in wanted)
+    source = '#include <stddef.h>\n#include <stdio.h>\n#include "switch.h"\n#include "worker.h"\n'
+    (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")
+    built = subprocess.run(
+        [compiler, "-std=gnu11", f"-I{CORE}", "layout.c", "-o", "layout"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    said = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.split()
+    assert dict(zip(wanted, map(int, said), strict=True)) == wanted
+
+
+def test_every_struct_that_names_its_twin_is_compared() -> None:
+    """Headers say "Field by field as `X`"; the classes say which struct they are."""
+    said = set()
+    for header in CORE.glob("*.h"):
+        twins = re.findall(r"Field by field as `(?:\w+\.)?(\w+)`", header.read_text())
+        said |= set(twins)
+    assert said == {"Job", "Options", "State", "QueueConfig", "ImpairmentConfig", "SwitchConfig", "RUN"}
