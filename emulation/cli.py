@@ -253,7 +253,7 @@ def switch(
     ] = None,
     impair: Annotated[
         str | None,
-        typer.Option(metavar="WORDS", help="For native: bad links, both ways, like loss=1%,delay=1ms"),
+        typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms"),
     ] = None,
     impair_up: Annotated[
         str | None, typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")

@@ -344,7 +344,7 @@ def _compiled_core() -> Finding:
     needed_for = "speed: switch and workers in C"
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
-        return Finding("compiled core", False, detail, remedy or "unset SWITCHAGG_NATIVE", needed_for)
+        return Finding("compiled core", False, detail, remedy, needed_for)
     detail = f"{library.load()._name}, ABI {library.ABI}, loops use {library.vectors()}"
     return Finding("compiled core", True, detail, "", needed_for)
 

@@ -390,5 +390,5 @@ def test_without_the_core_it_says_why() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], env={"SWITCHAGG_NATIVE": "0"}, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout == "SWITCHAGG_NATIVE=0 asks to go without it\n"
+    assert done.stdout == "SWITCHAGG_NATIVE=0 asks to go without it; unset it\n"
     assert done.stderr == ""

@@ -364,8 +364,7 @@ def _bound(data: Address) -> socket.socket:
 
 def _refuse_impossible(impairments: Impairments) -> None:
     """Raise SwitchaggError unless loss is all that is asked for."""
-    for name, link in (("up", impairments.up), ("down", impairments.down)):
-        if link not in (PERFECT, LinkImpairments(loss=link.loss)):
-            raise SwitchaggError(
-                f"the data plane xdp can lose packets, and do nothing else to them ({name}: {link}); take native"
-            )
+    if any(link not in (PERFECT, LinkImpairments(loss=link.loss)) for link in (impairments.up, impairments.down)):
+        raise SwitchaggError(
+            f"the data plane xdp can lose packets, and do nothing else to them ({impairments}); take --dataplane native"
+        )

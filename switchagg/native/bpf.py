@@ -28,6 +28,7 @@ from switchagg.native.libbpf import (
     libbpf,
     why,
 )
+from switchagg.native.library import REMEDY
 
 FOLDER = Path(__file__).parent
 MTU_1500 = "xdp_mtu1500.bpf.o"
@@ -57,7 +58,7 @@ def missing(objects: Sequence[str] = (MTU_1500, JUMBO)) -> str:
         return str(error)
     for name in objects:
         if not (FOLDER / name).exists():
-            return f"{name} was not built; install clang and libbpf-dev, and install switchagg again"
+            return f"{name} was not built; install clang and libbpf-dev, then {REMEDY}"
     if not _capable():
         return PERMISSION
     descriptor = library.bpf_map_create(_MAP_ARRAY, b"sa_probe", 4, 8, 1, None)
@@ -242,8 +243,8 @@ def attach_xdp(program: int, name: str, index: int, *, native: bool) -> Attachme
     """Attach to an interface, in its driver or generically. Raises SwitchaggError; OSError (EOPNOTSUPP): not native."""
     if (other := attached(index)) is not None:
         raise SwitchaggError(
-            f"{name} already has an XDP program, {other}; choose another interface, or take it off with: "
-            f"ip link set dev {name} xdp off"
+            f"{name} already has an XDP program, {other}; choose another interface, end the process that holds it "
+            f"(another switch?), or, where none does: ip link set dev {name} xdp off"
         )
     options = LinkOptions(sz=ctypes.sizeof(LinkOptions), flags=_NATIVE if native else _GENERIC)
     descriptor = libbpf().bpf_link_create(program, index, _ATTACH_XDP, ctypes.byref(options))

@@ -108,18 +108,21 @@ def load() -> ctypes.CDLL:
     """The library, its functions declared. Raises Missing."""
     choice = os.environ.get("SWITCHAGG_NATIVE", "")
     if choice == "0":
-        raise Missing("SWITCHAGG_NATIVE=0 asks to go without it")
+        raise Missing("SWITCHAGG_NATIVE=0 asks to go without it; unset it")
     path = Path(choice) if choice else LIBRARY
+    remedy = "unset SWITCHAGG_NATIVE, or let it name a build of these sources" if choice else REMEDY
     if not path.exists():
-        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang), then {REMEDY}")
+        if choice:
+            raise Missing(f"SWITCHAGG_NATIVE names {choice}, which is not there; {remedy}")
+        raise Missing(f"{path.name} was not built; install a C compiler (gcc or clang), then {remedy}")
     try:
         library = ctypes.CDLL(str(path))
         library.sa_abi.restype = ctypes.c_uint32
         abi = library.sa_abi()
     except (OSError, AttributeError) as error:
-        raise Missing(f"{path} can't be loaded: {error}; {REMEDY}") from error
+        raise Missing(f"{path} can't be loaded: {error}; {remedy}") from error
     if abi != ABI:
-        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {REMEDY}")
+        raise Missing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {remedy}")
     return library
 
 

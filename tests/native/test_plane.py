@@ -131,9 +131,12 @@ def fresh_choice() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        ("0", "^data plane native: SWITCHAGG_NATIVE=0 asks to go without it$"),
-        ("/nowhere/lib.so", "^data plane native: lib.so was not built; install a C compiler"),
-        (__file__, "can't be loaded"),
+        ("0", "^data plane native: SWITCHAGG_NATIVE=0 asks to go without it; unset it$"),
+        (
+            "/nowhere/lib.so",
+            "^data plane native: SWITCHAGG_NATIVE names /nowhere/lib.so, which is not there; unset SWITCHAGG_NATIVE",
+        ),
+        (__file__, "can't be loaded.*; unset SWITCHAGG_NATIVE, or let it name a build of these sources$"),
     ],
 )
 def test_without_the_library_it_says_why(

@@ -192,7 +192,7 @@ def test_a_foreign_program_is_refused_and_left_alone() -> None:
         (("--elements", "364"), "p0 has an MTU of 1500 bytes, packets of 364 elements need 1504"),
         (("--data", "0.0.0.0:5556"), "--data HOST:PORT"),
         (("--data", "10.99.0.1:5556"), "no interface that is up has the address 10.99.0.1"),
-        (("--impair", "delay=1ms"), "can lose packets, and do nothing else"),
+        (("--impair", "delay=1ms"), "can lose packets, and do nothing else to them (both ways delay_ns=1000000)"),
         (("--elements", "2241", "--interface", "lo"), "up to 2240"),
     ],
 )
