@@ -409,6 +409,20 @@ def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) ->
         assert done.stderr == "switchagg: this benchmark needs emulated links: Mininet needs root\n"
 
 
+@pytest.mark.parametrize("arguments", [("numbers", "--out"), ("allreduce", "--out"), ("allreduce", "--json")])
+def test_results_that_cannot_be_kept_are_refused_before_anything_is_measured(
+    arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.mininet_run.missing", lambda: "")
+    monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
+    done = runner.invoke(app, ["bench", *arguments, str(tmp_path / "file" / "results")])
+    assert done.exit_code == 1
+    assert f"switchagg: {tmp_path / 'file'}" in done.stderr
+
+
 def test_targets_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     document.write(path, a_document())

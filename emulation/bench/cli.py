@@ -94,6 +94,9 @@ def allreduce(
             warmup=warmup,
             cell_s=seconds,
         )
+        for target in (json_file, None if out is None else out / "allreduce.json"):
+            if target is not None:
+                suite.require_folder(target.parent)
         found = suite.run_allreduce(wishes, _say, _Printer())
         document = suite.documented({"allreduce": found["networks"]}, found["load"])
         for target in (json_file, None if out is None else out / "allreduce.json"):

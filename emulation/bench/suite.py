@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -112,6 +113,7 @@ def run(
         + ", ".join(f"{part} ({most:g} min)" for part, most in minutes.items())
         + f"; results in {path}"
     )
+    require_folder(out)
     kept = _others(path, parts, quick)
     load, found = Load(), dict(kept)
     for part in parts:
@@ -132,6 +134,13 @@ def run(
     yield str(path)
     if failed := failures(found, parts):
         raise RunFailed(f"not everything could be measured: {'; '.join(failed)}")
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder of results before anything is measured for it. Raises OSError: nothing can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def failures(found: dict[str, Any], parts: Sequence[str]) -> list[str]:
