@@ -345,6 +345,26 @@ def test_an_unexpected_exception_reaches_every_caller(
     assert broken.submit(0, make_call(np.ones(5, np.int32), "sum", one.job)).exception(0) is bug
 
 
+def test_a_call_that_finds_no_memory_ends_the_loop(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the stream's next call would be summed with the others' present one."""
+    one = bench(job_of(2))
+    first = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+
+    def refuse(*args: object) -> None:
+        raise MemoryError("no memory for one more call")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.workers[0], "_enqueue", refuse)
+        second = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+    third = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+    for future in (first, second, third):
+        error = future.exception(LIVENESS_S)
+        assert isinstance(error, AggregationFailed)
+        assert str(error) == "job 7 (generation 3): rank 0: the worker loop ended: no memory for one more call"
+
+
 def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop[Any]]) -> None:
     job = job_of(1)
     link = UdpLink(LOOPBACK)

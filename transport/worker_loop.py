@@ -90,10 +90,14 @@ class CallLoop(ABC, Generic[CallT]):
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
+            if self._failure is None:
+                try:
+                    self._enqueue(stream, call)
+                    self._pending[id(call)] = (call, future, call if result is None else result)
+                except MemoryError as error:  # the other ranks count on this call; the next can't take its place
+                    self._failure = self._broken(error)
+                    self._interrupt()
             failure = self._failure
-            if failure is None:
-                self._enqueue(stream, call)
-                self._pending[id(call)] = (call, future, call if result is None else result)
         if failure is not None:
             future.set_exception(failure)
         return future
