@@ -52,6 +52,9 @@ SLOTS = 4096
 TURN_S = 0.1
 """Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
 
+SLOWNESS_S = 1.0
+"""How often the link is asked whether it has given up sending many packets at once."""
+
 STOP_S = 10.0
 GENERATIONS_PER_S = 10
 
@@ -96,6 +99,7 @@ class SwitchDaemon:
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
+        self._link: UdpLink | None = None  # until it was said what slows it down
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._loop = self._host(bind_data, dataplane, slots, elements, interfaces, impairments)
@@ -141,7 +145,7 @@ class SwitchDaemon:
             link = UdpLink(bind_data)
         except JobError as error:
             raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
-        self.data_address = link.address
+        self.data_address, self._link = link.address, link
         if isinstance(plane, NativePlane):
             return NativeSwitchLoop(link, plane, impairments=impairments, on_failure=self._on_failure)
         return SwitchLoop(link, plane, on_failure=self._on_failure)
@@ -183,13 +187,28 @@ class SwitchDaemon:
         with contextlib.ExitStack() as ending:  # in reverse; each whatever becomes of those before
             ending.callback(self._ended.set)
             ending.callback(self._loop.stop)
+            look_s = 0.0
             try:
                 while not self._stopping.is_set():
                     self._server.turn(TURN_S)
+                    if time.monotonic() >= look_s:
+                        self._say_slowness()
+                        look_s = time.monotonic() + SLOWNESS_S
             except Exception as error:
                 self._failure = error
                 self._reason = f"the switch's control plane failed: {error!r}"
             self._server.close(self._reason)
+
+    def _say_slowness(self) -> None:
+        """Say it once, if the link has given up sending many packets at once."""
+        link = self._link
+        if link is None:
+            return
+        with contextlib.suppress(SwitchaggError):  # a loop that has just ended; `failure` tells
+            self._loop.counters()  # a native loop tells its link only then
+        if slowness := link.slowness():
+            self._link = None
+            self._log(slowness)
 
     def _on_failure(self, error: BaseException) -> None:
         self._reason = f"the switch's data plane failed: {error!r}"
@@ -306,7 +325,10 @@ def _check(
     if dataplane not in (AUTO, XDP, *DATAPLANES):
         raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, XDP, *DATAPLANES))}")
     if interfaces and dataplane != XDP:
-        raise SwitchaggError(f"interfaces are for the data plane {XDP}; {dataplane} serves its address on all of them")
+        raise SwitchaggError(
+            f"interfaces are for the data plane {XDP}; {dataplane} serves its address on all of them: add --dataplane "
+            f"{XDP}, or leave --interface out"
+        )
     if not 1 <= slots <= MAX_SLOTS:
         raise SwitchaggError(f"slots {slots}: 1 to {MAX_SLOTS}")
     if not 1 <= elements <= MAX_ELEMENTS:

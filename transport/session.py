@@ -13,12 +13,14 @@ What a call waits for, and for how long:
 """
 
 import atexit
+import contextlib
 import math
 import os
 import secrets
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -98,6 +100,7 @@ class SwitchSession:
         self._closed = False
         self._departed_ns = 0
         self._stall = _Stall()
+        self._slowness: Callable[[], str] = link.slowness if isinstance(link, UdpLink) else str
         self._loop: CallLoop[Any] | None = None
         self.core = _chosen_core(core, link)
         self.name = wish.job
@@ -335,6 +338,10 @@ class SwitchSession:
             return
         self._check_departures()
         self._watch(loop.counters)
+        if slowness := self._slowness():
+            self._slowness = str  # said once
+            with contextlib.suppress(Warning):  # where warnings are errors, this one ends no training
+                warnings.warn(f"job {self.name}, rank {self.rank}: {slowness}", stacklevel=1)
 
     def _watch(self, counters: dict[str, int]) -> None:
         """Look into a stall (C13)."""

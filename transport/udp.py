@@ -209,6 +209,15 @@ class UdpLink:
         self.last_error = f"sending to {to[0]}:{to[1]}: {error}"
         return rows
 
+    def slowness(self) -> str:
+        """What made this link give GSO up, and the remedy; "" if nothing did."""
+        if not self.gso_fallback:
+            return ""
+        return (
+            f"packets go to the kernel one by one, which costs several times the CPU: {self.gso_fallback}; raise the "
+            "MTU there or send fewer elements per packet, and let it compute checksums (ethtool -K NAME tx on)"
+        )
+
     # Receiving
 
     def receive(self) -> list[tuple[Bundle, Address]]:

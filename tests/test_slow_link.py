@@ -1,0 +1,61 @@
+"""A link that has to send its packets one by one says so, once, and goes on."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.native import library
+from transport.daemon import SwitchDaemon
+from transport.session import SwitchSession
+from transport.udp import UdpLink
+
+SO_NO_CHECK = 11
+SLOW = "packets go to the kernel one by one"
+SOON_S = 20.0
+"""A generous bound for what takes a second."""
+
+
+def told(recwarn: pytest.WarningsRecorder) -> list[str]:
+    return [text for warning in recwarn.list if SLOW in (text := str(warning.message))]
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+@pytest.mark.parametrize("dataplane", ["auto", "batched"])
+def test_a_kernel_that_refuses_segmentation_is_named_once_at_both_ends(
+    core: str, dataplane: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if core == "native" and (reason := library.missing()):
+        pytest.skip(reason)
+    made: list[UdpLink] = []
+    as_made = UdpLink.__init__
+
+    def without_checksums(link: UdpLink, *arguments: Any, **options: Any) -> None:
+        as_made(link, *arguments, **options)
+        link._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # then the kernel won't segment
+        made.append(link)
+
+    monkeypatch.setattr(UdpLink, "__init__", without_checksums)
+    lines: list[str] = []
+    address = "tcp://127.0.0.1:0", ("127.0.0.1", 0)
+    with SwitchDaemon(*address, dataplane=dataplane, slots=512, log=lines.append) as running:
+        join = partial(SwitchSession.join, running.control_endpoint, "slow", workers=2, elements=32, window_slots=8)
+        with ThreadPoolExecutor(2) as pool:
+            sessions = list(pool.map(lambda rank: join(rank=rank, core=core), range(2)))
+        if not all(one.gso or one.gso_fallback for one in made):
+            pytest.skip("this kernel has no UDP_SEGMENT")
+        deadline_s = time.monotonic() + SOON_S
+        while time.monotonic() < deadline_s and not (len(told(recwarn)) == 2 and any(SLOW in line for line in lines)):
+            for future in [session.allreduce(np.ones(5000, np.int32)) for session in sessions]:
+                future.result(SOON_S)
+            time.sleep(0.1)
+        time.sleep(1.5)  # a beat, and a look of the daemon, later
+        for session in sessions:
+            session.close()
+    assert sum(SLOW in line for line in lines) == 1
+    assert sorted(text.split(":")[0] for text in told(recwarn)) == ["job slow, rank 0", "job slow, rank 1"]
+    assert all("Invalid argument" in text and "ethtool -K NAME tx on" in text for text in told(recwarn))
