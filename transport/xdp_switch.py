@@ -124,8 +124,9 @@ class XdpSwitch:
         if self._thread.ident is None:
             self._close()
         elif threading.current_thread() is not self._thread:
-            with contextlib.suppress(OSError):
-                os.write(self._wake_in, b"x")
+            with self._lock:  # closed already, its number may be another file's
+                if self._wake_in >= 0:
+                    os.write(self._wake_in, b"x")
             self._thread.join(ANSWER_S)
             if self._thread.is_alive():
                 raise SwitchaggError(f"the thread that watches the ports did not end within {ANSWER_S:.0f} s")
@@ -242,8 +243,11 @@ class XdpSwitch:
         self._kernel.close()
         self._events.close()
         self._socket.close()
-        os.close(self._wake_out)
-        os.close(self._wake_in)
+        with self._lock:
+            for descriptor in (self._wake_out, self._wake_in):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._wake_out = self._wake_in = -1
 
     def _count_strays(self) -> None:
         for _ in range(STRAYS_PER_LOOK):
@@ -275,6 +279,7 @@ class XdpSwitch:
             self._log(f"port {port.name} has vanished{self._behind(port.index)}")
             for link in port.links:
                 link.close()
+            self._kernel.lose(port.index)
             port.links, port.index = (), 0
         if now is None:
             return
@@ -290,6 +295,8 @@ class XdpSwitch:
             self._log(
                 f"port {port.name} is up again" if now.up else f"port {port.name} is down{self._behind(now.index)}"
             )
+            if not now.up:
+                self._kernel.lose(now.index)
 
     def _behind(self, index: int) -> str:
         """The workers whose packets came in by an interface, in words."""

@@ -47,7 +47,7 @@ class _Member(ctypes.Structure):
         ("address", ctypes.c_uint8 * 4),
         ("port", ctypes.c_uint8 * 2),
         ("ethernet", ctypes.c_uint8 * 12),
-        ("padding", ctypes.c_uint16),
+        ("lost", ctypes.c_uint16),
         ("switch_address", ctypes.c_uint8 * 4),
         ("ifindex", ctypes.c_uint32),
     ]
@@ -195,6 +195,19 @@ class KernelSwitch:
             return []
         entry = _Job.from_buffer_copy(value)
         return [entry.members[rank].ifindex for rank in range(job.workers)]
+
+    def lose(self, index: int) -> None:
+        """An interface is gone or down: the workers heard on it are learnt anew from their next packets, on any."""
+        for job_id in self._jobs:
+            value = self._map_jobs.lookup(job_id)
+            if value is None:
+                continue
+            entry = _Job.from_buffer_copy(value)
+            behind = [member for member in entry.members if member.ifindex == index]
+            for member in behind:
+                member.lost = 1
+            if behind:  # what is learnt of others between the two calls is learnt again from their next packets
+                self._map_jobs.update(job_id, bytes(entry))
 
     @property
     def jobs(self) -> Mapping[int, JobConfig]:

@@ -79,7 +79,7 @@ struct member {
     uint32_t address;
     uint16_t port;
     uint16_t ethernet[6]; /* learnt: of a frame to it, destination and source */
-    uint16_t padding;
+    uint16_t lost;           /* its interface is gone or down, says the loader: learn another */
     uint32_t switch_address; /* learnt */
     uint32_t ifindex;        /* learnt; 0: not yet */
 };
@@ -258,10 +258,12 @@ SA_INLINE uint32_t stranger(const struct job *job, const struct sa_header *heade
     return SA_ABSORBED;
 }
 
-/* Remember how the worker is reached. Written only when new: the line is read by all CPUs. */
+/* Remember how the worker is reached. Written only when new: the line is read by all CPUs. The interface stays until it
+   is gone or down, which the loader sees: whoever has the worker's address on another one gets no results. */
 SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint32_t address, uint32_t ifindex) {
+    if (member->ifindex && member->ifindex != ifindex && !member->lost) return;
     const uint16_t *to = (const void *)ethernet->h_dest, *from = (const void *)ethernet->h_source;
-    if (member->ifindex == ifindex && member->switch_address == address && member->ethernet[0] == from[0] &&
+    if (member->ifindex == ifindex && !member->lost && member->switch_address == address && member->ethernet[0] == from[0] &&
         member->ethernet[1] == from[1] && member->ethernet[2] == from[2] && member->ethernet[3] == to[0] &&
         member->ethernet[4] == to[1] && member->ethernet[5] == to[2])
         return;
@@ -272,6 +274,7 @@ SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint3
     }
     member->switch_address = address;
     member->ifindex = ifindex;
+    member->lost = 0;
 }
 
 SA_INLINE int is_ours(uint32_t address) {
@@ -363,8 +366,9 @@ int sa_switch(struct xdp_md *ctx) {
     const struct ethhdr *ethernet = data;
     const struct iphdr *ip = (void *)(ethernet + 1);
     const struct udphdr *udp = (void *)(ip + 1);
-    /* Options and fragments are the stack's business: it has a socket at this address that counts what reaches it. */
-    if (ethernet->h_proto != SA_BE16(ETH_P_IP) || *(const uint8_t *)ip != 0x45 || ip->protocol != SA_UDP ||
+    /* Options and fragments are the stack's business: it has a socket at this address that counts what reaches it. So
+       are frames to a group: results would be sent from its address. */
+    if ((ethernet->h_dest[0] & 1) || ethernet->h_proto != SA_BE16(ETH_P_IP) || *(const uint8_t *)ip != 0x45 || ip->protocol != SA_UDP ||
         (ip->frag_off & SA_BE16(0x3fff)) || udp->dest != configuration.port || !is_ours(ip->daddr))
         return XDP_PASS;
     uint32_t ip_bytes = SA_BE16(ip->tot_len), udp_bytes = SA_BE16(udp->len);

@@ -130,6 +130,8 @@ def test_takes_nothing_else(plane: XdpPlane) -> None:
         whole[:23] + b"\x06" + whole[24:],
         whole[:12] + b"\x86\xdd" + whole[14:],
         whole[:12] + b"\x08\x06" + whole[14:],
+        b"\x03" + whole[1:],  # to a group
+        whole[:12] + b"\x81\0\0\x05" + whole[12:],  # in a VLAN
         whole[:-1],
         whole[:38] + b"\x00\x07" + whole[40:],  # UDP length below its header's
         bytes(14),

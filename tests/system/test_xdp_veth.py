@@ -302,6 +302,67 @@ def names_of(net: Star, port: str) -> list[str]:
     return found.stdout.split()
 
 
+IMPOSTOR = """
+import os, select, sys
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.native import bpf
+from transport.xdp_switch import XdpSwitch
+
+switch = XdpSwitch(("10.77.0.254", 5556), 2, 8)
+switch.start()
+switch.admit(JobConfig(5, 9, 2, 8, (StreamConfig(0, 2),)), [("10.77.0.1", 7000), ("10.77.0.2", 7000)])
+ports = [bpf.interface_index(name) for name in ("p0", "p1")]
+print("ready", flush=True)
+for _ in sys.stdin:
+    print(*(ports.index(at) if at else "-" for at in switch._kernel.ports_of(5)), flush=True)
+switch.stop()
+end, start = os.pipe()
+for _ in range(64):
+    os.dup(start)  # takes the number of every descriptor that the switch had
+switch.stop()
+assert not select.select([end], [], [], 0)[0], "it wrote to another's descriptor"
+"""
+
+PACKET = """
+import socket
+import numpy as np
+from switchagg.wire import Op, Packet, encode
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("10.77.0.1", 7000))
+sock.sendto(encode(Packet(5, 9, 0, 0, Op.SUM, 0, 0, 0, np.zeros(8, np.int32))), ("10.77.0.254", 5556))
+"""
+
+
+def test_a_worker_s_address_on_another_port_gets_no_results() -> None:
+    """Where a worker is stays what it was, until its port is down. Stopping again touches nothing."""
+    with star(2) as net:
+        switch = net.switch.spawn([sys.executable, "-c", IMPOSTOR], stdin=subprocess.PIPE)
+        assert switch.stdin is not None
+        assert switch.stdout is not None
+        assert switch.stdout.readline() == "ready\n"
+
+        def learnt() -> str:
+            switch.stdin.write("\n")
+            switch.stdin.flush()
+            return str(switch.stdout.readline()).strip()
+
+        def heard_from(node: int) -> str:
+            assert net.nodes[node].python(PACKET).returncode == 0
+            return learnt()
+
+        net.nodes[1].sh("ip addr add 10.77.0.1/24 dev eth0")
+        assert learnt() == "- -"
+        assert heard_from(0) == "0 -"
+        assert heard_from(1) == "0 -"
+        net.switch.sh("ip link set p0 down")
+        deadline = time.monotonic() + 10
+        while heard_from(1) != "1 -" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert learnt() == "1 -"
+        switch.stdin.close()
+        assert switch.wait(20) == 0
+
+
 def test_it_takes_its_own_traffic_only() -> None:
     """Ping, TCP and UDP between workers go over the bridge as before; a fragmented datagram reaches the socket."""
     with star(2) as net:
