@@ -151,9 +151,8 @@ class Object:
         options.kernel_log_size = _LOG_BYTES
         self._handle = library.bpf_object__open_file(str(FOLDER / name).encode(), ctypes.byref(options))
         if not self._handle:
-            raise SwitchaggError(
-                f"BPF: {name} can't be read: {os.strerror(ctypes.get_errno())}; install switchagg again"
-            )
+            raise SwitchaggError(f"BPF: {name} can't be read: {why(-ctypes.get_errno())}; {REMEDY}")
+        self._name = name
         try:
             self._prepare(name, entries or {}, configuration, values or {})
             done = library.bpf_object__load(self._handle)
@@ -176,19 +175,23 @@ class Object:
             if label.endswith(".rodata") and configuration:
                 wrong = library.bpf_map__set_initial_value(pointer, configuration, len(configuration)) < 0
             if wrong:
-                raise SwitchaggError(f"BPF: {name} was built from other sources ({label}); install switchagg again")
+                raise SwitchaggError(f"BPF: {name} was built from other sources ({label}); {REMEDY}")
             pointer = library.bpf_object__next_map(self._handle, pointer)
+
+    def _found(self, pointer: int | None, name: str) -> None:
+        if not pointer:
+            raise SwitchaggError(f"BPF: {self._name} was built from other sources (it has no {name}); {REMEDY}")
 
     def program(self, name: str) -> int:
         """Descriptor of a program; valid until `close`."""
         pointer = libbpf().bpf_object__find_program_by_name(self._handle, name.encode())
-        assert pointer, name
+        self._found(pointer, name)
         return int(libbpf().bpf_program__fd(pointer))
 
     def map(self, name: str) -> Map:
         """A map; usable until `close`."""
         pointer = libbpf().bpf_object__find_map_by_name(self._handle, name.encode())
-        assert pointer, name
+        self._found(pointer, name)
         return Map(name, libbpf().bpf_map__fd(pointer), libbpf().bpf_map__value_size(pointer))
 
     def close(self) -> None:

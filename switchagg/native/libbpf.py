@@ -12,6 +12,8 @@ from switchagg.errors import SwitchaggError
 
 NAME_BYTES = 16
 PERMISSION = "not permitted: run it as root (not of a user namespace), or give it CAP_BPF and CAP_NET_ADMIN"
+_NO_OBJECT = (4000, 4001, 4003)
+"""libbpf's own answers to a file: libelf can't read it, wrong format, wrong byte order."""
 
 
 class OpenOptions(ctypes.Structure):
@@ -196,4 +198,6 @@ def libbpf() -> ctypes.CDLL:
 
 def why(code: int) -> str:
     """What a negative answer of libbpf means, in words."""
-    return PERMISSION if -code in (errno.EPERM, errno.EACCES) else os.strerror(-code)
+    if -code in (errno.EPERM, errno.EACCES):
+        return PERMISSION
+    return "it is no BPF object" if -code in _NO_OBJECT else os.strerror(-code)
