@@ -361,6 +361,16 @@ def test_a_document_is_written_and_read(tmp_path: Path) -> None:
         document.read(path)
 
 
+def test_a_data_plane_that_this_machine_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "xdp_missing", lambda: "no BPF here")
+    monkeypatch.setattr(suite, "run_allreduce", lambda *_: {"networks": []})
+    for part in ("allreduce", "unshaped"):
+        said: list[str] = []
+        found = suite.MEASURES[part](True, said.append, lambda *_: None)
+        assert said == ["switch:xdp: left out: no BPF here"]
+        assert suite.failures({part: found}, [part]) == ["switch:xdp: no BPF here"]
+
+
 def test_failures_are_listed_once() -> None:
     part = [{"title": "n = 4", "failures": {"a": "a: broke"}}, {"title": "n = 4", "failures": {"a": "a: broke"}}]
     found = {"loss": part, "planes": {"failures": {"xdp": "no BPF"}}}
