@@ -239,6 +239,8 @@ def test_a_missing_rank_is_named(daemon: SwitchDaemon) -> None:
         ({"elements": 361}, "elements 361: this switch takes 1 to 360"),
         ({"window_slots": 1000}, "slots in all 2000"),
         ({"call_timeout_s": 0.0}, "call_timeout_s 0"),
+        ({"retry_limit": 0}, "retry_limit 0"),
+        ({"retry_limit": 1 << 32}, "retry_limit 4294967296"),
         ({"bind": "203.0.113.7"}, "203.0.113.7"),
         ({"segments_max": 65}, "segments_max 65: 1 to 64"),
         ({"tos": 256}, "tos 256: 0 to 255"),

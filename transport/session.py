@@ -163,6 +163,8 @@ class SwitchSession:
         host, port = parse_endpoint(switch)
         if retry_limit is None:
             retry_limit = retry_limit_for(call_timeout_s)
+        if not 1 <= retry_limit <= RETRY_LIMIT_MAX:
+            raise JobError(f"retry_limit {retry_limit}: 1 to {RETRY_LIMIT_MAX}")
         if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
             raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
         try:
