@@ -324,10 +324,10 @@ def test_what_was_lost_in_the_switch_stands_apart() -> None:
         network["network"] = {**network["network"], "lost_in_switch": True}
     assert set(targets.loss_shares(networks)) == {"switch:native, lost in the switch"}
     assert [
-        verdict["met"]
+        (verdict["met"], verdict["because"])
         for verdict in targets.judged({**a_document(), "parts": {"loss": networks}})
         if "loss 0" in verdict["what"]
-    ] == [True]
+    ] == [(True, "lost in the switch: programs on the links can't be had here")]
 
 
 def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
