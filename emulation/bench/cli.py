@@ -105,7 +105,7 @@ def allreduce(
         if out is not None:
             for path in suite.draw(document, out):
                 _say(str(path))
-        if failed := suite.failures({"allreduce": found["networks"]}, ("allreduce",)):
+        if failed := suite.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
             raise RunFailed("; ".join(failed))
 
 

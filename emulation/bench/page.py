@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
     text = environment.get_template("bench.html.j2").render(
         built=built,
         targets=[cells(verdict) for verdict in judged(built)],
-        failures=suite.failures(parts, tuple(parts)),
+        failures=[*itertools.chain(*suite.failures(parts, tuple(parts)))],
         figures={name: Markup(inline_svg(figure, name)) for name, figure in draw_all(built).items()},
         titles=TITLES,
         networks=networks,
