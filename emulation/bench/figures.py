@@ -149,7 +149,7 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
         bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
         bars.grid(axis="y", visible=False)
         bars.invert_yaxis()
-        bars.set_xlabel(f"CPU time per packet sent, worker and switch (hatched), µs\n{_size(largest[0]['size_bytes'])}")
+        bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {_size(largest[0]['size_bytes'])}")
     above[0].set_ylabel("algbw, Gb/s per worker")
     figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
     return figure
