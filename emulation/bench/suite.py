@@ -258,7 +258,6 @@ def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
         methods=f"{_switches()},{HOSTS}",
         dataplane="auto",
         congestion_control=["best"],
-        window_slots=WINDOW_SLOTS,
         cell_s=0.2 if quick else 1.0,
         segments_max=UNSHAPED_SEGMENTS,
     )
