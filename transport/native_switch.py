@@ -44,11 +44,6 @@ SWITCH_COUNTERS = (
 ALWAYS_SHOWN = 4
 """Of these, the counters that mean something without impairments too."""
 
-RECEIVE_MESSAGES_GRO = 8
-"""Messages of up to 64 kB per turn: 128 packets where workers send bundles of 16."""
-
-RECEIVE_MESSAGES_PLAIN = 64
-
 POOL_BYTES = 256 << 20
 """Of packets that wait or are under way, at all ports together: 1 Gbit/s for 2 s. Memory is used as it is needed."""
 
@@ -139,11 +134,7 @@ class NativeSwitchLoop(CommandLoop[Port]):
         self._library = switch_library()
         self._pid = os.getpid()
         size = frame_bytes(dataplane.elements)
-        self._udp = NativeUdp(
-            link,
-            receive_messages=RECEIVE_MESSAGES_GRO if link.gro else RECEIVE_MESSAGES_PLAIN,
-            receive_bytes=max(2048, size + 1),
-        )
+        self._udp = NativeUdp(link, size)
         config = _config(impairments or Impairments(), ":" in link.address[0])
         config.udp, config.plane = self._udp.handle, dataplane.handle
         config.wake, config.segments_max = link.wake_descriptor, link.segments_max

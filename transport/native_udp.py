@@ -12,22 +12,13 @@ import socket
 from switchagg.errors import JobError
 from switchagg.native import library
 from transport.link import Address
-from transport.udp import DATAGRAM_BYTES_MAX, UdpLink
+from transport.udp import UDP_COUNTERS, UdpLink
 
-UDP_COUNTERS = (
-    "sent_bundles",
-    "sent_datagrams",
-    "sent_bytes",
-    "received_bundles",
-    "received_datagrams",
-    "received_bytes",
-    "receive_overflow",
-    "receive_errors",
-    "send_errors",
-    "send_would_block",
-    "gso_fallbacks",
-)
-"""In the order of `enum sa_udp_counter`."""
+RECEIVE_MESSAGES_GRO = 8
+"""Messages, each of up to 64 kB, of one receive: 128 packets, half a window, where bundles have 16."""
+
+RECEIVE_MESSAGES_PLAIN = 64
+RECEIVE_BYTES_LEAST = 2048
 
 
 class NativeAddress(ctypes.Structure):
@@ -88,15 +79,21 @@ def text_of(address: NativeAddress) -> str:
 class NativeUdp:
     """Carries a link's packets in C, until `close`.
 
-    receive_messages: system-call messages that one receive takes at most, each of up to 64 kB where GRO is on.
-    receive_bytes: largest datagram looked for where GRO is off; longer ones arrive cut to it. Raises JobError if the
-    kernel refuses the socket.
+    datagram_bytes: of the packets that are awaited; where GRO is off, much longer ones arrive cut. Raises JobError if
+    the kernel refuses the socket.
     """
 
-    def __init__(self, link: UdpLink, *, receive_messages: int, receive_bytes: int = DATAGRAM_BYTES_MAX) -> None:
+    def __init__(self, link: UdpLink, datagram_bytes: int) -> None:
         self._library = _declared()
         self._link = link
-        options = Options(link.fileno(), link.gso, link.gro, link.segments_max, receive_messages, receive_bytes)
+        options = Options(
+            link.fileno(),
+            link.gso,
+            link.gro,
+            link.segments_max,
+            RECEIVE_MESSAGES_GRO if link.gro else RECEIVE_MESSAGES_PLAIN,
+            max(RECEIVE_BYTES_LEAST, datagram_bytes + 1),
+        )
         self.handle: int | None = self._library.sa_udp_new(ctypes.byref(options))
         if not self.handle:
             raise JobError(f"the link at {link.address[0]}:{link.address[1]}: its socket can't be used, or no memory")

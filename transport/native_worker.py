@@ -22,11 +22,6 @@ from transport.worker_loop import CallLoop
 
 EVENTS_PER_RUN = 64
 
-RECEIVE_MESSAGES_GRO = 8
-"""Messages, each of up to 64 kB, received before the loop sends again: at 16 packets a bundle about half a window."""
-
-RECEIVE_MESSAGES_PLAIN = 64
-
 
 class NativeWorkerLoop(CallLoop[Submitted]):
     """Runs the endpoint of one rank in C, over a UdpLink. Raises JobError for another link, or without the library.
@@ -50,12 +45,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         self._events = (NativeEvent * EVENTS_PER_RUN)()
         self._endpoint: NativeEndpoint | None = NativeEndpoint(self._job, self._rank)
         size = frame_bytes(self._job.elements)
-        gro = self._link.gro
-        self._udp = NativeUdp(
-            self._link,
-            receive_messages=RECEIVE_MESSAGES_GRO if gro else RECEIVE_MESSAGES_PLAIN,
-            receive_bytes=max(2048, size + 1),
-        )
+        self._udp = NativeUdp(self._link, size)
         rows = min(self._link.segments_max, DATAGRAM_BYTES_MAX // size)
         switch = ctypes.byref(native_address(self._switch))
         self._worker = self._library.sa_worker_new(

@@ -105,7 +105,7 @@ class UdpLink:
         self._overflow_seen = 0
         self.gso_fallback = ""
         self.last_error = ""
-        self.counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self.counters: dict[str, int] = dict.fromkeys(UDP_COUNTERS, 0)
         self._socket = _bound_socket(bind)
         self._family = self._socket.family
         try:
@@ -362,7 +362,7 @@ class UdpLink:
         counters[f"{direction}_bytes"] += size_bytes
 
 
-_COUNTERS = (
+UDP_COUNTERS = (
     "sent_bundles",
     "sent_datagrams",
     "sent_bytes",
@@ -375,6 +375,7 @@ _COUNTERS = (
     "send_would_block",
     "gso_fallbacks",
 )
+"""What a link counts, in C and in Python; in the order of `enum sa_udp_counter`."""
 
 
 def _bound_socket(bind: Address) -> socket.socket:
