@@ -22,6 +22,7 @@ FOLDER = Path("switchagg/native")
 SOURCES = sorted(str(path) for path in FOLDER.glob("*.c") if not path.name.endswith(".bpf.c"))
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet

@@ -22,16 +22,14 @@ except KeyboardInterrupt:  # nothing has been started yet
     sys.exit(130)
 
 if TYPE_CHECKING:
-    from emulation.compare import Comparison
-    from emulation.scenario import Scenario
-    from switchagg.dataplane.self_test import Choice
     from transport.impairments import Impairments
 
 from emulation.bench.cli import app as bench
+from emulation.keys_cli import keys as make_keys
+from emulation.ps_cli import server
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INVALID = 3
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -45,6 +43,8 @@ app = typer.Typer(
 
 
 app.add_typer(bench)
+app.command("keys")(make_keys)
+app.command()(server)
 
 
 @app.callback()
@@ -58,6 +58,8 @@ def _describe() -> None:
     `switchagg compare quickstart` : train through the switch and over host allreduce; a table and a report
 
     `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
+
+    `switchagg server` : run a parameter server for them
     """
 
 
@@ -105,7 +107,9 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 @app.command()
 def compare(
-    scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one: quickstart")],
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, or the name of a shipped one (`switchagg scenarios`)")
+    ],
     on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: mininet where it can run")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed")] = None,
@@ -114,7 +118,9 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as JSON on stdout")] = False,
 ) -> None:
-    """Run one scenario with each of its methods; write results.json, report.html and figures.
+    """Run one scenario with each of its methods; write results.json, report.html, timeline.json and figures.
+
+    A scenario with a [sweep] is run with each of its values, in a folder each, and sweep.html sums them up.
 
     **Examples**
 
@@ -127,150 +133,58 @@ def compare(
     **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
     """
     with outcomes():
-        from emulation import compare as comparing
+        from emulation import compare_console as console
         from emulation import scenario as scenarios
 
         if on is not None and on not in scenarios.BACKENDS:
             raise scenarios.ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(scenarios.BACKENDS)}")
-        loaded = scenarios.load(scenarios.find(scenario), _overrides(seed, setting or []))
+        path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
+        whole = scenarios.load(path, overrides)
+        variants = scenarios.load_variants(path, overrides)
         if on == "mininet":
             from emulation.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        backend, reason = comparing.choose_backend(loaded, on)
-        plane = comparing.choose_plane(loaded, backend)
-        _announce(loaded, backend, reason, plane)
-        folder = out or Path("results") / loaded.name
-        with _progress() as progress:
-            done = comparing.compare(
-                loaded, backend, folder, progress, command=["switchagg", *sys.argv[1:]], plane=plane
-            )
-        if as_json:
-            typer.echo(json.dumps(_summary(done), sort_keys=True))
-        else:
-            _print_table(done)
-        _finish(done)
+        folder = out or Path("results") / whole.name
+        status = console.run(whole, variants, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+    raise typer.Exit(status)
 
 
-def _overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
-    """Command-line values by dotted key; a value is read as TOML, so `10e9`, `true` and `"text"` mean what they say."""
-    import tomllib
-
-    from emulation.scenario import ScenarioError
-
-    found: dict[str, Any] = {} if seed is None else {"seed": seed}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise ScenarioError(f"--set {setting}: not understood; allowed: TABLE.KEY=VALUE, like topology.workers=8")
-        try:
-            found[key.strip()] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except (ValueError, RecursionError):
-            found[key.strip()] = text.strip()  # a bare word: name=text
-    return found
-
-
-def _announce(scenario: Scenario, backend: str, reason: str, plane: Choice | None) -> None:
-    methods = " and ".join(scenario.methods_for(backend))
-    where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
-    typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
-    if plane is not None:
-        typer.echo(f"data plane of the switch: {plane}", err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A progress callback: bars on a terminal, plain lines elsewhere. Everything goes to stderr."""
-    from emulation.progress import bars, lines
-
-    with bars() if sys.stderr.isatty() else lines() as report:
-        yield report
-
-
-def _summary(done: Comparison) -> dict[str, Any]:
-    built = done.document
-    return {
-        "scenario": built["scenario"]["name"],
-        "backend": built["backend"],
-        "valid": built["valid"],
-        "results": str(done.folder / "results.json"),
-        "report": str(done.report),
-        "methods": {
-            entry["method"]: {**entry["summary"], "comparison": entry["comparison"]} for entry in built["methods"]
-        },
-    }
-
-
-def _print_table(done: Comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from emulation import wording
-    from emulation.report import table_rows
-
-    built = done.document
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for entry in built["methods"]:
-        table.add_column(wording.METHOD_NAMES[entry["method"]])
-    for label, cells in table_rows(built):
-        table.add_row(label, *(f"{value}  [dim]({note})[/dim]" if note else value for value, note in cells))
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
-    console.print()
-    console.print(table)
-    doubt = "INVALID, what was measured nevertheless: " if built["valid"] is False else ""
-    console.print(f"\n{doubt}{wording.headline(built)}", soft_wrap=True)
-    if any(entry["comparison"] and entry["comparison"]["beyond_bound"] for entry in built["methods"]):
-        for sentence in wording.explanations(built):  # the table says "see below"
-            console.print(sentence, soft_wrap=True)
-
-
-def _finish(done: Comparison) -> None:
-    """Last lines: certificate, report, problems. Exits with 1 or 3 where there is a problem."""
-    from emulation.compare import problems
-
-    built = done.document
-    verdict = {None: "none needed in virtual time", True: "VALID", False: "INVALID: do not use these times"}
-    typer.echo(f"Certificate: {verdict[built['valid']]}", err=True)
-    typer.echo(f"Report: {done.report}", err=True)
-    for problem in problems(built):
-        typer.echo(f"switchagg: {problem}", err=True)
-    if not all(entry["summary"]["parameters_identical"] for entry in built["methods"]):
-        raise typer.Exit(EXIT_FAILED)
-    if built["valid"] is False:
-        raise typer.Exit(EXIT_INVALID)
+KeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over udp, rdma: control only)"
+    ),
+]
+ELEMENTS = typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
+PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
+IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
+IMPAIR_UP = typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
+IMPAIR_DOWN = typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
 
 
 @app.command()
 def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
-    data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane (UDP)")] = "0.0.0.0:5556",
+    data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane")] = "0.0.0.0:5556",
+    link: Annotated[str, typer.Option(help="udp; zeromq: TCP; rdma: RoCEv2 queue pairs, at --data HOST:4791")] = "udp",
+    keys: KeysOption = None,
+    packets: Annotated[int | None, PACKETS] = None,
     dataplane: Annotated[
         str, typer.Option(help="auto (the fastest that works here), native, batched, reference; xdp: in the kernel")
     ] = "auto",
     interface: Annotated[
         list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
     ] = None,
-    impair: Annotated[
-        str | None,
-        typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms"),
-    ] = None,
-    impair_up: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
-    ] = None,
-    impair_down: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
-    ] = None,
+    impair: Annotated[str | None, IMPAIR] = None,
+    impair_up: Annotated[str | None, IMPAIR_UP] = None,
+    impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
-    elements: Annotated[
-        int, typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
-    ] = 360,
+    elements: Annotated[int, ELEMENTS] = 360,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
     ] = None,
-    lease: Annotated[
-        float, typer.Option(min=1, max=3600, help="Seconds of silence after which a worker is dead")
-    ] = 4.0,
+    lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about jobs")] = False,
 ) -> None:
@@ -284,6 +198,10 @@ def switch(
 
     `sudo switchagg switch --dataplane xdp --data 10.0.0.1:5556 --interface eth0`
 
+    `switchagg switch --link rdma --data 10.0.0.1:4791`
+
+    `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
+
     `switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
 
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
@@ -292,15 +210,17 @@ def switch(
     reordered packets are), rate, queue, ecn (marks above so many bytes), seed
     """
     with outcomes():
-        from emulation.scenario import DATAPLANES
         from transport.daemon import run_switch
 
-        if dataplane not in DATAPLANES:
-            stop(f"--dataplane {dataplane}: unknown; allowed: {', '.join(DATAPLANES)}", EXIT_USAGE)
+        _check_dataplane(dataplane)
         _check_endpoint("--control", control)
+        _check_link(link, packets)
         status = run_switch(
             control,
             _host_port("--data", data),
+            link=link,
+            keys=_keys(keys),
+            packets=packets or 16,
             dataplane=dataplane,
             slots=slots,
             elements=elements,
@@ -312,6 +232,30 @@ def switch(
             quiet=quiet,
         )
     raise typer.Exit(status)
+
+
+def _check_link(link: str, packets: int | None) -> None:
+    _known("--link", link, ("udp", "zeromq", "rdma"))
+    if packets is not None and link != "rdma":
+        stop(f"--packets: only rdma has messages of packets, not {link}", EXIT_USAGE)
+
+
+def _check_dataplane(name: str) -> None:
+    from emulation.scenario import DATAPLANES
+
+    _known("--dataplane", name, tuple(DATAPLANES))
+
+
+def _keys(folder: Path | None) -> Any:
+    from transport.zeromq_keys import load_keys
+
+    return None if folder is None else load_keys(folder)
+
+
+def _known(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        stop(f"{option} {value}: unknown; allowed: {', '.join(allowed)}", EXIT_USAGE)
+    return value
 
 
 def _impairments(both: str | None, up: str | None, down: str | None) -> Impairments | None:
@@ -348,6 +292,9 @@ def _check_endpoint(option: str, text: str) -> None:
 def status(
     address: Annotated[str, typer.Argument(metavar="SWITCH", help="tcp://HOST:PORT")] = "tcp://127.0.0.1:5555",
     job: Annotated[str | None, typer.Option(help="Also its slots: which ranks each chunk has been seen from")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, if the switch was started with keys")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
 ) -> None:
     """Ask a running switch for its jobs, members and counters.
@@ -365,7 +312,7 @@ def status(
         from transport.control import query_status
 
         _check_endpoint("SWITCH", address)
-        answer = query_status(address, job)
+        answer = query_status(address, job, keys=_keys(keys))
         if as_json:
             typer.echo(json.dumps(msgspec.to_builtins(answer), sort_keys=True))
         else:

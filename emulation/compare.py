@@ -13,7 +13,9 @@ from typing import Any
 from emulation.host import host_facts
 from emulation.results import MethodResult, RunFailed, document, write_json
 from emulation.scenario import DATAPLANES, Scenario, ScenarioError
+from emulation.timeline import write_trace
 from switchagg.dataplane.self_test import Choice, fastest, fault
+from transport.method_name import parse
 
 Progress = Callable[[str, int, int, str], None]
 """progress(method, done, total, note): `done` of `total` iterations; `note` is a few words on what happens now."""
@@ -21,7 +23,8 @@ Progress = Callable[[str, int, int, str], None]
 Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], MethodResult]
 """The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
 
-FIGURES = ("training", "breakdown", "iterations", "wire", "fidelity")
+FIGURES = ("training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
+TRACE = "timeline.json"
 
 _RUNNER_MODULES = {"mininet": "emulation.mininet_run", "sim": "emulation.sim_run"}
 
@@ -74,7 +77,7 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
 
     Raises ScenarioError for a plane that the backend can't have, RunFailed for one that doesn't work here.
     """
-    if "switch" not in scenario.methods_for(backend):
+    if not any(parse(method).is_switch for method in scenario.methods_for(backend)):
         return None
     switch = scenario.switch
     slots = switch.streams * switch.window_slots
@@ -107,10 +110,10 @@ def compare(
 ) -> Comparison:
     """Runs the scenario's methods one after the other and writes `folder`.
 
-    Files: results.json, host.json, report.html, a PNG per figure, and `<method>/` with what the backend kept. Files
-    of an earlier run of the same name are replaced; an earlier report and its figures are removed first, so that a
-    failed run never leaves one that looks new. plane: as `choose_plane` returned it; chosen here if not given. Raises
-    RunFailed; a folder that can't be written is one too.
+    Files: results.json, host.json, report.html, timeline.json (a Chrome trace), a PNG per figure, and `<method>/` with
+    what the backend kept. Files of an earlier run of the same name are replaced; an earlier report and its figures are
+    removed first, so that a failed run never leaves one that looks new. plane: as `choose_plane` returned it; chosen
+    here if not given. Raises RunFailed; a folder that can't be written is one too.
     """
     plane = plane or choose_plane(scenario, backend)
     run_method = runner or importlib.import_module(_RUNNER_MODULES[backend]).run_method
@@ -124,15 +127,18 @@ def compare(
     seconds: dict[str, float] = {}
     for method in scenario.methods_for(backend):
         begin = time.monotonic()
-        results.append(run_method(chosen, method, folder / method, _for_method(progress, method)))
+        results.append(run_method(chosen, method, folder / parse(method).slug, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)
     host["wall_seconds_per_method"] = seconds
     built = document(scenario, backend, results)
     write_json(folder / "results.json", built)
     write_json(folder / "host.json", host)
+    timelines = {result.method: result.timeline for result in results if result.timeline}
+    if timelines:
+        write_trace(folder / TRACE, timelines)
     from emulation.report import write_report  # matplotlib and Jinja2: only when there is something to draw
 
-    write_report(folder, built, host)
+    write_report(folder, built, host, timelines)
     return Comparison(built, host, folder)
 
 
@@ -142,12 +148,12 @@ def _for_method(progress: Progress, method: str) -> Callable[[int, int, str], No
 
 def _prepare(folder: Path, methods: Sequence[str]) -> None:
     try:
-        for part in (folder, *(folder / method for method in methods)):
+        for part in (folder, *(folder / parse(method).slug for method in methods)):
             part.mkdir(parents=True, exist_ok=True)
             probe = part / ".writable"
             probe.touch()
             probe.unlink()
-        for name in ("results.json", "host.json", "report.html", *(f"{figure}.png" for figure in FIGURES)):
+        for name in ("results.json", "host.json", "report.html", TRACE, *(f"{figure}.png" for figure in FIGURES)):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise RunFailed(f"{folder}: cannot be written ({error.strerror}); choose another folder with --out") from error

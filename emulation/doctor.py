@@ -33,6 +33,7 @@ from emulation import netns
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
 from switchagg.native.libbpf import libbpf
+from transport.rdma import hardware
 
 LATER = "nothing in this release;"
 PROBE_TIMEOUT_S = 30.0
@@ -247,6 +248,25 @@ def _udp_offload() -> Finding:
     return Finding("UDP GSO/GRO", False, "bundles are taken apart on the way", "runs work without", needed_for)
 
 
+def _priority() -> Finding:
+    """What carries a stream's priority class on its way: see `switchagg.priority`."""
+    from emulation.shaping import u32_missing
+    from transport.udp import takes_socket_priority
+
+    needed_for = "[topology] priority_queues in Mininet"
+    marks = "DSCP and SO_PRIORITY" if takes_socket_priority() else "DSCP, no SO_PRIORITY (Linux 6.14 or newer)"
+    if _find("tc") is None:
+        return Finding(
+            "priority", False, f"packets carry {marks}; tc is missing", "apt-get install iproute2", needed_for
+        )
+    if reason := u32_missing():
+        remedy = "as root: modprobe sch_htb cls_u32; virtual time (--on sim) needs none"
+        return Finding(
+            "priority", False, f"packets carry {marks}; no queue that reads it: {reason}", remedy, needed_for
+        )
+    return Finding("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
+
+
 # ---- other data planes
 
 
@@ -384,10 +404,16 @@ def _program(name: str, program: str, remedy: str, needed_for: str) -> Finding:
 
 
 def _rdma() -> Finding:
-    folder = Path("/sys/class/infiniband")
-    devices = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    remedy = "" if devices else "an RDMA NIC, or as root: modprobe rdma_rxe, where the kernel has it"
-    return Finding("RDMA", bool(devices), ", ".join(devices) or "no device", remedy, f"{LATER} RDMA links")
+    """RDMA works without: this is about NICs."""
+    needed_for = "RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without"
+    try:
+        devices = hardware.devices()
+    except SwitchaggError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return Finding("RDMA hardware", False, what, remedy, needed_for)
+    if not devices:
+        return Finding("RDMA hardware", False, "no device", hardware.NO_DEVICE, needed_for)
+    return Finding("RDMA hardware", True, ", ".join(devices), "", needed_for)
 
 
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
@@ -402,6 +428,7 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "Mininet": _mininet,
     "qdisc htb": lambda: _qdisc("htb", "links with a rate in Mininet"),
     "qdisc netem": lambda: _qdisc("netem", "delay and faults in Mininet"),
+    "priority": _priority,
     "TCP": _congestion_control,
     "UDP GSO/GRO": _udp_offload,
     "C compiler": _compiler,
@@ -414,7 +441,7 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "XDP on veth": _xdp_on_veth,
     "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{LATER} P4 programs on bmv2"),
     "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{LATER} compiling P4 programs"),
-    "RDMA": _rdma,
+    "RDMA hardware": _rdma,
 }
 
 

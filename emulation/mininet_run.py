@@ -21,15 +21,27 @@ from typing import TYPE_CHECKING, Any
 from emulation import netns
 from emulation.crew import Crew, Member
 from emulation.host import compiled_core
-from emulation.results import Evaluation, IterationRecord, MethodResult, RunFailed, bound, write_json
+from emulation.results import (
+    Evaluation,
+    IterationRecord,
+    MethodResult,
+    RunFailed,
+    bound,
+    elements_of,
+    write_json,
+)
 from emulation.scenario import Scenario, canonical
 from emulation.shaping import NetworkSpec, UnfitError
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
+from switchagg.priority import CLASSES
+from transport.method_name import parse
 
 if TYPE_CHECKING:
     from emulation.fidelity import Certificate
     from emulation.topology import DataPlaneProcess, EmulatedNetwork, LinkCounters
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
+RDMA_PORT = 4791  # RoCEv2's
 RENDEZVOUS_PORT = 29_500
 # What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
 # library must not take its place.
@@ -57,7 +69,7 @@ def missing() -> str | None:
 
 
 def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
-    """One method ("gloo" or "switch") of a scenario, in real time. Call it from the main thread.
+    """One method of a scenario, in real time. Call it from the main thread.
 
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
     one line; UnfitError if this machine can't honour the scenario.
@@ -80,7 +92,7 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
     total = scenario.workload.iterations
     progress(0, total, "building the network")
     spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
-    plane = _data_plane(scenario, out_dir) if method == "switch" else None
+    plane = _data_plane(scenario, method, out_dir) if parse(method).is_switch else None
     with topology.EmulatedNetwork(spec, plane) as network:
         read_back = dataclasses.asdict(network.verification)
         write_json(out_dir / "network.json", read_back)
@@ -254,14 +266,17 @@ def _network_threads(member: Member) -> list[int]:
     return [int(thread) for event in member.named("started") for thread in event.get("network_threads", [])]
 
 
-def _data_plane(scenario: Scenario, out_dir: Path) -> DataPlaneProcess:
+def _data_plane(scenario: Scenario, method: str, out_dir: Path) -> DataPlaneProcess:
     from emulation import topology
 
-    switch, address = scenario.switch, topology.SWITCH_ADDRESS
-    command = [sys.executable, "-P", "-m", "emulation.cli", "switch"]
-    command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{DATA_PORT}"]
-    command += ["--dataplane", switch.dataplane, "--elements", str(switch.elements)]
-    command += ["--slots", str(max(SLOTS_LEAST, switch.streams * switch.window_slots))]
+    switch, address, name = scenario.switch, topology.SWITCH_ADDRESS, parse(method)
+    elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
+    streams = max(switch.streams, CLASSES) if name.schedule else switch.streams
+    port = RDMA_PORT if name.link == "rdma" else DATA_PORT
+    command = [sys.executable, "-P", "-m", "emulation.cli", "switch", "--link", name.link]
+    command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{port}"]
+    command += ["--dataplane", switch.dataplane, "--elements", str(elements)]
+    command += ["--slots", str(max(SLOTS_LEAST, streams * switch.window_slots))]
     return topology.DataPlaneProcess(
         tuple(command), log_path=out_dir / "switch.log", environment={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -270,7 +285,7 @@ def _data_plane(scenario: Scenario, out_dir: Path) -> DataPlaneProcess:
 def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int, out_dir: Path) -> Member:
     """Starts one rank's trainer on its host."""
     worker = network.workers[rank]
-    switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if method == "switch" else None
+    switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if parse(method).is_switch else None
     config = {
         "scenario": canonical(scenario),
         "method": method,
@@ -280,6 +295,7 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
         "master_port": RENDEZVOUS_PORT,
         "interface": worker.interface,
         "switch": switch,
+        "addresses": [host.address for host in network.workers],
         "timeout_s": time_limits(scenario)[0],  # of one call: as patient as we are
     }
     config_path, log_path = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
@@ -336,7 +352,7 @@ def _result(
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named("finished")[0] for member in members]
-    if method == "switch":
+    if parse(method).link in ("udp", "rdma"):
         retransmissions = observed.packets_resent
         note = "Retransmissions are packets, counted by the workers after the warm-up."
     else:
@@ -360,8 +376,44 @@ def _result(
         parameter_hash_per_rank=[final["parameter_hash"] for final in finals],
         certificate=observed.certificate,
         notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].get("notes", [])],
-        environment=environment,
+        environment={**environment, **finals[0].get("facts", {})},
+        first_layer_bytes=int(members[0].named("iteration")[-1].get("first_layer_bytes", 0)),
+        timeline=timeline([member.named("iteration") for member in members], scenario.workload.warmup_iterations),
     )
+
+
+def timeline(per_rank: Sequence[Sequence[dict[str, Any]]], warmup_iterations: int) -> list[Span]:
+    """Spans of the kept iterations, from what each rank said of its own."""
+    found = []
+    for rank, records in enumerate(per_rank):
+        for record in records:
+            if kept(record["iteration"], warmup_iterations):
+                found += _spans(rank, record)
+    return found
+
+
+def _spans(rank: int, record: dict[str, Any]) -> list[Span]:
+    iteration, start_ns = record["iteration"], record["start_ns"]
+    end_ns, forward_ns = start_ns + record["duration_ns"], start_ns + record["forward_ns"]
+    backward_ns = forward_ns + record["backward_ns"]
+    # With a schedule the step follows at once, and the iteration goes on while its sums return.
+    step_ns = backward_ns if "waits" in record else end_ns - record["optimizer_ns"]
+    computed = (
+        (start_ns, forward_ns, "forward"),
+        (forward_ns, backward_ns, "backward"),
+        (step_ns, step_ns + record["optimizer_ns"], "optimizer"),
+    )
+    spans = [Span(rank, COMPUTE, name, iteration, low_ns, high_ns) for low_ns, high_ns, name in computed]
+    shift_ns = start_ns - record["begun_at_ns"]  # buckets are on the machine's clock, iterations on the training's
+    for wait in record.get("waits", []):
+        low_ns, high_ns = wait["start_ns"] + shift_ns, wait["end_ns"] + shift_ns
+        spans.append(Span(rank, COMPUTE, f"{WAITS}{wait['name']}", iteration, low_ns, high_ns))
+    for index, bucket in enumerate(record["buckets"]):
+        low_ns, high_ns = bucket["start_ns"] + shift_ns, bucket["end_ns"] + shift_ns
+        label = bucket.get("name", f"bucket {index}")
+        size_bytes, priority = bucket["size_bytes"], bucket.get("priority")
+        spans.append(Span(rank, NETWORK, label, iteration, low_ns, high_ns, size_bytes, priority))
+    return spans
 
 
 def merge_iterations(per_rank: Sequence[Sequence[dict[str, Any]]]) -> list[IterationRecord]:
@@ -379,6 +431,7 @@ def merge_iterations(per_rank: Sequence[Sequence[dict[str, Any]]]) -> list[Itera
                 compute_ns=max(record["compute_ns"] for record in records),
                 communication_ns=min(record["communication_ns"] for record in records),
                 loss=statistics.fmean(record["loss"] for record in records),
+                first_layer_ns=max((record.get("first_layer_ns") or 0) for record in records) or None,
             )
         )
     return merged

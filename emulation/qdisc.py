@@ -1,4 +1,4 @@
-"""Queueing disciplines and traffic classes, asked of the kernel over netlink: exact numbers, microseconds per question.
+"""Queueing disciplines, classes and filters, asked of the kernel over netlink: exact numbers, microseconds a question.
 
 `tc -j` rounds rates to text, knows no JSON for classes in common versions, and costs a process per question.
 Standard library only. One `QdiscReader` per network namespace.
@@ -16,10 +16,12 @@ from emulation import netns
 
 _RTM_NEWQDISC, _RTM_GETQDISC = 36, 38
 _RTM_NEWTCLASS, _RTM_GETTCLASS = 40, 42
+_RTM_NEWTFILTER, _RTM_GETTFILTER = 44, 46
 _NLM_F_REQUEST, _NLM_F_ECHO, _NLM_F_DUMP = 0x1, 0x8, 0x300  # without ECHO the answer to a GET goes to listeners only
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
 _STATS_BASIC, _STATS_QUEUE, _STATS_PKT64 = 1, 3, 8
+_U32_CLASSID, _U32_SEL = 1, 5
 _HTB_PARMS, _HTB_RATE64, _HTB_CEIL64 = 1, 6, 7
 _PSCHED_TICK_NS = 64  # the kernel's fixed unit for burst times
 _NESTED = 0x3FFF  # attribute types without their flag bits
@@ -49,12 +51,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class HtbClass:
-    """What an HTB class is set to. Rates in bytes/s, bursts in bytes."""
+    """What an HTB class is set to. Rates in bytes/s, bursts in bytes. prio: 0 is served first."""
 
     rate_bytes_per_s: int
     ceil_bytes_per_s: int
     burst_bytes: int
     ceil_burst_bytes: int
+    prio: int = 0
 
 
 class QdiscReader:
@@ -79,6 +82,10 @@ class QdiscReader:
         """Traffic classes of one interface."""
         return self._ask(_RTM_GETTCLASS, _NLM_F_DUMP, ifindex, 0)
 
+    def filters(self, ifindex: int, parent: int) -> list[Entry]:
+        """Filters at a qdisc of one interface."""
+        return self._ask(_RTM_GETTFILTER, _NLM_F_DUMP, ifindex, parent)
+
     def root(self, ifindex: int) -> Entry:
         """The root qdisc of one interface: the cheap question, asked many times a second."""
         return self._ask(_RTM_GETQDISC, _NLM_F_ECHO, ifindex, ROOT_HANDLE)[0]
@@ -97,14 +104,14 @@ class QdiscReader:
                 if kind == _NLMSG_ERROR:
                     (number,) = struct.unpack_from("=i", payload)
                     raise OSError(-number, f"netlink: {os.strerror(-number)}")
-                if kind in (_RTM_NEWQDISC, _RTM_NEWTCLASS):
+                if kind in (_RTM_NEWQDISC, _RTM_NEWTCLASS, _RTM_NEWTFILTER):
                     found.append(parse_entry(payload))
             if found and flags == _NLM_F_ECHO:
                 return found
 
 
 def parse_entry(payload: bytes) -> Entry:
-    """One RTM_NEWQDISC or RTM_NEWTCLASS message, without its netlink header."""
+    """One RTM_NEWQDISC, RTM_NEWTCLASS or RTM_NEWTFILTER message, without its netlink header."""
     _, _, _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     kind, options = "", b""
     sent = (0, 0)
@@ -142,7 +149,21 @@ def htb_class(entry: Entry) -> HtbClass:
     if _HTB_CEIL64 in attributes:
         (ceil,) = struct.unpack("=Q", attributes[_HTB_CEIL64])
     burst = round(buffer_ticks * _PSCHED_TICK_NS * rate / 1e9)
-    return HtbClass(rate, ceil, burst, round(ceil_buffer_ticks * _PSCHED_TICK_NS * ceil / 1e9))
+    (prio,) = struct.unpack_from("=I", parameters, 2 * ratespec_bytes + 16)
+    return HtbClass(rate, ceil, burst, round(ceil_buffer_ticks * _PSCHED_TICK_NS * ceil / 1e9), prio)
+
+
+def u32_match(entry: Entry) -> tuple[int, int, int, int] | None:
+    """(class, value, mask, offset) of a u32 filter with one key, 32 bits from the IP header on; None for any other."""
+    attributes = dict(_attributes(entry.options, 0))
+    if entry.kind != "u32" or _U32_CLASSID not in attributes or _U32_SEL not in attributes:
+        return None
+    selector = attributes[_U32_SEL]
+    if selector[2] != 1:  # keys
+        return None
+    mask, value, offset = struct.unpack_from(">IIi", selector, 16)
+    (offset,) = struct.unpack_from("=i", selector, 24)
+    return struct.unpack("=I", attributes[_U32_CLASSID])[0], value, mask, offset
 
 
 def fifo_limit(entry: Entry) -> int:

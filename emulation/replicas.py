@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from emulation.workload import Score, build_workload, compute_on_one_thread
+from transport.scheduler import LayerProfile, Profile, TensorProfile
 
 BUCKET_BYTES_DEFAULT = 1 << 20
 MEASURED_ITERATIONS = 5
@@ -33,6 +35,19 @@ class Bucket:
     parameters: tuple[int, ...]
     elements: int
     ready_fraction: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module that has parameters, in the order of the forward pass.
+
+    parameters: indices of those it is the first to use. forward_share: of the forward pass's operations, from its start
+    to that of the next one.
+    """
+
+    name: str
+    parameters: tuple[int, ...]
+    forward_share: float
 
 
 class Replicas:
@@ -57,6 +72,7 @@ class Replicas:
         ]
         self._parameters = [list(workload.model.parameters()) for workload in self.workloads]
         self.losses = [math.nan] * workers
+        self.layers = self._trace_forward()
         self.buckets, self.forward_fraction = self._trace(bucket_bytes)
 
     @property
@@ -71,6 +87,24 @@ class Replicas:
         """When each bucket is ready, from the iteration's start, if forward and backward together take compute_ns."""
         forward, backward = self.forward_fraction, 1 - self.forward_fraction
         return [round(compute_ns * (forward + backward * bucket.ready_fraction)) for bucket in self.buckets]
+
+    def profile(self, compute_ns: int) -> Profile:
+        """What schedules are made from, if forward and backward together take compute_ns.
+
+        Tensors are the model's parameters in the order of `buckets`, so `bucket_bytes` must be 1: a bucket each.
+        """
+        assert all(len(bucket.parameters) == 1 for bucket in self.buckets), "bucket_bytes: 1, for a bucket a parameter"
+        layer_of = {index: place for place, layer in enumerate(self.layers) for index in layer.parameters}
+        names = [name for name, _ in self.workloads[0].model.named_parameters()]
+        forward_ns = round(compute_ns * self.forward_fraction)
+        tensors = [
+            TensorProfile(
+                names[bucket.parameters[0]], bucket.elements, layer_of[bucket.parameters[0]], ready_ns - forward_ns
+            )
+            for bucket, ready_ns in zip(self.buckets, self.ready_ns(compute_ns), strict=True)
+        ]
+        layers = [LayerProfile(layer.name, round(forward_ns * layer.forward_share)) for layer in self.layers]
+        return Profile(tuple(tensors), tuple(layers), compute_ns - forward_ns)
 
     def gradients(self, iteration: int) -> list[list[np.ndarray]]:
         """`gradients_of` all ranks: [rank][bucket]."""
@@ -135,6 +169,38 @@ class Replicas:
 
     def _flat(self, rank: int, bucket: Bucket) -> np.ndarray:
         return np.concatenate([self._gradient(rank, index).reshape(-1) for index in bucket.parameters])
+
+    def _trace_forward(self) -> tuple[Layer, ...]:
+        """Layers and their shares, from one forward pass in which operations are counted.
+
+        Parameters that a module uses of another, which is never called itself, belong to the first layer: it is safe to
+        have them before anything begins.
+        """
+        model, names = self.workloads[0].model, {}
+        begun: list[tuple[nn.Module, int]] = []
+        hooks = []
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            for name, module in model.named_modules():
+                if next(module.parameters(recurse=False), None) is not None:
+                    names[module] = name or type(module).__name__
+
+                    def begin(module: nn.Module, _: object) -> None:
+                        if all(module is not other for other, _ in begun):
+                            begun.append((module, counter.get_total_flops()))
+
+                    hooks.append(module.register_forward_pre_hook(begin))
+            self.workloads[0].loss(model, 0)
+            total = counter.get_total_flops()
+        for hook in hooks:
+            hook.remove()
+        place_of = {id(parameter): index for index, parameter in enumerate(self._parameters[0])}
+        owned = [[place_of.pop(id(p), None) for p in module.parameters(recurse=False)] for module, _ in begun]
+        owned[0] += place_of.values()
+        starts = [0, *(flops for _, flops in begun[1:]), total]
+        return tuple(
+            Layer(names[module], tuple(index for index in indices if index is not None), (high - low) / total)
+            for (module, _), indices, low, high in zip(begun, owned, starts, starts[1:], strict=False)
+        )
 
     def _trace(self, bucket_bytes: int) -> tuple[tuple[Bucket, ...], float]:
         """Buckets and forward fraction, from one backward pass in which operations are counted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import jinja2
 from markupsafe import Markup
 
 from emulation import figures, wording
+from emulation.timeline import Span
+from transport.method_name import parse
 
 _CAPTIONS = {
     "training": (
@@ -19,6 +22,12 @@ _CAPTIONS = {
     "breakdown": (
         "Where the median iteration goes: compute, and the communication that compute did not hide. The two medians "
         "need not add up to the median iteration written beside the bar."
+    ),
+    "matrix": "Median communication time of each method over each link; shorter is lighter.",
+    "timeline": (
+        "Rank 0 in one iteration after the warm-up: what it computed (grey), and each transfer of gradients from its "
+        "start until its sum was back, the urgent ones darker where a schedule gives priorities. All ranks and more "
+        "iterations are in timeline.json: open it in https://ui.perfetto.dev."
     ),
     "iterations": "How iteration times are distributed; the dot marks the median. Warm-up iterations are left out.",
     "wire": (
@@ -35,12 +44,14 @@ Row = tuple[str, list[tuple[str, str]]]
 """Label, and for each method the value and a small line below it ("" for none)."""
 
 
-def write_report(folder: Path, built: dict[str, Any], host: dict[str, Any]) -> Path:
+def write_report(
+    folder: Path, built: dict[str, Any], host: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | None = None
+) -> Path:
     """Writes `report.html` and one PNG per figure into `folder`; returns the report's path.
 
-    built: what results.json holds; host: what host.json holds.
+    built: what results.json holds; host: what host.json holds; timelines: spans by method, if there are any.
     """
-    drawn = figures.draw_all(built)
+    drawn = figures.draw_all(built, timelines or {})
     for name, figure in drawn.items():
         figures.save_png(figure, folder / f"{name}.png")
     path = folder / "report.html"
@@ -67,9 +78,9 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -
         scenario=built["scenario"],
         headline=wording.headline(built),
         explanations=wording.explanations(built),
-        names=wording.METHOD_NAMES,
-        colours=figures.COLOURS,
-        rows=table_rows(built),
+        names=wording.short_names([entry["method"] for entry in built["methods"]]),
+        colours={method: look["color"] for method, look in figures.looks(built).items()},
+        table=turned(list(wording.short_names([e["method"] for e in built["methods"]]).values()), table_rows(built)),
         facts=_facts(built, host),
         scenario_rows=_scenario_rows(built["scenario"]),
         certificates=_certificates(built),
@@ -97,9 +108,11 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
 
     return [
         row("Iteration time", times("iteration_ns")),
+        *_prediction_rows(methods),
         row("Compute time", times("compute_ns")),
         row("Communication time", [_with_bound(s) for s in summaries]),
         row("Exposed communication", times("exposed_communication_ns")),
+        *_first_layer_rows(summaries),
         row("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
         row("busbw", [(_busbw(entry), "") for entry in methods]),
         row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
@@ -112,6 +125,71 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
         row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
     ]
+
+
+COLUMNS_MOST = 4  # methods side by side; more become rows
+
+
+def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
+    """Heads and rows of the main table: a column per method, or with many methods a row each and fewer quantities.
+
+    notes: keep the small lines of a table with many methods.
+    """
+    if len(names) <= COLUMNS_MOST:
+        return ["", *names], list(rows)
+    chosen = [row for row in rows if row[0] in _BRIEF]
+    heads = ["Method", *(_BRIEF[label] for label, _ in chosen)]
+    return heads, [
+        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
+        for index, name in enumerate(names)
+    ]
+
+
+_BRIEF = {
+    "Iteration time": "Iteration",
+    "Iteration time by the model": "Model",
+    "Compute time": "Compute",
+    "Communication time": "Communication",
+    "First layer: gradient ready to sum back": "First layer",
+    "Wire bytes per rank, sent": "Sent per rank",
+    "Retransmissions": "Resent",
+    "Final test accuracy": "Accuracy",
+    "Speed-up of an iteration": "Iteration speed-up",
+    "Speed-up of communication": "Communication speed-up",
+}
+"""Columns of the table of many methods: heads by row of the table of few."""
+
+
+def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """What the model of schedules says beside what was measured; none without a schedule."""
+    predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
+    if not any(predictions):
+        return []
+    cells = [
+        (
+            wording.time_text(predicted),
+            f"measured {wording.percent_text(entry['summary']['iteration_ns']['median'] / predicted, 0)} of it",
+        )
+        if predicted
+        else ("–", "")  # noqa: RUF001
+        for predicted, entry in zip(predictions, methods, strict=True)
+    ]
+    return [("Iteration time by the model", cells)]
+
+
+def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """How long the first layer waited for its sum, which the next forward pass begins with; none if nobody knows."""
+    spreads = [numbers.get("first_layer_ns") for numbers in summaries]
+    if not any(spreads):
+        return []
+    waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
+    cells = [
+        (wording.time_text(whole["median"]), f"of it in queues {wording.time_text(wait['median'])}")
+        if whole and wait
+        else ("–", "")  # noqa: RUF001
+        for whole, wait in zip(spreads, waits, strict=True)
+    ]
+    return [("First layer: gradient ready to sum back", cells)]
 
 
 def _p90(spread: dict[str, float]) -> str:
@@ -136,7 +214,7 @@ def _algbw(bytes_per_s: float | None) -> str:
 def _busbw(entry: dict[str, Any]) -> str:
     """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
     algbw = entry["summary"]["algbw_bytes_per_s"]
-    if entry["method"] == "switch" or algbw is None:
+    if parse(entry["method"]).is_switch or algbw is None:
         return "not defined"
     return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
 
@@ -167,7 +245,7 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
     """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
     differing = [entry["method"] for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
     if differing:
-        names = " and ".join(wording.METHODS_IN_TEXT[method] for method in differing)
+        names = " and ".join(wording.in_text(method) for method in differing)
         return {
             "word": "WRONG",
             "kind": "invalid",
@@ -211,7 +289,7 @@ def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
     ]
     found = [("Notes", shared)]
     for entry in built["methods"]:
-        heading = f"Notes on {wording.METHODS_IN_TEXT[entry['method']]}"
+        heading = f"Notes on {wording.in_text(entry['method'])}"
         found.append((heading, [note for note in entry["notes"] if note not in shared]))
     return [(heading, notes) for heading, notes in found if notes]
 
@@ -255,7 +333,7 @@ def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]
     facts += _planes(built, host)
     walls = host.get("wall_seconds_per_method", {})
     if walls:
-        spent = ", ".join(f"{wording.METHOD_NAMES[method]} {seconds:.0f} s" for method, seconds in walls.items())
+        spent = ", ".join(f"{wording.name_of(method)} {seconds:.0f} s" for method, seconds in walls.items())
         facts.append(("Wall time", spent))
     return facts
 

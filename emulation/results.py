@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulation.scenario import Scenario, canonical
+from emulation.timeline import Span
+from transport.collectives.cost import traffic_factor
+from transport.method_name import parse
+from transport.reliable import HEADER_BYTES as RELIABLE_HEADER_BYTES
 
 if TYPE_CHECKING:
     from emulation.fidelity import Certificate
@@ -27,6 +31,9 @@ ETHERNET_BYTES = 14  # header; neither the kernel's interface counters nor HTB c
 IP_UDP_BYTES = 28
 IP_TCP_BYTES = 52  # with the timestamp option, as Linux sends it
 FRAME_HEADER_BYTES = 20  # switchagg's own header
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
+ROCE_BYTES = 16  # BTH and ICRC
+ROCE_EXTENDED_BYTES = 20  # RETH and immediate data, in some packets
 
 BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
 
@@ -45,6 +52,7 @@ class IterationRecord:
     compute_ns: int  # forward + backward + optimiser, slowest rank
     communication_ns: int  # union of [bucket start, bucket completion]; the rank that waited least for stragglers
     loss: float  # training loss, mean over ranks
+    first_layer_ns: int | None = None  # from its gradient's being ready until its sum was back; slowest rank
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class MethodResult:
     certificate: Certificate | None  # None in virtual time: exact by construction
     notes: list[str] = field(default_factory=list)  # one sentence each; shown in the report
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
+    first_layer_bytes: int = 0  # of the transfer (bucket, slice) that holds the first layer's gradient
+    timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Bound:
     Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
     """
 
-    traffic_factor: float  # 2(n-1)/n for host allreduce, 1 for the switch
+    traffic_factor: float  # 1 for the switch, 2(n-1)/n for the best host methods, more for others
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
@@ -95,20 +105,43 @@ class Bound:
 def framing_efficiency(method: str, elements: int, mtu_bytes: int) -> float:
     """Gradient bytes per byte of Ethernet frame (FCS and preamble left out).
 
-    switch: E values of 4 B under 62 B of headers, and one scale chunk for every E data chunks. Host methods: TCP
-    segments that fill the MTU.
+    switch: E values of 4 B under 62 B of headers, and one scale chunk for every E data chunks; over RDMA a frame fills
+    the path MTU, over ZeroMQ it lies in a TCP stream. Host methods: packets that fill the MTU, or the path MTU of RDMA.
+    What ZeroMQ and our own messages add (some 50 B to 64 kB) is left out.
     """
-    if method == "switch":
-        values_bytes = 4 * elements
-        frame_bytes = values_bytes + FRAME_HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES
-        return values_bytes / frame_bytes * elements / (elements + 1)
-    return (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+    name = parse(method)
+    tcp = (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+    path_mtu = path_mtu_for(mtu_bytes)
+    rdma = path_mtu / (path_mtu + ETHERNET_BYTES + IP_UDP_BYTES + ROCE_BYTES)
+    if not name.is_switch:
+        udp = (mtu_bytes - IP_UDP_BYTES - RELIABLE_HEADER_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+        return {"rdma": rdma, "udp": udp}.get(name.link, tcp)
+    elements = elements_of(method, elements, mtu_bytes)
+    values_bytes, scales = 4 * elements, elements / (elements + 1)
+    frame_bytes = values_bytes + FRAME_HEADER_BYTES
+    udp = frame_bytes / (frame_bytes + IP_UDP_BYTES + ETHERNET_BYTES)
+    return values_bytes / frame_bytes * scales * {"rdma": rdma, "zeromq": tcp}.get(name.link, udp)
+
+
+def path_mtu_for(mtu_bytes: int) -> int:
+    """The largest MTU of verbs (payload of a packet) that fits an IP MTU with all headers of RoCEv2."""
+    fitting = [size for size in PATH_MTUS if size + IP_UDP_BYTES + ROCE_BYTES + ROCE_EXTENDED_BYTES <= mtu_bytes]
+    return max(fitting, default=PATH_MTUS[0])
+
+
+def elements_of(method: str, elements: int, mtu_bytes: int) -> int:
+    """Values in a packet of the switch's method: as the scenario says, over RDMA as many as fill the path MTU."""
+    if parse(method).link == "rdma":
+        return (path_mtu_for(mtu_bytes) - FRAME_HEADER_BYTES) // 4
+    return elements
 
 
 def bound(scenario: Scenario, method: str, gradient_bytes: int) -> Bound:
     """Bound of one allreduce of `gradient_bytes` by `method` on the scenario's links."""
     workers = scenario.topology.workers
-    factor = 1.0 if method == "switch" else 2 * (workers - 1) / workers
+    name = parse(method).method
+    # Gloo and `auto` take a ring where arrays are long; without servers of its own, `ps` has one on every worker.
+    factor = traffic_factor({"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(name, name), workers)
     efficiency = framing_efficiency(method, scenario.switch.elements, scenario.topology.mtu_bytes)
     wire_bytes = gradient_bytes * factor / efficiency
     return Bound(factor, efficiency, wire_bytes, wire_bytes * 8e9 / scenario.topology.rate_bps)
@@ -142,12 +175,16 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     least = bound(scenario, result.method, result.gradient_bytes)
     per_iteration = max(1, result.wire_iterations)
     last = result.evaluations[-1] if result.evaluations else None
+    first_layer = [record.first_layer_ns for record in counted if record.first_layer_ns is not None]
+    alone_ns = bound(scenario, result.method, result.first_layer_bytes).communication_ns
     return {
         "counted_iterations": len(counted),
         "iteration_ns": spread([record.duration_ns for record in counted]),
         "compute_ns": spread([record.compute_ns for record in counted]),
         "communication_ns": communication,
         "exposed_communication_ns": spread([max(0, r.duration_ns - r.compute_ns) for r in counted]),
+        "first_layer_ns": spread(first_layer) if first_layer else None,
+        "first_layer_wait_ns": spread([max(0.0, ns - alone_ns) for ns in first_layer]) if first_layer else None,
         "algbw_bytes_per_s": ratio(result.gradient_bytes * 1e9, communication["median"]),
         "wire_tx_bytes_per_rank_iteration": max(result.wire_tx_bytes_per_rank) / per_iteration,
         "wire_rx_bytes_per_rank_iteration": max(result.wire_rx_bytes_per_rank) / per_iteration,
@@ -186,7 +223,11 @@ def comparison(baseline: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
 def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
     """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document."""
     baseline = scenario.baseline_for(backend)
-    methods = [{**_plain(result), "summary": summary(scenario, result)} for result in results]
+    methods = [
+        {**_plain(dataclasses.replace(result, timeline=[])), "summary": summary(scenario, result)} for result in results
+    ]
+    for entry in methods:
+        del entry["timeline"]
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from switchagg.priority import CLASSES
+from transport.method_name import METHODS
+from transport.method_name import parse as parse_method
+
 BACKENDS = ("mininet", "sim")
-METHODS = {"mininet": ("gloo", "switch"), "sim": ("ring", "switch")}
 WORKLOADS = ("digits", "text")
 DATAPLANES = ("auto", "native", "batched", "reference", "xdp")  # auto: the fastest that passes its self-test
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
@@ -49,9 +52,9 @@ def _choice(default: str, allowed: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods to compare, in order, per backend. The first that is not `switch` is the baseline.
+    """Methods to compare, in order, per backend, as `transport.method_name` writes them: "ring@zeromq", "switch+p3".
 
-    An empty list says that the scenario is not meant for that backend.
+    The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
     """
 
     mininet: tuple[str, ...] = field(default=("gloo", "switch"), metadata={"kind": tuple, "backend": "mininet"})
@@ -67,6 +70,7 @@ class Topology:
     delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
     queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
+    priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
     congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
 
 
@@ -108,8 +112,19 @@ class SwitchOptions:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """One number of the scenario that takes several values: everything is run with each. It overrides the table's."""
+
+    key: str = field(default="", metadata={"kind": "key"})  # TABLE.KEY; empty: no sweep
+    values: tuple[int | float, ...] = field(default=(), metadata={"kind": "values"})  # at least two, in this order
+
+
+@dataclass(frozen=True)
 class Scenario:
-    """One experiment. `file` is where it came from, for messages only; it is not part of the results."""
+    """One experiment; with `sweep`, several that differ in one number (see `load_variants`).
+
+    `file` is where it came from, for messages only; it is not part of the results.
+    """
 
     name: str
     title: str
@@ -119,6 +134,7 @@ class Scenario:
     faults: Faults
     workload: Workload
     switch: SwitchOptions
+    sweep: Sweep = Sweep()
     file: str = "scenario"
 
     def methods_for(self, backend: str) -> tuple[str, ...]:
@@ -127,7 +143,7 @@ class Scenario:
 
     def baseline_for(self, backend: str) -> str | None:
         """The first host method: what the switch is compared with. None if the scenario has only the switch."""
-        return next((method for method in self.methods_for(backend) if method != "switch"), None)
+        return next((method for method in self.methods_for(backend) if not parse_method(method).is_switch), None)
 
 
 _TABLES: dict[str, Any] = {
@@ -136,7 +152,9 @@ _TABLES: dict[str, Any] = {
     "faults": Faults,
     "workload": Workload,
     "switch": SwitchOptions,
+    "sweep": Sweep,
 }
+SWEEPS_MOST = 32
 _TOP_KEYS = ("name", "title", "seed")
 _SEED_HIGH = 2**32 - 1
 _SHORT = reprlib.Repr()
@@ -151,6 +169,22 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ScenarioError(f"{path}: cannot be read: {reason}") from error
     return parse(text, path.name, overrides)
+
+
+def load_variants(path: Path, overrides: Mapping[str, Any] | None = None) -> list[Scenario]:
+    """The scenario with each value of its sweep, in order, none of them with a sweep; itself alone if it has none.
+
+    An override of the swept number itself ends the sweep: then that value alone is run.
+    """
+    scenario = load(path, overrides)
+    if not scenario.sweep.values:
+        return [scenario]
+    ended = {**(overrides or {}), "sweep": {}}
+    for name in ("sweep.key", "sweep.values"):
+        ended.pop(name, None)
+    if overrides and scenario.sweep.key in overrides:
+        return [load(path, ended)]
+    return [load(path, {**ended, scenario.sweep.key: value}) for value in scenario.sweep.values]
 
 
 def parse(text: str, file: str, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -192,6 +226,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     """The scenario as plain JSON values, every default filled in; without the file's name."""
     values = dataclasses.asdict(scenario)
     del values["file"]
+    if not scenario.sweep.values:
+        del values["sweep"]
     values["methods"] = {backend: list(names) for backend, names in values["methods"].items()}
     return values
 
@@ -250,12 +286,20 @@ def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
 def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
+    if rule["kind"] == "key":
+        return _check_swept(value, where)
+    if rule["kind"] == "values":
+        if not isinstance(value, list) or not 2 <= len(value) <= SWEEPS_MOST or not all(map(_is_number, value)):
+            raise ScenarioError(
+                f"{where}: {_repr(value)} is not allowed; allowed: a list of 2 to {SWEEPS_MOST} numbers"
+            )
+        return tuple(value)
     if rule["kind"] is str:
         if value not in rule["allowed"]:
             raise ScenarioError(f"{where}: {_repr(value)} is unknown; allowed: {', '.join(rule['allowed'])}")
         return value
     number: int | float
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_number(value):
         raise ScenarioError(f"{where}: {_repr(value)} is not a number; allowed: {_range(rule)}")
     number = value
     if isinstance(number, float) and rule["kind"] is int:
@@ -267,16 +311,49 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     return float(number) if rule["kind"] is float else number
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_swept(value: Any, where: str) -> str:
+    """TABLE.KEY of a number."""
+    numbers = [
+        f"{table}.{entry.name}"
+        for table, kind in _TABLES.items()
+        for entry in dataclasses.fields(kind)
+        if entry.metadata["kind"] in (int, float)
+    ]
+    if value not in numbers:
+        close = difflib.get_close_matches(str(value), numbers, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ", like topology.rate_bps"
+        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: TABLE.KEY of a number{hint}")
+    return str(value)
+
+
 def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
-    allowed = METHODS[backend]
     if not isinstance(value, list):
-        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(allowed)}")
-    for method in value:
-        if method not in allowed:
-            raise ScenarioError(f"{where}: {_repr(method)} is not a method of {backend}; allowed: {', '.join(allowed)}")
-    if len(set(value)) != len(value):
+        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {_methods_allowed(backend)}")
+    methods = tuple(_check_method(method, backend, where) for method in value)
+    if len(set(methods)) != len(methods):
         raise ScenarioError(f"{where}: {_repr(value)} names a method twice; allowed: each once")
-    return tuple(value)
+    return methods
+
+
+def _check_method(text: Any, backend: str, where: str) -> str:
+    """The method as `transport.method_name` writes it."""
+    try:
+        name = parse_method(text if isinstance(text, str) else _repr(text))
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}") from None
+    if backend == "sim" and name.method == "gloo":
+        raise ScenarioError(f"{where}: 'gloo' is not a method of sim; allowed: {_methods_allowed(backend)}")
+    if backend == "sim" and "@" in str(name).partition("+")[0]:
+        raise ScenarioError(f"{where}: {_repr(text)}: virtual time has a link of its own; leave out @{name.link}")
+    return str(name)
+
+
+def _methods_allowed(backend: str) -> str:
+    return ", ".join(method for method in METHODS if backend != "sim" or method != "gloo")
 
 
 def _check_together(scenario: Scenario) -> None:
@@ -287,6 +364,8 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [workload] warmup_iterations: {workload.warmup_iterations} is out of range; "
             f"allowed: below iterations ({workload.iterations})"
         )
+    if bool(scenario.sweep.key) != bool(scenario.sweep.values):
+        raise ScenarioError(f'{scenario.file}: [sweep] needs both: key = "topology.rate_bps" and values = [...]')
     if not scenario.methods.mininet and not scenario.methods.sim:
         raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
     most = (topology.mtu_bytes - _UDP_IP_BYTES - _FRAME_HEADER_BYTES) // 4
@@ -294,6 +373,11 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [switch] elements: {switch.elements} does not fit [topology] mtu_bytes = "
             f"{topology.mtu_bytes}; allowed: 32 … {most}"
+        )
+    if topology.priority_queues not in (0, CLASSES):
+        raise ScenarioError(
+            f"{scenario.file}: [topology] priority_queues: {topology.priority_queues} is not possible; allowed: 0 "
+            f"(everything in order) or {CLASSES} (one for each priority class)"
         )
     together = topology.workers * workload.batch_per_worker
     if workload.name == "digits" and together > DIGITS_SAMPLES:

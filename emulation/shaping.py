@@ -4,6 +4,10 @@ Mininet logs "unknown qdisc" and runs on; we ask the kernel afterwards and raise
 
 Each end of a link shapes what it sends: HTB (rate, in whole Ethernet frames without FCS; a GSO bundle counts as its
 segments) over a bfifo (limit in bytes, counted the same way). Delay and faults need netem, as HTB's child.
+
+With priority queues HTB has a class and a bfifo for each priority class (W10): `prio` orders those that borrow from the
+link's rate, and of their own they have next to nothing, so that borrowing is all that counts. A u32 filter reads the
+DSCP, so that every packet has its place, whoever sent it and whichever way it came: our own, TCP's, bridged ones.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from emulation import netns, qdisc
 from switchagg.errors import SwitchaggError
+from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
@@ -25,7 +30,10 @@ QUEUE_LEAST_BYTES = 2 * BUNDLE_BYTES  # below, a bfifo drops every large bundle 
 BURST_NS = 500_000  # how late HTB's timer may be before rate is lost; also the credit an idle link gathers
 RATE_LEAST_BPS, RATE_MOST_BPS = 1_000_000, 100_000_000_000  # below: a frame takes 12 ms; above: no path is that fast
 WORKERS_MOST = 64
-HTB_CLASS = 0x5_0001  # 5:1
+HTB_QDISC, HTB_CLASS = 0x5_0000, 0x5_0001  # 5: and 5:1
+HTB_LEAF = 0x5_0010  # 5:10 … 5:17, one for each priority class
+LEAF_SHARE = 1_000  # of the rate is a class's own, whatever the more urgent ones want: HTB knows no class without any
+PRECEDENCE_MASK = 0xE0 << 16  # the TOS byte's upper three bits, in the first 32 of an IPv4 header
 OFFLOADS = (
     "tcp-segmentation-offload",
     "generic-segmentation-offload",
@@ -54,6 +62,7 @@ class NetworkSpec:
     duplicate: float = 0.0
     reorder: float = 0.0
     corrupt: float = 0.0
+    priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
 
     @classmethod
@@ -66,6 +75,7 @@ class NetworkSpec:
             queue_bytes=topology.queue_bytes,
             delay_ns=topology.delay_ns,
             mtu_bytes=topology.mtu_bytes,
+            priority_queues=topology.priority_queues,
             loss=faults.loss,
             duplicate=faults.duplicate,
             reorder=faults.reorder,
@@ -112,6 +122,7 @@ class PortReport:
     gso_max_segments: int
     offloads: dict[str, bool]
     netem: dict[str, Any] | None
+    priority_queues: int = 0  # as many as are what they should be
 
 
 def refuse_impossible(spec: NetworkSpec) -> None:
@@ -132,6 +143,8 @@ def refuse_impossible(spec: NetworkSpec) -> None:
             raise UnfitError(
                 f"{key} = {value}: Mininet links on this machine do {least} … {most} {unit}; run it with --on sim"
             )
+    if spec.priority_queues:
+        _refuse_priority_queues(spec)
     if spec.netem_wishes and (reason := netem_missing()):
         wishes = ", ".join(f"{key} = {value:g}" for key, value in spec.netem_wishes.items())
         raise UnfitError(
@@ -141,6 +154,27 @@ def refuse_impossible(spec: NetworkSpec) -> None:
         )
 
 
+def _refuse_priority_queues(spec: NetworkSpec) -> None:
+    """Raises UnfitError where a port can't have them."""
+    wish = f"[topology] priority_queues = {spec.priority_queues}"
+    if spec.priority_queues != CLASSES:
+        raise UnfitError(f"{wish}: Mininet links on this machine do 0 or {CLASSES}")
+    if spec.netem_wishes:
+        wishes = ", ".join(spec.netem_wishes)
+        raise UnfitError(f"{wish} together with {wishes}: netem queues in order; run it with --on sim")
+    if reason := u32_missing():
+        raise UnfitError(
+            f"{wish}: needs HTB and the u32 filter, and this kernel has not both ({reason}); run it with --on sim, or "
+            "on a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_U32"
+        )
+
+
+def u32_missing() -> str | None:
+    """Why HTB classes can't be chosen by DSCP, or None if they can: tried in a namespace that is thrown away."""
+    added = "tc filter add dev lo parent 5: protocol ip prio 1 u32 match u8 0xe0 0xe0 at 1 flowid 5:1"
+    return _refusal("sh", "-c", f"tc qdisc add dev lo root handle 5: htb && {added}")
+
+
 def netem_missing() -> str | None:
     """Why netem can't be used, or None if it can: tried in a namespace that is thrown away."""
     return qdisc_missing("netem delay 1ms")
@@ -148,25 +182,49 @@ def netem_missing() -> str | None:
 
 def qdisc_missing(arguments: str) -> str | None:
     """What `tc` says against a root qdisc with these arguments; None if it accepts them."""
+    return _refusal("tc", "qdisc", "add", "dev", "lo", "root", *arguments.split())
+
+
+def _refusal(*command: str) -> str | None:
+    """The last words of a command in a namespace of its own; None if it succeeds."""
     flags = "-n" if netns.is_privileged() else "-Urn"
-    probe = ["unshare", flags, "tc", "qdisc", "add", "dev", "lo", "root", *arguments.split()]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(["unshare", flags, *command], capture_output=True, text=True, timeout=20, check=False)
     return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
 def shape_lines(spec: NetworkSpec, interface: str) -> list[str]:
     """Shell lines that shape what `interface` sends. The quantum, of use to sibling classes only, stops a warning."""
-    rate, burst = f"{spec.rate_bps}bit", spec.burst_bytes
+    rate, burst, frame_bytes = f"{spec.rate_bps}bit", spec.burst_bytes, spec.mtu_bytes + ETHERNET_BYTES
+    default = 1 if not spec.priority_queues else 10 + BEST_EFFORT
     lines = [
-        f"tc qdisc replace dev {interface} root handle 5: htb default 1",
+        f"tc qdisc replace dev {interface} root handle 5: htb default {default}",
         f"tc class replace dev {interface} parent 5: classid 5:1 htb rate {rate} ceil {rate} "
-        f"burst {burst} cburst {burst} quantum {spec.mtu_bytes + ETHERNET_BYTES}",
+        f"burst {burst} cburst {burst} quantum {frame_bytes}",
     ]
+    if spec.priority_queues:
+        return lines + [line for kind in range(CLASSES) for line in _leaf_lines(spec, interface, kind)]
     if not spec.netem_wishes:
         return [*lines, f"tc qdisc replace dev {interface} parent 5:1 handle a: bfifo limit {spec.queue_bytes}"]
     lines.append(f"tc qdisc replace dev {interface} parent 5:1 handle a: netem {netem_arguments(spec)}")
     if spec.per_packet_faults:
         lines.append(f"ethtool -K {interface} tso off gso off tx-udp-segmentation off")
+    return lines
+
+
+def _leaf_lines(spec: NetworkSpec, interface: str, kind: int) -> list[str]:
+    """Lines for one priority class: its HTB class, its queue, and the filter that brings its packets there.
+
+    Best effort needs no filter: it is where everything goes that is no IPv4, too.
+    """
+    frame_bytes = spec.mtu_bytes + ETHERNET_BYTES
+    lines = [
+        f"tc class replace dev {interface} parent 5:1 classid 5:1{kind} htb rate {spec.rate_bps // LEAF_SHARE}bit "
+        f"ceil {spec.rate_bps}bit burst {frame_bytes} cburst {spec.burst_bytes} prio {kind} quantum {frame_bytes}",
+        f"tc qdisc replace dev {interface} parent 5:1{kind} handle a{kind}: bfifo limit {spec.queue_bytes}",
+    ]
+    if kind < BEST_EFFORT:
+        match = f"u32 match u8 {tos_of(kind):#04x} 0xe0 at 1"
+        lines.append(f"tc filter add dev {interface} parent 5: protocol ip prio 1 {match} flowid 5:1{kind}")
     return lines
 
 
@@ -231,6 +289,8 @@ def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
         problems.append(f"burst {report.burst_bytes} instead of {spec.burst_bytes} bytes")
     if report.mtu_bytes != spec.mtu_bytes:
         problems.append(f"MTU {report.mtu_bytes} instead of {spec.mtu_bytes}")
+    if report.priority_queues != spec.priority_queues:
+        problems.append(f"{report.priority_queues} priority queues instead of {spec.priority_queues}")
     if spec.netem_wishes:
         problems += _netem_differences(spec, report)
     elif report.queue_bytes != spec.queue_bytes:
@@ -270,7 +330,8 @@ def _port(
     ifindex = link["ifindex"]
     htb = [entry for entry in reader.classes(ifindex) if entry.handle == HTB_CLASS and entry.kind == "htb"]
     settings = qdisc.htb_class(htb[0]) if htb else qdisc.HtbClass(0, 0, 0, 0)
-    leaf = [entry for entry in reader.qdiscs(ifindex) if entry.parent == HTB_CLASS]
+    leaf_class = HTB_LEAF + BEST_EFFORT if spec.priority_queues else HTB_CLASS
+    leaf = [entry for entry in reader.qdiscs(ifindex) if entry.parent == leaf_class]
     queue_bytes = 0
     if leaf and leaf[0].kind == "bfifo":
         queue_bytes = qdisc.fifo_limit(leaf[0])
@@ -290,4 +351,28 @@ def _port(
         gso_max_segments=link.get("gso_max_segs", 0),
         offloads=offloads,
         netem=netem,
+        priority_queues=_priority_queues(spec, reader, ifindex) if spec.priority_queues else 0,
     )
+
+
+def _priority_queues(spec: NetworkSpec, reader: qdisc.QdiscReader, ifindex: int) -> int:
+    """How many priority classes of a port are as `_leaf_lines` asks: class, order, rates, queue and filter."""
+    classes = {entry.handle: entry for entry in reader.classes(ifindex) if entry.kind == "htb"}
+    queues = {entry.parent: entry for entry in reader.qdiscs(ifindex) if entry.kind == "bfifo"}
+    matches = [qdisc.u32_match(entry) for entry in reader.filters(ifindex, HTB_QDISC)]
+    found = 0
+    for kind in range(CLASSES):
+        leaf = HTB_LEAF + kind
+        entry, queue = classes.get(leaf), queues.get(leaf)
+        if entry is None or queue is None or entry.parent != HTB_CLASS:
+            continue
+        settings = qdisc.htb_class(entry)
+        wanted = (leaf, tos_of(kind) << 16, PRECEDENCE_MASK, 0)
+        found += (
+            settings.prio == kind
+            and abs(8 * settings.ceil_bytes_per_s - spec.rate_bps) < 8
+            and 8 * settings.rate_bytes_per_s <= spec.rate_bps // LEAF_SHARE + 8
+            and qdisc.fifo_limit(queue) == spec.queue_bytes
+            and (wanted in matches or kind == BEST_EFFORT)
+        )
+    return found

@@ -1,43 +1,47 @@
 """Runs one method of a scenario in virtual time: real training, packet-exact communication, given compute time.
 
-Every rank has a replica of the model and computes real gradients; what an iteration's forward and backward pass take is
-a number of the scenario. Buckets become ready during the backward pass in DDP's order and are allreduced while it
-goes on; once all are back, the averaged gradients are applied and the rank begins its next iteration. Ranks
-run on their own: nothing but the allreduce makes them wait for each other.
+What an iteration's forward and backward pass take is a number of the scenario. Without a schedule gradients leave in
+DDP's buckets (`sim_training`), with one as the schedule says (`sim_layers`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from emulation.prediction import predicted
 from emulation.replicas import Replicas
-from emulation.results import IP_TCP_BYTES, Evaluation, IterationRecord, MethodResult, RunFailed
+from emulation.results import IP_TCP_BYTES, MethodResult, RunFailed
 from emulation.scenario import Scenario
+from emulation.sim_layers import LayeredTraining, Schedule
+from emulation.sim_training import Progress, Training
 from emulation.simnet.link import LinkConfig
 from emulation.simnet.network import SimulationError
-from emulation.simnet.star import STARS, Star, StarConfig
+from emulation.simnet.star import StarConfig
+from emulation.simnet.stars import STARS
+from emulation.simnet.timing import time_allreduce
 from emulation.workload import WorkloadError
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
+from transport.method_name import MethodName, parse
 from transport.reliable import ReliableConfig
+from transport.schedule_policy import MgWfbp
+from transport.scheduler import LinearCost, Profile, credit_of, fit_cost, parse_policy, plan_transfers
 
-Progress = Callable[[int, int, str], None]
 RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
+SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
+"""Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
 
 
 def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
-    """One method ("switch" or "ring") of a scenario; deterministic if the scenario gives compute_ns.
+    """One method of a scenario; deterministic if the scenario gives compute_ns.
 
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
     """
-    workload = scenario.workload
+    workload, name = scenario.workload, parse(method)
     progress(0, workload.iterations, "building the replicas")
     try:
         replicas = Replicas(
@@ -46,7 +50,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
             scenario.topology.workers,
             workload.batch_per_worker,
             workload.iterations,
-            workload.bucket_bytes,
+            1 if name.schedule else workload.bucket_bytes,  # schedules see every parameter by itself
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
         compute_ns = workload.compute_ns
@@ -56,11 +60,59 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
                 f"[workload] compute_ns was measured once on this machine: {compute_ns} ns; "
                 "put it into the scenario to repeat this run exactly."
             )
-        training = Training(scenario, STARS[method](star_config(scenario)), replicas, compute_ns, progress)
+        training = _training(scenario, name, replicas, compute_ns, progress)
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
     return training.result(method, notes)
+
+
+def _training(
+    scenario: Scenario, name: MethodName, replicas: Replicas, compute_ns: int, progress: Progress
+) -> Training:
+    config = star_config(scenario)
+    if not name.schedule:
+        return Training(scenario, STARS[name.method](config), replicas, compute_ns, progress)
+    schedule = schedule_of(scenario, name, replicas.profile(compute_ns))
+    star = STARS[name.method](scheduled(config, name, schedule))
+    return LayeredTraining(scenario, star, replicas, compute_ns, progress, schedule)
+
+
+def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:
+    """The plan of a method's schedule on the scenario's links, and the model's prediction."""
+    policy = parse_policy(name.schedule)
+    if isinstance(policy, MgWfbp):
+        policy = with_cost(policy, _cost(scenario, name))
+    prediction = predicted(scenario, name, policy, profile)
+    return Schedule(policy, profile, plan_transfers(policy, profile), name.is_switch, prediction)
+
+
+def with_cost(policy: MgWfbp, fitted: LinearCost) -> MgWfbp:
+    """MG-WFBP with what its options leave open, as it was fitted."""
+    alpha_ns, beta = policy.alpha_ns, policy.beta_ns_per_byte
+    return dataclasses.replace(
+        policy,
+        alpha_ns=fitted.alpha_ns if alpha_ns is None else alpha_ns,
+        beta_ns_per_byte=fitted.beta_ns_per_byte if beta is None else beta,
+    )
+
+
+def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
+    """Of one transfer alone, measured in virtual time."""
+    sizes = (SMALL_BYTES, LARGE_BYTES)
+    times = [time_allreduce(star_config(scenario), name.method, size).duration_ns for size in sizes]
+    return fit_cost(sizes, times)
+
+
+def scheduled(config: StarConfig, name: MethodName, schedule: Schedule) -> StarConfig:
+    """The star for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
+    if not name.is_switch:
+        credit_bytes = credit_of(schedule.policy)
+        return config if credit_bytes is None else dataclasses.replace(config, credit_bytes=credit_bytes)
+    if not schedule.urgencies:
+        return config
+    used = sorted(set(schedule.classes))
+    return dataclasses.replace(config, streams=len(used), priorities=tuple(used))
 
 
 @functools.cache
@@ -93,188 +145,5 @@ def star_config(scenario: Scenario) -> StarConfig:
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
         message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,
+        strict_priority=topology.priority_queues > 0,
     )
-
-
-class RankClock:
-    """One rank's way through the iterations: its events in virtual time and what they took."""
-
-    def __init__(self, training: Training, rank: int) -> None:
-        self.iteration = 0
-        self.ends_ns: list[int] = []
-        self.communications_ns: list[int] = []
-        self.losses: list[float] = []
-        self.wire_bytes: list[tuple[int, int]] = []  # (sent, received) at the start and end of what is counted
-        self._training = training
-        self._network = training.star.network
-        self._rank = rank
-        self._begin_ns = 0
-        self._complete = False
-        self._buckets: list[np.ndarray] = []
-        self._under_way: list[tuple[int, int]] = []  # (start, end) of each bucket that is back
-        self._launched_ns: dict[int, int] = {}
-
-    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
-        """Start the next iteration: compute the gradients, and plan when each bucket is ready."""
-        training, network = self._training, self._network
-        if self.iteration == training.warmup_iterations:
-            self._count_wire()
-        self._begin_ns = network.now_ns
-        self._buckets = training.replicas.gradients_of(self._rank, self.iteration)
-        self.losses.append(training.replicas.losses[self._rank])
-        self._under_way = []
-        self._complete = False
-        for index, ready_ns in enumerate(training.ready_ns):
-            network.schedule(self._begin_ns + ready_ns, self._launch, None, index)
-        network.schedule(self._begin_ns + training.compute_ns, self._computed)
-
-    def _launch(self, _frame: None, index: int, _to: int) -> None:
-        self._launched_ns[index] = self._network.now_ns
-        self._training.star.launch(self._rank, self._buckets[index], "sum", functools.partial(self._returned, index))
-
-    def _returned(self, index: int) -> None:
-        self._under_way.append((self._launched_ns.pop(index), self._network.now_ns))
-        self._finish_if_complete()
-
-    def _computed(self, _frame: None, _sender: int, _to: int) -> None:
-        self._finish_if_complete()
-
-    def _finish_if_complete(self) -> None:
-        """All buckets are back and the backward pass is over: one step of the optimiser, and on."""
-        training, now_ns = self._training, self._network.now_ns
-        if len(self._under_way) < len(self._buckets) or now_ns < self._begin_ns + training.compute_ns:
-            return
-        if self._complete:
-            return  # the last bucket came back in the very nanosecond in which the backward pass ended
-        self._complete = True
-        for bucket in self._buckets:
-            bucket /= training.workers
-        training.replicas.apply_to(self._rank, self.iteration, self._buckets)
-        self.ends_ns.append(now_ns)
-        self.communications_ns.append(union_ns(self._under_way))
-        self.iteration += 1
-        training.finished(self._rank, self.iteration - 1)
-        if self.iteration < training.iterations:
-            self._network.schedule(now_ns, self.begin)
-        else:
-            self._count_wire()
-
-    def _count_wire(self) -> None:
-        star = self._training.star
-        self.wire_bytes.append((star.uplinks[self._rank].sent_bytes, star.downlinks[self._rank].delivered_bytes))
-
-
-class Training:
-    """A training run on a star. `run` it, then ask for its `result`."""
-
-    def __init__(self, scenario: Scenario, star: Star, replicas: Replicas, compute_ns: int, progress: Progress) -> None:
-        self.star = star
-        self.replicas = replicas
-        self.compute_ns = compute_ns
-        self.ready_ns = replicas.ready_ns(compute_ns)
-        self.workers = scenario.topology.workers
-        self.iterations = scenario.workload.iterations
-        self.warmup_iterations = scenario.workload.warmup_iterations
-        self._evaluate_every = scenario.workload.evaluate_every
-        self._progress = progress
-        self._clocks = [RankClock(self, rank) for rank in range(self.workers)]
-        self._scores: list[tuple[int, float, float]] = []
-        self._finished = [0] * self.iterations  # ranks that are through with an iteration
-
-    def run(self) -> None:
-        """Train to the end. AggregationFailed if a call is given up."""
-        for clock in self._clocks:
-            self.star.network.schedule(0, clock.begin)
-        self.star.run(f"{self.iterations} iterations of training")
-
-    def finished(self, rank: int, iteration: int) -> None:
-        """A rank has applied its gradients. Rank 0 is the one that evaluates; that takes no virtual time."""
-        last = iteration + 1 == self.iterations
-        if rank == 0 and (last or (iteration + 1) % self._evaluate_every == 0):
-            score = self.replicas.evaluate()
-            self._scores.append((iteration, score.accuracy, score.loss))
-        self._finished[iteration] += 1
-        if self._finished[iteration] == self.workers:
-            virtual_s = self.star.network.now_ns / 1e9
-            self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
-            if last:
-                self.star.network.stop()
-
-    def result(self, method: str, notes: Sequence[str]) -> MethodResult:
-        """What the run measured; parameters of all ranks are hashed now."""
-        records = self._records()
-        wire = [(end[0] - start[0], end[1] - start[1]) for start, end in (clock.wire_bytes for clock in self._clocks)]
-        return MethodResult(
-            method=method,
-            backend="sim",
-            workers=self.workers,
-            iterations=records,
-            evaluations=[
-                Evaluation(iteration, records[iteration].start_ns + records[iteration].duration_ns, accuracy, loss)
-                for iteration, accuracy, loss in self._scores
-            ],
-            parameters=self.replicas.parameters,
-            gradient_bytes=self.replicas.gradient_bytes,
-            wire_tx_bytes_per_rank=[sent for sent, _ in wire],
-            wire_rx_bytes_per_rank=[received for _, received in wire],
-            wire_iterations=self.iterations - self.warmup_iterations,
-            retransmissions=self.star.retransmissions(),
-            switch_counters=self.star.switch_counters(),
-            parameter_hash_per_rank=self.replicas.parameter_hashes(),
-            certificate=None,
-            notes=[*notes, "Retransmissions and counters cover the whole run, warm-up included."],
-            environment=self._environment(method),
-        )
-
-    def _records(self) -> list[IterationRecord]:
-        """An iteration lasts from the end of the one before to its own end, both on the slowest rank."""
-        ends_ns = [max(clock.ends_ns[k] for clock in self._clocks) for k in range(self.iterations)]
-        starts_ns = [0, *ends_ns[:-1]]
-        return [
-            IterationRecord(
-                iteration=k,
-                start_ns=starts_ns[k],
-                duration_ns=ends_ns[k] - starts_ns[k],
-                compute_ns=self.compute_ns,
-                communication_ns=min(clock.communications_ns[k] for clock in self._clocks),
-                loss=sum(clock.losses[k] for clock in self._clocks) / self.workers,
-            )
-            for k in range(self.iterations)
-        ]
-
-    def _environment(self, method: str) -> dict[str, Any]:
-        """What the network was, and what its links did to frames; all of it follows from scenario and code."""
-        config = self.star.config
-        environment: dict[str, Any] = {
-            "link": {"rate_bps": config.link.rate_bps, "delay_ns": config.link.delay_ns},
-            "queue_bytes": config.link.queue_bytes,
-            "switch_latency_ns": config.switch_latency_ns,
-            "rto_min_ns": config.rto_min_ns,
-            "rto_initial_ns": config.rto_initial_ns,
-            "rto_max_ns": config.rto_max_ns,
-            "compute_ns": self.compute_ns,
-            "bucket_ready_ns": self.ready_ns,
-            "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
-            "link_faults": self.star.faults(),
-            "checksum_failures": self.star.drop_checksum(),
-        }
-        if method == "switch":
-            environment["dataplane"] = config.dataplane
-        else:
-            reliable = config.ring_config()
-            environment["congestion_control"] = "none: the window alone bounds what is in flight"
-            environment["window_bytes"] = reliable.window_bytes
-            environment["ack_every_segments"] = reliable.ack_every_segments
-            environment["segment_bytes"] = reliable.segment_bytes
-        return environment
-
-
-def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
-    """Time covered by at least one of the intervals (start, end)."""
-    covered_ns = 0
-    until_ns = 0
-    for start_ns, end_ns in sorted(intervals):
-        if end_ns > until_ns:
-            covered_ns += end_ns - max(start_ns, until_ns)
-            until_ns = end_ns
-    return covered_ns

@@ -503,6 +503,11 @@ def _notes(spec: NetworkSpec) -> Iterator[str]:
     yield (
         f"HTB counts whole Ethernet frames without FCS; after a pause a port may send {spec.burst_bytes} bytes at once"
     )
+    if spec.priority_queues:
+        yield (
+            f"each of a port's {spec.priority_queues} priority classes has a queue of {spec.queue_bytes} bytes, and a "
+            "thousandth of the rate for its own"
+        )
     if spec.netem_wishes:
         yield "netem queues count packets: the limit is the queue's bytes and those in flight, in full frames"
     else:

@@ -10,10 +10,10 @@ A name may have both: the next start gathers while the last one ends (C4).
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MODULUS, JobConfig, StreamConfig
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MODULUS, JobConfig
 from switchagg.membership import (
     Departure,
     Event,
@@ -147,8 +147,8 @@ class Controller:
         if isinstance(home, _Job):
             self._settle_claim(home.admitted.name, seat, now_ns)
 
-    def leave(self, incarnation: int, calls: int, reason: str) -> None:
-        """A member goes on its own. calls: number of its first unfinished call; reason: why, or "" (C7)."""
+    def leave(self, incarnation: int, calls: Sequence[int], reason: str) -> None:
+        """A member goes on its own. calls: how many it has finished, by stream; reason: why, or "" (C7)."""
         home = self._home.get(incarnation)
         if home is None:
             self.counters["strangers"] += incarnation not in self._ended
@@ -158,7 +158,7 @@ class Controller:
             self._forget(home, [seat])
         else:
             self.counters["left"] += 1
-            departure = Departure(seat.member, calls, reason)
+            departure = Departure(seat.member, tuple(calls), reason)
             home.departures.append(departure)
             del home.seats[seat.request.rank], self._home[incarnation]
             if home.seats:
@@ -272,8 +272,7 @@ class Controller:
         wish = gathering.seats[0].request
         first = self._first_fit(wish.slots)
         assert first is not None
-        starts = range(first, first + wish.slots, wish.window_slots)
-        streams = tuple(StreamConfig(start, wish.window_slots) for start in starts)
+        streams = wish.stream_configs(first)
         job = JobConfig(self._new_job_id(), self._generation, wish.workers, wish.elements, streams)
         self._generation = (self._generation + 1) % MODULUS
         admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))

@@ -19,6 +19,7 @@ import numpy as np
 
 from switchagg.call import ArrayCall, Call
 from switchagg.job import MODULUS, JobConfig
+from switchagg.priority import class_of
 from switchagg.window import Running, Window
 from switchagg.wire import (
     FLAG_RESULT,
@@ -132,10 +133,15 @@ class Endpoint:
 
     # outputs
 
-    def frames_to_send(self, now_ns: int, limit: int = 64) -> Bundle:
-        """The next frames for the switch, (k, frame_bytes) with k <= limit; call again while k == limit (W6)."""
+    def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
+        """The next frames for the switch, (k, frame_bytes) with k <= limit; call again while k == limit (W6).
+
+        kind: only those of this priority class, for a host whose link queues each class by itself.
+        """
         picks: list[tuple[Window, int, bool]] = []
         for window in self._by_priority:
+            if kind is not None and class_of(window.priority) != kind:
+                continue
             while len(picks) < limit and not window.failed:
                 following = window.next_to_send(now_ns)
                 if following is None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from switchagg.priority import BEST_EFFORT
+
 MAX_WORKERS = 64
 """Most workers in a job: ranks are bits of a 64-bit word, and sums of 64 quantised values fit int32 (rule F3)."""
 
@@ -12,6 +14,7 @@ ELEMENTS_MTU_1500 = 360
 """E that fills an Ethernet frame of MTU 1500: 28 B IP and UDP + 20 B header + 1440 B of elements = 1488 B."""
 
 MAX_SLOTS = 1 << 16
+STREAMS_MAX = 256
 MAX_PRIORITY = (1 << 31) - 1
 MAX_RTO_NS = 1 << 60
 """36 years; the compiled core counts nanoseconds in 64 bits."""
@@ -26,12 +29,12 @@ class StreamConfig:
 
     first_slot: index of its first slot in the switch. window_slots: how many slots, which is also how many chunks may
     be in flight; 256 slots of 1460 B cover 15 ms at 200 Mb/s. priority: lower is more urgent; orders streams on
-    the wire and never chooses slots; fits 32 bits with a sign.
+    the wire and never chooses slots; fits 32 bits with a sign; 0 to 7 are the priority classes (W10), 7 best effort.
     """
 
     first_slot: int
     window_slots: int
-    priority: int = 0
+    priority: int = BEST_EFFORT
 
     def __post_init__(self) -> None:
         if not 1 <= self.window_slots <= MAX_SLOTS:
@@ -69,7 +72,7 @@ class JobConfig:
             ("generation", self.generation, 0, MODULUS - 1),
             ("workers", self.workers, 1, MAX_WORKERS),
             ("elements", self.elements, 1, MAX_ELEMENTS),
-            ("number of streams", len(self.streams), 1, 256),
+            ("number of streams", len(self.streams), 1, STREAMS_MAX),
             ("rto_max_ns", self.rto_max_ns, 1, MAX_RTO_NS),
             ("rto_min_ns", self.rto_min_ns, 1, self.rto_max_ns),
             ("rto_initial_ns", self.rto_initial_ns, self.rto_min_ns, self.rto_max_ns),

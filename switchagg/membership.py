@@ -3,10 +3,12 @@
 The `Controller` is told requests and answers with events; a standing is what it says of one member when asked.
 """
 
+import itertools
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from switchagg.job import MAX_SLOTS, MAX_WORKERS, JobConfig
+from switchagg.job import MAX_SLOTS, MAX_WORKERS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.priority import BEST_EFFORT, MOST_URGENT
 
 NAME_MAX = 200
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
@@ -21,7 +23,9 @@ class JoinRequest:
 
     elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
     a number drawn at random for each join, 63 bits; it is also the secret that later messages prove themselves with.
-    timeout_ns: how long it waits for the others.
+    timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
+    the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
+    of its end; ranks that share an address differ in it.
     """
 
     job: str
@@ -33,20 +37,35 @@ class JoinRequest:
     address: Address
     incarnation: int
     timeout_ns: int
+    windows: tuple[int, ...] = ()
+    priorities: tuple[int, ...] = ()
+    queue_pair: int | None = None
 
     @property
     def slots(self) -> int:
         """How many slots the job needs in all."""
-        return self.streams * self.window_slots
+        return sum(self.windows) if self.windows else self.streams * self.window_slots
+
+    def stream_configs(self, first_slot: int) -> tuple[StreamConfig, ...]:
+        """The streams, their slot ranges side by side from first_slot on. Only of a request without fault."""
+        windows = self.windows or (self.window_slots,) * self.streams
+        priorities = self.priorities or (BEST_EFFORT,) * self.streams
+        starts = itertools.accumulate(windows, initial=first_slot)
+        return tuple(map(StreamConfig, starts, windows, priorities))
 
     def fault(self, slots: int, elements_max: int) -> str:
         """Why a switch of `slots` slots of up to elements_max values can never serve this, or "" (C1)."""
+        each = [("window_slots", window, 1, MAX_SLOTS) for window in self.windows]
+        each += [("priority", priority, MOST_URGENT, BEST_EFFORT) for priority in self.priorities]
         for name, value, low, high in (
             ("workers", self.workers, 1, MAX_WORKERS),
             ("rank", self.rank, 0, self.workers - 1),
             ("elements", self.elements, 1, elements_max),
-            ("streams", self.streams, 1, 256),
+            ("streams", self.streams, 1, STREAMS_MAX),
             ("window_slots", self.window_slots, 1, MAX_SLOTS),
+            ("number of windows", len(self.windows) or self.streams, self.streams, self.streams),
+            ("number of priorities", len(self.priorities) or self.streams, self.streams, self.streams),
+            *each,
             ("slots in all", self.slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("port", self.address[1], 1, 65_535),
@@ -65,12 +84,17 @@ class JoinRequest:
 
     def contradiction(self, other: "JoinRequest") -> str:
         """Where two members of one gathering contradict each other, or "" (C1)."""
-        for name in ("workers", "elements", "streams", "window_slots"):
+        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
-                return f"rank {self.rank} says {name} is {ours}, rank {other.rank} says {theirs}; all ranks must agree"
-        if self.address == other.address and self.rank != other.rank:
-            return f"ranks {self.rank} and {other.rank} both give the address {self.address[0]}:{self.address[1]}"
+                return (
+                    f"rank {self.rank} says {name} is {_said(ours)}, rank {other.rank} says {_said(theirs)}; "
+                    "all ranks must agree"
+                )
+        ours, theirs = (self.address, self.queue_pair), (other.address, other.queue_pair)
+        if ours == theirs and self.rank != other.rank:
+            which = "" if self.queue_pair is None else f" and queue pair {self.queue_pair}"
+            return f"ranks {self.rank} and {other.rank} both give the address {_text(self.address)}{which}"
         return ""
 
 
@@ -83,15 +107,18 @@ class Member:
     incarnation: int
 
     def __str__(self) -> str:
-        return f"rank {self.rank} at {self.address[0]}:{self.address[1]}"
+        return f"rank {self.rank} at {_text(self.address)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A member that left on its own; calls: number of its first call that was not finished; reason: its words."""
+    """A member that left on its own; reason: its words.
+
+    calls: how many it had finished, by stream: on each, its calls from that number on will never be (C7).
+    """
 
     member: Member
-    calls: int
+    calls: tuple[int, ...]
     reason: str
 
 
@@ -162,3 +189,12 @@ class Running:
 
 Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
 Standing = Waiting | Running | JoinRefused | JobFailed
+
+
+def _said(value: int | tuple[int, ...]) -> str:
+    """A number, or one for each stream."""
+    return str(value) if isinstance(value, int) else ", ".join(map(str, value)) or "the same for all streams"
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -61,6 +61,9 @@ HEADER = np.dtype(
 )
 assert HEADER.itemsize == HEADER_BYTES
 
+STREAM_OFFSET: int = 12
+"""Where in a packet its stream stands."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:

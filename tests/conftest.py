@@ -15,8 +15,8 @@ import pytest
 
 from switchagg.native.library import missing
 
-SEEDS_DEFAULT = 400
-LEFTOVER_GRACE_S = 3.0
+SEEDS_DEFAULT = 200
+LEFTOVER_GRACE_S = float(os.environ.get("SWITCHAGG_LEFTOVER_GRACE_S", "3"))
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.
 TOKEN_NAME = "SWITCHAGG_TEST_RUN"
 # Python's own, which live until the interpreter ends
@@ -152,6 +152,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.kill(os.getpid(), signum)
 
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in a script's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what the tests start has to hear Ctrl-C
 
 
 def pytest_runtest_call(item: pytest.Item) -> None:

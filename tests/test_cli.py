@@ -128,6 +128,8 @@ def test_wrong_options_are_one_line_and_exit_code_2(
             "--impair: 'delay=1' not understood; allowed: delay=1ms (units: ns, us, µs, ms, s)",
         ),
         (("switch", "--control", "udp://1.2.3.4:5"), "--control udp://1.2.3.4:5: not understood; allowed: tcp://"),
+        (("switch", "--link", "smoke"), "--link smoke: unknown; allowed: udp, zeromq, rdma"),
+        (("switch", "--packets", "4"), "--packets: only rdma has messages of packets, not udp"),
         (("switch", "--data", "1.2.3.4"), "--data 1.2.3.4: not understood; allowed: HOST:PORT"),
         (("status", "there"), "SWITCH there: not understood; allowed: tcp://"),
     ],
@@ -217,7 +219,7 @@ def test_status_of_a_running_switch_and_of_none() -> None:
 def test_status_names_the_ranks_a_slot_waits_for() -> None:
     members = [say.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
     slots = [say.SlotStatus(4, 1, 9, [0, 2]), say.SlotStatus(5, 0, 10, [0, 1, 2])]
-    job = say.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [say.Gone(members[1], 12, "")], slots)
+    job = say.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [say.Gone(members[1], [12], "")], slots)
     waiting = {"other": say.Gathering([members[0]], [1], "")}
     lines = status_lines(say.StatusAnswer(1, 16, 8, [job], waiting, {"requests": 2}, {"accepted": 0}))
     assert "8 of 16 slots in use" in lines
@@ -265,4 +267,4 @@ def test_what_is_beyond_its_bound_is_explained_below_the_table(monkeypatch: pyte
     backend(monkeypatch, "sim", too_fast)
     done = invoke("compare", "tiny.toml", "--on", "sim")
     assert "beyond it, see below" in " ".join(done.stdout.split())
-    assert "It is beyond the bound: the part above 1.50 is not the switch's merit" in done.stdout
+    assert "It is beyond the bound: the part above 1.50 is no merit of the switch" in done.stdout

@@ -17,6 +17,7 @@ from emulation import figures
 from emulation.compare import choose_backend, choose_plane, compare, problems
 from emulation.results import MethodResult, RunFailed, document
 from emulation.scenario import Scenario, ScenarioError, parse
+from emulation.timeline import COMPUTE, Span
 from switchagg.dataplane.self_test import Choice
 
 
@@ -66,8 +67,11 @@ def test_same_run_gives_byte_identical_results_and_keeps_the_host_apart(tmp_path
 
 def test_every_figure_is_among_those_a_new_run_removes() -> None:
     certified = FakeCertificate(True, [], None, {"gap_deviation_curve": [[0.01, 0.5]]}, {})
-    built = document(SCENARIO, "mininet", [result("gloo", 1000, "mininet", certificate=certified)])
-    assert tuple(figures.draw_all(built)) == comparing.FIGURES
+    methods = ("gloo", "ring", "ring@udp")
+    results = [result(method, 1000, "mininet", certificate=certified) for method in methods]
+    built = document(SCENARIO, "mininet", results)
+    timelines = {"gloo": [Span(0, COMPUTE, "forward", 1, 0, 10)]}
+    assert tuple(figures.draw_all(built, timelines)) == comparing.FIGURES
 
 
 def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:

@@ -82,12 +82,13 @@ def test_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
     assert "    3 x needs bmv2\n    1 x needs a NIC\n" in output
 
 
+SOON = {"SWITCHAGG_LEFTOVER_GRACE_S": "0.3"}
 LEAK = "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '45'], start_new_session={detached})\n"
 
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool) -> None:
-    status, output = run(tmp_path, LEAK.format(detached=detached))
+    status, output = run(tmp_path, LEAK.format(detached=detached), **SOON)
     left = [line for line in output.splitlines() if line.endswith("sleep 45")]
     for line in left:
         os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
@@ -102,10 +103,22 @@ def test_a_link_left_behind_fails_the_run(tmp_path: Path, requires_root_namespac
         "import pytest, subprocess\n@pytest.mark.system\n"
         "def test_it(): subprocess.run(['ip', 'link', 'add', 'forgotten', 'type', 'bridge'], check=True)\n"
     )
-    status, output = run(tmp_path, body, within=("unshare", "--net"))
+    status, output = run(tmp_path, body, within=("unshare", "--net"), **SOON)
     assert status == 1
     assert "link forgotten\n" in output
     assert "1 passed" in output
+
+
+IGNORING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_ctrl_c_is_heard_by_what_a_run_in_the_background_starts(tmp_path: Path) -> None:
+    """A script's `make test &` begins with the signal ignored, and so would all that it starts."""
+    program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    body = f"import subprocess, sys\ndef test_it(): subprocess.run([sys.executable, '-c', '{program}'], check=True)\n"
+    status, output = run(tmp_path, body, "-s", within=(sys.executable, "-c", IGNORING))
+    assert status == 0
+    assert "False\n" in output
 
 
 def test_term_ends_the_run_through_finally(tmp_path: Path) -> None:

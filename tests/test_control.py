@@ -21,6 +21,8 @@ from switchagg.controller import Controller
 from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
+from switchagg.priority import tos_of
+from transport import control
 from transport import control_messages as say
 from transport.addresses import parse_endpoint
 from transport.control import ControlClient, ControlServer, query_status
@@ -156,13 +158,13 @@ def until(condition: Callable[[], bool]) -> None:
 # ---- messages
 
 MESSAGES: list[say.Request | say.Answer] = [
-    say.Join("j", say.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5),
+    say.Join("j", say.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
     say.Heartbeat(1),
-    say.Leave(1, 2, "why"),
+    say.Leave(1, [2], "why"),
     say.StatusQuery(3, None),
     say.Gathering([say.Place(0, "h", 1)], [1], ""),
-    say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, []),
-    say.Alive(3, [say.Gone(say.Place(1, "h", 2), 4, "bye")]),
+    say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
+    say.Alive(3, [say.Gone(say.Place(1, "h", 2), [4], "bye")]),
     say.Refused("no"),
     say.Failed(3, [say.Place(1, "h", 2)], "dead"),
     say.Unknown(),
@@ -173,6 +175,12 @@ MESSAGES: list[say.Request | say.Answer] = [
 def test_a_message_comes_back_from_its_bytes(message: say.Request | say.Answer) -> None:
     decode = say.decode_request if isinstance(message, say.Request) else say.decode_answer
     assert decode(say.encode(message)) == message
+
+
+def test_control_messages_travel_in_the_most_urgent_class() -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        control._bound(dealer)
+        assert dealer.get(zmq.TOS) == tos_of(0) == 0xE0
 
 
 @given(st.lists(st.binary(max_size=40), max_size=4))
@@ -199,7 +207,7 @@ def test_a_changed_byte_decodes_or_raises(message: say.Request, place: int, valu
         ([say.HEADER, b"", b""], "frames"),
         ([b"GET", b"/"], "magic"),
         ([b"", b""], "magic"),
-        ([b"SAC\x02", b""], "control_version"),
+        ([b"SAC\x01", b""], "control_version"),
         ([say.HEADER, b""], "body"),
         ([say.HEADER, b"\x81\xa4type\xa4join"], "body"),
         ([say.HEADER, b"\x91" * 5000], "body"),
@@ -235,11 +243,11 @@ def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
         ((job, addresses),) = switch.host.admitted
         assert job == admission.config()
         assert addresses == [("127.0.0.1", 4000), ("127.0.0.1", 4001)]
-        assert one.client.leave(12, "done", SOON_S)
+        assert one.client.leave([7, 5], "done", SOON_S)
         assert zero.left.wait(SOON_S)
-        assert zero.departed == [say.Gone(say.Place(1, "127.0.0.1", 4001), 12, "done")]
+        assert zero.departed == [say.Gone(say.Place(1, "127.0.0.1", 4001), [7, 5], "done")]
         assert switch.host.evicted == []
-        assert zero.client.leave(12, "", SOON_S)
+        assert zero.client.leave([7, 5], "", SOON_S)
         assert switch.host.evicted == [job.job_id]
         assert zero.ends == one.ends == []
 
@@ -301,7 +309,7 @@ def test_lost_notifications_delay_but_hang_no_one() -> None:
     try:
         with clients(*(Heard(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
             zero.admitted(), one.admitted(), two.admitted()
-            assert two.client.leave(4, "", SOON_S)
+            assert two.client.leave([4], "", SOON_S)
             assert zero.left.wait(SOON_S)
             one.die()
             assert zero.ended.wait(SOON_S)
@@ -351,7 +359,7 @@ def test_a_restarted_switch_is_noticed(switch: Switch) -> None:
 def test_a_client_that_leaves_while_waiting_is_forgotten(switch: Switch) -> None:
     with clients(Heard(switch.endpoint, 0, 2)) as (heard,):
         until(lambda: "train" in query_status(switch.endpoint).waiting)
-        assert heard.client.leave(0, "", SOON_S)
+        assert heard.client.leave([], "", SOON_S)
         assert query_status(switch.endpoint).waiting == {}
 
 
@@ -416,7 +424,7 @@ def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> Non
                 stranger.send_multipart([say.HEADER, chance.randbytes(chance.randrange(60))])
                 stranger.send_multipart([b"SAC\x63", b""])
                 stranger.send_multipart(say.encode(say.Heartbeat(number)))
-                stranger.send_multipart(say.encode(say.Leave(number, 1, "")))
+                stranger.send_multipart(say.encode(say.Leave(number, [1], "")))
             answers = set()
             while len(answers) < 2:
                 assert stranger.poll(10_000)

@@ -85,7 +85,7 @@ def test_jobs_get_disjoint_slots_and_the_lowest_free_range_is_used_again() -> No
     jobs = [start(controller, f"job{index}", 1, 10 * index).job for index in range(3)]
     assert [job.slots for job in jobs] == [(0, 128), (128, 256), (256, 384)]
     assert [job.generation for job in jobs] == [BOOT, BOOT + 1, BOOT + 2]
-    controller.leave(10, 0, "")
+    controller.leave(10, [], "")
     assert events_of(controller) == [JobEvicted("job1", jobs[1])]
     again = start(controller, "job3", 1, 40).job
     assert again.slots == (128, 256)
@@ -116,6 +116,11 @@ def test_c1_a_disagreement_refuses_all_and_names_both_sides() -> None:
         ({"streams": 0}, "streams 0"),
         ({"window_slots": 0}, "window_slots 0"),
         ({"window_slots": 600}, "slots in all 1200: this switch takes 1 to 1024"),
+        ({"windows": (64, 0)}, "window_slots 0"),
+        ({"windows": (1000, 25)}, "slots in all 1025: this switch takes 1 to 1024"),
+        ({"windows": (64,)}, "number of windows 1: this switch takes 2 to 2"),
+        ({"priorities": (0, 1, 2)}, "number of priorities 3: this switch takes 2 to 2"),
+        ({"priorities": (0, 8)}, "priority 8: this switch takes 0 to 7"),
         ({"timeout_ns": 0}, "timeout_ns 0"),
         ({"address": ("10.0.0.1", 0)}, "port 0"),
         ({"address": ("0.0.0.0", 9)}, "must give the IPv4 address"),
@@ -199,13 +204,13 @@ def test_c4_a_claim_to_a_living_rank_is_refused_by_its_next_sure_heartbeat() -> 
 def test_c4_the_next_start_waits_until_all_have_left_the_last() -> None:
     controller = new_controller()
     start(controller, "train", 2, 10)
-    controller.leave(10, 5, "")
+    controller.leave(10, [5], "")
     events_of(controller)
     for rank in range(2):
         controller.join(wish(rank, workers=2, incarnation=20 + rank), 2)
     assert events_of(controller) == []
     assert "still runs in generation 7000, with rank 1 at 10.0.0.1:4001" in controller.standing(20).reason  # type: ignore[union-attr]
-    controller.leave(11, 5, "")
+    controller.leave(11, [5], "")
     evicted, admitted = events_of(controller)
     assert isinstance(evicted, JobEvicted)
     assert isinstance(admitted, JobAdmitted)
@@ -236,7 +241,7 @@ def test_c5_a_full_switch_says_who_uses_it_and_admits_as_soon_as_there_is_room()
     (refused,) = events_of(controller)
     assert isinstance(refused, JoinRefused)
     assert "128 slots in a row are needed and 72 of 200 are free; in use by 'first' 128" in refused.reason
-    controller.leave(10, 0, "")
+    controller.leave(10, [], "")
     assert [type(event) for event in events_of(controller)] == [JobEvicted, JobAdmitted]
     assert isinstance(controller.standing(30), Running)
 
@@ -292,17 +297,17 @@ def test_c6_a_silent_member_of_a_gathering_is_forgotten() -> None:
 def test_c7_the_others_hear_of_a_departure_and_the_last_one_frees_the_slots() -> None:
     controller = new_controller()
     start(controller, "train", 2, 10)
-    controller.leave(11, 17, "ValueError: loss is NaN")
+    controller.leave(11, [17], "ValueError: loss is NaN")
     (left,) = events_of(controller)
     assert isinstance(left, MemberLeft)
-    assert (left.departure.member.rank, left.departure.calls) == (1, 17)
+    assert (left.departure.member.rank, left.departure.calls) == (1, (17,))
     assert [member.incarnation for member in left.members] == [10]
     standing = controller.standing(10)
     assert isinstance(standing, Running)
     assert standing.departed == (left.departure,)
     controller.handle_timer(3 * SECOND)  # who left needs no heartbeat
     assert events_of(controller) == []
-    controller.leave(10, 17, "")
+    controller.leave(10, [17], "")
     assert [type(event) for event in events_of(controller)] == [JobEvicted]
     assert controller.free_slots() == 1024
     assert controller.next_deadline_ns() is None
@@ -322,7 +327,7 @@ def test_c9_strangers_are_counted_and_change_nothing() -> None:
     controller = new_controller()
     admitted = start(controller, "train", 2, 10)
     controller.heartbeat(666, 1)
-    controller.leave(667, 3, "")
+    controller.leave(667, [3], "")
     assert controller.counters["strangers"] == 2
     assert events_of(controller) == []
     assert controller.standing(10) == Running(admitted, ())
@@ -451,7 +456,7 @@ def test_storm(seed: int) -> None:
         elif kind < 0.5 and beating:
             incarnation = chance.choice(sorted(beating))
             beating.discard(incarnation)
-            controller.leave(incarnation, 1, "")
+            controller.leave(incarnation, [1], "")
         elif kind < 0.55 and beating:
             beating.discard(chance.choice(sorted(beating)))
         else:

@@ -173,7 +173,7 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     assert dict(table_rows(beyond))["Speed-up of communication"][1][1].endswith("; beyond it, see below")
     text, iteration = wording.explanations(beyond)
     assert "3.00 = 1.50 (bound: fewer bytes on each link, and framing) × 2.00 (the switch" in text  # noqa: RUF001
-    assert "It is beyond the bound: the part above 1.50 is not the switch's merit" in text
+    assert "It is beyond the bound: the part above 1.50 is no merit of the switch" in text
     assert "compute (10.0 ms)" in iteration
     assert "at most 31.00× over the ring" in iteration  # noqa: RUF001
     assert "beyond the bound" not in wording.explanations(within)[0]

@@ -37,6 +37,13 @@ def test_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, factor:
     assert bound(scenario, "switch", 1_448_000).traffic_factor == 1.0
 
 
+def test_every_method_has_a_bound_of_its_own_whatever_carries_or_schedules_it() -> None:
+    scenario = parse('name = "t"\ntitle = "t"\n[topology]\nworkers = 4\n', "t")
+    factors = {"ring@zeromq+p3": 1.5, "tree": 2, "naive_ring": 3, "halving_doubling": 1.5, "ps": 1.5, "auto": 1.5}
+    assert {method: bound(scenario, method, 1).traffic_factor for method in factors} == factors
+    assert bound(scenario, "switch+p3", 1).framing_efficiency == bound(scenario, "switch", 1).framing_efficiency
+
+
 def test_percentile_interpolates() -> None:
     assert percentile([3], 0.9) == 3
     assert percentile([4, 1, 3, 2], 0.5) == 2.5

@@ -49,13 +49,26 @@ def test_whole_floats_are_integers() -> None:
         ),
         ("[topology]\nworkers = 2.5\n", r"workers: 2.5 is not a whole number"),
         ("[topology]\nworkers = inf\n", r"workers: inf is not a whole number"),
-        ('[methods]\nsim = ["gloo"]\n', r"\[methods\] sim: 'gloo' is not a method of sim; allowed: ring, switch"),
+        ('[methods]\nsim = ["gloo"]\n', r"\[methods\] sim: 'gloo' is not a method of sim; allowed: switch, ring, "),
+        ('[methods]\nsim = ["rings"]\n', r"\[methods\] sim: method 'rings' is unknown; allowed: switch, gloo, ring, "),
+        ("[methods]\nsim = [3]\n", r"\[methods\] sim: method '3' is unknown"),
+        ('[methods]\nsim = ["ring@udp"]\n', r"'ring@udp': virtual time has a link of its own; leave out @udp"),
+        ('[methods]\nmininet = ["switch@tcp"]\n', r"link 'tcp' can't carry it; allowed: udp, zeromq, rdma"),
+        (
+            '[sweep]\nkey = "topology.rate"\n',
+            r"\[sweep\] key: 'topology.rate' is not .* did you mean 'topology.rate_bps'\?",
+        ),
+        ('[sweep]\nkey = "workload.name"\nvalues = [1, 2]\n', r"\[sweep\] key: 'workload.name' is not allowed"),
+        ('[sweep]\nkey = "topology.workers"\n', r"\[sweep\] needs both"),
+        ('[sweep]\nkey = "topology.workers"\nvalues = [2]\n', r"a list of 2 to 32 numbers"),
+        ('[sweep]\nkey = "topology.workers"\nvalues = [2, "3"]\n', r"a list of 2 to 32 numbers"),
         ('[methods]\nsim = "ring"\n', r"\[methods\] sim: 'ring' is not a list of methods"),
         ("[methods]\nsim = []\nmininet = []\n", r"\[methods\] both lists are empty"),
         ('[methods]\nsim = ["ring", "ring"]\n', r"names a method twice"),
         ('[workload]\nname = "digit"\n', r"\[workload\] name: 'digit' is unknown; allowed: digits, text"),
         ("[workload]\niterations = 5\n", r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)"),
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
+        ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
         ('[topology]\ncongestion_control = "fast"\n', r"'fast' is unknown; allowed: kernel, cubic, reno, bbr, dctcp"),
         ("topology = 3\n", r"'topology' must be a table"),
@@ -166,3 +179,25 @@ def test_the_default_window_fits_the_queue() -> None:
     window = parse(head + jumbo, "x.toml").switch.window_slots
     assert window == 1_000_000 // (2 * (14 + 28 + 20 + 4 * 2200))
     assert parse(head + jumbo + "window_slots = 300\n", "x.toml").switch.window_slots == 300
+
+
+def test_a_sweep_runs_the_scenario_with_each_value(tmp_path: Path) -> None:
+    path = tmp_path / "scale.toml"
+    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 4, 8]\n', encoding="utf-8")
+    variants = scenarios.load_variants(path, {"seed": 5})
+    assert [(v.topology.workers, v.seed, v.sweep) for v in variants] == [(n, 5, scenarios.Sweep()) for n in (2, 4, 8)]
+    assert "sweep" not in scenarios.canonical(variants[0])
+    assert scenarios.canonical(scenarios.load(path))["sweep"]["values"] == (2, 4, 8)
+
+
+def test_an_override_of_the_swept_number_ends_the_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "scale.toml"
+    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 4]\n', encoding="utf-8")
+    assert [v.topology.workers for v in scenarios.load_variants(path, {"topology.workers": 3})] == [3]
+
+
+def test_a_value_of_a_sweep_is_checked_as_the_key_is(tmp_path: Path) -> None:
+    path = tmp_path / "scale.toml"
+    path.write_text(MINIMAL + '[sweep]\nkey = "topology.workers"\nvalues = [2, 400]\n', encoding="utf-8")
+    with pytest.raises(scenarios.ScenarioError, match="workers: 400 is out of range"):
+        scenarios.load_variants(path)

@@ -156,7 +156,7 @@ def test_a_stream_may_be_chosen_and_must_exist(daemon: SwitchDaemon) -> None:
     (session,) = join_all(daemon, "one", 1)
     with session:
         assert session.allreduce(np.ones(3, np.int32), stream=1).result(SOON_S).tolist() == [1, 1, 1]
-        with pytest.raises(ValueError, match="stream 2: job one has 2"):
+        with pytest.raises(ValueError, match="stream 2: the job has 2"):
             session.allreduce(np.ones(3, np.int32), stream=2)
 
 
@@ -557,7 +557,7 @@ def test_what_a_worker_says_can_not_forge_a_line_of_the_log() -> None:
     lines: list[str] = []
     with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, log=lines.append) as running:
         sessions = join_all(running, "talk", 2)
-        sessions[0]._client.leave(0, "tired\njob 'other' failed\x1b[2J é", SOON_S)
+        sessions[0]._client.leave([], "tired\njob 'other' failed\x1b[2J é", SOON_S)
         close_all(sessions)
     assert any(r"tired\njob 'other' failed\x1b[2J é" in line for line in lines), lines
     assert all(line.isprintable() for line in lines)

@@ -14,8 +14,9 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from emulation.results import RunFailed, bound, document, summary, write_json
 from emulation.scenario import Scenario, parse
-from emulation.sim_run import Training, run_method, star_config, union_ns
-from emulation.simnet.star import STARS
+from emulation.sim_run import run_method, star_config
+from emulation.sim_training import Training, union_ns
+from emulation.simnet.stars import STARS
 from emulation.workload import Score
 from switchagg.native import library
 
@@ -53,6 +54,7 @@ class CountingReplicas:
         self.gradient_bytes = 4 * sum(sizes)
         self.workers = workers
         self.applied: dict[tuple[int, int], list[np.ndarray]] = {}
+        self.forward_fraction = 0.25
         self._ready = ready
 
     def ready_ns(self, compute_ns: int) -> list[int]:

@@ -25,7 +25,7 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager"
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
 PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
 
-CORE = {"wire", "job", "fixedpoint", "aggregator", "endpoint", "window", "rto", "errors", "call"}
+CORE = {"wire", "job", "priority", "fixedpoint", "aggregator", "endpoint", "window", "rto", "errors", "call"}
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
 STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
@@ -40,7 +40,15 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/trainer.py",
         "emulation/bench/gloo.py",
     ),
-    "zmq": ("transport/control.py",),
+    "zmq": (
+        "emulation/bench/plain_zeromq.py",  # the baseline is pyzmq itself
+        "transport/control.py",
+        "transport/zeromq_gathering.py",
+        "transport/zeromq_keys.py",
+        "transport/zeromq_link.py",
+        "transport/zeromq_mesh.py",
+        "transport/zeromq_sockets.py",
+    ),
     "mininet": ("emulation/topology.py",),
     "scapy": (),
 }
@@ -201,9 +209,9 @@ def wrong_imports(tree: Tree) -> list[str]:
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
-RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSWFC][1-9]\d?)\b", re.MULTILINE)
-RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSWFC][1-9]\d?)(?![\w-])")
-RULE_RANGE = re.compile(r"\b([PSWFC])(\d{1,2}) to \1(\d{1,2})\b")
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSWFCR][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSWFCR][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(r"\b([PSWFCR])(\d{1,2}) to \1(\d{1,2})\b")
 CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
 
 

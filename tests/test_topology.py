@@ -54,6 +54,42 @@ def test_shaping_is_htb_over_a_queue_counted_in_bytes() -> None:
     ]
 
 
+def test_priority_queues_are_htb_classes_that_borrow_in_order() -> None:
+    lines = shaping.shape_lines(dataclasses.replace(SPEC, priority_queues=8), "h1-eth0")
+    assert lines[0] == "tc qdisc replace dev h1-eth0 root handle 5: htb default 17"
+    assert lines[1] == shaping.shape_lines(SPEC, "h1-eth0")[1]
+    assert lines[2:5] == [
+        "tc class replace dev h1-eth0 parent 5:1 classid 5:10 htb rate 200000bit ceil 200000000bit burst 1514 "
+        "cburst 12500 prio 0 quantum 1514",
+        "tc qdisc replace dev h1-eth0 parent 5:10 handle a0: bfifo limit 1000000",
+        "tc filter add dev h1-eth0 parent 5: protocol ip prio 1 u32 match u8 0xe0 0xe0 at 1 flowid 5:10",
+    ]
+    assert len(lines) == 2 + 3 * 8 - 1  # best effort needs no filter
+    assert sum("5:16 htb" in line and "prio 6" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"priority_queues": 4}, "priority_queues = 4: Mininet links on this machine do 0 or 8"),
+        (
+            {"priority_queues": 8, "delay_ns": 1000},
+            "priority_queues = 8 together with [topology] delay_ns: netem queues",
+        ),
+    ],
+)
+def test_priority_queues_that_can_not_be_are_refused(changed: dict[str, int], words: str) -> None:
+    with pytest.raises(UnfitError) as refused:
+        shaping.refuse_impossible(dataclasses.replace(SPEC, **changed))  # type: ignore[arg-type]
+    assert words in str(refused.value)
+
+
+def test_priority_queues_are_refused_by_name_where_the_kernel_has_no_u32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shaping, "u32_missing", lambda: "TC classifier not found.")
+    with pytest.raises(UnfitError, match=r"needs HTB and the u32 filter.*TC classifier not found.*CONFIG_NET_CLS_U32"):
+        shaping.refuse_impossible(dataclasses.replace(SPEC, priority_queues=8))
+
+
 def test_faults_and_delay_become_netem_and_faults_forbid_bundles() -> None:
     delayed = dataclasses.replace(SPEC, delay_ns=5_000_000)
     # 1,000,000 bytes of queue and 125,000 in flight, in frames of 1514

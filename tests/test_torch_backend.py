@@ -40,13 +40,19 @@ class Rank:
 
 
 class Launch:
-    """Starts the ranks of a program and ends those that outlive it."""
+    """Starts the ranks of a program and ends those that outlive it. programs: the file that has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, programs: Path = PROGRAMS) -> None:
+        self._programs = programs
+        self.of_rank: dict[int, dict[str, str]] = {}  # variables of single ranks
         self.ranks: list[Rank] = []
 
     def __call__(self, program: str, workers: int, endpoint: str | None, **variables: str) -> list[Rank]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHAGG_SWITCH")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SWITCHAGG_SWITCH", "SWITCHAGG_METHOD"))
+        }
         environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(workers))
         environment.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", PYTHONUNBUFFERED="1", **variables)
         if endpoint is not None:
@@ -54,8 +60,8 @@ class Launch:
         self.ranks = [
             Rank(
                 subprocess.Popen(
-                    [sys.executable, str(PROGRAMS), program],
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    [sys.executable, str(self._programs), program],
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), **self.of_rank.get(rank, {})},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,

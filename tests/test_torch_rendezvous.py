@@ -55,6 +55,7 @@ def test_all_join(switch: FakeSwitch) -> None:
         "elements": 360,
         "streams": 3,
         "window_slots": 256,
+        "priorities": None,
         "timeout_s": 5.0,
         "call_timeout_s": 10.0,
     }
@@ -130,6 +131,12 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", 128, 2, 256, 2.5)
     monkeypatch.setenv("SWITCHAGG_WINDOW_SLOTS", "a few")
     with pytest.raises(ValueError, match=r"SWITCHAGG_WINDOW_SLOTS='a few': not a number \(int\)"):
+        SwitchOptions.from_environment()
+    monkeypatch.delenv("SWITCHAGG_WINDOW_SLOTS")
+    monkeypatch.setenv("SWITCHAGG_PRIORITIES", "0, 3,7")
+    assert SwitchOptions.from_environment().priorities == (0, 3, 7)
+    monkeypatch.setenv("SWITCHAGG_PRIORITIES", "urgent")
+    with pytest.raises(ValueError, match="SWITCHAGG_PRIORITIES='urgent': not numbers with commas between"):
         SwitchOptions.from_environment()
     with pytest.raises(dist.DistBackendError, match=f"{rendezvous.SWITCH_VARIABLE} is not set"):
         SwitchOptions().require_switch()

@@ -1,6 +1,7 @@
 """The trainer: what it says, that it trains what the replicas train, and how it ends when something is wrong."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -102,9 +103,11 @@ def nicenesses(pid: int) -> dict[int, int]:
 # ---- two ranks, to the end
 
 
-def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Member]]) -> None:
-    """Bit by bit: halving is exact and the sum of two floats has no order."""
-    members = start(configuration(0), configuration(1))
+@pytest.mark.parametrize("method", ["gloo", "ring+p3"])
+def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Member]], method: str) -> None:
+    """Bit by bit: halving is exact and the sum of two floats has no order. With a schedule iterations overlap."""
+    addresses = ["127.0.0.1", "127.0.0.2"]
+    members = start(*(configuration(rank, method, addresses=addresses) for rank in range(2)))
     follow(members)
     replicas = Replicas("digits", SEED, 2, BATCH, ITERATIONS)
     initial_hash = replicas.parameter_hashes()[0]
@@ -124,8 +127,11 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
         assert finished["gradient_bytes"] == replicas.gradient_bytes
         assert finished["retransmissions"] == 0
         assert [entry["loss"] for entry in member.named("iteration")] == [pair[member.rank] for pair in losses]
-    check_buckets(members[0], replicas)
-    check_times(members)
+    if method == "gloo":
+        check_buckets(members[0], replicas)
+        check_times(members)
+    else:
+        check_transfers(members[0], replicas)
     (first, last) = members[0].named("evaluation")
     assert (first["iteration"], last["iteration"]) == (3, ITERATIONS - 1)
     score = replicas.evaluate()
@@ -138,6 +144,17 @@ def check_buckets(member: Member, replicas: Replicas) -> None:
     sizes = [[bucket["size_bytes"] for bucket in entry["buckets"]] for entry in member.named("iteration")]
     assert sizes[0] == [replicas.gradient_bytes]
     assert sizes[1:] == [[4 * bucket.elements for bucket in replicas.buckets]] * (ITERATIONS - 1)
+
+
+def check_transfers(member: Member, replicas: Replicas) -> None:
+    """The first iterations are watched and reduced at once, then the plan's slices travel; iterations don't overlap."""
+    entries = member.named("iteration")
+    counts = [len(entry["buckets"]) for entry in entries]
+    assert counts == [1, 1, 1, 35, 35, 35]
+    for entry, after in itertools.pairwise(entries):
+        assert sum(bucket["size_bytes"] for bucket in entry["buckets"]) == replicas.gradient_bytes
+        assert entry["start_ns"] + entry["duration_ns"] <= after["start_ns"]
+        assert 0 < entry["compute_ns"] <= entry["duration_ns"]
 
 
 def check_times(members: list[Member]) -> None:
@@ -250,7 +267,8 @@ def test_no_switch_is_one_clear_line(start: Callable[..., list[Member]], monkeyp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "ring"}, "method 'ring': allowed: gloo, switch"),
+        ({"method": "rings"}, "method 'rings' is unknown; allowed: switch, gloo, ring"),
+        ({"method": "ring@udp+p3"}, r"method ring@udp\+p3: `addresses` has 0 entries, not 2"),
         ({"rank": 2}, "rank 2 of 2 workers"),
         ({"method": "switch"}, "the address of the switch"),
         ({"colour": "red"}, "unknown field `colour`"),

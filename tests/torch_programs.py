@@ -38,9 +38,9 @@ def gathered(value: Any, group: Any = None) -> list[Any]:
     return everyone
 
 
-def switched(group: Any = None) -> int:
+def switched(group: Any = None, lane: int = 0) -> int:
     """How many calls this rank has sent through the switch."""
-    return int((group or dist.group.WORLD).reducer._lanes[0].session._next)
+    return sum((group or dist.group.WORLD).reducer._lanes[lane].session._calls._made)
 
 
 def raised(action: Callable[[], Any]) -> Exception:
@@ -288,9 +288,9 @@ class WaitInBackward(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         session = dist.group.WORLD.reducer._lanes[0].session
-        calls, deadline = session._next, time.monotonic() + 30
+        calls, deadline = switched(), time.monotonic() + 30
         assert calls > WaitInBackward.calls_before, "no bucket was sent before the end of backward"
-        while session._pending:
+        while session._calls:  # of which any is under way
             assert time.monotonic() < deadline, "the bucket's sum came only after backward"
             time.sleep(0.001)
         WaitInBackward.summed += 1
@@ -362,7 +362,7 @@ def power_sgd(gloo: Any) -> None:
 
     trained = run(dist.group.WORLD, 0.005)
     assert_same_everywhere(trained)
-    assert dist.group.WORLD.reducer._lanes[1].session._next > 20
+    assert switched(lane=1) > 20
     assert trained.isfinite().all()
     # With one bucket Gloo's order is safe as well, so the two can be compared.
     torch.testing.assert_close(run(dist.group.WORLD, 25), run(gloo, 25), rtol=1e-2, atol=1e-3)

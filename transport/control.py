@@ -2,7 +2,7 @@
 
 Everything is said again every heartbeat until it is answered, and every answer tells the whole standing, so that a
 lost message or a reconnection costs a heartbeat and nothing else (C9). Each socket belongs to one thread, has bounded
-queues and never blocks. This is the only file that knows ZeroMQ.
+queues and never blocks.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 import zmq
 
@@ -37,9 +36,13 @@ from switchagg.membership import (
     Standing,
     Waiting,
 )
+from switchagg.priority import MOST_URGENT, tos_of
 from transport import control_messages as say
 from transport.addresses import parse_endpoint, resolve_host
 from transport.hold_ups import HELD_UP_NS, HoldUps
+from transport.switch_host import QueuePairEnds, QueuePairHost, SwitchHost
+from transport.zeromq_keys import Keys, key_advice
+from transport.zeromq_sockets import Gatekeeper, Refusals
 
 HEARTBEAT_S = 0.5
 """How often a client asks or beats: an eighth of the default lease."""
@@ -66,27 +69,13 @@ JOIN_GRACE_S = 2.0
 """How long a client that was heard waits beyond its own timeout: the switch's refusal names the missing ranks."""
 
 
-class SwitchHost(Protocol):
-    """What the control plane needs of the loop that hosts the data plane; safe to call from its own thread."""
-
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        """Take a job whose rank i is at addresses[i]. Raises JobError."""
-
-    def evict(self, job_id: int) -> None:
-        """Forget a job."""
-
-    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
-        """(slot, version) -> what it holds, for the versions of this job that have seen any rank."""
-
-    def counters(self) -> dict[str, int]:
-        """Packets by what became of them."""
-
-
 class ControlServer:
     """Serves the control plane of one switch; all methods but the constructor belong to one thread.
 
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
-    host "" stands for the host they reached the control plane at. log: told each event before it is carried out.
+    host "" stands for the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA.
+    link: what carries packets there, if they don't. keys: encrypt, and let in only whom they allow. log: told each
+    event before it is carried out.
     Raises OSError if the address can't be had.
     """
 
@@ -97,29 +86,47 @@ class ControlServer:
         host: SwitchHost,
         data_address: Address,
         log: Callable[[Event], None] = lambda event: None,
+        queue_pairs: QueuePairHost | None = None,
+        link: str = "udp",
+        keys: Keys | None = None,
     ) -> None:
         self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in say.REASONS), "requests", "answers"), 0)
         self._controller = controller
         self._host = host
+        self._ends = QueuePairEnds(host, queue_pairs)
         self._data_address = data_address
+        self._link = link
         self._log = log
         self._routes: dict[int, bytes] = {}
         self._hold_ups = HoldUps()
         self._patient_ns = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._gate: Gatekeeper | None = None
         try:
             _bound(self._socket)
+            if keys is not None:
+                self._gate = Gatekeeper(self._context, keys, Refusals(f"control plane {bind}"))
+                keys.secure_listener(self._socket)
             self._socket.bind(bind)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             number = error.errno or errno.EINVAL
             raise OSError(number, os.strerror(number)) from error
+        except JobError:
+            self._context.destroy(linger=0)
+            raise
+        self._poller = zmq.Poller()
+        for polled in (self._socket, *([self._gate.socket] if self._gate else [])):
+            self._poller.register(polled, zmq.POLLIN)
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
     def turn(self, wait_s: float) -> None:
         """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
-        if self._socket.poll(max(0, round(wait_s * 1000))):
+        ready = dict(self._poller.poll(max(0, round(wait_s * 1000))))
+        if self._gate is not None:
+            self._gate.serve()
+        if self._socket in ready:
             for _ in range(TURN_MESSAGES_MAX):
                 try:
                     frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -166,6 +173,9 @@ class ControlServer:
         now_ns = time.monotonic_ns()
         match request:
             case say.Join():
+                if fault := self._ends.fault(request) or self._link_fault(request):
+                    self._send(peer, say.Refused(fault))
+                    return
                 self._controller.join(_join_request(request), now_ns)
             case say.Heartbeat():
                 self._controller.heartbeat(request.incarnation, now_ns)
@@ -176,6 +186,11 @@ class ControlServer:
             self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
         self._carry_out()
         self._send(peer, self._answer(standing, brief=isinstance(request, say.Heartbeat)))
+
+    def _link_fault(self, request: say.Join) -> str:
+        if request.queue_pair is not None or request.link == self._link:
+            return ""
+        return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
 
     def _answer(self, standing: Standing | None, brief: bool) -> say.Answer:
         match standing:
@@ -205,6 +220,8 @@ class ControlServer:
             port=self._data_address[1],
             lease_ns=self._controller.lease_ns,
             members=say.places(event.members),
+            priorities=[stream.priority for stream in job.streams],
+            queue_pairs=self._ends.of_switch(job),
         )
 
     def _carry_out(self) -> None:
@@ -212,13 +229,14 @@ class ControlServer:
             self._carry_out_one(event)
         if len(self._routes) > ROUTES_KEPT:
             self._routes = {key: peer for key, peer in self._routes.items() if self._controller.standing(key)}
+            self._ends.keep(self._routes)
 
     def _carry_out_one(self, event: Event) -> None:
         self._log(event)
         match event:
             case JobAdmitted():
                 try:
-                    self._host.admit(event.job, [member.address for member in event.members])
+                    self._ends.admit(event)
                 except SwitchaggError as error:
                     self._controller.fail(event.name, f"the data plane refused the job: {error}")
                     return
@@ -278,6 +296,7 @@ class ControlServer:
             members=say.places(running.admitted.members),
             departed=say.gone(running.departed),
             slots=self._slots(job) if with_slots else [],
+            priorities=[stream.priority for stream in job.streams],
         )
 
     def _slots(self, job: JobConfig) -> list[say.SlotStatus]:
@@ -314,12 +333,14 @@ class ControlClient:
         on_end: Callable[[list[say.Place], str], None],
         on_beat: Callable[[], None],
         heartbeat_s: float = HEARTBEAT_S,
+        keys: Keys | None = None,
     ) -> None:
         host, port = parse_endpoint(switch)
         self.switch = switch
         self.admitted: Future[say.Admitted] = Future()
         self._target = f"tcp://{resolve_host(host)}:{port}"
         self._wish = wish
+        self._keys = keys
         self._on_departure = on_departure
         self._on_end = on_end
         self._on_beat = on_beat
@@ -331,7 +352,7 @@ class ControlClient:
         self._lease_ns = 0
         self._departed = 0
         self._last_words = ""
-        self._farewell: tuple[int, str] | None = None
+        self._farewell: tuple[list[int], str] | None = None
         self._left = threading.Event()
         self._stopping = False
         self._asked: SimpleQueue[tuple[str | None, Future[say.StatusAnswer]]] = SimpleQueue()
@@ -356,13 +377,13 @@ class ControlClient:
         self._wake()
         return future
 
-    def leave(self, calls: int, reason: str, timeout_s: float) -> bool:
+    def leave(self, calls: Sequence[int], reason: str, timeout_s: float) -> bool:
         """Say goodbye and wait for the echo; True if it came. Without it the lease tells the others (C6).
 
-        calls: number of the first unfinished call (C7). Only the first goodbye is said.
+        calls: how many are finished, by stream (C7). Only the first goodbye is said.
         """
         if self._farewell is None:
-            self._farewell = (calls, reason[: say.TEXT_MAX])
+            self._farewell = (list(calls), reason[: say.TEXT_MAX])
         self._wake()
         return self._left.wait(timeout_s)
 
@@ -387,6 +408,8 @@ class ControlClient:
             dealer.set(zmq.IMMEDIATE, 1)  # nothing piles up for a switch that isn't there yet
             dealer.set(zmq.RECONNECT_IVL, 100)
             dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
+            if self._keys is not None:
+                self._keys.secure_dialler(dealer)
             dealer.connect(self._target)
             poller = zmq.Poller()
             poller.register(dealer, zmq.POLLIN)
@@ -498,7 +521,7 @@ class ControlClient:
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
             waited = f"within {self._wish.timeout_ns / 1e9:g} s"
             if not self._heard:
-                remedy = "start it there with `switchagg switch`, or correct the address"
+                remedy = f"start it there with `switchagg switch`, correct the address, or {key_advice(self._keys)}"
                 self._end([], f"no answer from switch {self.switch} {waited}; {remedy}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_words}")
@@ -526,11 +549,15 @@ class ControlClient:
         self._queries.clear()
 
 
-def query_status(switch: str, job: str | None = None, timeout_s: float = 5.0) -> say.StatusAnswer:
+def query_status(
+    switch: str, job: str | None = None, timeout_s: float = 5.0, keys: Keys | None = None
+) -> say.StatusAnswer:
     """Ask a switch once, without joining. Raises JobError if no answer comes in time."""
     host, port = parse_endpoint(switch)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         _bound(dealer)
+        if keys is not None:
+            keys.secure_dialler(dealer)
         dealer.connect(f"tcp://{resolve_host(host)}:{port}")
         dealer.send_multipart(say.encode(say.StatusQuery(1, job)))
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
@@ -543,11 +570,13 @@ def query_status(switch: str, job: str | None = None, timeout_s: float = 5.0) ->
                 return answer
             if isinstance(answer, say.Refused):
                 raise JobError(answer.reason)
-    raise JobError(f"no answer from switch {switch} within {timeout_s:g} s; is `switchagg switch` running there?")
+    asked = f"no answer from switch {switch} within {timeout_s:g} s; is `switchagg switch` running there?"
+    raise JobError(f"{asked} If so, {key_advice(keys)}")
 
 
 def _bound(zmq_socket: "zmq.Socket[bytes]") -> None:
-    """Bound what a socket may hold, and how long it may live."""
+    """Bound what a socket may hold, and how long it may live; its few bytes go first, or leases would end."""
+    zmq_socket.set(zmq.TOS, tos_of(MOST_URGENT))
     zmq_socket.set(zmq.LINGER, 0)
     zmq_socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
     zmq_socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
@@ -565,4 +594,7 @@ def _join_request(request: say.Join) -> JoinRequest:
         address=(request.place.host, request.place.port),
         incarnation=request.incarnation,
         timeout_ns=request.timeout_ns,
+        windows=tuple(request.windows),
+        priorities=tuple(request.priorities),
+        queue_pair=request.queue_pair.queue_pair if request.queue_pair else None,
     )

@@ -12,9 +12,11 @@ import msgspec
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.membership import Departure, Member
+from switchagg.priority import BEST_EFFORT
+from transport.rdma.places import QueuePairEnd
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -25,6 +27,9 @@ Text = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 """Its real range is the Controller's to judge, so that the refusal can name it."""
+Counts = Annotated[list[Count], msgspec.Meta(max_length=256)]
+Smalls = Annotated[list[Small], msgspec.Meta(max_length=256)]
+"""One for each stream."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -38,16 +43,27 @@ class Place(msgspec.Struct, frozen=True):
         return f"rank {self.rank} at {self.host}:{self.port}"
 
 
+class QueuePair(msgspec.Struct, frozen=True):
+    """One end of an RDMA queue pair; see QueuePairEnd in transport/rdma/places.py (R3)."""
+
+    queue_pair: Count
+    psn: Count
+    rkey: Count
+    base: Count
+    any_identification: bool = False
+
+
 class Gone(msgspec.Struct, frozen=True):
-    """A member that left; calls: number of its first unfinished call (C7)."""
+    """A member that left; calls: how many it had finished, by stream (C7)."""
 
     place: Place
-    calls: Count
+    calls: Counts
     reason: Text
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
-    """Request: see JoinRequest."""
+    """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
+    what shall carry packets, where there are no queue pairs."""
 
     job: Text
     place: Place
@@ -57,6 +73,10 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     window_slots: Small
     incarnation: Count
     timeout_ns: Count
+    windows: Smalls = []
+    priorities: Smalls = []
+    queue_pair: QueuePair | None = None
+    link: Text = "udp"
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -66,10 +86,10 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
-    """Request: I go, or stop waiting."""
+    """Request: I go, or stop waiting. calls: how many I have finished, by stream (C7)."""
 
     incarnation: Count
-    calls: Count
+    calls: Counts
     reason: Text
 
 
@@ -89,7 +109,11 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """Answer: the job, the switch's data-plane address (host "" : the host of the control address), and all members."""
+    """Answer: the job, the switch's data-plane address (host "" : the host of the control address), and all members.
+
+    streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
+    queue_pairs: over RDMA the switch's, by rank; else none.
+    """
 
     name: str
     job_id: Small
@@ -101,10 +125,13 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     port: Small
     lease_ns: Count
     members: list[Place]
+    priorities: Smalls = []
+    queue_pairs: Annotated[list[QueuePair], msgspec.Meta(max_length=64)] = []
 
     def config(self) -> JobConfig:
         """The job as the core knows it."""
-        streams = tuple(StreamConfig(first, window) for first, window in self.streams)
+        priorities = self.priorities or [BEST_EFFORT] * len(self.streams)
+        streams = tuple(StreamConfig(*place, kind) for place, kind in zip(self.streams, priorities, strict=True))
         return JobConfig(self.job_id, self.generation, self.workers, self.elements, streams)
 
 
@@ -155,6 +182,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     members: list[Place]
     departed: list[Gone]
     slots: list[SlotStatus]
+    priorities: list[int] = []
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
@@ -210,7 +238,17 @@ def places(members: Sequence[Member]) -> list[Place]:
 
 def gone(departures: Sequence[Departure]) -> list[Gone]:
     """Departures as messages name them."""
-    return [Gone(place(departure.member), departure.calls, departure.reason) for departure in departures]
+    return [Gone(place(departure.member), list(departure.calls), departure.reason) for departure in departures]
+
+
+def queue_pair(end: QueuePairEnd) -> QueuePair:
+    """An end of a queue pair as messages name it."""
+    return QueuePair(end.queue_pair, end.psn, end.rkey, end.base, end.any_identification)
+
+
+def queue_pair_end(said: QueuePair) -> QueuePairEnd:
+    """The end that a message names."""
+    return QueuePairEnd(said.queue_pair, said.psn, said.rkey, said.base, said.any_identification)
 
 
 Message = TypeVar("Message")

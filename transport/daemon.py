@@ -31,9 +31,13 @@ from transport.addresses import parse_endpoint
 from transport.control import ControlServer
 from transport.impairments import Impairments
 from transport.native_switch import NativeSwitchLoop
+from transport.rdma.places import PACKETS_DEFAULT, ROCE_PORT
+from transport.rdma.switch import RdmaSwitchLoop
 from transport.switch_loop import SwitchLoop
 from transport.udp import UdpLink
 from transport.xdp_switch import XdpSwitch
+from transport.zeromq_keys import Keys
+from transport.zeromq_link import ZeroMqLink
 
 CONTROL = "tcp://0.0.0.0:5555"
 DATA: Address = ("0.0.0.0", 5556)
@@ -45,6 +49,12 @@ NATIVE = NativePlane.name
 
 XDP = "xdp"
 """In place of a data plane's name: the switch in the kernel, on interfaces of this host."""
+
+RDMA = "rdma"
+"""The link over which workers join with queue pairs of RoCEv2; the default is "udp"."""
+
+ZEROMQ = "zeromq"
+"""The link that carries bundles over TCP, encrypted if there are keys."""
 
 SLOTS = 4096
 """Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
@@ -65,7 +75,11 @@ class SwitchDaemon:
     bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
     AUTO or XDP; the attribute of that name says what was chosen, and why nothing faster. interfaces: for XDP, by name;
     None: those that have the data address. impairments: what the links of an emulated switch do; only NATIVE has them
-    (XDP loss alone), so AUTO then means NATIVE. slots, elements: the switch's memory. advertise: data address told to
+    (XDP loss alone), so AUTO then means NATIVE. link: "udp", or RDMA: workers write into queue pairs at bind_data, an
+    address of this host's own with port 4791; packets: most of a message of results there. Or "zeromq": bundles over
+    TCP, for which the data address is a TCP one. keys: of the control plane, and of the data plane over ZeroMQ: encrypt
+    and let in only whom they allow.
+    slots, elements: the switch's memory. advertise: data address told to
     workers, if it isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the
     control plane at. lease_s: silence after which a worker is dead. log: told a line per event, without control
     characters.
@@ -85,9 +99,13 @@ class SwitchDaemon:
         lease_s: float = 4.0,
         interfaces: Sequence[str] | None = None,
         impairments: Impairments | None = None,
+        link: str = "udp",
+        packets: int = PACKETS_DEFAULT,
+        keys: Keys | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         _check(bind_control, dataplane, slots, elements, lease_s, interfaces)
+        _check_link(link, bind_data, dataplane, impairments)
         if impairments is not None:
             if dataplane not in (AUTO, NATIVE, XDP):
                 raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {dataplane} has none")
@@ -102,11 +120,23 @@ class SwitchDaemon:
         self._link: UdpLink | None = None  # until it was said what slows it down
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._loop = self._host(bind_data, dataplane, slots, elements, interfaces, impairments)
+        self._loop: RdmaSwitchLoop | NativeSwitchLoop | SwitchLoop | XdpSwitch
+        if link == RDMA:
+            self._loop = self._rdma_host(bind_data, slots, elements, packets)
+        elif link == ZEROMQ:
+            self._loop = self._zeromq_host(bind_data, dataplane, slots, elements, keys)
+        else:
+            self._loop = self._host(bind_data, dataplane, slots, elements, interfaces, impairments)
+        queue_pairs = self._loop if isinstance(self._loop, RdmaSwitchLoop) else None
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
         told = advertise or (host, self.data_address[1])
         try:
-            self._server = ControlServer(bind_control, controller, self._loop, told, self._on_event)
+            self._server = ControlServer(
+                bind_control, controller, self._loop, told, self._on_event, queue_pairs, link, keys
+            )
+        except JobError:
+            self._loop.stop()
+            raise
         except OSError as error:
             self._loop.stop()
             raise SwitchaggError(
@@ -115,6 +145,37 @@ class SwitchDaemon:
             ) from error
         self.control_endpoint: str = self._server.endpoint
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
+
+    def _rdma_host(self, bind_data: Address, slots: int, elements: int, packets: int) -> RdmaSwitchLoop:
+        """The data plane for queue pairs, bound; sets `dataplane` and `data_address`."""
+        self.dataplane = Choice(NATIVE, {})
+        plane = NativePlane(slots, elements)
+        try:
+            bound = UdpLink(bind_data)
+        except JobError as error:
+            raise SwitchaggError(
+                f"data address: {error}; RoCEv2 has port {ROCE_PORT} alone, which one process per address can hold: "
+                f"choose another address with --data HOST:{ROCE_PORT}"
+            ) from error
+        try:
+            self.data_address, self._link = bound.address, bound
+            return RdmaSwitchLoop(bound, plane, packets=packets, on_failure=self._on_failure)
+        except BaseException:
+            bound.close()
+            raise
+
+    def _zeromq_host(
+        self, bind_data: Address, dataplane: str, slots: int, elements: int, keys: Keys | None
+    ) -> SwitchLoop:
+        """The data plane for bundles over ZeroMQ, bound; sets `dataplane` and `data_address`."""
+        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
+        plane = DATAPLANES[self.dataplane.name](slots, elements)
+        try:
+            link = ZeroMqLink(bind_data, keys=keys)
+        except JobError as error:
+            raise SwitchaggError(f"data address: {error}") from error
+        self.data_address = link.address
+        return SwitchLoop(link, plane, on_failure=self._on_failure)
 
     def _host(
         self,
@@ -231,7 +292,7 @@ class SwitchDaemon:
             case MemberLeft():
                 departure = event.departure
                 why = f": {departure.reason}" if departure.reason else ""
-                self._log(f"job {event.name!r}: {departure.member} left after {departure.calls} calls{why}")
+                self._log(f"job {event.name!r}: {departure.member} left after {sum(departure.calls)} calls{why}")
 
 
 def run_switch(
@@ -245,6 +306,9 @@ def run_switch(
     lease_s: float = 4.0,
     interfaces: Sequence[str] | None = None,
     impairments: Impairments | None = None,
+    link: str = "udp",
+    packets: int = PACKETS_DEFAULT,
+    keys: Keys | None = None,
     ready_file: Path | None = None,
     quiet: bool = False,
 ) -> int:
@@ -266,6 +330,9 @@ def run_switch(
             lease_s=lease_s,
             interfaces=interfaces,
             impairments=impairments,
+            link=link,
+            packets=packets,
+            keys=keys,
             log=log,
         )
     except SwitchaggError as error:
@@ -335,6 +402,27 @@ def _check(
         raise SwitchaggError(f"elements {elements}: 1 to {MAX_ELEMENTS}")
     if not 1 <= lease_s <= 3600:
         raise SwitchaggError(f"lease {lease_s:g} s: 1 to 3600, since workers beat every half second")
+
+
+def _check_link(link: str, bind_data: Address, dataplane: str, impairments: Impairments | None) -> None:
+    """Raise SwitchaggError for what this link can't do."""
+    if link not in ("udp", ZEROMQ, RDMA):
+        raise SwitchaggError(f"link {link!r}: udp, {ZEROMQ} or {RDMA}")
+    if link == ZEROMQ and (dataplane == XDP or impairments is not None):
+        raise SwitchaggError(f"the link {ZEROMQ} has no data plane {XDP} and no impairments; use the link udp")
+    if link != RDMA:
+        return
+    if dataplane not in (AUTO, NATIVE):
+        raise SwitchaggError(f"the link {RDMA} needs the data plane {NATIVE}, not {dataplane}")
+    if impairments is not None:
+        raise SwitchaggError(
+            f"the link {RDMA} has no impairments of its own; shape the interfaces, or use the link udp"
+        )
+    if bind_data[0] in ("0.0.0.0", "::"):
+        raise SwitchaggError(
+            f"over {RDMA} the switch needs an address of its own, which every packet's ICRC covers: give --data "
+            f"HOST:{ROCE_PORT}"
+        )
 
 
 def _write_whole(path: Path, text: str) -> None:

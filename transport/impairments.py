@@ -43,7 +43,7 @@ class LinkImpairments:
     delay_ns: int = 0  # 0 to 10 s, added to every packet
     jitter_ns: int = 0  # 0 to 10 s: each packet is late by up to so much more, uniformly, and may overtake others
     rate_bps: int = 0  # 1 kbit/s to 400 Gbit/s; 0: as fast as the machine
-    queue_bytes: int = 4 << 20  # 100 B to 1 GiB per port, framing included: two windows of 1024 packets
+    queue_bytes: int = 4 << 20  # 100 B to 1 GiB per port and priority class, framing included: two windows of 1024
     ecn_threshold_bytes: int | None = None  # 0 to 1 GiB: above it, packets with ECT get CE; None: never
     span_ns: int | None = None  # 1 ns to 10 s: how late held-back packets are; None: 8 full frames at the rate
 

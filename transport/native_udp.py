@@ -42,6 +42,8 @@ class Options(ctypes.Structure):
         ("segments_max", ctypes.c_uint32),
         ("receive_messages", ctypes.c_uint32),
         ("receive_bytes", ctypes.c_uint32),
+        ("priority", ctypes.c_uint32),
+        ("credit_bytes", ctypes.c_uint32),
     ]
 
 
@@ -93,6 +95,8 @@ class NativeUdp:
             link.segments_max,
             RECEIVE_MESSAGES_GRO if link.gro else RECEIVE_MESSAGES_PLAIN,
             max(RECEIVE_BYTES_LEAST, datagram_bytes + 1),
+            link.socket_priority,
+            link.credit_bytes,
         )
         self.handle: int | None = self._library.sa_udp_new(ctypes.byref(options))
         if not self.handle:

@@ -15,6 +15,7 @@ from switchagg.endpoint import StreamFailed
 from switchagg.errors import JobError
 from switchagg.native import library
 from switchagg.native.endpoint import CALL_COMPLETED, DTYPES, NativeEndpoint, NativeEvent, Submitted
+from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.native_udp import NativeAddress, NativeUdp, native_address
 from transport.udp import DATAGRAM_BYTES_MAX, UdpLink
@@ -55,11 +56,13 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             self._udp.close()
             raise MemoryError("no memory for the worker loop")
         self._worker_counters = self._library.sa_worker_counters(self._worker)
+        if tos := marks([stream.priority for stream in self._job.streams], self._link.tos):
+            self._library.sa_worker_mark(self._worker, (ctypes.c_int32 * len(tos))(*tos), len(tos))
         atexit.register(self._close_at_exit)
 
     @property
     def counters(self) -> dict[str, int]:
-        """The endpoint's counters, drop_stranger, ecn_marked, and the link's with the prefix link_."""
+        """The endpoint's counters, drop_stranger, ecn_marked, credit_used, and the link's with the prefix link_."""
         with self._lock:
             return self._count() if self._worker else dict(self._last_counters)
 
@@ -70,6 +73,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             **self._endpoint.counters,
             "drop_stranger": self._worker_counters[0],
             "ecn_marked": self._worker_counters[1],
+            "credit_used": self._worker_counters[2],
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
@@ -124,6 +128,7 @@ def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
     declared: tuple[tuple[Any, Any, tuple[Any, ...]], ...] = (
         (loaded.sa_worker_new, pointer, (pointer, pointer, ctypes.c_int, ctypes.POINTER(NativeAddress), u32)),
         (loaded.sa_worker_free, None, (pointer,)),
+        (loaded.sa_worker_mark, None, (pointer, ctypes.POINTER(ctypes.c_int32), u32)),
         (loaded.sa_worker_counters, ctypes.POINTER(u64), (pointer,)),
         (loaded.sa_worker_run, ctypes.c_int, (pointer, ctypes.c_int64, ctypes.POINTER(NativeEvent), u32)),
         (holding.sa_worker_submit, ctypes.c_int, (pointer, u32, ctypes.c_int, u32, pointer, u64, u64)),

@@ -122,6 +122,16 @@ class Sender:
         """True if all that was submitted has been acknowledged."""
         return not (self._messages or self._in_flight or self._lost)
 
+    @property
+    def acknowledged(self) -> int:
+        """How many segments, from the first on, have arrived; a message has one at least."""
+        return self._first
+
+    @property
+    def repeats(self) -> int:
+        """How many segments wait to be sent again."""
+        return len(self._lost)
+
     def submit(self, tag: int, data: bytes) -> None:
         """Send a message (may be empty) after all those before."""
         self._messages.append(Message(tag, data))

@@ -20,25 +20,32 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from switchagg.call import Array, ArrayCall, check_array, make_call
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from switchagg.job import ELEMENTS_MTU_1500, MODULUS, JobConfig
+from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.native import library
 from transport import control_messages as say
 from transport.addresses import facing, parse_endpoint, resolve_host
+from transport.call_ledger import Call, CallLedger
 from transport.control import SLOTS_REPORTED_MAX, ControlClient
-from transport.link import Link
+from transport.link import Address, Link
 from transport.native_worker import NativeWorkerLoop
+from transport.rdma.places import ELEMENTS_DEFAULT, PACKETS_DEFAULT, mtu_for
+from transport.rdma.worker import RdmaOptions, RdmaWorkerEnd, RdmaWorkerLoop, open_end
 from transport.udp import UdpLink
 from transport.worker_loop import CallLoop, WorkerLoop
+from transport.zeromq_keys import Keys, as_keys
+from transport.zeromq_link import OPTIONS as ZEROMQ_OPTIONS
+from transport.zeromq_link import ZeroMqLink
 
 CALL_TIMEOUT_S = 1800.0
 """How long a call waits for ranks that live: PyTorch's default for a process group."""
@@ -58,6 +65,13 @@ WINDOW_SLOTS = 256
 """Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
 trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
 faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
+
+CREDIT_BYTES = 1 << 17
+"""What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
+a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without classes."""
+
+STREAMS = 2
+"""By default: one bucket may overtake another's tail."""
 
 STATUS_S = 5.0
 LEAVE_S = 1.0
@@ -88,13 +102,21 @@ class SwitchSession:
     carries its packets. Thread-safe. Doesn't survive a fork: in a child every method but `close` raises SwitchaggError.
     """
 
-    def __init__(self, link: Link, wish: say.Join, switch: str, retry_limit: int, core: str = "auto") -> None:
+    def __init__(
+        self,
+        link: Link | RdmaWorkerEnd,
+        wish: say.Join,
+        switch: str,
+        retry_limit: int,
+        core: str = "auto",
+        keys: Keys | None = None,
+        packets: int = PACKETS_DEFAULT,
+    ) -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
-        self._lock = threading.Lock()  # guards the next five
-        self._next = 0
-        self._pending: set[int] = set()
+        self._lock = threading.Lock()  # guards the next four
+        self._calls = CallLedger(())
         self._departed: list[say.Gone] = []
         self._failure: AggregationFailed | None = None
         self._closed = False
@@ -108,19 +130,21 @@ class SwitchSession:
         self.workers = wish.workers
         self._address = (wish.place.host, wish.place.port)
         self._generation: int | None = None
-        self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat)
+        self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat, keys=keys)
         self._client.start()
         try:
             admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
             self.job: JobConfig = replace(admitted.config(), retry_limit=retry_limit)
+            if wish.priorities and admitted.priorities != wish.priorities:
+                raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
+            self._calls = CallLedger([stream.priority for stream in self.job.streams])
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
-            made = NativeWorkerLoop if self.core == "native" else WorkerLoop
-            loop = made(link, self.job, self.rank, self._data, on_stream_failed=self._on_stream_failed)
+            loop = self._loop_over(link, admitted, packets)
         except BaseException as error:
-            self._client.leave(0, str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
+            self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
             raise
         with self._lock:
@@ -138,9 +162,10 @@ class SwitchSession:
         rank: int,
         workers: int,
         *,
-        elements: int = ELEMENTS_MTU_1500,
-        streams: int = 2,
-        window_slots: int = WINDOW_SLOTS,
+        elements: int | None = None,
+        streams: int | None = None,
+        window_slots: int | Sequence[int] = WINDOW_SLOTS,
+        priorities: Sequence[int] | None = None,
         timeout_s: float = 30.0,
         call_timeout_s: float = CALL_TIMEOUT_S,
         retry_limit: int | None = None,
@@ -148,52 +173,69 @@ class SwitchSession:
         core: str = "auto",
         segments_max: int = SEGMENTS_MAX,
         tos: int = 0,
+        credit_bytes: int | None = None,
+        link: str = "udp",
+        keys: Keys | Path | str | None = None,
+        rdma: RdmaOptions | None = None,
     ) -> "SwitchSession":
         """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
 
-        switch: "tcp://host:port" of its control plane. elements, streams, window_slots: as in JobConfig, the same on
-        every rank. call_timeout_s: how long a call waits for ranks that are alive; retry_limit, if given, says it in
-        timeouts in a row instead. bind: own IPv4 address for packets; default: the one that faces the switch.
-        core: "native" carries packets in C; "python" needs no compiler and costs about ten times the CPU; "auto" is
-        native where the compiled core is there, else Python, said once by a warning. segments_max, tos: as in UdpLink.
+        switch: "tcp://host:port" of its control plane. elements (default 360; over RDMA 251, for an MTU of 1024),
+        streams, window_slots: as in JobConfig, the same on every rank; window_slots may be one for each stream.
+        priorities: the class of each stream, 0 (most urgent) to 7 (best effort), also the same on every rank; default:
+        all best effort. streams: default one for each of priorities, else 2. call_timeout_s: how long a call waits for
+        ranks that are alive; retry_limit, if given, says it in timeouts in a row instead. bind: own IPv4 address for
+        packets; default: the one that faces the switch. core: "native" carries packets in C; "python" needs no compiler
+        and costs about ten times the CPU; "auto" is native where the compiled core is there, else Python, said once by
+        a warning. segments_max, tos, credit_bytes: as in UdpLink; default with priorities 128 KiB: so much may lie
+        below that nothing can overtake (other links: any; there classes only order what is sent next). link: what
+        carries packets, "udp", "rdma" or "zeromq", as the switch was told; over ZeroMQ the core is Python. rdma: its
+        options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
 
         Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
         answer from it, an impossible argument.
         """
         host, port = parse_endpoint(switch)
-        if retry_limit is None:
-            retry_limit = retry_limit_for(call_timeout_s)
-        if not 1 <= retry_limit <= RETRY_LIMIT_MAX:
-            raise JobError(f"retry_limit {retry_limit}: 1 to {RETRY_LIMIT_MAX}")
+        retry_limit = _retry_limit(retry_limit, call_timeout_s)
+        streams, window, windows = _streams(streams, window_slots, priorities)
         if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
             raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
-        try:
-            link = UdpLink((bind or facing(resolve_host(host), port), 0), segments_max=segments_max, tos=tos)
-        except ValueError as error:
-            raise JobError(str(error)) from None
+        credit_bytes = CREDIT_BYTES if credit_bytes is None and priorities else credit_bytes
+        keys = as_keys(keys)
+        place = (bind or facing(resolve_host(host), port), 0)
+        elements = elements or (ELEMENTS_DEFAULT if link == "rdma" else ELEMENTS_MTU_1500)
+        room = (2 * (sum(windows) or streams * window), elements)
+        opened = _opened(link, place, keys, tos, room, rdma, segments_max=segments_max, credit_bytes=credit_bytes)
         try:
             wish = say.Join(
                 job=job,
-                place=say.Place(rank, *link.address),
+                place=say.Place(rank, *opened.address),
                 workers=workers,
                 elements=elements,
                 streams=streams,
-                window_slots=window_slots,
+                window_slots=window,
                 incarnation=secrets.randbits(63),
                 timeout_ns=round(timeout_s * 1e9),
+                windows=windows,
+                priorities=list(priorities or []),
+                link=link,
+                queue_pair=say.queue_pair(opened.end) if isinstance(opened, RdmaWorkerEnd) else None,
             )
-            return cls(link, wish, switch, retry_limit, core)
+            return cls(opened, wish, switch, retry_limit, core, keys, (rdma or RdmaOptions()).packets)
         except BaseException:
-            link.close()
+            opened.close()
             raise
 
-    def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> "Future[Any]":
+    def allreduce(
+        self, array: Array, op: str = "sum", stream: int | None = None, priority: int | None = None
+    ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
         array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
-        the session until the future is done. Calls are numbered in the order they are made, and every rank must make
-        the same calls in the same order; stream: default number % streams. Futures resolve in the loop's thread: what
-        is chained to one must be quick. Raises ValueError for an array or stream that can't be.
+        the session until the future is done. priority: a class that one of the streams has; default: the least urgent
+        of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
+        a class in the same order; calls of different classes may come in any. Futures resolve in the loop's thread:
+        what is chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
         """
         self._check_process()
         call = (
@@ -201,16 +243,12 @@ class SwitchSession:
             if self.core == "native"
             else make_call(array, op, self.job)
         )
-        if stream is not None and not 0 <= stream < len(self.job.streams):
-            raise ValueError(f"stream {stream}: job {self.name} has {len(self.job.streams)}")
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
-            number = self._next
-            self._next += 1
-            self._pending.add(number)
-            future = loop.submit(number % len(self.job.streams) if stream is None else stream, call, array)
-        future.add_done_callback(lambda done: self._finished(number, done))
+            place = self._calls.begin(priority, stream)
+            future = loop.submit(place[0], call, array)
+        future.add_done_callback(lambda done: self._finished(place, done))
         self._check_departures()
         return future
 
@@ -251,8 +289,8 @@ class SwitchSession:
         finally:
             # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
             with self._lock:
-                first = self._first_unfinished()
-            self._client.leave(first, str(self._failure or ""), LEAVE_S)
+                finished = self._calls.finished()
+            self._client.leave(finished, str(self._failure or ""), LEAVE_S)
             self._client.close()
 
     def __enter__(self) -> "SwitchSession":
@@ -263,6 +301,18 @@ class SwitchSession:
 
     # Private: any thread
 
+    def _loop_over(self, link: Link | RdmaWorkerEnd, admitted: say.Admitted, packets: int) -> CallLoop[Any]:
+        """The loop that carries this rank's calls, running."""
+        failed = self._on_stream_failed
+        if isinstance(link, RdmaWorkerEnd):
+            if len(admitted.queue_pairs) != self.workers:
+                raise JobError(f"the switch at {self._switch} knows no RDMA: it is older than this side")
+            link.connect(self._data, say.queue_pair_end(admitted.queue_pairs[self.rank]))
+            native = self.core == "native"
+            return RdmaWorkerLoop(link, self.job, self.rank, packets=packets, native=native, on_stream_failed=failed)
+        made = NativeWorkerLoop if self.core == "native" else WorkerLoop
+        return made(link, self.job, self.rank, self._data, on_stream_failed=failed)
+
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise SwitchaggError(
@@ -270,15 +320,11 @@ class SwitchSession:
                 f"join on its own"
             )
 
-    def _first_unfinished(self) -> int:
-        """Under the lock."""
-        return min(self._pending, default=self._next)
-
-    def _finished(self, number: int, future: "Future[Any]") -> None:
+    def _finished(self, call: Call, future: "Future[Any]") -> None:
         """A failed call stays pending: it is never finished, and `leave` must say so."""
         if future.exception() is None:
             with self._lock:
-                self._pending.discard(number)
+                self._calls.finish(call)
 
     def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
         """Fail every pending and later call, and leave, so that the others learn of it at once."""
@@ -295,23 +341,21 @@ class SwitchSession:
             if self._failure is not None or self._closed:
                 return
             self._failure = failure
-            first = self._first_unfinished()
+            finished = self._calls.finished()
             loop = self._loop
         if loop is not None:
             loop.fail(failure)
-        self._client.leave(first, str(failure), 0.0)
+        self._client.leave(finished, str(failure), 0.0)
 
     def _check_departures(self) -> None:
         """Fail if a call is pending that a member left without finishing (C7)."""
         with self._lock:
             late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self._departed else False
-            last = max(self._pending, default=-1)
             # Earlier calls may still be on their way to us, whole: they get a lease's time.
-            reach = last if late else self._first_unfinished() if self._pending else -1
-            left = [gone for gone in self._departed if gone.calls <= reach]
+            left = [gone for gone in self._departed if self._calls.waits_for(gone.calls, late=late)]
         if left:
             who = "; ".join(
-                f"{gone.place} left after {gone.calls} calls" + (f": {gone.reason}" if gone.reason else "")
+                f"{gone.place} left after {sum(gone.calls)} calls" + (f": {gone.reason}" if gone.reason else "")
                 for gone in left
             )
             self._failed(who, tuple(gone.place.rank for gone in left))
@@ -348,7 +392,7 @@ class SwitchSession:
     def _watch(self, counters: dict[str, int]) -> None:
         """Look into a stall (C13)."""
         stall, now_ns = self._stall, time.monotonic_ns()
-        if not self._pending or counters["results"] != stall.results:
+        if not self._calls or counters["results"] != stall.results:
             self._stall = _Stall(counters["results"], counters["timeouts"], now_ns)
         elif (
             now_ns - stall.since_ns >= STALL_S * 1e9
@@ -408,15 +452,47 @@ class SwitchSession:
         return None
 
 
-def _chosen_core(core: str, link: Link) -> str:
+def _retry_limit(said: int | None, call_timeout_s: float) -> int:
+    """What was said, or what fills call_timeout_s. Raises JobError."""
+    limit = retry_limit_for(call_timeout_s) if said is None else said
+    if not 1 <= limit <= RETRY_LIMIT_MAX:
+        raise JobError(f"retry_limit {limit}: 1 to {RETRY_LIMIT_MAX}")
+    return limit
+
+
+def _opened(
+    link: str,
+    place: Address,
+    keys: Keys | None,
+    tos: int,
+    room: tuple[int, int],
+    rdma: RdmaOptions | None,
+    **udp: Any,
+) -> Link | RdmaWorkerEnd:
+    """A worker's link, bound. room: slot versions, and elements of each. udp: options of a UdpLink. Raises JobError."""
+    if link == "rdma":
+        return open_end(place[0], places=room[0], mtu=mtu_for(room[1]), dscp=tos >> 2, options=rdma)
+    try:
+        if link == "zeromq":
+            return ZeroMqLink(place, options=replace(ZEROMQ_OPTIONS, tos=tos), keys=keys, listening=False)
+        if link == "udp":
+            return UdpLink(place, tos=tos, **udp)
+    except ValueError as error:
+        raise JobError(str(error)) from None
+    raise JobError(f"link '{link}': udp, rdma or zeromq")
+
+
+def _chosen_core(core: str, link: Link | RdmaWorkerEnd) -> str:
     """ "native" or "python"; raises JobError for a core that can't be."""
     if core == "python":
         return core
     if core not in ("auto", "native"):
         raise JobError(f"core {core!r}: one of auto, native, python")
     reason = library.missing()
-    if not reason and not isinstance(link, UdpLink):
-        reason = f"it carries UDP links only, not {type(link).__name__}"
+    if not isinstance(link, UdpLink | RdmaWorkerEnd):
+        if core == "native":
+            raise JobError(f"core 'native': it carries UDP links only, not {type(link).__name__}")
+        return "python"  # asked for with the link
     if not reason:
         return "native"
     if core == "native":
@@ -430,6 +506,27 @@ def _chosen_core(core: str, link: Link) -> str:
 def _warn(reason: str) -> None:
     """Once for each reason."""
     warnings.warn(f"the Python core carries the packets, which costs about ten times the CPU: {reason}", stacklevel=5)
+
+
+def _streams(
+    streams: int | None, window_slots: int | Sequence[int], priorities: Sequence[int] | None
+) -> tuple[int, int, list[int]]:
+    """How many streams `join` was asked for, the window of the first, and of each if one was given for each.
+
+    Raises JobError where the lists disagree.
+    """
+    windows = [] if isinstance(window_slots, int) else list(window_slots)
+    if streams is None:
+        streams = len(priorities or windows) or STREAMS
+    for name, values in (("priorities", priorities or ()), ("window_slots", windows)):
+        if values and (len(values) != streams or streams > STREAMS_MAX):
+            given = ", ".join(map(str, values[:STREAMS_MAX]))
+            raise JobError(f"{name} {given}: one for each of {streams} streams, of which there may be {STREAMS_MAX}")
+    if isinstance(window_slots, int):
+        return streams, window_slots, []
+    if not windows:
+        raise JobError("window_slots is empty: one for each stream, or one number for all")
+    return streams, windows[0], windows
 
 
 def retry_limit_for(

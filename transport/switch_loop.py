@@ -8,13 +8,13 @@ out must be fresh memory: it is kept until the link takes it. What a loop owes t
 `CommandLoop`; `transport.native_switch.NativeSwitchLoop` keeps the same with the turn in C.
 """
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,8 +23,10 @@ from switchagg.aggregator import SlotView
 from switchagg.dataplane import DataPlane
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.wire import Bundle
+from switchagg.priority import marks
+from switchagg.wire import Bundle, headers
 from transport.link import Address, Link
+from transport.udp import UdpLink
 
 IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
@@ -233,7 +235,7 @@ class CommandLoop(ABC, Generic[PortT]):
         """The port of an address; a new one, with the smallest free number, if it has none."""
         port = self._by_address.get(address)
         if port is None:
-            number = next(n for n in count() if n not in self._ports)
+            number = next(n for n in itertools.count() if n not in self._ports)
             port = self._ports[number] = self._by_address[address] = self._open_port(number, address)
         return port
 
@@ -255,7 +257,7 @@ class CommandLoop(ABC, Generic[PortT]):
 class _QueuedPort(Port):
     """A port, and what waits there for room on the link."""
 
-    queue: deque[Bundle] = field(default_factory=deque)
+    queue: deque[tuple[int | None, Bundle]] = field(default_factory=deque)  # with their TOS
     queued_bytes: int = 0
 
 
@@ -263,7 +265,8 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
     """Runs any data plane on any link; see CommandLoop.
 
     queue_bytes_max: bytes that may wait for one worker while the link is full; what exceeds it is dropped and counted
-    (drop_queue_full), and the protocol sends it again.
+    (drop_queue_full), and the protocol sends it again. On a UdpLink results carry the priority class of their stream
+    (S6); what waits here is sent in order all the same.
     """
 
     def __init__(
@@ -278,6 +281,18 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
         self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+        self._udp = link if isinstance(link, UdpLink) else None
+        self._tos: dict[int, tuple[int, ...]] = {}  # of each stream, of the jobs that have classes
+
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        super()._admit(job, addresses)
+        self._tos.pop(job.job_id, None)
+        if self._udp is not None and (tos := marks([stream.priority for stream in job.streams], self._udp.tos)):
+            self._tos[job.job_id] = tos
+
+    def _evict(self, job_id: int) -> None:
+        super()._evict(job_id)
+        self._tos.pop(job_id, None)
 
     def _open_port(self, number: int, address: Address) -> _QueuedPort:
         return _QueuedPort(number, address)
@@ -291,14 +306,14 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
 
     def _turn(self) -> None:
         self._send_waiting()
-        for (numbers, _), results in self._decide().items():
+        for (numbers, _, tos), results in self._decide().items():
             together = results[0] if len(results) == 1 else np.concatenate(results)
             for number in numbers:
-                self._send(self._ports[number], together)
+                self._send(self._ports[number], together, tos)
         self._link.wait(IDLE_S, writable=bool(self._waiting))
 
-    def _decide(self) -> dict[tuple[tuple[int, ...], int], list[Bundle]]:
-        """Show the data plane what has arrived; its outputs, by ports and size, in order."""
+    def _decide(self) -> dict[tuple[tuple[int, ...], int, int | None], list[Bundle]]:
+        """Show the data plane what has arrived; its outputs, by ports, size and TOS, in order."""
         arrived: dict[tuple[int, int], list[Bundle]] = {}
         for bundle, sender in self._link.receive():
             port = self._by_address.get(sender)
@@ -306,18 +321,38 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
                 self._counters["drop_stranger"] += len(bundle)
             else:
                 arrived.setdefault((port.number, bundle.shape[1]), []).append(bundle)
-        outputs: dict[tuple[tuple[int, ...], int], list[Bundle]] = {}
+        outputs: dict[tuple[tuple[int, ...], int, int | None], list[Bundle]] = {}
         for (number, _), bundles in arrived.items():
             together = bundles[0] if len(bundles) == 1 else np.concatenate(bundles)
             for output in self._dataplane.process(together, number):
-                outputs.setdefault((output.ports, output.bundle.shape[1]), []).append(output.bundle)
+                for tos, bundle in self._by_tos(output.bundle):
+                    outputs.setdefault((output.ports, bundle.shape[1], tos), []).append(bundle)
         return outputs
 
-    def _send(self, port: _QueuedPort, bundle: Bundle) -> None:
+    def _by_tos(self, results: Bundle) -> Iterator[tuple[int | None, Bundle]]:
+        """Results cut into runs of one TOS; None: the link's own."""
+        if not self._tos:
+            yield None, results
+            return
+        heads = headers(results)
+        places = zip(heads["job"].tolist(), heads["stream"].tolist(), strict=True)
+        all_tos = [self._tos[job][stream] if job in self._tos else None for job, stream in places]
+        begin = 0
+        for tos, run in itertools.groupby(all_tos):
+            end = begin + len(list(run))
+            yield tos, results[begin:end]
+            begin = end
+
+    def _hand_over(self, bundle: Bundle, address: Address, tos: int | None) -> int:
+        if self._udp is None or tos is None:
+            return self._link.send(bundle, address)
+        return self._udp.send(bundle, address, tos)
+
+    def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
         """Send to one worker, or keep for it what the link has no room for."""
         accepted = 0
         if not self._waiting:
-            accepted = self._link.send(bundle, port.address)
+            accepted = self._hand_over(bundle, port.address, tos)
             if accepted == len(bundle):
                 return
         rest = bundle[accepted:]
@@ -328,19 +363,19 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
             return
         if not port.queue:
             self._waiting.append(port)
-        port.queue.append(rest[:kept])
+        port.queue.append((tos, rest[:kept]))
         port.queued_bytes += kept * size
 
     def _send_waiting(self) -> None:
         """Send what waits, a bundle of each worker at a time so that none waits for another's backlog."""
         while self._waiting:
             port = self._waiting.popleft()
-            bundle = port.queue.popleft()
+            tos, bundle = port.queue.popleft()
             size = max(1, bundle.shape[1])
-            accepted = self._link.send(bundle, port.address)
+            accepted = self._hand_over(bundle, port.address, tos)
             port.queued_bytes -= accepted * size
             if accepted < len(bundle):
-                port.queue.appendleft(bundle[accepted:])
+                port.queue.appendleft((tos, bundle[accepted:]))
                 if accepted:
                     self._waiting.append(port)  # it had its share of the room
                 else:

@@ -5,17 +5,21 @@ move up to 64 packets per call. Both are probed, and a link works without them, 
 """
 
 import errno
+import fcntl
 import os
 import select
 import socket
 import struct
 import sys
+import termios
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from switchagg.errors import JobError
+from switchagg.priority import socket_priority_of_tos
 from switchagg.wire import Bundle
 from transport.link import Address, LinkClosed
 
@@ -24,6 +28,8 @@ DATAGRAM_BYTES_MAX = 65_507
 
 SEGMENTS_HARD_MAX = 64
 """Kernels before 6.9 refuse more segments in one send."""
+
+CREDIT_BYTES_MIN, CREDIT_BYTES_MAX = 4096, 1 << 30
 
 SOL_UDP = 17
 UDP_SEGMENT = 103
@@ -70,11 +76,16 @@ class UdpLink:
     receive_buffer_bytes, send_buffer_bytes: asked of the kernel; the attributes of that name say what it granted. 16 MB
     hold the windows of 8 workers in packets that are counted at up to 4 kB each.
     tos: the TOS byte (IPv6: traffic class) of every packet: DSCP in its upper six bits, ECN in its lower two; there, 2
-    (ECT(0)) allows switches to mark a packet instead of dropping it.
+    (ECT(0)) allows switches to mark a packet instead of dropping it. A send may have a TOS of its own.
+    credit_bytes: the most that may lie in the kernel, and so in the queue of the interface, before another bundle is
+    handed over: a FIFO below the streams, which nothing urgent can overtake, is then at most this and one bundle deep.
+    The kernel counts memory, more than the bytes on the wire. Default: send_buffer_bytes is all that bounds it.
 
-    After construction: `gso` and `gro` say what is in use, `gso_fallback` why GSO was given up ("" if it was not),
-    `counters` what happened. receive_overflow counts what the kernel dropped because the receive buffer was full,
-    in bundles where GRO is on. send_errors: rows lost because the network refused them; `last_error` is the newest
+    After construction: `socket_priority` says whether a send with a TOS of its own also has its class's SO_PRIORITY,
+    `credit_bytes` what was granted (0: none). `gso` and `gro` say what is in use, `gso_fallback` why GSO was given up
+    ("" if it was not), `counters` what happened. receive_overflow counts what the kernel dropped because the receive
+    buffer was full, in bundles where GRO is on. send_errors: rows lost because the network refused them; `last_error`
+    is the newest
     such refusal.
     """
 
@@ -88,11 +99,14 @@ class UdpLink:
         receive_buffer_bytes: int = 16 << 20,
         send_buffer_bytes: int = 16 << 20,
         tos: int = 0,
+        credit_bytes: int | None = None,
     ) -> None:
         if not 1 <= segments_max <= SEGMENTS_HARD_MAX:
             raise ValueError(f"segments_max {segments_max}: 1 to {SEGMENTS_HARD_MAX}")
         if not 0 <= tos <= 255:
             raise ValueError(f"tos {tos}: 0 to 255")
+        if credit_bytes is not None and not CREDIT_BYTES_MIN <= credit_bytes <= CREDIT_BYTES_MAX:
+            raise ValueError(f"credit_bytes {credit_bytes}: {CREDIT_BYTES_MIN} to {CREDIT_BYTES_MAX}")
         if receives_max < 1:
             raise ValueError(f"receives_max {receives_max}: 1 or more")
         self._closed = False
@@ -104,6 +118,7 @@ class UdpLink:
         self._backoff = False
         self._overflow_seen = 0
         self.gso_fallback = ""
+        self.tos = 0
         self.last_error = ""
         self.counters: dict[str, int] = dict.fromkeys(UDP_COUNTERS, 0)
         self._socket = _bound_socket(bind)
@@ -113,9 +128,13 @@ class UdpLink:
             self.gro = gso is not False and self._probe(UDP_GRO, 1, required=gso is True)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
             if tos:
-                self._set_tos(tos)
+                self.set_tos(tos)
             self.receive_buffer_bytes = self._size_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer_bytes)
-            self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, send_buffer_bytes)
+            # A socket polls writable when less than half of its buffer is used: when there is credit again.
+            asked = credit_bytes or send_buffer_bytes
+            self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, asked)
+            self.credit_bytes = self.send_buffer_bytes if credit_bytes else 0
+            self.socket_priority = takes_socket_priority()
             self.address: Address = self._canonical(self._socket.getsockname())
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except BaseException:
@@ -148,8 +167,11 @@ class UdpLink:
 
     # Sending
 
-    def send(self, bundle: Bundle, to: Address) -> int:
-        """See `Link.send`. Splits the bundle into sends of at most segments_max rows and 65,507 bytes."""
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
+        """See `Link.send`. Splits the bundle into sends of at most segments_max rows and 65,507 bytes.
+
+        tos: of these packets; default: the link's.
+        """
         self._require_open()
         rows, size = bundle.shape
         if size > DATAGRAM_BYTES_MAX:
@@ -158,34 +180,52 @@ class UdpLink:
         sent = 0
         while sent < rows:
             together = self._rows_per_send(size)
-            accepted = self._send_together(bundle[sent : sent + together], to)
+            accepted = self._send_together(bundle[sent : sent + together], to, tos) if self.has_room() else 0
             if not accepted:
                 self.counters["send_would_block"] += 1
                 break
             sent += accepted
         return sent
 
+    def has_room(self) -> bool:
+        """Whether less than credit_bytes lies in the kernel: `wait(writable=True)` ends when there is again."""
+        if not self.credit_bytes:
+            return True
+        queued: bytes = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0")
+        return int.from_bytes(queued, sys.byteorder) < self.credit_bytes
+
     def _rows_per_send(self, size: int) -> int:
         if not self.gso or not size:
             return 1
         return min(self.segments_max, DATAGRAM_BYTES_MAX // size)
 
-    def _send_together(self, part: Bundle, to: Address) -> int:
+    def _send_together(self, part: Bundle, to: Address, tos: int | None) -> int:
         """One system call for these rows; rows that were accepted (or lost to an error), 0 if the link is full."""
         rows, size = len(part), part.shape[1]
         try:
-            if rows > 1:
-                self._socket.sendmsg([part.data], [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", size))], 0, to)
+            if rows > 1 or tos is not None:
+                self._socket.sendmsg([part.data], self._controls(rows, size, tos), 0, to)
             else:
                 self._socket.sendto(part.data, to)
         except BlockingIOError:
             return 0
         except OSError as error:
-            return self._after_refusal(error, part, to)
+            return self._after_refusal(error, part, to, tos)
         self._count("sent", rows, rows * size)
         return rows
 
-    def _after_refusal(self, error: OSError, part: Bundle, to: Address) -> int:
+    def _controls(self, rows: int, size: int, tos: int | None) -> list[tuple[int, int, bytes]]:
+        """Ancillary data of one send."""
+        controls = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", size))] if rows > 1 else []
+        if tos is not None:
+            v6 = self._family == socket.AF_INET6
+            level, kind = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if v6 else (socket.IPPROTO_IP, socket.IP_TOS)
+            controls.append((level, kind, struct.pack("=i", tos)))
+            if self.socket_priority:  # after the TOS, from which the kernel makes a priority of its own
+                controls.append((socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=i", socket_priority_of_tos(tos))))
+        return controls
+
+    def _after_refusal(self, error: OSError, part: Bundle, to: Address, tos: int | None) -> int:
         """Rows of `part` to count as accepted after an error that isn't "would block"."""
         if error.errno == errno.ENOBUFS:
             self._backoff = True  # the socket polls writable although the device is full
@@ -196,7 +236,7 @@ class UdpLink:
         if rows > 1 and error.errno in _GSO_REFUSALS:
             # Is it segmentation that is refused, or this destination? One plain datagram tells.
             lost = self.counters["send_errors"]
-            accepted: int = self._send_together(part[:1], to)
+            accepted: int = self._send_together(part[:1], to, tos)
             if not accepted:
                 return 0
             if self.counters["send_errors"] == lost:
@@ -338,7 +378,9 @@ class UdpLink:
             return False
         return True
 
-    def _set_tos(self, tos: int) -> None:
+    def set_tos(self, tos: int) -> None:
+        """The TOS byte of all packets from now on that aren't given one of their own; 0 to 255."""
+        self.tos = tos
         if self._family == socket.AF_INET6:
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
         else:
@@ -360,6 +402,19 @@ class UdpLink:
         counters[f"{direction}_bundles"] += 1
         counters[f"{direction}_datagrams"] += datagrams
         counters[f"{direction}_bytes"] += size_bytes
+
+
+@lru_cache(maxsize=1)
+def takes_socket_priority() -> bool:
+    """Whether the kernel takes SO_PRIORITY for a single send (Linux 6.14); asked once, with a packet to ourselves."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        control = [(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=i", 0))]
+        try:
+            probe.bind(("127.0.0.1", 0))
+            probe.sendmsg([b""], control, socket.MSG_DONTWAIT, probe.getsockname())
+        except OSError as error:
+            return error.errno != errno.EINVAL  # which comes before the packet's way is looked for
+    return True
 
 
 UDP_COUNTERS = (

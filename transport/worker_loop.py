@@ -20,8 +20,10 @@ from switchagg.call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.wire import Bundle
+from switchagg.priority import marks
+from switchagg.wire import STREAM_OFFSET, Bundle
 from transport.link import Address, Link
+from transport.udp import UdpLink
 
 ROWS_PER_ASK = 64
 """Frames asked of the endpoint at a time: four sends of 16 segments."""
@@ -239,7 +241,10 @@ class WorkerLoop(CallLoop[Call]):
         self._endpoint = Endpoint(self._job, self._rank)
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
+        self._held = False
         self._strangers = 0
+        self._udp = self._link if isinstance(self._link, UdpLink) else None
+        self._tos = marks([stream.priority for stream in self._job.streams], self._udp.tos) if self._udp else ()
 
     @property
     def counters(self) -> dict[str, int]:
@@ -286,16 +291,40 @@ class WorkerLoop(CallLoop[Call]):
         while rows < ROWS_PER_TURN:
             frames = self._unsent
             if frames is None:
-                frames = self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
+                frames = self._ask(now_ns)
                 if not len(frames):
                     return False
-            accepted = self._link.send(frames, self._switch)
+            accepted = self._hand_over(frames)
             if accepted < len(frames):
                 self._unsent = frames[accepted:]
                 return False
             self._unsent = None
             rows += accepted
         return True
+
+    def _ask(self, now_ns: int) -> Bundle:
+        """The next frames, or none while the link's credit is used: what is asked for can't be overtaken any more."""
+        udp = self._udp
+        if udp is None or not udp.credit_bytes:
+            return self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
+        self._held = not udp.has_room()
+        return self._endpoint.frames_to_send(now_ns, 0 if self._held else udp.segments_max)
+
+    def _hand_over(self, frames: Bundle) -> int:
+        """Send, a run of one class at a time: a bundle of the kernel has one TOS (W10)."""
+        if self._udp is None or not self._tos:
+            return self._link.send(frames, self._switch)
+        tos = [self._tos[stream] for stream in frames[:, STREAM_OFFSET].tolist()]
+        begin = 0
+        while begin < len(frames):
+            end = begin + 1
+            while end < len(frames) and tos[end] == tos[begin]:
+                end += 1
+            accepted = self._udp.send(frames[begin:end], self._switch, tos[begin])
+            begin += accepted
+            if begin < end:
+                break
+        return begin
 
     def _report(self) -> None:
         """Resolve the futures of finished calls; see to a failed stream."""
@@ -311,4 +340,4 @@ class WorkerLoop(CallLoop[Call]):
         if deadline_ns is not None:
             end_ns = min(end_ns, deadline_ns)
         left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
-        self._link.wait(left_s, writable=self._unsent is not None)
+        self._link.wait(left_s, writable=self._unsent is not None or self._held)

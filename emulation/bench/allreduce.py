@@ -152,7 +152,8 @@ def _expected_s(wish: Wish, method: Method, size_bytes: int) -> float:
     net = wish.network
     if net.rate_bps is None:
         return LEAST_OPERATION_S + size_bytes / 5e8
-    most = arithmetic.bound(method.kind, wish.dtype, net.rate_bps, net.workers, net.elements, net.mtu_bytes)
+    elements = method.elements(net.elements)
+    most = arithmetic.bound(method.kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, method.carrier)
     return LEAST_OPERATION_S + size_bytes / most
 
 
@@ -169,7 +170,7 @@ class Bench:
         options: dict[str, Any] = {"number": self._opened, "buffer_bytes": self._network.wish.tcp_buffer_bytes}
         options |= self._network.wish.method_options
         if method.kind == "switch":
-            options["switch"] = self._network.switches[method.variant].control
+            options["switch"] = self._network.switches[method.name].control
         self._opened += 1
         answers = self._ranks.ask(method, "open", 90.0, options=options)
         return dict(answers[0]["facts"])
@@ -223,7 +224,7 @@ class Bench:
 
     def _block(self, method: Method, cell: Cell, size_bytes: int, count: int, expected_s: float = 1.0) -> None:
         network = self._network
-        running = network.switches.get(method.variant) if method.kind == "switch" else None
+        running = network.switches.get(method.name)
         machine, links = Machine(network.pids), network.links()
         switch_cpu_ns, resent = running.cpu_ns() if running else 0, network.segments_resent()
         warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
@@ -270,8 +271,9 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
     speed = arithmetic.algbw(size_bytes, times.median)
     limit = most = wire_share = None
     if net.rate_bps is not None:
-        limit = arithmetic.payload_limit(kind, net.rate_bps, net.elements, net.mtu_bytes)
-        most = arithmetic.bound(kind, wish.dtype, net.rate_bps, net.workers, net.elements, net.mtu_bytes)
+        elements, link = method.elements(net.elements), method.carrier
+        limit = arithmetic.payload_limit(kind, net.rate_bps, elements, net.mtu_bytes, link)
+        most = arithmetic.bound(kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, link)
         wire_share = max(up, down) * 8e9 / net.rate_bps / times.median
     ticks = sum(cell.cpu_ticks)
     idle = (cell.cpu_ticks[3] + cell.cpu_ticks[4]) / ticks if ticks >= 10 else None
@@ -284,6 +286,7 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
         "rate_bps": net.rate_bps,
         "method": kind,
         "variant": method.variant,
+        "link": method.carrier,
         "name": method.name,
         "size_bytes": size_bytes,
         "count": size_bytes // arithmetic.ITEM_BYTES,

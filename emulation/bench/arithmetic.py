@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emulation.results import ETHERNET_BYTES, FRAME_HEADER_BYTES, IP_TCP_BYTES, IP_UDP_BYTES, percentile
+from transport.collectives.cost import traffic_factor as port_traffic
+from transport.reliable import HEADER_BYTES as RELIABLE_BYTES
 
 ITEM_BYTES = 4  # float32 and int32
+ROCE_MTU_BYTES, ROCE_BYTES = 1024, 16  # BTH and ICRC, of a message's inner packets
 LINK_SHARE = 0.97  # of the line rate on the wire: more means that the link was the bottleneck
 CPU_IDLE_SHARE = 0.10  # of all CPUs: less means that they were the bottleneck
 MEGABYTE = 1_000_000
@@ -46,8 +49,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def traffic_factor(method: str, workers: int) -> float:
-    """How often each byte of the array must cross a worker's link, in each direction."""
-    return 1.0 if method == "switch" else 2 * (workers - 1) / workers
+    """How often each byte of the array must cross a worker's link, in the busier direction."""
+    return port_traffic({"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(method, method), workers)
 
 
 def algbw(size_bytes: int, time_ns: float) -> float:
@@ -60,24 +63,32 @@ def busbw(method: str, size_bytes: int, time_ns: float, workers: int) -> float |
     return None if method == "switch" else algbw(size_bytes, time_ns) * traffic_factor(method, workers)
 
 
-def payload_share(method: str, elements: int, mtu_bytes: int) -> float:
-    """Payload of a full frame over the frame: 4E of the switch's packets, TCP segments that fill the MTU."""
-    if method == "switch":
+def payload_share(method: str, elements: int, mtu_bytes: int, link: str = "") -> float:
+    """Payload of a full frame over the frame: 4E of the switch's packets, TCP segments that fill the MTU.
+
+    link: what carries it; "": UDP for the switch, TCP for others. RoCEv2's packets are those of path MTU 1024.
+    """
+    values = 4 * elements / (4 * elements + FRAME_HEADER_BYTES) if method == "switch" else 1.0
+    if link == "rdma":
+        return values * ROCE_MTU_BYTES / (ROCE_MTU_BYTES + ROCE_BYTES + IP_UDP_BYTES + ETHERNET_BYTES)
+    if method == "switch" and link in ("", "udp"):
         return 4 * elements / (4 * elements + FRAME_HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES)
-    return (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+    if link == "udp":
+        return (mtu_bytes - IP_UDP_BYTES - RELIABLE_BYTES) / (mtu_bytes + ETHERNET_BYTES)
+    return values * (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
 
 
-def payload_limit(method: str, rate_bps: int, elements: int, mtu_bytes: int) -> float:
+def payload_limit(method: str, rate_bps: int, elements: int, mtu_bytes: int, link: str = "") -> float:
     """rate × payload / (payload + headers), in bytes per second: what a link carries of the method's payload."""
-    return rate_bps / 8 * payload_share(method, elements, mtu_bytes)
+    return rate_bps / 8 * payload_share(method, elements, mtu_bytes, link)
 
 
-def bound(method: str, dtype: str, rate_bps: int, workers: int, elements: int, mtu_bytes: int) -> float:
+def bound(method: str, dtype: str, rate_bps: int, workers: int, elements: int, mtu_bytes: int, link: str = "") -> float:
     """Most algbw the method can reach: its payload limit over its traffic factor.
 
     The switch's floats also send one scale chunk for every E data chunks (W4).
     """
-    limit = payload_limit(method, rate_bps, elements, mtu_bytes) / traffic_factor(method, workers)
+    limit = payload_limit(method, rate_bps, elements, mtu_bytes, link) / traffic_factor(method, workers)
     return limit * elements / (elements + 1) if method == "switch" and dtype == "float32" else limit
 
 

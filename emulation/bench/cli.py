@@ -27,7 +27,10 @@ RateOption = Annotated[
 IterationsOption = Annotated[
     int | None, typer.Option("--iterations", "-n", min=1, help="Per size and method  [default: as many as fit]")
 ]
-MethodsOption = Annotated[str, typer.Option(help="switch, gloo, ring, with commas; also switch:xdp, gloo:cubic")]
+MethodsOption = Annotated[
+    str,
+    typer.Option(help="METHOD[@LINK][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,halving_doubling@zeromq"),
+]
 PlaneOption = Annotated[str, typer.Option(help="Of a bare `switch`: auto, native, xdp, batched, reference")]
 ControlOption = Annotated[
     list[str] | None,
@@ -67,6 +70,8 @@ def allreduce(
     `sudo switchagg bench allreduce`
 
     `sudo switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
+
+    `sudo switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
 
     Needs root (network namespaces). Definitions: emulation/bench/README.md
     """
@@ -134,6 +139,18 @@ def planes(quick: Quick = False, out: Out = OUT) -> None:
 def numbers(quick: Quick = False, out: Out = OUT) -> None:
     """Quantise and dequantise, beside a copy of the same array: GB/s on one core."""
     _part("numbers", quick, out)
+
+
+@app.command()
+def collectives(quick: Quick = False, out: Out = OUT) -> None:
+    """Host collectives in virtual time beside the cost model, and what a decision of the scheduler costs."""
+    _part("collectives", quick, out)
+
+
+@app.command()
+def links(quick: Quick = False, out: Out = OUT) -> None:
+    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
+    _part("links", quick, out)
 
 
 @app.command()

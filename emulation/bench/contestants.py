@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from emulation.bench.methods import Method
 from emulation.results import RunFailed
-from transport.collectives.tcp_ring import TcpRing
+from transport.group import HostGroup, open_group
 from transport.session import SwitchSession
 
 Array = NDArray[Any]
-RING_PORT = 29_700
+PORT = 29_700
 CALL_TIMEOUT_S = 120.0
 
 
@@ -39,16 +39,18 @@ class Switch:
     """Our own method: one session, one call per allreduce, as the process group makes them."""
 
     def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        settings = {name: options[name] for name in ("elements", "streams", "window_slots", "segments_max")}
+        settings = {name: options[name] for name in ("streams", "window_slots", "segments_max")}
         self._session = SwitchSession.join(
             options["switch"],
-            f"bench-{method.variant}",
+            f"bench-{method.name}",
             place["rank"],
             place["workers"],
             timeout_s=60.0,
             call_timeout_s=CALL_TIMEOUT_S,
             bind=place["addresses"][place["rank"]],
             core=method.core,
+            elements=method.elements(options["elements"]),
+            link=method.carrier,
             **settings,
         )
 
@@ -65,33 +67,41 @@ class Switch:
         self._session.close()
 
 
-class Ring:
-    """The TCP ring."""
+class HostMethod:
+    """A host method, or parameter servers beside the workers: a group, one call per allreduce."""
 
     def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        addresses = [(address, RING_PORT + options["number"]) for address in place["addresses"]]
-        self._buffer_bytes = options["buffer_bytes"]
-        self._ring = TcpRing.connect(
+        addresses = [(address, PORT + options["number"]) for address in place["addresses"]]
+        over_tcp = {"congestion_control": method.variant, "buffer_bytes": options["buffer_bytes"]}
+        self._group = open_group(
+            method.kind,
+            method.carrier,
             place["rank"],
             addresses,
-            congestion_control=method.variant,
-            buffer_bytes=self._buffer_bytes,
+            job=f"bench-{method.name}",
             timeout_s=60.0,
+            call_timeout_s=CALL_TIMEOUT_S,
+            options=over_tcp if method.carrier == "tcp" else {},
         )
-        if self._ring.congestion_control != method.variant:
-            raise RunFailed(f"{method.name}: the kernel chose {self._ring.congestion_control} instead")
+        assert isinstance(self._group, HostGroup)
+        self._details = {"link": method.carrier, **self._group.details}
+        if method.carrier == "tcp":
+            self._details["send_buffer_bytes"] = options["buffer_bytes"]
+            if self._details["congestion_control"] != method.variant:
+                self._group.close()
+                raise RunFailed(f"{method.name}: the kernel chose {self._details['congestion_control']} instead")
 
     def allreduce(self, array: Array) -> None:
-        self._ring.allreduce(array, timeout_s=CALL_TIMEOUT_S)
+        self._group.allreduce(array).result(CALL_TIMEOUT_S)
 
     def counters(self) -> dict[str, int]:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {"congestion_control": self._ring.congestion_control, "send_buffer_bytes": self._buffer_bytes}
+        return self._details
 
     def close(self) -> None:
-        self._ring.close()
+        self._group.close()
 
 
 def open_contestant(method: Method, place: dict[str, Any], options: dict[str, Any]) -> Contestant:
@@ -100,7 +110,7 @@ def open_contestant(method: Method, place: dict[str, Any], options: dict[str, An
         from emulation.bench.gloo import Gloo  # torch takes a second to import
 
         return Gloo(method, place, options)
-    return (Switch if method.kind == "switch" else Ring)(method, place, options)
+    return (Switch if method.kind == "switch" else HostMethod)(method, place, options)
 
 
 class Numbers:

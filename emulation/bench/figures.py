@@ -14,6 +14,7 @@ from emulation.bench.arithmetic import payload_share, traffic_factor
 from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.fidelity import rate_text
 from emulation.figures import STYLE
+from transport.method_name import METHODS
 
 COLOURS = {
     "switch:native": "#0072B2",
@@ -25,6 +26,19 @@ COLOURS = {
 }
 MARKERS = {"switch:native": "o", "switch:xdp": "D", "switch:batched": "s", "gloo": "^", "ring": "v"}
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
+LINK_LINES = {"": "-", "tcp": "--", "zeromq": (0, (4, 1)), "udp": (0, (1, 1)), "rdma": (0, (6, 2, 1, 2))}
+OTHER_COLOURS = (
+    "#CC79A7",
+    "#F0E442",
+    "#8C564B",
+    "#17BECF",
+    "#7F7F7F",
+    "#BCBD22",
+    "#9467BD",
+    "#AEC7E8",
+    "#98DF8A",
+    "#393B79",
+)
 PLANE_COLOURS = {"reference": "#999999", "batched": "#009E73", "native": "#0072B2", "xdp": "#56B4E9"}
 _BOUND = "#222222"
 
@@ -266,15 +280,18 @@ def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
 
 
 def _look(name: str) -> dict[str, Any]:
-    kind, _, variant = name.partition(":")
-    key = name if kind == "switch" else kind
-    line = "-" if kind == "switch" else CONTROL_LINES[variant]
-    return {"color": COLOURS[key], "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
+    base, _, variant = name.partition(":")
+    method, _, link = base.partition("@")
+    key = f"{method}:{variant}" if method == "switch" else method
+    colour = COLOURS.get(key) or OTHER_COLOURS[METHODS.index(method) % len(OTHER_COLOURS)]
+    line = LINK_LINES[link] if method == "switch" else CONTROL_LINES.get(variant, LINK_LINES[link])
+    return {"color": colour, "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
 
 
 def _label(name: str) -> str:
-    kind, _, variant = name.partition(":")
-    return f"switch, {variant}" if kind == "switch" else f"{'Gloo' if kind == 'gloo' else 'TCP ring'}, {variant}"
+    base, _, variant = name.partition(":")
+    words = {"gloo": "Gloo", "ring": "TCP ring"}.get(base, base.replace("_", " "))
+    return f"{words}, {variant}" if variant else words
 
 
 def _sizes_below(axes: Axes) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from emulation.bench.methods import Method
 from emulation.results import RunFailed
-from transport.collectives.tcp_ring import congestion_control_of, set_congestion_control
+from transport.tcp_gathering import congestion_control_of, set_congestion_control
 
 RENDEZVOUS_PORT = 29_500
 TIMEOUT = timedelta(seconds=120)

@@ -26,6 +26,7 @@ from emulation.qdisc import QdiscReader
 from emulation.results import RunFailed
 from emulation.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
 from switchagg.errors import SwitchaggError
+from transport.rdma.places import ROCE_PORT
 from transport.session import SEGMENTS_MAX
 
 if TYPE_CHECKING:
@@ -170,7 +171,9 @@ class RunningNetwork:
         port = CONTROL_PORT + 2 * len(self.switches)
         control = f"tcp://{address}:{port}"
         command = [sys.executable, "-P", "-m", "emulation.cli", "switch", "--control", control]
-        command += ["--data", f"{address}:{port + 1}", "--dataplane", method.variant, "--elements", str(wish.elements)]
+        data_port = ROCE_PORT if method.link == "rdma" else port + 1
+        command += ["--data", f"{address}:{data_port}", "--dataplane", method.variant]
+        command += ["--elements", str(method.elements(wish.elements)), "--link", method.carrier]
         command += ["--slots", str(max(SLOTS_LEAST, wish.streams * wish.window_slots))]
         if method.variant == "xdp":
             for port_report in self.star.verification.ports:
@@ -188,7 +191,7 @@ class RunningNetwork:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-        running = self.switches[method.variant] = SwitchProcess(method.variant, process, log, control)
+        running = self.switches[method.name] = SwitchProcess(method.variant, process, log, control)
         deadline = time.monotonic() + READY_S
         while self._topology.READY not in running.words():
             running.check()

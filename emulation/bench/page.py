@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import suite, table
+from emulation.bench import collectives, links, suite, table
 from emulation.bench.figures import draw_all
 from emulation.bench.targets import cells, judged
 from emulation.figures import inline_svg
@@ -21,6 +21,8 @@ TITLES = {
     "loss": "Loss",
     "planes": "Data planes in memory",
     "numbers": "Quantise and dequantise",
+    "links": "Links one way",
+    "collectives": "Host collectives in virtual time",
 }
 NETWORKS = ("allreduce", "unshaped", "loss")
 
@@ -38,6 +40,9 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         for name in NETWORKS
         if parts.get(name)
     }
+    for name, module in (("links", links), ("collectives", collectives)):
+        if parts.get(name, {}).get("rows"):
+            networks[name] = ["\n".join(module.lines(parts[name]))]
     text = environment.get_template("bench.html.j2").render(
         built=built,
         targets=[cells(verdict) for verdict in judged(built)],

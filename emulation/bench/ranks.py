@@ -103,7 +103,7 @@ class Ranks:
 
     def ask(self, method: Method, do: str, timeout_s: float, **more: Any) -> list[dict[str, Any]]:
         """One order to all ranks; their answers by rank. Raises MethodFailed in one line."""
-        line = json.dumps({"do": do, "method": [method.kind, method.variant], **more}).encode() + b"\n"
+        line = json.dumps({"do": do, "method": [method.kind, method.variant, method.link], **more}).encode() + b"\n"
         for process in self._processes:
             assert process.stdin is not None
             try:

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, alone or all together: planes, numbers, the allreduce matrix, unshaped links, loss."""
+"""The parts of the benchmark, alone or all together: planes, numbers, collectives, links, allreduce, loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transport.session import SEGMENTS_MAX
 Say = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
-PARTS = ("planes", "numbers", "unshaped", "loss", "allreduce")
+PARTS = ("planes", "numbers", "collectives", "links", "unshaped", "loss", "allreduce")
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
@@ -31,7 +31,15 @@ WINDOW_SLOTS = 512  # 6 ms at 1 Gb/s: more than a turn of nine processes on two 
 UNSHAPED_SEGMENTS = 44  # 64 kB in a send: nothing here has a burst that it could exceed
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
-MINUTES = {"planes": (0.3, 1), "numbers": (0.1, 0.5), "unshaped": (0.4, 2), "loss": (1, 4), "allreduce": (0.8, 14)}
+MINUTES = {
+    "planes": (0.3, 1),
+    "numbers": (0.1, 0.5),
+    "collectives": (0.1, 0.1),
+    "links": (0.7, 2),
+    "unshaped": (0.4, 2),
+    "loss": (1, 4),
+    "allreduce": (0.8, 14),
+}
 DTYPES = ("float32", "int32")
 
 
@@ -159,7 +167,7 @@ def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], li
         for entry in entries:
             lossy = bool(entry.get("network", {}).get("loss"))
             for method, reason in entry["failures"].items():
-                host = method.partition(":")[0] in ("gloo", "ring")
+                host = not method.startswith("switch")
                 (gave_up if lossy and host else failed).append(f"{entry['title']}: {reason}")
     return list(dict.fromkeys(failed)), list(dict.fromkeys(gave_up))
 
@@ -203,6 +211,27 @@ def _numbers(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench import fixed_point
 
     return fixed_point.measure(quick, say)
+
+
+def _collectives(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import collectives
+
+    part = collectives.measure(quick, say)
+    for line in collectives.lines(part):
+        say(line)
+    return part
+
+
+def _links(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import links
+
+    if reason := links.missing():
+        say(f"links: left out: {reason}")
+        return {"rows": [], "writes": [], "failures": {"links": f"links: {reason}"}}
+    part = links.measure(quick, say)
+    for line in links.lines(part):
+        say(line)
+    return part
 
 
 def _switches() -> str:
@@ -303,6 +332,8 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
 MEASURES: dict[str, Callable[[bool, Say, OnRow], Any]] = {
     "planes": _planes,
     "numbers": _numbers,
+    "collectives": _collectives,
+    "links": _links,
     "unshaped": _unshaped,
     "loss": _loss,
     "allreduce": _allreduce,

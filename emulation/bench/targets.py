@@ -10,6 +10,7 @@ from emulation.bench.table import columns
 
 BUCKET_BYTES = 25 * MEGABYTE
 RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
+PLAIN_WAYS = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "plain push no-copy")
 IN_SWITCH = ", lost in the switch"
 
 Verdict = dict[str, Any]
@@ -28,6 +29,9 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_loss(parts.get("loss", [])),
         *_numbers(parts.get("numbers", {})),
         *_planes(parts.get("planes", {})),
+        *_ring(matrix),
+        *_links(parts.get("links", {})),
+        *_collectives(parts.get("collectives", {})),
         *_checked([*matrix, *unshaped, *_rows(parts.get("loss", []))]),
     ]
 
@@ -161,6 +165,52 @@ def _planes(part: dict[str, Any]) -> Iterator[Verdict]:
     reserved = f"{memory['link_memory_bytes'] / 1e3:.0f} kB are reserved beside and never touched" if memory else ""
     because = f"{memory['memory_bytes'] / 1e3:.0f} kB; {reserved}" if memory else ""
     yield _verdict("worker memory beyond the tensor: of 2 × window × MTU", 1.0, share, "%", because, at_most=True)  # noqa: RUF001
+
+
+def _ring(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    """The ring of the host methods, which is the one over TCP."""
+    for workers in (4, 8):
+        for rate in RATE_TARGETS:
+            found = _find(rows, workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
+            over_tcp = [row for row in found if row["name"].startswith("ring:")]
+            row, gloo = _fastest(over_tcp, "ring"), _fastest(found, "gloo")
+            where = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, ring"
+            yield _verdict(f"{where}: of its bound with framing", 0.95, row and row["share_of_bound"], "%", _limit(row))
+            because = f"{_median(row) / 1e6:.1f} ms against {_median(gloo) / 1e6:.1f} ms" if row and gloo else ""
+            yield _verdict(f"{where}: speed-up over Gloo", 1.0, speedup(gloo, row), "x", because)
+
+
+def _links(part: dict[str, Any]) -> Iterator[Verdict]:
+    rows = _find(part.get("rows", []), size_bytes=1 << 20)
+    speeds = {row["name"]: float(row["bytes_per_s"]["median"]) for row in rows}
+    plain = {name: speed for name, speed in speeds.items() if name in PLAIN_WAYS}
+    best = max(plain, key=lambda name: plain[name], default="")
+    share = speeds["zeromq"] / plain[best] if best and "zeromq" in speeds else None
+    because = f"{speeds['zeromq'] * 8e-9:.1f} Gb/s against {plain[best] * 8e-9:.1f} with {best}" if share else ""
+    bounded = max((speed for name, speed in speeds.items() if name.endswith("bounded")), default=None)
+    if share and bounded:
+        because += f"; {bounded * 8e-9:.1f} with this side's buffers"
+    yield _verdict("ZeroMQ, 1 MB messages on veth, unshaped: of plain pyzmq", 0.9, share, "%", because)
+    for kind in ("RC", "UC"):
+        writes = _find(part.get("writes", []), kind=kind)
+        best_write = max(writes, key=lambda one: float(one["rdma_gbps"]["median"]), default=None)
+        because = ", ".join(f"path MTU {one['mtu']}: {one['rdma_gbps']['median']:.1f} Gb/s" for one in writes)
+        speed = best_write and best_write["rdma_gbps"]["median"]
+        yield _verdict(f"RDMA WRITE, 1 MB messages on veth, unshaped, {kind}", 5.0, speed, "Gb/s", because)
+
+
+def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
+    found = {row["algorithm"]: row for row in _find(part.get("rows", []), size_bytes=65_536)}
+    ring, halving = found.get("ring"), found.get("halving_doubling")
+    off = because = None
+    if ring and halving:
+        measured, model = (ring[name] / halving[name] for name in ("time_ns", "model_ns"))
+        off = abs(measured / model - 1)
+        because = f"{measured:.2f}x faster than the ring, by the model {model:.2f}x"
+    what = "halving-doubling over ring, 64 KB, n = 8, 1 ms per link, virtual time: off the model's ratio"
+    yield _verdict(what, 0.2, off, "%", because or "", at_most=True)
+    decision = part.get("scheduler", {}).get("decision_ns", {}).get("median")
+    yield _verdict("a decision of the scheduler", 5000, decision, "ns", at_most=True)
 
 
 def _checked(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:

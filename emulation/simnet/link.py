@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from emulation.simnet.network import Action, Network
+from switchagg.priority import BEST_EFFORT, class_of
 
 ETHERNET_BYTES = 14
 IP_BYTES = 20
@@ -23,6 +24,13 @@ UDP_BYTES = 8
 UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_BYTES + UDP_BYTES
 BURST_BITS_MAX = 15  # a 16-bit ones'-complement sum finds every burst up to this length
 REORDER_SPAN_FRAMES = 8  # a packet that is held back arrives up to so many full frames late
+CLASS_SHIFT = 16
+NODE_MASK = (1 << CLASS_SHIFT) - 1
+
+
+def addressed(node: int, priority: int) -> int:
+    """The `to` of a frame for a node, with its priority class in the upper bits; best effort is the bare number."""
+    return node | (BEST_EFFORT - class_of(priority)) << CLASS_SHIFT
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,26 @@
 A star knows `launch(rank, array, op, done)` and `run()`; what the middle and the ends do is the method's.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from emulation.simnet.hosts import AggregationHost, Done, RingHost
+from emulation.simnet.hosts import AggregationHost, Done
 from emulation.simnet.link import Link, LinkConfig
 from emulation.simnet.network import Action, Network
-from emulation.simnet.switches import AggregationSwitch, Bridge
+from emulation.simnet.strict_link import StrictLink
+from emulation.simnet.switches import AggregationSwitch
 from switchagg.dataplane import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
-from transport.collectives import ring
+from switchagg.priority import BEST_EFFORT
 from transport.reliable import ReliableConfig
 
+MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
 HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
 
@@ -28,7 +31,11 @@ class StarConfig:
     """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
 
     switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
-    dataplane: of the switch method. reliable, message_bytes: of the ring. trace: hash all events.
+    dataplane: of the switch method; priorities, windows: class and window of each of its streams, where they differ.
+    strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
+    message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), servers (of `ps`;
+    0: one on every worker), group (ranks per group of `hierarchical`; 0: chosen): of host methods. trace: hash all
+    events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -46,12 +53,21 @@ class StarConfig:
     rto_min_ns: int = 1_000_000
     retry_limit: int = 30
     reliable: ReliableConfig = field(default_factory=ReliableConfig)
-    message_bytes: int = ring.SEGMENT_BYTES
+    message_bytes: int = MESSAGE_BYTES
+    credit_bytes: int | None = 1 << 20
+    servers: int = 0
+    group: int = 0
     trace: bool = False
+    priorities: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    strict_priority: bool = False
 
     def job(self) -> JobConfig:
-        """The one job of the star: streams of equal windows, side by side from slot 0."""
-        streams = tuple(StreamConfig(k * self.window_slots, self.window_slots) for k in range(self.streams))
+        """The one job of the star: streams side by side from slot 0."""
+        windows = self.windows or (self.window_slots,) * self.streams
+        priorities = self.priorities or (BEST_EFFORT,) * self.streams
+        assert len(windows) == len(priorities) == self.streams, "one window and one priority for each stream"
+        streams = tuple(map(StreamConfig, itertools.accumulate(windows, initial=0), windows, priorities))
         return JobConfig(
             job_id=1,
             generation=1,
@@ -64,13 +80,27 @@ class StarConfig:
             retry_limit=self.retry_limit,
         )
 
-    def ring_config(self) -> ReliableConfig:
-        """The ring's connections, with the timeouts of the star."""
+    def connections(self, together: int = 1) -> ReliableConfig:
+        """Connections of a host method, with the timeouts of the star, of which so many send to one host at once.
+
+        Nothing but the window holds a connection back, so those that meet at a port share what the port's queue or the
+        way holds: what congestion control would settle on. Otherwise the queue would overflow for as long as they send.
+        """
+        window_bytes, rto_min_ns = self.reliable.window_bytes, self.rto_min_ns
+        if together > 1:
+            way_bytes = self.link.rate_bps * self._round_trip_ns // 8_000_000_000
+            queue_bytes = self.link.queue_bytes * 9 // 10
+            burst_bytes = queue_bytes * together // (together - 1)  # all at once, of which one share leaves meanwhile
+            share_bytes = max(min(queue_bytes + way_bytes, burst_bytes), way_bytes) // together
+            window_bytes = max(min(window_bytes, share_bytes), 2 * self.reliable.segment_bytes)
+            # What meets others' segments in a queue may suddenly take as long as the queue is.
+            rto_min_ns = max(rto_min_ns, self.link.queue_bytes * 8_000_000_000 // self.link.rate_bps)
         return replace(
             self.reliable,
-            rto_initial_ns=self.rto_initial_ns,
-            rto_min_ns=self.rto_min_ns,
-            rto_max_ns=self.rto_max_ns,
+            window_bytes=window_bytes,
+            rto_initial_ns=max(self.rto_initial_ns, rto_min_ns),
+            rto_min_ns=rto_min_ns,
+            rto_max_ns=max(self.rto_max_ns, rto_min_ns),
             retry_limit=self.retry_limit,
         )
 
@@ -96,23 +126,35 @@ class Star(ABC):
     def __init__(self, config: StarConfig) -> None:
         self.config = config
         self.network = Network(trace=config.trace)
+        self._link_type = StrictLink if config.strict_priority else Link
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
 
     def _add_uplink(self, rank: int, middle: Action) -> Link:
         """The link from a rank's host to the middle. A host never overflows its own queue: `Uplink` waits instead."""
         config = replace(self.config.link, queue_bytes=max(self.config.link.queue_bytes, HOST_QUEUE_BYTES))
-        link = Link(self.network, config, middle, f"{self.config.seed} up {rank}")
+        link = self._link_type(self.network, config, middle, f"{self.config.seed} up {rank}")
         self.uplinks.append(link)
         return link
 
     def _add_downlink(self, rank: int, host: Action) -> None:
         """The link from the middle to a rank's host."""
-        self.downlinks.append(Link(self.network, self.config.link, host, f"{self.config.seed} down {rank}"))
+        self.downlinks.append(self._link_type(self.network, self.config.link, host, f"{self.config.seed} down {rank}"))
 
     @abstractmethod
-    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
-        """Rank begins an allreduce now, in place; all ranks launch the same ones in the same order."""
+    def launch(
+        self,
+        rank: int,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None = None,
+        key: int | None = None,
+    ) -> None:
+        """Rank begins an allreduce now, in place. priority: lower is more urgent; None: as urgent as any.
+
+        All ranks launch the same ones: in the same order, or, by host methods, with the same keys.
+        """
 
     @abstractmethod
     def retransmissions(self) -> int:
@@ -131,12 +173,16 @@ class Star(ABC):
         self.network.run(waiting_for)
 
     def wire_tx_bytes(self) -> list[int]:
-        """Bytes each host has put on its link so far, framing included."""
-        return [link.sent_bytes for link in self.uplinks]
+        """Bytes each worker's host has put on its link so far, framing included."""
+        return [link.sent_bytes for link in self.uplinks[: self.config.workers]]
 
     def wire_rx_bytes(self) -> list[int]:
-        """Bytes that reached each host so far, or are on their way."""
-        return [link.delivered_bytes for link in self.downlinks]
+        """Bytes that reached each worker's host so far, or are on their way."""
+        return [link.delivered_bytes for link in self.downlinks[: self.config.workers]]
+
+    def notes(self) -> list[str]:
+        """What the method has to say about its choices, one sentence each."""
+        return []
 
     def faults(self) -> dict[str, int]:
         """What the links did to frames, summed over all of them."""
@@ -150,7 +196,7 @@ class SwitchStar(Star):
     def __init__(self, config: StarConfig) -> None:
         super().__init__(config)
         self.job = config.job()
-        dataplane = DATAPLANES[config.dataplane](config.window_slots * config.streams, config.elements)
+        dataplane = DATAPLANES[config.dataplane](self.job.slots[1], config.elements)
         dataplane.admit(self.job, range(config.workers))
         self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
         self.hosts: list[AggregationHost] = []
@@ -172,8 +218,16 @@ class SwitchStar(Star):
             missing=tuple(r for r in range(self.config.workers) if r not in seen),
         )
 
-    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
-        self.hosts[rank].launch(array, op, done)
+    def launch(
+        self,
+        rank: int,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None = None,
+        key: int | None = None,
+    ) -> None:
+        self.hosts[rank].launch(array, op, done, priority)
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
@@ -183,32 +237,3 @@ class SwitchStar(Star):
 
     def drop_checksum(self) -> int:
         return self.switch.drop_checksum + sum(host.drop_checksum for host in self.hosts)
-
-
-class RingStar(Star):
-    """Method `ring`: a bridge in the middle, host ring allreduce over reliable connections between neighbours."""
-
-    def __init__(self, config: StarConfig) -> None:
-        super().__init__(config)
-        self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
-        self.hosts: list[RingHost] = []
-        for rank in range(config.workers):
-            uplink = self._add_uplink(rank, self.bridge.receive)
-            host = RingHost(self.network, rank, config.workers, config.ring_config(), uplink, config.message_bytes)
-            self._add_downlink(rank, host.receive)
-            self.hosts.append(host)
-
-    def launch(self, rank: int, array: NDArray[Any], op: str, done: Done) -> None:
-        self.hosts[rank].launch(array, op, done)
-
-    def retransmissions(self) -> int:
-        return sum(host.sender.counters["retransmitted"] for host in self.hosts)
-
-    def switch_counters(self) -> dict[str, int]:
-        return {}
-
-    def drop_checksum(self) -> int:
-        return sum(host.drop_checksum for host in self.hosts)
-
-
-STARS: dict[str, type[SwitchStar] | type[RingStar]] = {"switch": SwitchStar, "ring": RingStar}

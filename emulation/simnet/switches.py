@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from emulation.simnet.link import ETHERNET_BYTES, IP_BYTES, UDP_FRAMING_BYTES, CorruptedFrame, Link
+from emulation.simnet.link import ETHERNET_BYTES, IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
 from emulation.simnet.network import Network
 from switchagg.dataplane import DataPlane
 
@@ -22,7 +22,7 @@ class Bridge:
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame from `sender` for `to`. Its bytes begin after the IP header."""
         size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
-        self._ports[to].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
+        self._ports[to & NODE_MASK].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
 
 
 class AggregationSwitch:
@@ -46,6 +46,7 @@ class AggregationSwitch:
                 self.drop_checksum += 1
                 return
         ready_ns = self._network.now_ns + self._latency_ns
+        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6)
         for output in self.dataplane.process(frame, sender):
             bundle = output.bundle
             count, size = bundle.shape
@@ -53,4 +54,4 @@ class AggregationSwitch:
             for row in range(count):
                 one = bundle[row : row + 1]
                 for port in output.ports:
-                    self._ports[port].send(one, size, ready_ns, port, port)
+                    self._ports[port].send(one, size, ready_ns, port, port | kind)

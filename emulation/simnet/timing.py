@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.simnet.star import STARS, StarConfig
+from emulation.simnet.star import StarConfig
+from emulation.simnet.stars import STARS
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,13 @@ class NativeEndpoint:
         count = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, limit, frames.ctypes.data)
         return frames[:count]
 
+    def write_frames(self, now_ns: int, out: Bundle) -> int:
+        """As `frames_to_send`, into the rows of `out` (limit, frame_bytes), contiguous; returns how many."""
+        assert out.flags.c_contiguous
+        assert out.shape[1] == self._frame_bytes
+        count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, len(out), out.ctypes.data)
+        return count
+
     def next_event(self) -> Event | None:
         """The oldest event not yet handed out, or None."""
         event = NativeEvent()

@@ -158,14 +158,15 @@ static void serve(struct sa_queue *queue) {
 }
 
 SA_EXPORT enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_packet *packet, int64_t now_ns) {
-    uint64_t bytes = framed(queue, packet);
-    if (queue->held_bytes + bytes > queue->config.limit_bytes) return SA_QUEUE_FULL;
+    uint64_t bytes = framed(queue, packet), *class_bytes = &queue->class_bytes[sa_class(packet->tos)];
+    if (*class_bytes + bytes > queue->config.limit_bytes) return SA_QUEUE_FULL;
     uint32_t ecn = packet->tos & ECN_MASK;
     bool mark = queue->held_bytes > queue->config.ecn_threshold_bytes && ecn && ecn != ECN_CE;
     if (mark) {
         packet->tos |= ECN_CE;
         queue->marked++;
     }
+    *class_bytes += bytes;
     queue->held_bytes += bytes;
     queue->held_packets++;
     append(queue, packet);
@@ -194,6 +195,7 @@ SA_EXPORT struct sa_packet *sa_queue_depart(struct sa_queue *queue, int64_t now_
         if (!packet || sa_queue_departure_ns(queue) > now_ns) return NULL;
         serve(queue);
     }
+    queue->class_bytes[sa_class(packet->tos)] -= framed(queue, packet);
     queue->held_bytes -= framed(queue, packet);
     queue->held_packets--;
     return packet;
@@ -205,6 +207,7 @@ SA_EXPORT void sa_queue_put_back(struct sa_queue *queue, struct sa_packet *packe
     if (!packet->next) queue->tails[class] = packet;
     queue->heads[class] = packet;
     queue->occupied |= 1u << class;
+    queue->class_bytes[class] += framed(queue, packet);
     queue->held_bytes += framed(queue, packet);
     queue->held_packets++;
 }

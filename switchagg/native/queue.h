@@ -46,7 +46,7 @@ uint32_t sa_pool_used(const struct sa_pool *pool);
 /* Field by field as `QueueConfig` in transport/native_switch.py. */
 struct sa_queue_config {
     uint64_t rate_bps;            /* 0: packets may leave at once */
-    uint64_t limit_bytes;         /* held packets, the arriving one included */
+    uint64_t limit_bytes;         /* held packets of one class, the arriving one included */
     uint64_t ecn_threshold_bytes; /* SA_NEVER_MARK: no marks */
     uint32_t framing_bytes;       /* per packet, as Linux's shapers count: Ethernet, IP and UDP headers */
     uint32_t unused;
@@ -60,6 +60,7 @@ struct sa_queue {
     struct sa_queue_config config;
     struct sa_packet *heads[SA_CLASSES];
     struct sa_packet *tails[SA_CLASSES];
+    uint64_t class_bytes[SA_CLASSES]; /* of held_bytes */
     uint32_t occupied;         /* bit c: class c has packets */
     uint32_t costed;           /* framed bytes for which cost_ns and cost_part hold */
     struct sa_packet *serving; /* on the wire; only with a rate */
@@ -76,9 +77,9 @@ void sa_queue_init(struct sa_queue *queue, const struct sa_queue_config *config)
 /* Class of a packet: DSCP >> 3, the higher the more urgent. */
 static inline uint32_t sa_class(uint8_t tos) { return tos >> 5; }
 
-/* Add a packet at the tail of its class. Above the byte limit it is refused and stays the caller's. If the queue holds
-   more than the ECN threshold before it, an ECT(0) or ECT(1) packet becomes CE. What has left by now_ns must have been
-   taken out before; now_ns never runs backwards. */
+/* Add a packet at the tail of its class. Above the class's byte limit it is refused and stays the caller's: what others
+   hold takes no room from an urgent one. If the whole queue holds more than the ECN threshold before it, an ECT(0) or
+   ECT(1) packet becomes CE. What has left by now_ns must have been taken out before; now_ns never runs backwards. */
 enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_packet *packet, int64_t now_ns);
 
 /* When the next packet has left: SA_NEVER if none is held, 0 (at once) without a rate. */

@@ -4,11 +4,13 @@
 #include "udp.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +34,7 @@
 #define SENDS_MAX 32u    /* GSO sends per system call */
 #define SEGMENTS_MAX 64u /* kernels before 6.9 refuse more in one send */
 #define ARENA_STRIDE_GRO (65536u + 320u) /* not a multiple of the page: headers of all messages would share cache sets */
+#define SOCKET_PRIORITY_MAX 6
 #define BACKOFF_NS 1000000
 #define NS_PER_S 1000000000
 
@@ -43,7 +46,7 @@ union name {
 
 union send_control {
     struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(uint16_t)) + CMSG_SPACE(sizeof(int))];
+    char bytes[CMSG_SPACE(sizeof(uint16_t)) + 2 * CMSG_SPACE(sizeof(int))];
 };
 
 union receive_control { /* overflow count, GRO's segment size, TOS */
@@ -196,7 +199,22 @@ static uint32_t gather(struct iovec *pieces, const struct sa_udp_message *messag
     return count;
 }
 
-static size_t control_of(union send_control *control, const struct sa_udp_message *message, uint32_t rows) {
+/* W10: the class of a TOS byte, as Linux counts, up to what needs no privilege. */
+static int priority_of(int tos) {
+    int precedence = tos >> 5;
+    return precedence < SOCKET_PRIORITY_MAX ? precedence : SOCKET_PRIORITY_MAX;
+}
+
+/* Append an int; returns the bytes used from now on. */
+static size_t add_control(union send_control *control, size_t used, int level, int type, int value) {
+    struct cmsghdr *header = (struct cmsghdr *)(control->bytes + used);
+    *header = (struct cmsghdr){.cmsg_level = level, .cmsg_type = type, .cmsg_len = CMSG_LEN(sizeof value)};
+    memcpy(CMSG_DATA(header), &value, sizeof value);
+    return used + CMSG_SPACE(sizeof value);
+}
+
+static size_t control_of(const struct sa_udp *udp, union send_control *control, const struct sa_udp_message *message,
+                         uint32_t rows) {
     size_t used = 0;
     if (rows > 1) {
         uint16_t segment = (uint16_t)message->size;
@@ -205,16 +223,11 @@ static size_t control_of(union send_control *control, const struct sa_udp_messag
         memcpy(CMSG_DATA(header), &segment, sizeof segment);
         used = CMSG_SPACE(sizeof segment);
     }
-    if (message->tos != SA_TOS_OF_SOCKET) {
-        int tos = message->tos;
-        bool v6 = message->to->family == AF_INET6;
-        struct cmsghdr *header = (struct cmsghdr *)(control->bytes + used);
-        *header = (struct cmsghdr){.cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP,
-                                   .cmsg_type = v6 ? IPV6_TCLASS : IP_TOS,
-                                   .cmsg_len = CMSG_LEN(sizeof tos)};
-        memcpy(CMSG_DATA(header), &tos, sizeof tos);
-        used += CMSG_SPACE(sizeof tos);
-    }
+    if (message->tos == SA_TOS_OF_SOCKET) return used;
+    bool v6 = message->to->family == AF_INET6;
+    used = add_control(control, used, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_TCLASS : IP_TOS, message->tos);
+    /* After the TOS, from which the kernel makes a priority of its own that ignores the class selectors. */
+    if (udp->options.priority) used = add_control(control, used, SOL_SOCKET, SO_PRIORITY, priority_of(message->tos));
     return used;
 }
 
@@ -229,7 +242,7 @@ static void prepare_send(struct sa_udp *udp, uint32_t place, const struct sa_udp
     header->msg_namelen = name_of(message->to, &udp->to[place]);
     header->msg_iov = pieces;
     header->msg_iovlen = gather(pieces, message, first, rows);
-    header->msg_controllen = control_of(&udp->send_controls[place], message, rows);
+    header->msg_controllen = control_of(udp, &udp->send_controls[place], message, rows);
     header->msg_control = header->msg_controllen ? &udp->send_controls[place] : NULL;
     header->msg_flags = 0;
 }
@@ -336,6 +349,14 @@ SA_EXPORT int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, u
     }
     return 0;
 }
+
+SA_EXPORT bool sa_udp_has_room(const struct sa_udp *udp) {
+    int queued = 0;
+    if (!udp->options.credit_bytes || ioctl(udp->options.descriptor, SIOCOUTQ, &queued)) return true;
+    return (uint32_t)queued < udp->options.credit_bytes;
+}
+
+uint32_t sa_udp_credit_bytes(const struct sa_udp *udp) { return udp->options.credit_bytes; }
 
 /* Receiving */
 

@@ -29,6 +29,8 @@ struct sa_udp_options {
     uint32_t segments_max;     /* datagrams per GSO send, 1 to 64 */
     uint32_t receive_messages; /* system-call messages, of up to 64 kB where gro is on, that one receive takes at most */
     uint32_t receive_bytes;    /* largest datagram looked for where gro is off; longer ones arrive cut, as `receive_bytes` */
+    uint32_t priority;         /* whether a message with a TOS of its own also says SO_PRIORITY (Linux 6.14) */
+    uint32_t credit_bytes;     /* what may lie in the kernel before sa_udp_has_room says no; 0: as much as it takes */
 };
 
 /* The order is that of `UDP_COUNTERS` in native_udp.py. */
@@ -78,6 +80,11 @@ void sa_udp_free(struct sa_udp *udp);
    that message's `accepted` is below its rows, and that of the later ones is 0. Returns 0, or -errno. */
 int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t count);
 
+/* Whether less than the credit lies in the kernel, as it counts memory, which is more than the bytes on the wire: whoever
+   asks before each bundle leaves at most the credit and one bundle in the queues below. */
+bool sa_udp_has_room(const struct sa_udp *udp);
+uint32_t sa_udp_credit_bytes(const struct sa_udp *udp);
+
 /* What has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last datagram is
    shorter it is an arrival of its own. Valid until the next sa_udp_receive. */
 int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals);
@@ -85,8 +92,9 @@ int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals);
 enum sa_udp_wakeup { SA_WOKE_READABLE = 1, SA_WOKE_WRITABLE = 2, SA_WOKE_CALLED = 4 };
 
 /* Sleep until something has arrived, there is room (if `writable`; 1 ms after ENOBUFS, when the socket polls writable
-   although the device is full), the eventfd `wake` was written (it is read), or CLOCK_MONOTONIC is until_ns. Returns the
-   reasons as enum sa_udp_wakeup, 0 for the time, or -errno. */
+   although the device is full), the eventfd `wake` was written (it is read), or CLOCK_MONOTONIC is until_ns. Room is in
+   the credit, too, if the kernel's send buffer is twice the credit. Returns the reasons as enum sa_udp_wakeup, 0 for the
+   time, or -errno. */
 int sa_udp_wait(struct sa_udp *udp, int wake, int64_t until_ns, bool writable);
 
 int64_t sa_now_ns(void);

@@ -4,15 +4,19 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "abi.h"
+#include "wire.h"
 
 #define ROWS_PER_ASK 64u   /* frames asked of the endpoint at a time, rounded down to whole sends */
 #define ROWS_PER_TURN 128u /* frames sent before the loop receives again: results must not wait behind a long send */
 #define QUEUE_FIRST 16u
+#define STREAMS_MAX 256u
+#define RUNS_MAX 8u /* of frames with one TOS: the endpoint gives them in the order of their classes */
 
 struct submission {
     uint32_t stream;
@@ -37,6 +41,10 @@ struct sa_worker {
     uint64_t counters[SA_WORKER_COUNTERS];
     uint32_t frame_bytes;
     uint32_t rows_per_ask;
+    uint32_t rows_per_send;
+    bool marked;
+    bool held; /* frames may be waiting, but the credit lies in the kernel */
+    int16_t tos[STREAMS_MAX];
     uint8_t *frames;       /* rows_per_ask of them */
     uint32_t unsent_first; /* what the socket had no room for */
     uint32_t unsent_rows;
@@ -58,6 +66,7 @@ SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct s
     worker->peer = *peer;
     worker->frame_bytes = sa_endpoint_frame_bytes(endpoint);
     if (rows_per_send < 1 || rows_per_send > ROWS_PER_ASK) rows_per_send = ROWS_PER_ASK;
+    worker->rows_per_send = rows_per_send;
     worker->rows_per_ask = ROWS_PER_ASK / rows_per_send * rows_per_send;
     worker->frames = malloc((size_t)worker->rows_per_ask * worker->frame_bytes);
     if (!worker->frames || pthread_mutex_init(&worker->lock, NULL)) {
@@ -75,6 +84,11 @@ SA_EXPORT void sa_worker_free(struct sa_worker *worker) {
     free(worker->submitted.entries);
     free(worker->frames);
     free(worker);
+}
+
+SA_EXPORT void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams) {
+    worker->marked = true;
+    for (uint32_t stream = 0; stream < streams && stream < STREAMS_MAX; stream++) worker->tos[stream] = (int16_t)tos[stream];
 }
 
 SA_EXPORT const uint64_t *sa_worker_counters(const struct sa_worker *worker) { return worker->counters; }
@@ -154,29 +168,70 @@ static int receive(struct sa_worker *worker) {
     return count;
 }
 
+static int32_t tos_of(const struct sa_worker *worker, const uint8_t *frame) {
+    return worker->marked ? worker->tos[frame[offsetof(struct sa_header, stream)]] : SA_TOS_OF_SOCKET;
+}
+
+/* What is unsent, as messages of one TOS each: a bundle has one. Returns how many. */
+static uint32_t lay_out(const struct sa_worker *worker, struct sa_udp_message messages[RUNS_MAX]) {
+    const uint8_t *frame = worker->frames + (size_t)worker->unsent_first * worker->frame_bytes;
+    uint32_t count = 0;
+    for (uint32_t row = 0; row < worker->unsent_rows; row++, frame += worker->frame_bytes) {
+        int32_t tos = tos_of(worker, frame);
+        if (!count || messages[count - 1].tos != tos) {
+            if (count == RUNS_MAX) break;
+            messages[count++] = (struct sa_udp_message){
+                .bytes = frame, .size = worker->frame_bytes, .to = &worker->peer, .tos = tos};
+        }
+        if (!worker->marked) {
+            messages[0].rows = worker->unsent_rows;
+            break;
+        }
+        messages[count - 1].rows++;
+    }
+    return count;
+}
+
+/* Send what is unsent, as far as the socket has room; *rows: how many went. 1 if it is full, else 0, or -errno. */
+static int send_unsent(struct sa_worker *worker, uint32_t *rows) {
+    struct sa_udp_message messages[RUNS_MAX];
+    uint32_t count = lay_out(worker, messages);
+    int result = sa_udp_send(worker->udp, messages, count);
+    *rows = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        *rows += messages[i].accepted;
+        if (!result && messages[i].accepted < messages[i].rows) result = 1;
+    }
+    worker->unsent_first += *rows;
+    worker->unsent_rows -= *rows;
+    return result;
+}
+
+/* Ask the endpoint for frames, unless the credit lies in the kernel already: what is asked for can't be overtaken any
+   more. With a credit a bundle at a time. Returns whether that may be all there is. */
+static bool ask(struct sa_worker *worker, int64_t now_ns) {
+    uint32_t limit = sa_udp_credit_bytes(worker->udp) ? worker->rows_per_send : worker->rows_per_ask;
+    worker->held = !sa_udp_has_room(worker->udp);
+    worker->unsent_first = 0;
+    if (worker->held) {
+        worker->counters[SA_WORKER_CREDIT_USED]++;
+        return true;
+    }
+    worker->unsent_rows = sa_endpoint_frames_to_send(worker->endpoint, now_ns, limit, worker->frames);
+    return worker->unsent_rows < limit;
+}
+
 /* Send until the endpoint has nothing more, the socket is full, or the turn's share is used: *more then. 0 or -errno. */
 static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
     *more = false;
     for (uint32_t rows = 0; rows < ROWS_PER_TURN;) {
-        bool last = false;
-        if (!worker->unsent_rows) {
-            worker->unsent_first = 0;
-            worker->unsent_rows =
-                sa_endpoint_frames_to_send(worker->endpoint, now_ns, worker->rows_per_ask, worker->frames);
-            if (!worker->unsent_rows) return 0;
-            last = worker->unsent_rows < worker->rows_per_ask;
-        }
-        struct sa_udp_message message = {.bytes = worker->frames + (size_t)worker->unsent_first * worker->frame_bytes,
-                                         .rows = worker->unsent_rows,
-                                         .size = worker->frame_bytes,
-                                         .to = &worker->peer,
-                                         .tos = SA_TOS_OF_SOCKET};
-        int broken = sa_udp_send(worker->udp, &message, 1);
-        if (broken) return broken;
-        worker->unsent_first += message.accepted;
-        worker->unsent_rows -= message.accepted;
-        rows += message.accepted;
-        if (worker->unsent_rows || last) return 0;
+        bool last = !worker->unsent_rows && ask(worker, now_ns);
+        if (!worker->unsent_rows) return 0;
+        uint32_t sent;
+        int result = send_unsent(worker, &sent);
+        if (result) return result < 0 ? result : 0;
+        rows += sent;
+        if (last && !worker->unsent_rows) return 0;
     }
     *more = true;
     return 0;
@@ -196,7 +251,7 @@ static int sleep_until(struct sa_worker *worker, int64_t until_ns) {
     int reasons = 0;
     /* Looked at once more after `sleeping` is set: whoever submits later sees it and writes the eventfd. */
     if (!atomic_load(&worker->waiting) && !atomic_load(&worker->called))
-        reasons = sa_udp_wait(worker->udp, worker->wake, until_ns, worker->unsent_rows > 0);
+        reasons = sa_udp_wait(worker->udp, worker->wake, until_ns, worker->unsent_rows || worker->held);
     atomic_store(&worker->sleeping, false);
     return reasons < 0 ? reasons : 0;
 }

@@ -15,6 +15,7 @@ struct sa_worker;
 enum sa_worker_counter {
     SA_WORKER_STRANGERS,  /* datagrams from elsewhere than the switch: ignored */
     SA_WORKER_ECN_MARKED, /* datagrams of the switch that met congestion on their way (CE) */
+    SA_WORKER_CREDIT_USED, /* times that frames waited because the credit lay in the kernel */
     SA_WORKER_COUNTERS
 };
 
@@ -23,6 +24,9 @@ enum sa_worker_counter {
 struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
                                 const struct sa_address *peer, uint32_t rows_per_send);
 void sa_worker_free(struct sa_worker *worker);
+
+/* The TOS of each stream's packets, or SA_TOS_OF_SOCKET (W10). Before the first sa_worker_run; without it none is marked. */
+void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
 
 /* Queue a call as sa_endpoint_submit would; the loop takes it up without its caller's help. Any thread. -1: no memory. */
 int sa_worker_submit(struct sa_worker *worker, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,

@@ -20,7 +20,7 @@ from tests.conformance.test_vectors import VECTORS, Runner
 
 pytestmark = pytest.mark.usefixtures("requires_bpf")
 
-SEEDS = 12
+SEEDS = 6
 """A program is loaded for each, and each packet is a system call."""
 
 CHUNKS = 600

@@ -13,6 +13,7 @@ from switchagg.errors import JobError
 from switchagg.wire import Bundle
 from transport.link import Address, Link, LinkClosed
 from transport.udp import UdpLink
+from transport.zeromq_link import ZeroMqLink
 
 LIVENESS_S = 10.0
 
@@ -21,6 +22,8 @@ MAKERS: dict[str, Callable[[], Link]] = {
     "udp-plain": partial(UdpLink, ("127.0.0.1", 0), gso=False),
     "udp-probed": partial(UdpLink, ("127.0.0.1", 0)),
     "udp-ipv6": partial(UdpLink, ("::1", 0)),
+    "zeromq": partial(ZeroMqLink, ("127.0.0.1", 0)),
+    "zeromq-ipv6": partial(ZeroMqLink, ("::1", 0)),
 }
 
 

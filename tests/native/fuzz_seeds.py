@@ -1,4 +1,4 @@
-"""Where the fuzzers begin: fuzz_plane.c with the golden vectors, fuzz_endpoint.c with plausible runs.
+"""Where the fuzzers begin: fuzz_plane.c with the golden vectors, the others with plausible runs.
 
 python tests/native/fuzz_seeds.py TARGET FOLDER    writes one file for each
 """
@@ -66,13 +66,38 @@ def lively_run(seed: int) -> bytes:
     return world + bytes(steps)
 
 
+def lively_exchange(seed: int) -> bytes:
+    """Steps of fuzz_qp.c: messages are posted, most packets arrive in order; every fourth run is attacked."""
+    rng = random.Random(seed)
+    world = bytes([seed & 1 | rng.randrange(64) << 1, rng.randrange(40)])
+    steps = []
+    for _ in range(rng.randrange(20, 150)):
+        end = rng.randrange(2)
+        steps += rng.choice(
+            [
+                bytes([end, rng.randrange(128), rng.choice([0, 1, 31, 32, 33, 64, rng.randrange(256)])]),  # post a send
+                bytes([2 | end] * 3),  # post receives
+                *[bytes([4 | end | rng.randrange(8) << 4])] * 4,  # emit
+                *[bytes([6 | 0x80]) * rng.randrange(1, 9)] * 5,  # deliver in order
+                bytes([8 | rng.randrange(8) << 4]),  # in any order
+                bytes([10 | rng.randrange(16) << 4]),  # twice
+                bytes([12 | rng.randrange(15) << 4]),  # lose one
+                bytes([14 | end | rng.randrange(4) << 4]),  # time passes
+            ]
+        )
+        if seed % 4 == 3 and rng.random() < 0.05:
+            steps += bytes([rng.choice([0xFC, 0xFD]), *rng.randbytes(8)])
+    return world + bytes(steps)
+
+
 def write(target: str, folder: Path) -> None:
     if target == "fuzz_plane":
         for vector in VECTORS.glob("*.stf"):
             (folder / vector.stem).write_bytes(script(vector.read_text()))
     else:
+        make = lively_exchange if target == "fuzz_qp" else lively_run
         for seed in range(40):
-            (folder / f"run{seed}").write_bytes(lively_run(seed))
+            (folder / f"run{seed}").write_bytes(make(seed))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """The C core under a coverage-guided fuzzer for a bounded time, and under bugs that the fuzzer must find.
 
-SWITCHAGG_FUZZ_S=600 lengthens each search. The targets say what they check: fuzz_plane.c, fuzz_endpoint.c.
+SWITCHAGG_FUZZ_S=600 lengthens each search. The targets say what they check: fuzz_plane.c, fuzz_endpoint.c,
+fuzz_qp.c.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ CORE = ROOT / "switchagg/native"
 SOURCES = {
     "fuzz_plane": ["plane.c"],
     "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "fixedpoint.c"],
+    "fuzz_qp": ["qp.c", "qp_request.c", "qp_respond.c", "rdma_memory.c", "roce.c", "roce_crc.c", "dcqcn.c"],
 }
 # float-cast-overflow is undefined behaviour, too, but not part of `undefined`. SA_NO_CLONES: the loader chooses among
 # clones before the sanitizers are ready.
@@ -65,29 +69,53 @@ def build(target: str, core: Path, folder: Path) -> Path:
     return folder / target
 
 
-def search(program: Path, leaks: str, seconds: int) -> subprocess.CompletedProcess[str]:
-    """Fuzz from the seeds; the same search on every machine of the same speed."""
+def start(program: Path, leaks: str, seconds: int) -> "subprocess.Popen[str]":
+    """Fuzz from the seeds; the same search on every machine of the same speed. Says what it does in `program`.log."""
     corpus = program.parent / "corpus"
     corpus.mkdir()
     fuzz_seeds.write(program.name, corpus)
     bounds = [f"-max_total_time={seconds}", "-max_len=600", "-timeout=20", "-seed=1", f"-detect_leaks={leaks}"]
-    return subprocess.run(
-        [str(program), *bounds, f"-artifact_prefix={program.parent}/", str(corpus)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=seconds + 60,
-    )
+    command = [str(program), *bounds, f"-artifact_prefix={program.parent}/", str(corpus)]
+    with program.with_suffix(".log").open("w") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, text=True)
+
+
+def search(program: Path, leaks: str, seconds: int) -> tuple[int, str]:
+    """Exit status of a search, and what it said."""
+    with start(program, leaks, seconds) as process:
+        return ended(process, program, seconds)
+
+
+def ended(process: "subprocess.Popen[str]", program: Path, seconds: int) -> tuple[int, str]:
+    try:
+        status = process.wait(seconds + 60)
+    finally:
+        process.kill()
+    return status, program.with_suffix(".log").read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def searches(
+    leaks: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple["subprocess.Popen[str]", Path]]]:
+    """A search of each target under way, all at the same time."""
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        programs = list(compilers.map(lambda target: build(target, CORE, tmp_path_factory.mktemp(target)), SOURCES))
+    running = {program.name: (start(program, leaks, SEARCH_S), program) for program in programs}
+    yield running
+    for process, _ in running.values():
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.timeout(SEARCH_S + 180)
 @pytest.mark.parametrize("target", SOURCES)
-def test_finds_nothing(target: str, leaks: str, tmp_path: Path) -> None:
-    program = build(target, CORE, tmp_path)
-    done = search(program, leaks, SEARCH_S)
-    found = "".join(f"\n{path}: {path.read_bytes().hex()}" for path in tmp_path.glob("*-*"))
-    assert done.returncode == 0, f"{done.stderr[-4000:]}{found}\nreplay: {program} FILE"
-    assert "Done " in done.stderr
+def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[str]", Path]]) -> None:
+    process, program = searches[target]
+    status, said = ended(process, program, SEARCH_S)
+    found = "".join(f"\n{path}: {path.read_bytes().hex()}" for path in program.parent.glob("*-*"))
+    assert status == 0, f"{said[-4000:]}{found}\nreplay: {program} FILE"
+    assert "Done " in said
 
 
 @pytest.mark.timeout(240)
@@ -97,9 +125,16 @@ def test_finds_nothing(target: str, leaks: str, tmp_path: Path) -> None:
         ("fuzz_plane", "slot.h", "distance >= 1u << 31", "(int32_t)chunk < (int32_t)*held"),
         ("fuzz_plane", "plane.c", "if (header->rank >= share->workers) return SA_DROP_RANK;", ""),
         ("fuzz_endpoint", "call.c", "row + 1 < call->rows", "row < call->rows"),
+        ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
     ],
-    ids=["chunks compared as signed", "no bound for the rank", "last row written whole", "chunk not compared"],
+    ids=[
+        "chunks compared as signed",
+        "no bound for the rank",
+        "last row written whole",
+        "access not asked",
+        "chunk not compared",
+    ],
 )
 def test_finds_a_planted_bug(target: str, file: str, right: str, wrong: str, leaks: str, tmp_path: Path) -> None:
     core = tmp_path / "core"
@@ -108,9 +143,9 @@ def test_finds_a_planted_bug(target: str, file: str, right: str, wrong: str, lea
         text = path.read_text()
         assert path.name != file or right in text, "the bug has no place any more: plant another"
         (core / path.name).write_text(text.replace(right, wrong) if path.name == file else text)
-    done = search(build(target, core, tmp_path), leaks, 120)
-    assert done.returncode != 0, "not found"
-    assert "not so" in done.stderr or "ERROR: AddressSanitizer" in done.stderr or "runtime error" in done.stderr
+    status, said = search(build(target, core, tmp_path), leaks, 120)
+    assert status != 0, "not found"
+    assert "not so" in said or "ERROR: AddressSanitizer" in said or "runtime error" in said
 
 
 def test_seeds_can_be_written_by_hand(tmp_path: Path) -> None:

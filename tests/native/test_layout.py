@@ -12,6 +12,9 @@ import pytest
 from switchagg.dataplane.native import RUN
 from switchagg.native import endpoint, library
 from transport import native_switch, native_udp
+from transport.rdma import dcqcn, soft
+from transport.rdma import switch as rdma_switch
+from transport.rdma.verbs import QPState
 
 CORE = Path(library.__file__).parent
 
@@ -25,6 +28,16 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_queue_config": native_switch.QueueConfig,
     "sa_impairment": native_switch.ImpairmentConfig,
     "sa_switch_config": native_switch.SwitchConfig,
+    "sa_dcqcn_config": dcqcn.DcqcnConfig,
+    "sa_dcqcn": dcqcn.DcqcnState,
+    "sa_cnp_gate": dcqcn.CnpGate,
+    "sa_uc_peer": rdma_switch.Peer,
+    "sa_rdma_options": soft.NativeOptions,
+    "sa_completion": soft.NativeCompletion,
+    "sa_send_request": soft.NativeSend,
+    "sa_receive_request": soft.NativeReceive,
+    "sa_rdma_queue_pair": soft.NativeQueuePair,
+    "sa_qp_attributes": soft.NativeAttributes,
 }
 
 NUMBERS = {
@@ -33,6 +46,12 @@ NUMBERS = {
     "SA_ENDPOINT_COUNTERS": len(library.ENDPOINT_COUNTERS),
     "SA_UDP_COUNTERS": len(native_udp.UDP_COUNTERS),
     "SA_SWITCH_COUNTERS": len(native_switch.SWITCH_COUNTERS),
+    "SA_UC_COUNTERS": len(rdma_switch.UC_COUNTERS),
+    "SA_RDMA_COUNTERS": len(soft.COUNTERS),
+    "SA_QP_COUNTERS": len(soft.QP_COUNTERS),
+    **{f"SA_QPS_{state.name}": state.value for state in QPState},
+    "SA_ALPHA_ONE": dcqcn.ALPHA_ONE,
+    "SA_CNP_INTERVAL_NS": dcqcn.CNP_INTERVAL_NS,
     "SA_CALL_COMPLETED": endpoint.CALL_COMPLETED,
     "SA_STREAM_FAILED": endpoint.STREAM_FAILED,
     "SA_FLOAT32": endpoint.DTYPES.index(np.dtype(np.float32)),
@@ -63,7 +82,9 @@ def test_the_compiler_agrees(tmp_path: Path) -> None:
         pytest.skip("needs a C compiler")
     wanted = expected()
     lines = "\n".join(f'    printf("%llu\\n", (unsigned long long)({expression}));' for expression in wanted)
-    source = '#include <stddef.h>\n#include <stdio.h>\n#include "switch.h"\n#include "worker.h"\n'
+    core = ("dcqcn", "rdma", "switch", "uc_switch", "worker")
+    headers = ("<stddef.h>", "<stdio.h>", *(f'"{name}.h"' for name in core))
+    source = "".join(f"#include {header}\n" for header in headers)
     (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")
     built = subprocess.run(
         [compiler, "-std=gnu11", f"-I{CORE}", "layout.c", "-o", "layout"], cwd=tmp_path, capture_output=True, text=True
@@ -79,4 +100,20 @@ def test_every_struct_that_names_its_twin_is_compared() -> None:
     for header in CORE.glob("*.h"):
         twins = re.findall(r"Field by field as `(?:\w+\.)?(\w+)`", header.read_text())
         said |= set(twins)
-    assert said == {"Job", "Options", "State", "QueueConfig", "ImpairmentConfig", "SwitchConfig", "RUN"}
+    assert said == {
+        "Job",
+        "Options",
+        "State",
+        "QueueConfig",
+        "ImpairmentConfig",
+        "SwitchConfig",
+        "RUN",
+        "DcqcnConfig",
+        "Peer",
+        "NativeOptions",
+        "NativeCompletion",
+        "NativeSend",
+        "NativeReceive",
+        "NativeQueuePair",
+        "NativeAttributes",
+    }

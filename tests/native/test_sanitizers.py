@@ -1,9 +1,11 @@
-"""The conformance tests over a C core with AddressSanitizer and UndefinedBehaviorSanitizer, alignment included."""
+"""The conformance tests, and a RoCEv2 peer, over a C core with AddressSanitizer and UBSan, alignment included."""
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,17 +31,35 @@ def asan() -> str:
     return found
 
 
-def run_over(core: Path, asan: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Build the sources in `core`, run the conformance tests over the library."""
-    sources = [str(path) for path in sorted(core.glob("*.c")) if not path.name.endswith(".bpf.c")]
+def compile_piece(source: Path, folder: Path) -> Path:
+    """One source as an object file in `folder`."""
+    made = folder / f"{source.stem}.o"
+    command = ["gcc", "-c", "-fPIC", *FLAGS, "-fno-sanitize-recover=all", f"-I{CORE}", str(source), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def pieces(asan: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The core's sources, compiled once, on all processors; by name, without the suffix."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    sources = [path for path in sorted(CORE.glob("*.c")) if not path.name.endswith(".bpf.c")]
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        return {made.stem: made for made in compilers.map(lambda source: compile_piece(source, folder), sources)}
+
+
+def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Link a library of these objects, run the conformance tests over it."""
     library = folder / "libswitchagg.so"
-    command = ["gcc", "-shared", "-fPIC", *FLAGS, "-fno-sanitize-recover=all", *sources, "-lm", "-o", str(library)]
+    command = ["gcc", "-shared", *FLAGS, *map(str, pieces), "-lm", "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     tests = [
         *(ROOT / f"tests/conformance/test_{piece}.py" for piece in ("vectors", "random_traffic", "endpoint_lockstep")),
         *(ROOT / f"tests/test_native_{piece}.py" for piece in ("endpoint", "queue", "impair")),
         Path(__file__).with_name("test_plane.py"),
+        ROOT / "tests/rdma/test_peer.py",
     ]
     options = [
         "-q",
@@ -48,7 +68,7 @@ def run_over(core: Path, asan: str, folder: Path) -> subprocess.CompletedProcess
         "no:cacheprovider",
         "--capture=sys",
         "-k",
-        "native or endpoint or plane",
+        "native or endpoint or plane or peer",
         f"--seeds={SEEDS}",
     ]
     environment = {
@@ -70,8 +90,8 @@ def run_over(core: Path, asan: str, folder: Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.timeout(300)
-def test_conformance_under_sanitizers(asan: str, tmp_path: Path) -> None:
-    done = run_over(CORE, asan, tmp_path)
+def test_conformance_under_sanitizers(pieces: dict[str, Path], asan: str, tmp_path: Path) -> None:
+    done = run_over(pieces.values(), asan, tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
 
@@ -84,12 +104,11 @@ def test_conformance_under_sanitizers(asan: str, tmp_path: Path) -> None:
         ("memcpy(&value, from, sizeof value);", "value = *(const uint32_t *)from;", "misaligned address"),
     ],
 )
-def test_sanitizers_see(right: str, wrong: str, words: str, asan: str, tmp_path: Path) -> None:
-    core = tmp_path / "core"
-    shutil.copytree(CORE, core)
-    text = (core / "plane.c").read_text()
+def test_sanitizers_see(right: str, wrong: str, words: str, pieces: dict[str, Path], asan: str, tmp_path: Path) -> None:
+    text = (CORE / "plane.c").read_text()
     assert right in text, "the bug has no place any more: plant another"
-    (core / "plane.c").write_text(text.replace(right, wrong))
-    done = run_over(core, asan, tmp_path)
+    (tmp_path / "plane.c").write_text(text.replace(right, wrong))
+    planted = pieces | {"plane": compile_piece(tmp_path / "plane.c", tmp_path)}
+    done = run_over(planted.values(), asan, tmp_path)
     assert done.returncode != 0
     assert words in done.stdout + done.stderr

@@ -24,7 +24,7 @@
 static uint64_t chance;
 static uint32_t left_rows[ROWS + 1]; /* numbers of the datagrams that left, in order */
 static uint32_t left_count, full_count, gso_sends_after_fallback;
-static bool gso_broken, refused_gso;
+static bool gso_broken, refused_gso, says_priority;
 static uint32_t expected_tos, overflow;
 
 static uint32_t below(uint32_t limit) {
@@ -32,9 +32,9 @@ static uint32_t below(uint32_t limit) {
     return (uint32_t)(chance >> 33) % limit;
 }
 
-/* The segment size a message asks for, 0 if none; checks its TOS. */
+/* The segment size a message asks for, 0 if none; checks its TOS, and the priority, which must come after it. */
 static uint32_t segment_of(const struct msghdr *header) {
-    uint32_t segment = 0, tos = 256;
+    uint32_t segment = 0, tos = 256, priority = 256;
     struct msghdr copy = *header;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&copy); c; c = CMSG_NXTHDR(&copy, c)) {
         if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_SEGMENT) {
@@ -44,12 +44,16 @@ static uint32_t segment_of(const struct msghdr *header) {
             segment = size;
         } else {
             int value;
-            CHECK(c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS && c->cmsg_len == CMSG_LEN(sizeof value));
+            bool is_tos = c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS;
+            CHECK(c->cmsg_len == CMSG_LEN(sizeof value));
+            CHECK(is_tos || (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_PRIORITY && tos != 256));
             memcpy(&value, CMSG_DATA(c), sizeof value);
-            tos = (uint32_t)value;
+            *(is_tos ? &tos : &priority) = (uint32_t)value;
         }
     }
     CHECK(tos == expected_tos);
+    uint32_t urgency = tos >> 5 > 6 ? 6 : tos >> 5;
+    CHECK(priority == (says_priority && tos != 256 ? urgency : 256));
     return segment;
 }
 
@@ -109,7 +113,8 @@ ssize_t fake_sendmsg(int descriptor, const struct msghdr *header, int flags) {
 static void test_sending(int descriptor) {
     static uint8_t memory[ROWS * 64];
     static const uint8_t *frames[ROWS];
-    struct sa_udp_options options = {descriptor, 1, 1, 1 + below(64), 4, 2048};
+    says_priority = below(2);
+    struct sa_udp_options options = {descriptor, 1, 1, 1 + below(64), 4, 2048, says_priority, 0};
     struct sa_udp *udp = sa_udp_new(&options);
     struct sa_address to = {.family = AF_INET, .port = 4242, .host = {127, 0, 0, 1}};
     CHECK(udp);
@@ -206,7 +211,7 @@ int fake_recvmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int 
 }
 
 static void test_receiving(int descriptor) {
-    struct sa_udp_options options = {descriptor, 1, 1, 16, 1 + below(16), 2048};
+    struct sa_udp_options options = {descriptor, 1, 1, 16, 1 + below(16), 2048, 0, 0};
     struct sa_udp *udp = sa_udp_new(&options);
     CHECK(udp);
     const uint64_t *counters = sa_udp_counters(udp);

@@ -265,7 +265,8 @@ def as_nobody(folder: Path, program: str, *prefix: str) -> subprocess.CompletedP
     shutil.copytree(REPOSITORY / "emulation", package / "emulation", ignore=shutil.ignore_patterns("__pycache__"))
     (package / "switchagg").mkdir()
     (package / "switchagg/__init__.py").touch()
-    shutil.copy(REPOSITORY / "switchagg/errors.py", package / "switchagg/errors.py")
+    for name in ("errors.py", "priority.py"):
+        shutil.copy(REPOSITORY / "switchagg" / name, package / "switchagg")
     (package / "program.py").write_text(program)
     for path in [*folder.parents, folder]:
         if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:

@@ -62,9 +62,9 @@ for first, end in zip(steps, steps[1:]):
         link.send(mine[first:end], ("10.77.0.254", 5556))
     time.sleep(0.006)
 said = []
-for link in links:
+for link, silence_s in zip(links, (2.0, 0.2)):  # both get results in turn: the second one's are here by then
     chunks = []
-    while len(chunks) < 64 and link.wait(2.0):
+    while len(chunks) < 64 and link.wait(silence_s):
         for bundle, _ in link.receive():
             packets = [decode(row.tobytes()) for row in bundle]
             assert all((packet.values == packet.chunk).all() for packet in packets)

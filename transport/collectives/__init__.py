@@ -1,1 +1,1 @@
-"""Host allreduce algorithms as pure schedules: told messages, answering with messages."""
+"""Collectives among hosts: algorithms as plans, what runs any plan, a party for all calls of a member, their costs."""

@@ -6,7 +6,13 @@ AUTOLOAD=0 turns that off). It only enters a name in a table; ZeroMQ and the res
 
     SWITCHAGG_SWITCH=tcp://10.0.0.9:5555 torchrun --nproc-per-node 2 train.py    # dist.init_process_group("switchagg")
 
-What goes where, the same on every rank since it depends on operation and type alone:
+Or without a switch, by a host method among the ranks: SWITCHAGG_METHOD=ring, halving_doubling, double_tree, …, auto,
+with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_METHOD=gloo is PyTorch's own. The ranks
+find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
+of SWITCHAGG_INTERFACE. Ranks that were told different methods fail at once, with one error that names both.
+
+What goes where, the same on every rank since it depends on operation and type alone (a host method besides does SUM of
+bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are, not in fixed point):
 
 | operation                      | tensors (CPU and CUDA)                | way                                    |
 |--------------------------------|---------------------------------------|----------------------------------------|

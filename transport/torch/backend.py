@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp, Store
 from switchagg.job import MAX_WORKERS
 from transport.torch.reducer import Reducer, Session
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, share_job_name
-from transport.torch.staging import WIRE_DTYPES
+from transport.torch.staging import SWITCH_DTYPES, WIRE_DTYPES
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _delegate(*names: str) -> Callable[..., dist.Work]:
 
 
 class SwitchProcessGroup(ProcessGroup):
-    """Allreduces through the switch, everything else through Gloo.
+    """Allreduces through the switch, or by a host method, everything else through Gloo.
 
     store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: what joins the
     switch. Constructing it is a collective of the group's ranks.
@@ -92,29 +92,39 @@ class SwitchProcessGroup(ProcessGroup):
             for device in DEVICES:
                 group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
-        self._switchable = 1 < size <= MAX_WORKERS
-        job = share_job_name(self._gloo, rank) if self._switchable else ""
+        self._method = options.name
+        most = {"switch": MAX_WORKERS, "gloo": 0}.get(self._method.method, size)
+        self._switchable = 1 < size <= most
+        job = share_job_name(self._gloo, rank) if size > 1 else ""
         self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
         self._warned = False
+        self._agreed = False
+        self._aim = "the switch" if self._method.is_switch else str(self._method)
         self.reducer = Reducer(self.rendezvous.open, size, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
         self._closed = False
         # At interpreter exit too: threads of ours that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
-        """Join the switch unless that has happened; whether allreduces go through it. A collective of all ranks.
+        """Join the switch, or meet for the host method, unless that has happened; whether allreduces go there. A
+        collective of all ranks.
 
-        Raises DistBackendError, with the remedy, if there is no switch to join.
+        Raises DistBackendError, with the remedy, if there is no switch to join, or the ranks were told different
+        methods.
         """
+        if self.size() > 1 and not self._agreed:
+            self.rendezvous.agree()
+            self._agreed = True
         if not self._switchable:
-            if self.rank() == 0 and not self._warned:
+            if self.rank() == 0 and not self._warned and self._method.method != "gloo":
                 n = self.size()
                 reason = "it has one worker" if n == 1 else f"{n} workers are more than a switch's {MAX_WORKERS}"
-                logger.warning("%s uses Gloo instead of the switch: %s", self._what, reason)
+                logger.warning("%s uses Gloo instead of %s: %s", self._what, self._aim, reason)
             self._warned = True
             return False
-        self.rendezvous.options.require_switch()
+        if self._method.is_switch:
+            self.rendezvous.options.require_switch()
         return self.reducer.open()
 
     def getBackendName(self) -> str:
@@ -142,7 +152,7 @@ class SwitchProcessGroup(ProcessGroup):
     def _through_switch(self, tensors: list[torch.Tensor], op: Any, timeout: timedelta | None) -> dist.Work | None:
         """The Work of an eligible allreduce, also of one that can only fail; None for one that is Gloo's."""
         failed = self.reducer.failure is not None
-        if not failed and not eligible(tensors, op):
+        if not failed and not eligible(tensors, op, self._method.is_switch):
             return None
         if not failed:
             try:
@@ -198,16 +208,18 @@ class SwitchProcessGroup(ProcessGroup):
         self.shutdown()
 
 
-def eligible(tensors: list[torch.Tensor], op: Any) -> bool:
-    """Whether the switch can reduce these: the same answer on every rank, since it asks type and op alone."""
+def eligible(tensors: list[torch.Tensor], op: Any, switch: bool = True) -> bool:
+    """Whether the switch, or else a host method, can reduce these: the same answer on every rank, since it asks type
+    and op alone."""
+    dtypes = SWITCH_DTYPES if switch else frozenset(WIRE_DTYPES)
     return bool(tensors) and all(
         tensor.device.type in DEVICES
         and tensor.layout == torch.strided
-        and tensor.dtype in WIRE_DTYPES
+        and tensor.dtype in dtypes
         and (
             op == ReduceOp.SUM
             or (op == ReduceOp.AVG and tensor.dtype.is_floating_point)
-            or (op == ReduceOp.MAX and tensor.dtype == torch.int32)
+            or (op == ReduceOp.MAX and (tensor.dtype == torch.int32 or not switch))
         )
         for tensor in tensors
     )

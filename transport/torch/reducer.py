@@ -8,7 +8,7 @@ that all ranks share: first those made by the callbacks of call 0, then those of
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -27,15 +27,15 @@ DEPTH_MAX = 3
 
 
 class Session(Protocol):
-    """The part of `transport.session.SwitchSession` that is used here."""
+    """The part of `transport.session.SwitchSession`, and of `transport.group.HostGroup`, that is used here."""
 
     @property
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> Mapping[str, int]: ...
 
     @property
     def core(self) -> str: ...
 
-    def allreduce(self, array: Array, op: str = "sum", stream: int | None = None) -> Future[Any]: ...
+    def allreduce(self, array: Array, op: str = "sum") -> Future[Any]: ...
 
     def close(self) -> None: ...
 

@@ -1,28 +1,41 @@
-"""How the ranks of a group agree whether they use the switch, and under which job name.
+"""How the ranks of a group agree on the method, on whether they use the switch, and under which job name.
 
 All ranks must decide alike, or some would wait on the switch for others that went to Gloo. So each publishes the
-outcome of its own join in the group's store, and all apply the same rule to the same outcomes.
+outcome of its own join in the group's store, and all apply the same rule to the same outcomes. For a host method each
+binds a port first and publishes where it is.
 """
 
+import fcntl
 import logging
 import os
+import socket
+import struct
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 from switchagg.errors import JobError
+from transport.addresses import facing, resolve_host
+from transport.link import Address
+from transport.method_name import MethodName, parse
+from transport.rdma.places import ELEMENTS_DEFAULT
 from transport.torch.reducer import Session
+
+if TYPE_CHECKING:
+    from transport.meshes import BoundPlace
 
 logger = logging.getLogger(__name__)
 
 SWITCH_VARIABLE = "SWITCHAGG_SWITCH"
+METHOD_VARIABLE = "SWITCHAGG_METHOD"
+_SIOCGIFADDR = 0x8915
 POLL_S = 0.02
 GRACE_S = 10.0
 """How much longer than a join may take we wait to hear how the others' joins ended."""
@@ -40,27 +53,60 @@ class SwitchOptions:
     switch: str = ""
     """The switch's control address, tcp://host:port."""
     elements: int = 360
-    """Values per packet; 360 fill an Ethernet MTU of 1500."""
+    """Values per packet; 360 fill an Ethernet MTU of 1500. Over RDMA 251 take their place: they fill an MTU there."""
     streams: int = 2
     """Calls that are under way side by side, in turn."""
     window_slots: int = 256
     """Packets in flight per stream; the job takes streams times this many of the switch's slots."""
     join_timeout_s: float = 30.0
     """How long joining the switch may take once all ranks are there."""
+    priorities: tuple[int, ...] = ()
+    """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` says nothing."""
+    method: str = "switch"
+    """A name of transport/method_name.py, with its link if you like: `ring`, `ring@udp`, `switch`, `gloo`, `auto`."""
+    link: str = ""
+    """What carries the method; default: what its name says, or the method's own default."""
+    bind: str = ""
+    """For host methods: this rank's own IPv4 address, as others reach it. Default: the one that faces MASTER_ADDR."""
+    interface: str = ""
+    """Or the interface that has it."""
+    keys: str = ""
+    """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
 
     @classmethod
     def from_environment(cls) -> "SwitchOptions":
-        """Raises ValueError naming the variable whose text isn't a number."""
+        """Raises ValueError naming the variable whose text isn't a number, or numbers with commas between."""
         values: dict[str, Any] = {}
         for option in fields(cls):
             variable = f"SWITCHAGG_{option.name.upper()}"
             if text := os.environ.get(variable, "").strip():
                 kind: Any = type(option.default)
                 try:
-                    values[option.name] = kind(text)
+                    values[option.name] = tuple(map(int, text.split(","))) if kind is tuple else kind(text)
                 except ValueError:
-                    raise ValueError(f"{variable}={text!r}: not a number ({kind.__name__})") from None
+                    what = "numbers with commas between" if kind is tuple else f"a number ({kind.__name__})"
+                    raise ValueError(f"{variable}={text!r}: not {what}") from None
         return cls(**values)
+
+    @property
+    def name(self) -> MethodName:
+        """The method and its link. Raises DistBackendError that says what is allowed."""
+        try:
+            return parse(f"{self.method.partition('@')[0]}@{self.link}" if self.link else self.method)
+        except ValueError as error:
+            raise dist.DistBackendError(f"{METHOD_VARIABLE}, SWITCHAGG_LINK: {error}") from None
+
+    def own_address(self) -> str:
+        """Where other ranks reach this one. Raises JobError with the remedy."""
+        if self.bind:
+            return resolve_host(self.bind)
+        if self.interface:
+            return interface_address(self.interface)
+        master = os.environ.get("MASTER_ADDR", "").strip() or socket.gethostname()
+        try:
+            return facing(resolve_host(master), 9)  # nothing is sent
+        except JobError as error:
+            raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
 
     def require_switch(self) -> None:
         """Raise DistBackendError with the remedy if no switch was named."""
@@ -82,13 +128,33 @@ def share_job_name(gloo: ProcessGroup, rank: int) -> str:
     return bytes(name.numpy()).decode().strip()
 
 
+def interface_address(name: str) -> str:
+    """The IPv4 address of a network interface. Raises JobError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            raise JobError(f"interface {name} has no IPv4 address here: {error.strerror}") from error
+    return socket.inet_ntoa(found[20:24])
+
+
 Join = Callable[..., Session]
 """`SwitchSession.join`, or what stands in for it in a test."""
 
 
+def open_host_group(name: MethodName, rank: int, addresses: list[Address], **how: Any) -> Session:
+    """A host method's group, as a session."""
+    from transport.group import HostGroup, open_group  # only for those who use host methods
+
+    group = open_group(name.method, name.link, rank, addresses, **how)
+    assert isinstance(group, HostGroup)
+    return group
+
+
 @dataclass(frozen=True)
 class Rendezvous:
-    """Joins the switch for one group. Every rank of it calls `open` for the same lane, at about the same time."""
+    """Joins the switch for one group, or opens its host method's. Every rank of it calls `agree`, and `open` for the
+    same lane, at about the same time."""
 
     store: Store
     rank: int
@@ -101,15 +167,37 @@ class Rendezvous:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the group ends: nobody needs to be waited for any more."""
 
+    @property
+    def method(self) -> MethodName:
+        """What this rank was told to use."""
+        return self.options.name
+
+    def agree(self) -> None:
+        """Raise DistBackendError, on all ranks, that names both sides if they were told to use different methods."""
+        told = self._exchange(f"{self.job}/method", str(self.method), self.timeout_s)
+        for rank, theirs in enumerate(told):
+            if theirs != told[0]:
+                raise dist.DistBackendError(
+                    f"switchagg: rank 0 uses method {told[0]}, rank {rank} of {self.workers} uses {theirs}: set "
+                    f"{METHOD_VARIABLE} and SWITCHAGG_LINK alike for every rank"
+                )
+
     def open(self, lane: int) -> Session | None:
-        """Join the switch. None if it has no room for the job, in which case all ranks get None and rank 0 warns.
+        """Join the switch, or meet the others. None if the switch has no room for the job, in which case all ranks get
+        None and rank 0 warns.
 
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
         """
+        place, here = (None, "") if self.method.is_switch else self._bind()
         # The switch's patience is short, the group's is not: a rank may legitimately come here minutes later.
-        self._exchange(f"{self.job}/{lane}/here", "", self.timeout_s)
-        outcome, session = self._try(lane)
+        try:
+            told = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
+        except BaseException:
+            if place is not None:
+                place.close()
+            raise
+        outcome, session = self._try(lane) if self.method.is_switch else self._try_host_group(lane, place, told)
         try:
             outcomes = self._exchange(f"{self.job}/{lane}/outcome", outcome, self.options.join_timeout_s + GRACE_S)
         except BaseException:
@@ -127,28 +215,86 @@ class Rendezvous:
             if self.rank == 0:
                 logger.warning("switchagg: using Gloo instead of switch %s: %s", self.options.switch, reason)
             return None
-        raise dist.DistBackendError(
-            f"switchagg: rank {first} of {self.workers} could not join switch {self.options.switch}: {reason}"
-        )
+        raise dist.DistBackendError(f"switchagg: rank {first} of {self.workers} could not {self._aim}: {reason}")
+
+    @property
+    def _aim(self) -> str:
+        return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
+
+    def _elements(self) -> int:
+        """Values per packet as told; over RDMA, unless told, what fills an MTU there."""
+        told = self.options.elements
+        return ELEMENTS_DEFAULT if self.method.link == "rdma" and told == SwitchOptions.elements else told
 
     def _try(self, lane: int) -> tuple[str, Session | None]:
+        # The default isn't said: what stands in for the switch in tests needn't know of links.
+        other = {} if self.method.link == "udp" else {"link": self.method.link}
+        if self.options.keys:
+            other["keys"] = self.options.keys
         try:
             session = self.join(
                 self.options.switch,
                 f"{self.job}/{lane}",
                 self.rank,
                 self.workers,
-                elements=self.options.elements,
-                streams=self.options.streams,
+                elements=self._elements(),
+                streams=len(self.options.priorities) or self.options.streams,
                 window_slots=self.options.window_slots,
+                priorities=self.options.priorities or None,
                 timeout_s=self.options.join_timeout_s,
                 call_timeout_s=self.timeout_s,
+                **other,
             )
         except JobError as error:
             return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
         except (OSError, ValueError, AssertionError) as error:
             return f"{FAILED}: {type(error).__name__}: {error}", None
         return JOINED, session
+
+    def _bind(self) -> "tuple[BoundPlace | None, str]":
+        """A port of our own, and what to tell the others: where it is, or why there is none."""
+        from transport.meshes import bind_place
+
+        try:
+            place = bind_place(self.method.link, self.options.own_address())
+        except (JobError, OSError) as error:
+            return None, f"{FAILED}: {error}"
+        return place, f"{place.address[0]} {place.address[1]}"
+
+    def _try_host_group(self, lane: int, place: "BoundPlace | None", told: list[str]) -> tuple[str, Session | None]:
+        if any(words.startswith(FAILED) for words in told):
+            if place is not None:
+                place.close()
+            return JOINED if place is not None else told[self.rank], None
+        assert place is not None
+        addresses = [(host, int(port)) for host, _, port in (words.partition(" ") for words in told)]
+        inner = [rank for rank, (host, _) in enumerate(addresses) if host.startswith("127.")]
+        try:
+            if inner and len(inner) < len(addresses):
+                raise JobError(
+                    f"rank {inner[0]} is at {addresses[inner[0]][0]}, where other hosts can't reach it: set "
+                    "SWITCHAGG_BIND there to its address, or SWITCHAGG_INTERFACE"
+                )
+            session = open_host_group(
+                self.method,
+                self.rank,
+                addresses,
+                job=f"{self.job}/{lane}",
+                timeout_s=self.options.join_timeout_s,
+                call_timeout_s=self.timeout_s,
+                bound=place,
+                options=self._keys(),
+            )
+        except (JobError, OSError, ValueError) as error:
+            place.close()
+            return f"{FAILED}: {error}", None
+        return JOINED, session
+
+    def _keys(self) -> dict[str, str]:
+        """What a host method's link is told of keys. Raises JobError where they would go unused."""
+        if self.options.keys and self.method.link != "zeromq":
+            raise JobError(f"SWITCHAGG_KEYS: only ZeroMQ encrypts; use {self.method.method}@zeromq, or leave it out")
+        return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, told: str, timeout_s: float) -> list[str]:
         """What every rank tells under this prefix. Polls: a blocking wait would lock the store for Gloo's threads."""
@@ -159,9 +305,9 @@ class Rendezvous:
             if time.monotonic() > deadline:
                 missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
                 raise dist.DistBackendError(
-                    f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to join switch "
-                    f"{self.options.switch} within {timeout_s:g} s"
+                    f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to {self._aim} "
+                    f"within {timeout_s:g} s"
                 )
             if self.cancelled.wait(POLL_S):
-                raise dist.DistBackendError("it was shut down while it waited for other ranks to join the switch")
+                raise dist.DistBackendError(f"it was shut down while it waited for other ranks to {self._aim}")
         return [self.store.get(key).decode() for key in keys]

@@ -21,8 +21,15 @@ WIRE_DTYPES = {
     torch.bfloat16: torch.float32,
     torch.int32: torch.int32,
     torch.int64: torch.int64,
+    torch.uint8: torch.uint8,
+    torch.int8: torch.int8,
+    torch.int16: torch.int16,
+    torch.bool: torch.bool,
 }
 """Tensor type -> the type that travels."""
+
+SWITCH_DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64})
+"""Tensor types whose sums the switch's sessions take; host methods take all of WIRE_DTYPES."""
 
 
 class Stage(Protocol):

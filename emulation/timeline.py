@@ -1,0 +1,109 @@
+"""Timelines: what each rank did when, as a Chrome trace that Perfetto opens and as spans that a figure draws.
+
+Backends keep the spans of a few iterations after the warm-up (`KEPT_ITERATIONS`): more would make files of hundreds of
+megabytes and show nothing new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KEPT_ITERATIONS = 4
+COMPUTE, NETWORK = "compute", "network"
+WAITS = "waits for "  # begins the name of a span within a forward pass in which nothing is computed
+_TRACK_NUMBERS = {COMPUTE: 0, NETWORK: 1}
+
+
+@dataclass(frozen=True)
+class Span:
+    """One thing a rank did. Times count from the start of training; those of one track may overlap on `network` only.
+
+    size_bytes, priority: of a transfer (lower is more urgent; None where the schedule knows none).
+    """
+
+    rank: int
+    track: str  # COMPUTE | NETWORK
+    name: str
+    iteration: int
+    start_ns: int
+    end_ns: int
+    size_bytes: int = 0
+    priority: int | None = None
+
+
+def kept(iteration: int, warmup_iterations: int) -> bool:
+    """Whether an iteration's spans are kept."""
+    return warmup_iterations <= iteration < warmup_iterations + KEPT_ITERATIONS
+
+
+def chrome_trace(timelines: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
+    """Chrome's Trace Event format: a process per method (by name), threads per rank; times in µs.
+
+    Transfers overlap, so they are async events; what a rank computes are complete events.
+    """
+    events: list[dict[str, Any]] = []
+    transfers = 0
+    for process, (method, spans) in enumerate(timelines.items(), 1):
+        events.append({"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": method}})
+        for rank in sorted({span.rank for span in spans}):
+            for track, number in _TRACK_NUMBERS.items():
+                name = {"name": f"rank {rank} {track}"}
+                events.append(
+                    {"ph": "M", "name": "thread_name", "pid": process, "tid": 2 * rank + number, "args": name}
+                )
+        for span in spans:
+            place = {"pid": process, "tid": 2 * span.rank + _TRACK_NUMBERS[span.track], "cat": span.track}
+            facts: dict[str, Any] = {"iteration": span.iteration}
+            if span.track == COMPUTE:
+                duration = (span.end_ns - span.start_ns) / 1e3
+                events.append(
+                    {**place, "ph": "X", "name": span.name, "ts": span.start_ns / 1e3, "dur": duration, "args": facts}
+                )
+                continue
+            facts["size_bytes"] = span.size_bytes
+            if span.priority is not None:
+                facts["priority"] = span.priority
+            transfers += 1
+            named = {**place, "name": f"rank {span.rank}: {span.name}", "id": transfers}
+            events.append({**named, "ph": "b", "ts": span.start_ns / 1e3, "args": facts})
+            events.append({**named, "ph": "e", "ts": span.end_ns / 1e3})
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def write_trace(path: Path, timelines: Mapping[str, Sequence[Span]]) -> None:
+    """Writes the Chrome trace; replaces the file at once."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(chrome_trace(timelines), separators=(",", ":")) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def of_one_iteration(spans: Iterable[Span], rank: int = 0) -> list[Span]:
+    """One rank's spans of the second kept iteration, or the only one: times from the start of its forward pass.
+
+    What reaches into the next iteration is kept whole, and so is the beginning of that iteration's forward pass.
+    """
+    mine = [span for span in spans if span.rank == rank]
+    iterations = sorted({span.iteration for span in mine})
+    if not iterations:
+        return []
+    chosen = iterations[min(1, len(iterations) - 1)]
+    begin_ns = min(span.start_ns for span in mine if span.iteration == chosen)
+    found = [span for span in mine if span.iteration == chosen]
+    return [
+        Span(
+            span.rank,
+            span.track,
+            span.name,
+            span.iteration,
+            span.start_ns - begin_ns,
+            span.end_ns - begin_ns,
+            span.size_bytes,
+            span.priority,
+        )
+        for span in found
+    ]

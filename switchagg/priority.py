@@ -1,0 +1,114 @@
+"""Priority classes: 0 is the most urgent, 7 is best effort; what each looks like on the wire (W10 of PROTOCOL.md).
+
+A class is three bits of the packet: the class selectors of RFC 2474, in the upper three of the DSCP's six bits, the
+larger the more urgent, so that a queue that knows nothing of us serves them in the right order. Best effort is DSCP 0:
+whoever asks for no priority sends what it always sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+CLASSES = 8
+MOST_URGENT = 0
+BEST_EFFORT = CLASSES - 1
+
+SOCKET_PRIORITY_MAX = 6
+"""Largest SO_PRIORITY that needs no privilege: classes 0 and 1 share it, their DSCP tells them apart."""
+
+ECN_MASK = 3
+
+
+def class_of(priority: int) -> int:
+    """The class of a stream's priority, which may be any number: what lies beyond the ends counts as the end."""
+    return min(max(priority, MOST_URGENT), BEST_EFFORT)
+
+
+def dscp_of(priority: int) -> int:
+    """The DSCP of a priority's class: CS7 (56) for class 0, down to CS0 (0) for class 7."""
+    return (BEST_EFFORT - class_of(priority)) * 8
+
+
+def tos_of(priority: int, tos: int = 0) -> int:
+    """The TOS byte (IPv6: traffic class) of a priority's packets from a socket whose own is `tos`.
+
+    Classes 0 to 6 replace the DSCP and leave the two ECN bits; best effort leaves the whole byte.
+    """
+    dscp = dscp_of(priority)
+    return dscp << 2 | tos & ECN_MASK if dscp else tos
+
+
+def class_of_tos(tos: int) -> int:
+    """The class in which a TOS byte travels: every DSCP belongs to the class of its upper three bits."""
+    return BEST_EFFORT - (tos >> 5 & BEST_EFFORT)
+
+
+def socket_priority_of(priority: int) -> int:
+    """SO_PRIORITY of a priority's class: 0 for best effort, higher is more urgent, as Linux and 802.1p count."""
+    return min(BEST_EFFORT - class_of(priority), SOCKET_PRIORITY_MAX)
+
+
+def socket_priority_of_tos(tos: int) -> int:
+    """SO_PRIORITY of the class in which a TOS byte travels; Linux's own reading of IP_TOS ignores those three bits."""
+    return socket_priority_of(class_of_tos(tos))
+
+
+def spread(place: int, places: int, classes: Sequence[int]) -> int:
+    """The class for place 0 … places − 1 in an order of urgency, where there are fewer classes than places.
+
+    Equal shares of the order, the first places in the most urgent class. classes: those there are, in any order.
+    """
+    assert 0 <= place < places, (place, places)
+    ordered = sorted(set(classes))
+    return ordered[place * len(ordered) // places]
+
+
+def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:
+    """`tos_of` each; empty if no stream has a class other than best effort: nothing is to be marked then."""
+    if all(class_of(priority) == BEST_EFFORT for priority in priorities):
+        return ()
+    return tuple(tos_of(priority, tos) for priority in priorities)
+
+
+@dataclass(slots=True)
+class StreamTurns:
+    """Which stream the next call takes: those of one class take turns (W11).
+
+    priorities: of the streams. All ranks make the calls of one class in the same order; between classes each rank may
+    have an order of its own, since each class counts by itself.
+    """
+
+    priorities: Sequence[int]
+    _streams: dict[int, list[int]] = field(default_factory=dict)
+    _calls: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for stream, priority in enumerate(self.priorities):
+            self._streams.setdefault(class_of(priority), []).append(stream)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that have streams, the most urgent first."""
+        return tuple(sorted(self._streams))
+
+    def streams_of(self, priority: int | None = None) -> tuple[int, ...]:
+        """The streams of a class; None: of the least urgent one. Raises ValueError if no stream has it."""
+        wanted = max(self._streams) if priority is None else priority
+        if wanted not in self._streams:
+            there = ", ".join(map(str, self.classes))
+            raise ValueError(f"priority {priority}: no stream has this class; the job's classes: {there}")
+        return tuple(self._streams[wanted])
+
+    def take(self, priority: int | None = None, stream: int | None = None) -> int:
+        """The stream of the next call: `stream` if given, else the class's next in turn. Raises ValueError as above."""
+        if stream is not None:
+            if not 0 <= stream < len(self.priorities):
+                raise ValueError(f"stream {stream}: the job has {len(self.priorities)}")
+            own = class_of(self.priorities[stream])
+            if priority not in (None, own):
+                raise ValueError(f"priority {priority}: stream {stream} has class {own}")
+            priority = own
+        streams = self.streams_of(priority)
+        wanted = class_of(self.priorities[streams[0]])
+        turn = self._calls.get(wanted, 0)
+        self._calls[wanted] = turn + 1
+        return streams[turn % len(streams)] if stream is None else stream

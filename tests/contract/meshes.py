@@ -1,0 +1,128 @@
+"""The meshes that the contract is tested on, and what its tests need to know about each. A new mesh is one more entry
+in KINDS."""
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transport.link import Address
+from transport.mesh import Event, Mesh, Place, Received
+from transport.rdma.mesh import RdmaMesh
+from transport.tcp_mesh import TcpMesh
+from transport.udp_mesh import UdpMesh
+from transport.zeromq_mesh import ZeroMqMesh
+
+LIVENESS_S = 10.0
+
+
+def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
+    return TcpMesh.connect(member, addresses, **how)
+
+
+def udp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
+    return UdpMesh.connect(member, addresses, silence_s=3.0, **how)
+
+
+def zeromq(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
+    return ZeroMqMesh.connect(member, addresses, **how)
+
+
+def rdma(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
+    return RdmaMesh.connect(member, addresses, **how)
+
+
+def say_over_tcp(address: Address, data: bytes) -> socket.socket:
+    """A stranger that connects and says this; the connection stays open."""
+    stranger = socket.create_connection(address, timeout=LIVENESS_S)
+    with contextlib.suppress(OSError):  # it may have been sent away in the middle
+        stranger.sendall(data)
+    return stranger
+
+
+def say_over_udp(address: Address, data: bytes) -> socket.socket:
+    """A stranger that sends this as datagrams of many sizes."""
+    stranger = socket.socket(type=socket.SOCK_DGRAM)
+    stranger.connect(address)
+    for size in (len(data), 0, 1, 10, 31, 33):
+        with contextlib.suppress(OSError):  # nobody is there yet
+            stranger.send(data[:size])
+    return stranger
+
+
+@dataclass(frozen=True)
+class MeshKind:
+    """connect(member, addresses, job=, method=, timeout_s=): a mesh that finds out within seconds that a peer is dead.
+
+    stranger(address, data): someone who sends bytes to a member's port; has `close`.
+    """
+
+    connect: Callable[..., Mesh]
+    stranger: Callable[[Address, bytes], Any]
+
+
+KINDS: dict[str, MeshKind] = {
+    "tcp": MeshKind(tcp, say_over_tcp),
+    "udp": MeshKind(udp, say_over_udp),
+    "zeromq": MeshKind(zeromq, say_over_tcp),
+    "rdma": MeshKind(rdma, say_over_tcp),
+}
+
+
+def free_addresses(count: int) -> list[Address]:
+    """Ports nobody uses, neither of TCP nor of UDP, below those that the kernel hands out by itself."""
+    chance = random.Random(os.getpid() * 1_000_003 + time.monotonic_ns())
+    found: list[Address] = []
+    while len(found) < count:
+        address = ("127.0.0.1", chance.randrange(10_000, 32_000))
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram, contextlib.suppress(OSError):
+            stream.bind(address)
+            datagram.bind(address)
+            if address not in found:
+                found.append(address)
+    return found
+
+
+def connect_all(kind: MeshKind, addresses: Sequence[Address], how: Sequence[dict[str, Any]]) -> list[Any]:
+    """What each member's connect returned or raised, each in a thread of its own; how: what each is told besides."""
+    found: list[Any] = [None] * len(how)
+
+    def run(place: int) -> None:
+        told = {"member": place, "addresses": addresses, "timeout_s": LIVENESS_S, **how[place]}
+        try:
+            found[place] = kind.connect(**told)
+        except Exception as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(how))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * LIVENESS_S)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def turn(
+    meshes: Sequence[Mesh], done: Callable[[list[list[Event]]], bool], places: Sequence[Place | None] | None = None
+) -> list[list[Event]]:
+    """Turn the handles of these meshes until `done` says so of the events, one list per mesh; or fail."""
+    events: list[list[Event]] = [[] for _ in meshes]
+    end = time.monotonic() + LIVENESS_S
+    while not done(events):
+        assert time.monotonic() < end, f"still not done; the last events: {[found[-3:] for found in events]}"
+        for number, mesh in enumerate(meshes):
+            events[number] += mesh.receive(places[number] if places else None)
+        if not done(events):
+            meshes[0].wait(0.0005)
+    return events
+
+
+def received(events: Sequence[Event]) -> list[tuple[int, bytes, bytes]]:
+    """(sender, head, data) of the messages among them."""
+    return [(e.sender, e.head, bytes(e.data)) for e in events if isinstance(e, Received)]

@@ -1,0 +1,1 @@
+"""RoCEv2: packets, queue pairs, the endpoint."""

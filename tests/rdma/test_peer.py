@@ -1,0 +1,408 @@
+"""The endpoint against a peer written in Python from the specification: packets byte by byte, both ways.
+
+The peer is a UDP socket and the oracle; it checks every ICRC that it receives, and its own are of any identification.
+"""
+
+import contextlib
+import random
+import select
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rdma import oracle
+from switchagg.native import library
+from transport.rdma import soft
+from transport.rdma.verbs import (
+    AccessFlags,
+    Opcode,
+    QPAttributes,
+    QPEnd,
+    QPState,
+    QPType,
+    ReceiveRequest,
+    SendFlags,
+    SendRequest,
+    WCStatus,
+)
+
+pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
+
+OURS, THEIRS, ELSEWHERE = "127.0.0.1", "127.0.0.7", "127.0.0.8"
+NUMBER, PSN = 0xABCDEF, 0xFFFFFE
+"""Of the Python peer."""
+MTU = 256
+ACK, RNR_NAK, SEQUENCE, INVALID, ACCESS = 0x1F, 0x20, 0x60, 0x61, 0x62
+BOTH = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
+
+
+class Peer:
+    """Our queue pair `pair` with `memory` registered, and the socket that plays the other."""
+
+    def __init__(self, context: soft.SoftContext, kind: QPType, **attributes: Any) -> None:
+        self.context, self.kind = context, kind
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((THEIRS, 0))
+        self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        self.domain, self.cq = context.alloc_pd(), context.create_cq(256)
+        self.memory = np.zeros(1 << 16, np.uint8)
+        self.region = context.reg_mr(self.domain, self.memory, BOTH)
+        self.pair = context.create_qp(self.domain, kind, self.cq, self.cq)
+        chosen = QPAttributes(path_mtu=MTU, timeout=0, min_rnr_timer=9, window_packets=200)._replace(**attributes)
+        self.pair.connect(QPEnd(THEIRS, self.socket.getsockname()[1], NUMBER, PSN), chosen)
+        self.tos: list[int] = []
+
+    def send(self, name: str, psn: int, payload: bytes = b"", **more: Any) -> None:
+        """psn: relative to PSN; also identification, tos, damage, source (a socket)."""
+        identification, damage = more.pop("identification", 0), more.pop("damage", b"")
+        source, tos = more.pop("source", self.socket), more.pop("tos", 0)
+        number = more.pop("number", self.pair.number)
+        name = name if name in oracle.OPCODES else f"{self.kind.name}_{name}"
+        body = oracle.packet(name, number, (PSN + psn) % (1 << 24), payload, **more) + bytes(4)
+        host, port = source.getsockname()
+        ip = oracle.sealed(oracle.datagram(host, OURS, (port, self.context.address[1]), body, identification))
+        source.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+        source.sendto(
+            ip[28:-4] + bytes(a ^ b for a, b in zip(ip[-4:], damage or bytes(4), strict=True)), self.context.address
+        )
+
+    def write(self, name: str, psn: int, payload: bytes, at: int = 0, **more: Any) -> None:
+        fields = {"address": self.region.address + at, "rkey": self.region.rkey, "length": len(payload)}
+        self.send(name, psn, payload, **{**fields, **more})
+
+    def hear(self, timeout_s: float = 5.0) -> bytes | None:
+        """The next packet, without its ICRC, which is right; None if none comes."""
+        if not select.select([self.socket], [], [], timeout_s)[0]:
+            return None
+        body, control, _, source = self.socket.recvmsg(8192, 64)
+        self.tos.append(control[0][2][0])
+        port = self.socket.getsockname()[1]
+        intact = [
+            identification
+            for identification in range(64)
+            if oracle.intact(oracle.datagram(source[0], THEIRS, (source[1], port), body, identification))
+        ]
+        assert intact, "the ICRC is right for no identification that Linux gives a bundle's packets"
+        return body[:-4]
+
+    def hears(self, name: str, psn: int, payload: bytes = b"", **more: Any) -> None:
+        wanted = oracle.packet(name, NUMBER, psn % (1 << 24), payload, **{"migration": 1, **more})
+        assert self.hear() == wanted
+
+    def hears_ack(self, psn: int, syndrome: int, msn: int) -> None:
+        self.hears("RC_ACK", PSN + psn, syndrome=syndrome, msn=msn)
+
+    def settle(self, **wanted: int) -> None:
+        """Until the queue pair's counters are so."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            counters = self.pair.counters
+            if all(counters[name] == value for name, value in wanted.items()):
+                return
+            time.sleep(0.001)
+        assert {name: self.pair.counters[name] for name in wanted} == wanted
+
+
+@contextlib.contextmanager
+def peer_of(kind: QPType, **attributes: Any) -> Iterator[Peer]:
+    with soft.open(OURS, port=0, psn=0x7FFFFE) as context:
+        peer = Peer(context, kind, **attributes)
+        with peer.socket:
+            yield peer
+
+
+@pytest.fixture
+def rc() -> Iterator[Peer]:
+    with peer_of(QPType.RC) as peer:
+        yield peer
+
+
+@pytest.fixture
+def uc() -> Iterator[Peer]:
+    with peer_of(QPType.UC) as peer:
+        yield peer
+
+
+# ---- the responder
+
+
+def test_a_write_in_three_packets_is_acknowledged_once(rc: Peer) -> None:
+    data = random.Random(1).randbytes(2 * MTU + 7)
+    rc.write("WRITE_FIRST", 0, data[:MTU], 5, length=len(data))
+    rc.send("WRITE_MIDDLE", 1, data[MTU : 2 * MTU])  # the PSN wraps here
+    rc.send("WRITE_LAST", 2, data[2 * MTU :], ack_request=1)
+    rc.hears_ack(2, ACK, 1)
+    assert bytes(rc.memory[5 : 5 + len(data)]) == data
+    assert rc.hear(0.05) is None
+
+
+def test_a_send_completes_a_receive(rc: Peer) -> None:
+    rc.pair.post_recv([ReceiveRequest(7, rc.region.address, 100, rc.region.lkey)])
+    rc.send("SEND_ONLY_IMM", 0, b"hello", immediate=0x01020304, ack_request=1, identification=0xBEEF)
+    rc.hears_ack(0, ACK, 1)
+    (done,) = rc.cq.poll(4, 5)
+    assert (done.id, done.byte_len, done.immediate) == (7, 5, 0x01020304)
+    assert bytes(rc.memory[:5]) == b"hello"
+
+
+def test_a_gap_is_reported_once_and_a_duplicate_acknowledged_again(rc: Peer) -> None:
+    rc.write("WRITE_ONLY", 0, b"aaaa", ack_request=1)
+    rc.hears_ack(0, ACK, 1)
+    for psn in (2, 3, 4):
+        rc.write("WRITE_ONLY", psn, b"bbbb", 4 * psn, ack_request=1)
+    rc.hears_ack(1, SEQUENCE, 1)
+    rc.write("WRITE_ONLY", 1, b"cccc", 4, ack_request=1)
+    rc.hears_ack(1, ACK, 2)
+    rc.write("WRITE_ONLY", 0, b"dddd", ack_request=1)
+    rc.hears_ack(1, ACK, 2)
+    assert rc.hear(0.05) is None
+    assert bytes(rc.memory[:20]) == b"aaaacccc" + bytes(12)
+
+
+def test_no_receive_posted_is_told_and_mended(rc: Peer) -> None:
+    rc.send("SEND_ONLY", 0, b"data", ack_request=1)
+    rc.hears_ack(0, RNR_NAK | 9, 0)
+    rc.send("SEND_ONLY", 1, b"more", ack_request=1)  # after it, so out of place: silence
+    rc.pair.post_recv([ReceiveRequest(1, rc.region.address, 4, rc.region.lkey)])
+    rc.settle(out_of_order=1)
+    rc.send("SEND_ONLY", 0, b"data", ack_request=1)
+    rc.hears_ack(0, ACK, 1)
+    rc.write("WRITE_ONLY_IMM", 1, b"note", ack_request=1, immediate=5)
+    rc.hears_ack(1, RNR_NAK | 9, 1)
+    assert bytes(rc.memory[:4]) == b"data"  # nothing is written before there is a receive
+    rc.pair.post_recv([ReceiveRequest(2)])
+    rc.write("WRITE_ONLY_IMM", 1, b"note", ack_request=1, immediate=5)
+    rc.hears_ack(1, ACK, 2)
+    assert bytes(rc.memory[:4]) == b"note"
+    assert [(wc.id, wc.immediate) for wc in rc.cq.poll(4, 5)] == [(1, None), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "syndrome"),
+    [
+        ("WRITE_ONLY", {"rkey": 0x123400}, ACCESS),
+        ("WRITE_ONLY", {"at": 1 << 16}, ACCESS),
+        ("WRITE_ONLY", {"at": -1}, ACCESS),
+        ("WRITE_FIRST", {"length": (1 << 16) + 1}, ACCESS),
+        ("WRITE_FIRST", {"length": MTU}, INVALID),  # would be an ONLY
+        ("WRITE_ONLY", {"length": MTU - 1}, INVALID),
+        ("WRITE_ONLY", {"length": MTU + 1}, INVALID),
+        ("WRITE_MIDDLE", {}, INVALID),
+        ("WRITE_LAST", {}, INVALID),
+        ("SEND_LAST", {}, INVALID),
+    ],
+)
+def test_what_may_not_be_is_refused_and_ends_the_queue_pair(
+    rc: Peer, name: str, fields: dict[str, int], syndrome: int
+) -> None:
+    rc.pair.post_recv([ReceiveRequest(3)])
+    rc.write(name, 0, b"\xff" * MTU, **fields)
+    rc.hears_ack(0, syndrome, 0)
+    assert rc.pair.state == QPState.ERR
+    assert [wc.status for wc in rc.cq.poll(4, 5)] == [WCStatus.WR_FLUSH_ERR]
+    rc.write("WRITE_ONLY", 0, b"late")
+    assert rc.hear(0.05) is None
+    assert not rc.memory.any()
+
+
+@pytest.mark.parametrize("second", ["WRITE_ONLY", "SEND_MIDDLE", "WRITE_FIRST"])
+def test_a_message_is_not_interrupted(rc: Peer, second: str) -> None:
+    rc.pair.post_recv([ReceiveRequest(3, rc.region.address, 9999, rc.region.lkey)])
+    rc.write("WRITE_FIRST", 0, b"a" * MTU, length=3 * MTU)
+    rc.write(second, 1, b"b" * MTU, 1000, length=2 * MTU)
+    rc.hears_ack(1, INVALID, 0)
+    assert not rc.memory[MTU:].any()
+
+
+def test_a_message_may_not_outgrow_its_length(rc: Peer) -> None:
+    rc.write("WRITE_FIRST", 0, b"a" * MTU, length=2 * MTU + 4)
+    rc.send("WRITE_MIDDLE", 1, b"b" * MTU)
+    rc.send("WRITE_MIDDLE", 2, b"c" * MTU)
+    rc.hears_ack(2, INVALID, 0)
+    assert not rc.memory[2 * MTU :].any()
+
+
+def test_uc_drops_a_message_with_a_lost_packet(uc: Peer) -> None:
+    for number in range(8):
+        uc.pair.post_recv([ReceiveRequest(number)])
+    uc.write("WRITE_FIRST", 0, b"a" * MTU, length=3 * MTU)
+    uc.send("WRITE_LAST_IMM", 2, b"b" * MTU, immediate=1)  # the middle is lost
+    uc.write("WRITE_ONLY_IMM", 3, b"cccc", 600, immediate=2)
+    uc.send("WRITE_MIDDLE", 1, b"d" * MTU)  # late
+    uc.write("WRITE_ONLY_IMM", 3, b"eeee", 700, immediate=3)  # twice
+    uc.write("WRITE_ONLY_IMM", 4, b"ffff", 800, immediate=4, rkey=0x123400)  # not allowed
+    uc.write("WRITE_FIRST", 5, b"g" * MTU, 900, length=2 * MTU)
+    uc.write("WRITE_ONLY_IMM", 6, b"hhhh", 604, immediate=5)  # its end never came
+    uc.send("SEND_ONLY_IMM", 7, b"iiii", immediate=6)  # its receive has no room: dropped, the receive stays
+    uc.write("WRITE_ONLY_IMM", 8, b"jjjj", 608, immediate=7)
+    found = [uc.cq.poll(1, 5)[0] for _ in range(3)]
+    assert [(wc.id, wc.status, wc.immediate) for wc in found] == [(i, 0, imm) for i, imm in enumerate((2, 5, 7))]
+    assert bytes(uc.memory[600:612]) == b"cccchhhhjjjj"
+    assert not uc.memory[700:704].any()
+    assert uc.pair.counters["dropped_messages"] == 4
+    assert uc.hear(0.05) is None
+    assert uc.pair.state == QPState.RTS
+
+
+# ---- the requester
+
+
+def test_packets_of_a_message_are_as_specified(rc: Peer) -> None:
+    rc.memory[:] = np.frombuffer(random.Random(2).randbytes(1 << 16), np.uint8)
+    size = 130 * MTU + 5
+    data = bytes(rc.memory[:size])
+    remote = {"address": 0x123456789ABC, "rkey": 0x77, "length": size}
+    request = (rc.region.address, size, rc.region.lkey, remote["address"], remote["rkey"], 0xCAFE)
+    rc.pair.post_send([SendRequest(5, Opcode.WRITE_WITH_IMM, *request, SendFlags.SIGNALED | SendFlags.SOLICITED)])
+    psn = 0x7FFFFE
+    rc.hears("RC_WRITE_FIRST", psn, data[:MTU], **remote)
+    for index in range(1, 130):
+        payload = data[index * MTU : (index + 1) * MTU]
+        rc.hears("RC_WRITE_MIDDLE", psn + index, payload, ack_request=int((psn + index) % 64 == 63))
+    rc.hears("RC_WRITE_LAST_IMM", psn + 130, data[130 * MTU :], ack_request=1, solicited=1, immediate=0xCAFE)
+    rc.send("RC_ACK", psn + 130 - PSN, syndrome=ACK, msn=1)
+    assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
+
+
+def test_it_goes_back_to_what_was_lost_and_waits_when_told() -> None:
+    with peer_of(QPType.RC, window_packets=8) as rc:
+        psn = 0x7FFFFE
+        rc.pair.post_send([SendRequest(1, Opcode.SEND, rc.region.address, 9 * MTU, rc.region.lkey)])
+        names = ["RC_SEND_FIRST", *["RC_SEND_MIDDLE"] * 7, "RC_SEND_LAST"]
+
+        def hears(first: int, last: int) -> None:
+            for index in range(first, last):
+                asked = index in (last - 1, 8) or (psn + index) % 64 == 63
+                rc.hears(names[index], psn + index, bytes(MTU), ack_request=int(asked))
+
+        hears(0, 8)  # the window
+        assert rc.hear(0.05) is None
+        rc.send("RC_ACK", psn + 3 - PSN, syndrome=SEQUENCE, msn=0)
+        hears(3, 9)
+        rc.send("RC_ACK", psn + 5 - PSN, syndrome=ACK, msn=0)
+        rc.send("RC_ACK", psn + 4 - PSN, syndrome=SEQUENCE, msn=0)  # of the past
+        rc.send("RC_ACK", psn + 20 - PSN, syndrome=ACK, msn=0)  # of the future
+        before = time.monotonic()
+        rc.send("RC_ACK", psn + 7 - PSN, syndrome=RNR_NAK | 16, msn=0)  # 2.56 ms
+        hears(7, 9)
+        assert time.monotonic() - before >= 0.00256
+        rc.send("RC_ACK", psn + 8 - PSN, syndrome=ACK, msn=1)
+        assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
+        assert rc.pair.counters["resent_packets"] == 7
+
+
+@pytest.mark.parametrize(
+    ("syndrome", "status"),
+    [(INVALID, WCStatus.REM_INV_REQ_ERR), (ACCESS, WCStatus.REM_ACCESS_ERR), (0x63, WCStatus.REM_OP_ERR)],
+)
+def test_a_refusal_is_the_status_of_its_request(rc: Peer, syndrome: int, status: WCStatus) -> None:
+    rc.pair.post_send([SendRequest(i, Opcode.SEND, rc.region.address, 4, rc.region.lkey) for i in range(3)])
+    for _ in range(3):
+        rc.hear()
+    rc.send("RC_ACK", 0x7FFFFF - PSN, syndrome=syndrome, msn=1)
+    found = [rc.cq.poll(1, 5)[0] for _ in range(3)]
+    assert [(wc.id, wc.status) for wc in found] == [(0, 0), (1, status), (2, WCStatus.WR_FLUSH_ERR)]
+
+
+# ---- congestion, traffic class
+
+
+def test_marks_are_answered_with_notifications_at_most_one_in_50_us() -> None:
+    with peer_of(QPType.UC, dscp=26) as uc:
+        for psn in range(20):
+            uc.write("WRITE_ONLY", psn, b"data", tos=3)
+        uc.hears("CNP", 0, becn=1)
+        uc.settle(marked=20)
+        heard = 1
+        while uc.hear(0.02) is not None:
+            heard += 1
+        assert heard == uc.pair.counters["cnps_sent"] < 20
+        assert set(uc.tos) == {26 << 2 | 2}
+        uc.write("WRITE_ONLY", 20, b"data", tos=2)
+        uc.settle(received_packets=21)
+        assert uc.pair.counters["marked"] == 20
+
+
+def test_a_notification_cuts_the_rate() -> None:
+    with peer_of(QPType.RC, line_bps=10_000_000_000) as rc:
+        assert rc.pair.counters["rate_bps"] == 10_000_000_000
+        rates = []
+        for _ in range(2000):  # it recovers within a millisecond, in which this process may not run
+            rc.send("CNP", 0, becn=1)
+            rates.append(rc.pair.counters["rate_bps"])
+            if rates[-1] < 6_000_000_000:
+                break
+        assert min(rates) < 6_000_000_000
+        assert rc.pair.counters["cnps_received"] >= 1
+
+
+# ---- what isn't for it
+
+
+def test_what_is_not_for_it_is_dropped_and_counted(rc: Peer) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind((ELSEWHERE, 0))
+        rc.write("WRITE_ONLY", 0, b"evil", source=stranger)
+        rc.write("WRITE_ONLY", 0, b"evil", damage=b"\0\0\1\0")
+        rc.write("WRITE_ONLY", 0, b"evil", number=rc.pair.number ^ 1)
+        rc.write("WRITE_ONLY", 0, b"evil", number=rc.pair.number ^ (1 << 20))
+        rc.write("WRITE_ONLY", 0, b"evil", partition=0x1234)
+        rc.socket.sendto(b"short", rc.context.address)
+        rc.send("UC_WRITE_ONLY", 0, b"evil")  # another transport
+        rc.write("WRITE_ONLY", 0, b"good", ack_request=1, partition=0x7FFF)  # a limited member
+        rc.hears_ack(0, ACK, 1)
+        assert bytes(rc.memory[:4]) == b"good"
+        counters = rc.context.counters
+        dropped = {name: count for name, count in counters.items() if name.startswith("drop_") and count}
+        wanted = {"stranger": 1, "icrc": 1, "queue_pair": 2, "partition": 1, "malformed": 1}
+        assert dropped == {f"drop_{name}": count for name, count in wanted.items()}
+
+
+def test_identifications_of_a_nic_are_believed_and_those_of_linux_asked_for(rc: Peer) -> None:
+    """65 small ones in a row, and only small ones are believed from then on."""
+    for psn in range(64):
+        rc.write("WRITE_ONLY", psn, b"data", identification=psn)
+    rc.write("WRITE_ONLY", 64, b"data", identification=64)  # it counts: a NIC
+    rc.settle(received_packets=65)
+    for psn in range(65, 65 + 65):
+        rc.write("WRITE_ONLY", psn, b"data", identification=psn % 3)
+    rc.write("WRITE_ONLY", 130, b"data", identification=64)
+    rc.write("WRITE_ONLY", 130, b"data", identification=63, ack_request=1)
+    rc.hears_ack(130, ACK, 131)
+    assert rc.context.counters["drop_icrc"] == 1
+
+
+def test_garbage_never_stops_it(rc: Peer) -> None:
+    rng = random.Random(3)
+    flood = rng.randbytes(1 << 16)
+    for count in range(3000):
+        if count % 3:
+            name = rng.choice(list(oracle.OPCODES))
+            body = bytearray(oracle.packet(name, rc.pair.number, rng.getrandbits(24), flood[: rng.randrange(300)]))
+            for _ in range(rng.randrange(4)):
+                body[rng.randrange(len(body))] = rng.getrandbits(8)
+            host, port = rc.socket.getsockname()
+            ip = oracle.sealed(oracle.datagram(host, OURS, (port, rc.context.address[1]), bytes(body) + bytes(4)))
+            rc.socket.sendto(ip[28:], rc.context.address)
+        else:
+            start = rng.randrange(60000)
+            rc.socket.sendto(flood[start : start + rng.randrange(1500)], rc.context.address)
+    # the same queue pair may have been ended by what looked right; a new one works, and so does its memory
+    while rc.hear(0.05) is not None:
+        pass
+    counters = rc.context.counters
+    assert counters["drop_malformed"] > 900
+    with soft.open(ELSEWHERE, port=0) as other:
+        domain, cq = other.alloc_pd(), other.create_cq(8)
+        region = other.reg_mr(domain, np.full(100, 9, np.uint8), BOTH)
+        far, near = other.create_qp(domain, QPType.RC, cq, cq), rc.context.create_qp(rc.domain, QPType.RC, rc.cq, rc.cq)
+        far.connect(near.end)
+        near.connect(far.end)
+        target = (rc.region.address, rc.region.rkey)
+        far.post_send([SendRequest(1, Opcode.WRITE, region.address, 100, region.lkey, *target)])
+        assert cq.poll(1, 5)[0].status == WCStatus.SUCCESS
+        assert (rc.memory[:100] == 9).all()

@@ -1,0 +1,141 @@
+"""Joining a switch over RDMA: who belongs together, and what is refused, in words that help (R3)."""
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.membership import JoinRequest
+from switchagg.native import library
+from transport import control_messages as say
+from transport.control import ControlClient
+from transport.daemon import SwitchDaemon
+from transport.impairments import Impairments
+from transport.rdma.places import QueuePairEnd
+from transport.rdma.worker import RdmaOptions
+from transport.session import SwitchSession
+from transport.switch_host import QueuePairEnds
+from transport.udp import UdpLink
+
+pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
+
+CONTROL = "tcp://127.0.0.1:0"
+HOST = f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+"""Addresses of this process alone: on loopback all of 127/8 is ours, and tests run side by side."""
+
+
+def wish(queue_pair: say.QueuePair | None, elements: int = 251) -> say.Join:
+    place = say.Place(0, f"{HOST}.77", 4791)
+    return say.Join("job", place, 1, elements, 1, 8, 77, 5_000_000_000, queue_pair=queue_pair)
+
+
+def answer_to(switch: str, join: say.Join) -> say.Admitted:
+    client = ControlClient(switch, join, lambda gone: None, lambda dead, reason: None, lambda: None)
+    client.start()
+    try:
+        return client.admitted.result(20)
+    finally:
+        client.leave([], "", 1.0)
+        client.close()
+
+
+def test_a_join_over_rdma_is_answered_with_the_switch_s_queue_pairs() -> None:
+    with SwitchDaemon(CONTROL, (f"{HOST}.76", 4791), link="rdma") as daemon:
+        admitted = answer_to(daemon.control_endpoint, wish(say.QueuePair(5, 6, 7, 8)))
+        assert (admitted.host, admitted.port) == (f"{HOST}.76", 4791)
+        assert admitted.queue_pairs == [say.QueuePair(0x800000 | admitted.job_id, 0, admitted.generation, 0)]
+
+
+def test_links_do_not_mix() -> None:
+    with SwitchDaemon(CONTROL, (f"{HOST}.75", 4791), link="rdma") as daemon:
+        with pytest.raises(JobError, match="this switch serves RDMA only: join it over the link rdma"):
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, timeout_s=10)
+        for queue_pair, elements, words in (
+            (say.QueuePair(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
+            (say.QueuePair(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
+            (say.QueuePair(1, 0, 0, 0), 360, "elements 360: over RDMA a frame fills the path MTU"),
+        ):
+            with pytest.raises(JobError, match=words):
+                answer_to(daemon.control_endpoint, wish(queue_pair, elements))
+    words = "this switch serves no RDMA: start one with `switchagg switch --link rdma`"
+    with SwitchDaemon(CONTROL, ("127.0.0.1", 0)) as daemon, pytest.raises(JobError, match=words):
+        answer_to(daemon.control_endpoint, wish(say.QueuePair(1, 0, 0, 0)))
+
+
+def test_ranks_may_share_an_address_but_no_queue_pair() -> None:
+    def request(rank: int, queue_pair: int | None) -> JoinRequest:
+        return JoinRequest("j", rank, 2, 251, 1, 8, ("10.0.0.1", 4791), rank, 1, queue_pair=queue_pair)
+
+    assert request(0, 1).contradiction(request(1, 2)) == ""
+    assert "both give the address 10.0.0.1:4791 and queue pair 1" in request(0, 1).contradiction(request(1, 1))
+    assert request(0, None).contradiction(request(1, None)).endswith("both give the address 10.0.0.1:4791")
+    assert QueuePairEnd(1, 1 << 24, 0, 0).fault() == "PSN 16777216: 24 bits"
+
+
+def test_what_a_switch_over_rdma_can_not_have_is_said_at_once() -> None:
+    for options, words in (
+        ({"bind_data": ("0.0.0.0", 4791)}, "needs an address of its own.* give --data HOST:4791"),
+        ({"bind_data": ("::", 4791)}, "needs an address of its own.* give --data HOST:4791"),
+        ({"dataplane": "batched"}, "the link rdma needs the data plane native, not batched"),
+        ({"impairments": Impairments()}, "the link rdma has no impairments of its own"),
+        ({"link": "smoke"}, "link 'smoke': udp, zeromq or rdma"),
+        ({"packets": 0}, "packets 0: a message has 1 to 128"),
+    ):
+        with pytest.raises(SwitchaggError, match=words):
+            SwitchDaemon(CONTROL, **{"bind_data": (f"{HOST}.74", 4791), "link": "rdma", **options})  # type: ignore[arg-type]
+    taken = pytest.raises(SwitchaggError, match="RoCEv2 has port 4791 alone")
+    with SwitchDaemon(CONTROL, (f"{HOST}.74", 4791), link="rdma"), taken:
+        SwitchDaemon(CONTROL, (f"{HOST}.74", 4791), link="rdma")
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_sessions_allreduce_over_rdma(core: str) -> None:
+    """From `SwitchSession.join` to the sum; two ranks at one address have ports of their own."""
+    with SwitchDaemon(CONTROL, (f"{HOST}.9", 4791), link="rdma") as daemon, ThreadPoolExecutor(2) as pool:
+
+        def rank_of(rank: int) -> SwitchSession:
+            how = {"link": "rdma", "core": core, "bind": f"{HOST}.10", "rdma": RdmaOptions(packets=4)}
+            return SwitchSession.join(daemon.control_endpoint, "job", rank, 2, timeout_s=20, **how)  # type: ignore[arg-type]
+
+        sessions = list(pool.map(rank_of, range(2)))
+        arrays = [np.arange(50_000, dtype=np.int32) * (rank + 1) for rank in range(2)]
+        floats = [np.full(1000, rank + 0.5, np.float32) for rank in range(2)]
+        for session, ints, reals in zip(sessions, arrays, floats, strict=True):
+            assert (session.core, session.job.elements) == (core, 251)
+            session.allreduce(ints)
+            session.allreduce(reals)
+        futures = [session.allreduce(np.ones(10, np.int64)) for session in sessions]
+        assert [future.result(30).tolist() for future in futures] == [[2] * 10] * 2
+        for session in sessions:
+            assert session.counters["messages_sent"] < session.counters["sent"]
+            assert session.status()["data_counters"]["drop_icrc"] == 0
+            session.close()
+        assert all(np.array_equal(ints, np.arange(50_000) * 3) for ints in arrays)
+        assert all(np.array_equal(reals, np.full(1000, 2.0)) for reals in floats)
+
+
+def test_a_switch_that_names_no_queue_pairs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an older one would."""
+    monkeypatch.setattr(QueuePairEnds, "of_switch", lambda self, job: [])
+    where = {"link": "rdma", "bind": f"{HOST}.11", "timeout_s": 10}
+    older = pytest.raises(JobError, match="knows no RDMA: it is older than this side")
+    with SwitchDaemon(CONTROL, (f"{HOST}.9", 4791), link="rdma") as daemon, older:
+        SwitchSession.join(daemon.control_endpoint, "job", 0, 1, **where)  # type: ignore[arg-type]
+    with contextlib.closing(UdpLink((f"{HOST}.11", 4791))):
+        pass  # the worker's port is free again
+
+
+def test_options_that_can_not_be_are_said_before_joining() -> None:
+    for options, words in (
+        ({"elements": 360}, "elements 360: over RDMA a frame fills the path MTU"),
+        ({"rdma": RdmaOptions(packets=129)}, "packets 129: a message has 1 to 128"),
+        ({"rdma": RdmaOptions(provider="verbs")}, "no RDMA hardware|no RDMA device"),
+        ({"rdma": RdmaOptions(provider="smoke")}, "RDMA provider 'smoke': one of soft, verbs"),
+        ({"link": "smoke"}, "link 'smoke': udp, rdma or zeromq"),
+        ({"bind": "203.0.113.7"}, "203.0.113.7"),
+    ):
+        with pytest.raises(JobError, match=words):
+            SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, **{"link": "rdma", **options})  # type: ignore[arg-type]

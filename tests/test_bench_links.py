@@ -1,0 +1,177 @@
+"""The benchmark's links and collectives: verdicts and tables, the ends of a link, and one real pair of namespaces."""
+
+import re
+import threading
+from typing import Any
+
+import pytest
+
+from emulation.bench import arithmetic, collectives, figures, links, methods, targets
+from emulation.bench.link_end import LinkEnd, opened
+from emulation.bench.plain_zeromq import WAYS
+from emulation.results import RunFailed
+from emulation.scenario import ScenarioError
+from tests.contract.meshes import free_addresses
+from transport.method_name import LINKS
+
+
+def row(name: str, gbps: float, size: int = 1 << 20) -> dict[str, Any]:
+    return links._row(name, size, [gbps / 8e-9] * 3, [1000.0])
+
+
+def write(kind: str, mtu: int, gbps: float) -> dict[str, Any]:
+    spread = {"median": gbps, "low": gbps - 1, "high": gbps + 1}
+    return {"kind": kind, "mtu": mtu, "message_bytes": 10**6, "rdma_gbps": spread, "udp_gbps": spread, "share": 1.0}
+
+
+PART = {
+    "rows": [
+        row("zeromq", 18.0),
+        row("plain dealer copy", 9.0),
+        row("plain push no-copy", 19.0),
+        row("plain push no-copy bounded", 30.0),
+        row("zeromq", 1.0, 1024),
+        row("plain push copy", 2.0, 1024),
+    ],
+    "writes": [write("RC", 1024, 4.0), write("RC", 4096, 6.0), write("UC", 1024, 4.5)],
+    "failures": {},
+}
+
+
+def verdicts(**parts: Any) -> dict[str, dict[str, Any]]:
+    built = {"parts": parts, "machine": {"tcp_congestion_control": "cubic"}}
+    return {verdict["what"]: verdict for verdict in targets.judged(built)}
+
+
+def test_zeromq_is_held_to_the_best_plain_way_and_writes_to_their_rate() -> None:
+    found = verdicts(links=PART)
+    zeromq = found["ZeroMQ, 1 MB messages on veth, unshaped: of plain pyzmq"]
+    assert (zeromq["measured"], zeromq["met"]) == (pytest.approx(18 / 19), True)
+    assert zeromq["because"] == "18.0 Gb/s against 19.0 with plain push no-copy; 30.0 with this side's buffers"
+    rc, uc = (found[f"RDMA WRITE, 1 MB messages on veth, unshaped, {kind}"] for kind in ("RC", "UC"))
+    assert (rc["measured"], rc["met"], uc["met"]) == (6.0, True, False)
+    assert rc["because"] == "path MTU 1024: 4.0 Gb/s, path MTU 4096: 6.0 Gb/s"
+    assert verdicts()["ZeroMQ, 1 MB messages on veth, unshaped: of plain pyzmq"]["met"] is None
+
+
+def test_the_tables_say_what_the_share_is_of() -> None:
+    lines = links.lines(PART)
+    assert lines[1].split()[-2:] == ["60", "%"]
+    assert lines[1].split()[:4] == ["zeromq", "1048576", "18.00", "18.00"]
+    assert any(line.startswith("RDMA WRITE UC, path MTU 1024") for line in lines)
+
+
+def test_collectives_are_timed_in_virtual_time_beside_the_model() -> None:
+    part = collectives.measure(True, lambda text: None)
+    assert {row["wrong_elements"] for row in part["rows"]} == {0}
+    assert len(part["rows"]) == 2 * len(collectives.ALGORITHMS)
+    for one in part["rows"]:
+        assert one["time_ns"] == pytest.approx(one["model_ns"], rel=0.05)
+    found = verdicts(collectives=part)
+    (ratio,) = (verdict for what, verdict in found.items() if what.startswith("halving-doubling over ring"))
+    assert ratio["met"] is True
+    assert "2.2" in ratio["because"]
+    assert found["a decision of the scheduler"]["measured"] == part["scheduler"]["decision_ns"]["median"]
+    assert len(collectives.lines(part)) == 2 + len(part["rows"])
+
+
+@pytest.mark.parametrize(
+    "contender", [*(f"plain {way}" for way in WAYS), "plain dealer no-copy bounded", "zeromq", "tcp"]
+)
+def test_both_ends_carry_all_messages(contender: str) -> None:
+    (address,) = free_addresses(1)
+    ends: list[Any] = [None, None]
+
+    def open_one(member: int) -> None:
+        addresses = [("127.0.0.2" if place == 0 else "127.0.0.1", address[1]) for place in (0, 1)]
+        ends[member] = opened(contender, member, addresses)
+
+    threads = [threading.Thread(target=open_one, args=(member,)) for member in (1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    try:
+        for size, count in ((1000, 300), (100_000, 40)):
+            sender = threading.Thread(target=ends[0].send, args=(memoryview(bytes(size)), count))
+            sender.start()
+            assert ends[1].receive(size, count) > 0
+            sender.join(30)
+            assert not sender.is_alive()
+    finally:
+        for end in ends:
+            end.close()
+
+
+# ---- any method, over any link, in one table
+
+
+def test_methods_are_named_with_their_links() -> None:
+    found, rivals = methods.parse("switch@zeromq,ring,ring@zeromq,ps,ps@tcp,switch@rdma:native", "native", ["best"])
+    assert [method.name for method in found] == [
+        "switch@zeromq:native",
+        "ring:cubic",
+        "ring:bbr",
+        "ring@zeromq",
+        "ps",
+        "ps@tcp:cubic",
+        "ps@tcp:bbr",
+        "switch@rdma:native",
+    ]
+    assert {method.name for method in rivals} == {"ring:cubic", "ring:bbr", "ps@tcp:cubic", "ps@tcp:bbr"}
+    assert [method.carrier for method in found] == ["zeromq", "tcp", "tcp", "zeromq", "zeromq", "tcp", "tcp", "rdma"]
+    assert (found[0].core, found[-1].core, found[-1].elements(360)) == ("python", "native", 251)
+    assert methods.parse("ring@tcp:bbr", "native", ["best"])[0] == [methods.Method("ring", "bbr")]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("pigeon@tcp", "'pigeon@tcp' is unknown; allowed: switch, gloo, ring"),
+        ("ring@pigeon", "link 'pigeon' can't carry it; allowed: tcp, zeromq, udp, rdma"),
+        ("gloo@tcp", "it brings its own"),
+        ("ring@zeromq:bbr", "only TCP has a congestion control"),
+        ("switch@rdma:batched", "the data plane batched has no link rdma"),
+        ("ring@tcp+p3", "schedules are for training"),
+    ],
+)
+def test_methods_that_can_not_be_are_refused(words: str, error: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(error)):
+        methods.parse(words, "native", ["best"])
+
+
+def test_bounds_follow_the_link_s_framing_and_the_method_s_traffic() -> None:
+    of = arithmetic.payload_share
+    assert of("ring", 360, 1500, "zeromq") == of("ring", 360, 1500) == 1448 / 1514
+    assert of("ring", 360, 1500, "udp") == 1440 / 1514
+    assert of("ring", 360, 1500, "rdma") == 1024 / 1082
+    assert of("switch", 360, 1500, "zeromq") == pytest.approx(1440 / 1460 * 1448 / 1514)
+    assert of("switch", 251, 1500, "rdma") == pytest.approx(1004 / 1024 * 1024 / 1082)
+    factors = {name: arithmetic.traffic_factor(name, 8) for name in ("ring", "ps", "tree", "recursive_doubling")}
+    assert factors == {"ring": 1.75, "ps": 1.75, "tree": 3.0, "recursive_doubling": 3.0}
+
+
+def test_every_method_has_a_look_and_a_label_of_its_own() -> None:
+    words = ",".join(f"{method}@{link}" for method, links in LINKS.items() for link in links) + ",gloo"
+    names = [method.name for method in methods.parse(words, "native", ["cubic"])[0]]
+    looks = [tuple(sorted(figures._look(name).items(), key=str)) for name in names]
+    assert len(set(map(str, looks))) == len({figures._label(name) for name in names}) == len(names)
+
+
+def test_a_contender_that_is_unknown_says_so() -> None:
+    end = LinkEnd({"member": 0, "addresses": ["127.0.0.1", "127.0.0.1"], "bytes_most": 10})
+    with pytest.raises(Exception, match="pigeon"):
+        end.carry_out({"do": "open", "contender": "pigeon", "port": 1})
+
+
+@pytest.mark.system
+def test_a_pair_of_namespaces_is_measured_and_leaves_nothing(requires_root_namespaces: None) -> None:
+    if reason := links.missing():
+        pytest.skip(reason)
+    with links.VethPair() as pair, links.Ends(pair, 1000) as ends:
+        ends.ask("plain push copy", "open", port=links.PORT)
+        speed, cpu_ns = links._run(ends, "plain push copy", 1000, 1000)
+        assert speed > 0
+        assert cpu_ns > 0
+        with pytest.raises(RunFailed, match="pigeon"):
+            ends.ask("pigeon", "open", port=links.PORT + 1)

@@ -1,0 +1,40 @@
+"""The ledger of calls under way: numbers by stream, and what a departure ends."""
+
+from transport.call_ledger import CallLedger
+
+
+def test_calls_are_numbered_on_each_stream() -> None:
+    ledger = CallLedger([0, 7])
+    assert [ledger.begin(priority, None) for priority in (7, 0, 7, None)] == [(1, 0), (0, 0), (1, 1), (1, 2)]
+    assert ledger.finished() == [0, 0]
+    ledger.finish((1, 1))
+    assert ledger.finished() == [0, 0]  # its first is still under way
+    ledger.finish((1, 0))
+    ledger.finish((0, 0))
+    assert ledger.finished() == [1, 2]
+    assert bool(ledger)
+    ledger.finish((1, 2))
+    assert not ledger
+
+
+def test_c7_a_departure_ends_the_calls_its_member_did_not_finish_in_whatever_order_they_were_made() -> None:
+    ledger = CallLedger([0, 7])
+    ledger.begin(7, None)
+    ledger.begin(0, None)
+    assert not ledger.waits_for([1, 1], late=True)
+    assert ledger.waits_for([1, 0], late=True)
+    assert ledger.waits_for([0, 1], late=True)
+    assert not ledger.waits_for([0, 1], late=False)  # the call on stream 1 may still be on its way
+    assert ledger.waits_for([0, 0], late=False)
+    assert ledger.waits_for([], late=False)  # a member that says nothing has finished nothing
+    ledger.finish((1, 0))
+    assert ledger.waits_for([0, 1], late=False)
+
+
+def test_c7_later_calls_are_looked_at_late() -> None:
+    ledger = CallLedger([7])
+    ledger.begin(None, None)
+    ledger.begin(None, None)
+    assert not ledger.waits_for([1], late=False)
+    assert ledger.waits_for([1], late=True)
+    assert not CallLedger([7]).waits_for([0], late=True)

@@ -1,0 +1,346 @@
+"""Host groups in real time: every kind over every mesh, priorities, disagreements, deaths, forks, endings."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from tests.contract.meshes import free_addresses
+from transport.collectives.execution import Execution
+from transport.group import Group, HostGroup, open_group, own_shard
+from transport.meshes import bind_place
+
+LIVENESS_S = 20.0
+
+
+def on_every_rank(
+    workers: int, act: Callable[[int, Group], Any], method: str = "ring", link: str = "tcp", **how: Any
+) -> list[Any]:
+    """What `act` returned or raised on each rank, each in a thread with its own group."""
+    addresses, found = free_addresses(workers), [None] * workers
+
+    def run(rank: int) -> None:
+        group = None
+        told = {"method": method, "link": link, "job": "test", "timeout_s": LIVENESS_S, **how}
+        try:
+            group = open_group(rank=rank, addresses=addresses, **told)
+            found[rank] = act(rank, group)
+        except Exception as error:
+            found[rank] = error  # type: ignore[call-overload]
+        finally:
+            if group is not None:
+                group.close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * LIVENESS_S)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def inputs(workers: int, elements: int, dtype: Any = np.int32) -> list[Any]:
+    return [np.random.default_rng(r).integers(-1000, 1000, elements).astype(dtype) for r in range(workers)]
+
+
+@pytest.mark.parametrize(
+    ("method", "link", "workers"),
+    [
+        ("ring", "tcp", 1),
+        ("ring", "tcp", 4),
+        ("halving_doubling", "udp", 3),
+        ("double_tree", "tcp", 5),
+        ("hierarchical", "udp", 4),
+        ("ps", "tcp", 3),
+    ],
+)
+def test_every_kind_gives_what_numpy_says(method: str, link: str, workers: int) -> None:
+    sizes = (1, 1000, 100_003)
+    given = {size: inputs(workers, size) for size in sizes}
+
+    def act(rank: int, group: Group) -> list[Any]:
+        kept: list[Any] = []
+        for size in sizes:
+            summed, largest, scattered, gathered, told = (given[size][rank].copy() for _ in range(5))
+            futures = [
+                group.allreduce(summed),
+                group.allreduce(largest, "max"),
+                group.reduce_scatter(scattered),
+                group.all_gather(gathered),
+                group.broadcast(told, workers - 1),
+                group.barrier(),
+            ]
+            kept.append([future.result(LIVENESS_S) for future in futures])
+        assert group.failure is None
+        return kept
+
+    for rank, found in enumerate(on_every_rank(workers, act, method, link)):
+        assert not isinstance(found, Exception), found
+        for size, (summed, largest, scattered, gathered, told, nothing) in zip(sizes, found, strict=True):
+            total = np.sum(given[size], axis=0, dtype=np.int32)
+            assert np.array_equal(summed, total)
+            assert np.array_equal(largest, np.max(given[size], axis=0))
+            assert np.array_equal(scattered, own_shard(total, rank, workers))
+            parts = [own_shard(array, place, workers) for place, array in enumerate(given[size])]
+            assert np.array_equal(gathered, np.concatenate(parts))
+            assert np.array_equal(told, given[size][-1])
+            assert nothing is None
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "float16", "float32", "float64", "complex64", "bool"])
+def test_any_number_type(dtype: str) -> None:
+    given = inputs(3, 501, dtype)
+
+    def act(rank: int, group: Group) -> Any:
+        return group.allreduce(given[rank].copy()).result(LIVENESS_S)
+
+    for found in on_every_rank(3, act):
+        assert found.dtype == dtype
+        assert np.array_equal(found, given[0] + given[1] + given[2])
+
+
+def test_calls_with_keys_meet_whatever_their_local_order() -> None:
+    def act(rank: int, group: Group) -> Any:
+        arrays = {key: np.full(5000, key + rank, np.int64) for key in range(20)}
+        order = np.random.default_rng(rank).permutation(20)
+        futures = {int(key): group.allreduce(arrays[key], key=int(key), priority=int(key) % 3) for key in order}
+        return [futures[key].result(LIVENESS_S) for key in range(20)]
+
+    assert not HostGroup.ordered
+    for found in on_every_rank(3, act):
+        assert not isinstance(found, Exception), found
+        assert [int(array[4999]) for array in found] == [3 * key + 3 for key in range(20)]
+
+
+def test_a_small_credit_changes_nothing_but_the_pace() -> None:
+    def act(rank: int, group: Group) -> Any:
+        arrays = [np.full(30_000, rank + number, np.int32) for number in range(6)]
+        futures = [group.allreduce(array, priority=-number) for number, array in enumerate(arrays)]
+        return [int(future.result(LIVENESS_S)[0]) for future in futures]
+
+    assert on_every_rank(3, act, credit_bytes=1) == [[3 + 3 * number for number in range(6)]] * 3
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    def act(rank: int, group: Group) -> None:
+        for array, op in (
+            (np.zeros((2, 2)), "sum"),
+            (np.zeros(8)[::2], "sum"),
+            (np.zeros(2), "median"),
+            (np.array(["x"]), "sum"),
+            (np.zeros(2, ">i4"), "sum"),
+        ):
+            with pytest.raises(ValueError, match=r"array|op|dtype"):
+                group.allreduce(array, op)
+        with pytest.raises(ValueError, match="root 2"):
+            group.broadcast(np.zeros(2), 2)
+        group.barrier().result(LIVENESS_S)
+
+    assert on_every_rank(2, act) == [None, None]
+
+
+@pytest.mark.parametrize("link", ["tcp", "udp"])
+def test_different_calls_are_an_error_that_names_both_sides(link: str) -> None:
+    def act(rank: int, group: Group) -> None:
+        group.barrier().result(LIVENESS_S)
+        group.allreduce(np.zeros(1000 + 500 * (rank == 2), np.float32)).result(LIVENESS_S)
+
+    begun = time.monotonic()
+    for found in on_every_rank(3, act, link=link):
+        assert isinstance(found, AggregationFailed), found
+        assert "1000 float32" in str(found)
+        assert "1500 float32" in str(found)
+        assert "rank 2" in str(found)
+    assert time.monotonic() - begun < LIVENESS_S
+
+
+def test_mixed_methods_are_named_on_both_sides() -> None:
+    addresses = free_addresses(2)
+    found: list[Any] = [None, None]
+
+    def run(rank: int) -> None:
+        with pytest.raises(JobError) as caught:
+            open_group(("ring", "tree")[rank], "tcp", rank, addresses, job="test", timeout_s=LIVENESS_S)
+        found[rank] = str(caught.value)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIVENESS_S)
+    assert all("'ring'" in words and "'tree'" in words for words in found), found
+
+
+def test_a_rank_that_leaves_is_named_by_all_and_stops_all_at_once() -> None:
+    begun = time.monotonic()
+
+    def act(rank: int, group: Group) -> None:
+        if rank == 2:
+            return  # leaves without a word
+        group.allreduce(np.ones(3_000_000, np.float32)).result(LIVENESS_S)
+
+    found = on_every_rank(4, act)
+    assert time.monotonic() - begun < LIVENESS_S
+    for rank in (0, 1, 3):
+        assert isinstance(found[rank], AggregationFailed), found[rank]
+        assert "rank 2" in str(found[rank])
+
+
+def test_a_rank_that_has_done_its_part_may_leave() -> None:
+    def act(rank: int, group: Group) -> Any:
+        if rank == 1:
+            time.sleep(0.1)
+        return int(group.allreduce(np.ones(1_000_000, np.int32)).result(LIVENESS_S).sum())
+
+    assert on_every_rank(4, act) == [4_000_000] * 4
+
+
+def test_a_rank_that_stalls_is_named_after_the_time_limit() -> None:
+    over = threading.Event()
+
+    def act(rank: int, group: Group) -> None:
+        if rank == 1:
+            over.wait(LIVENESS_S)
+            return
+        try:
+            group.allreduce(np.ones(1000, np.float32)).result(LIVENESS_S)
+        finally:
+            over.set()
+
+    found = on_every_rank(2, act, call_timeout_s=0.3)
+    assert isinstance(found[0], AggregationFailed)
+    assert "rank 1" in str(found[0])
+
+
+@pytest.mark.parametrize("wrong", [{"key": 1.5}, {"key": "1"}, {"priority": 0.5}, {"priority": None}])
+def test_numbers_that_are_none_are_refused_at_once(wrong: dict[str, Any]) -> None:
+    def act(rank: int, group: Group) -> int:
+        with pytest.raises(ValueError, match="whole numbers"):
+            group.allreduce(np.ones(3, np.int32), **wrong)
+        return int(group.allreduce(np.ones(3, np.int32), key=np.int64(3)).result(LIVENESS_S)[0])
+
+    assert on_every_rank(1, act) == [1]
+
+
+def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(rank: int, group: Group) -> None:
+        monkeypatch.setattr(Execution, "start", lambda execution: bytearray(1 << 62))
+        with pytest.raises(MemoryError):
+            group.allreduce(np.ones(3, np.int32)).result(LIVENESS_S)
+        with pytest.raises(AggregationFailed, match="the mesh loop ended"):
+            group.allreduce(np.ones(3, np.int32)).result(LIVENESS_S)
+
+    assert on_every_rank(1, act) == [None]
+
+
+def test_after_a_failure_every_call_fails() -> None:
+    def act(rank: int, group: Group) -> Any:
+        first = group.allreduce(np.zeros(10 + rank)).exception(LIVENESS_S)
+        second = group.allreduce(np.zeros(10)).exception(LIVENESS_S)
+        assert group.failure is not None
+        return first, second
+
+    for first, second in on_every_rank(2, act):
+        assert isinstance(first, AggregationFailed)
+        assert isinstance(second, AggregationFailed)
+
+
+def test_closing_ends_the_thread_and_fails_what_is_pending() -> None:
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    kept: list[Any] = []
+
+    def act(rank: int, group: Group) -> None:
+        if rank == 0:
+            pending = group.allreduce(np.zeros(100))
+            group.close()
+            group.close()
+            kept.extend([pending.exception(LIVENESS_S), group.allreduce(np.zeros(1)).exception(LIVENESS_S)])
+
+    assert on_every_rank(2, act) == [None, None]
+    assert all(isinstance(error, AggregationFailed) and "closed" in str(error) for error in kept), kept
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (before, threads)
+
+
+def test_a_forked_child_is_told_to_open_its_own() -> None:
+    def act(rank: int, group: Group) -> int:
+        if rank:
+            group.barrier().result(LIVENESS_S)
+            return 0
+        child = os.fork()
+        if not child:
+            try:
+                group.close()  # does nothing
+                group.barrier()
+            except SwitchaggError as error:
+                os._exit(0 if "forked child" in str(error) else 1)
+            finally:
+                os._exit(2)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        group.barrier().result(LIVENESS_S)
+        return status
+
+    assert on_every_rank(2, act) == [0, 0]
+
+
+@pytest.mark.parametrize("link", ["tcp", "udp", "zeromq"])
+def test_ports_can_be_known_before_the_group_is_opened(link: str) -> None:
+    places = [bind_place(link, "127.0.0.1") for _ in range(3)]
+    addresses = [place.address for place in places]
+    found: list[Any] = [None] * 3
+
+    def run(rank: int) -> None:
+        with open_group(  # type: ignore[attr-defined]
+            "ring", link, rank, addresses, job="test", bound=places[rank], timeout_s=LIVENESS_S
+        ) as group:
+            found[rank] = group.allreduce(np.full(10, rank)).result(LIVENESS_S).tolist()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIVENESS_S)
+    assert found == [[3] * 10] * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"method": "nonsense"}, "nonsense"),
+        ({"link": "pigeon"}, "pigeon"),
+        ({"options": {"colour": 1}}, "colour"),
+        ({"options": {"tos": 300}}, "tos 300"),
+        ({"rank": 2}, "rank 2"),
+        ({"options": {"ranks_per_group": 2}}, "option ranks_per_group: method ring without servers has none"),
+        ({"method": "hierarchical", "options": {"ranks_per_group": -1}}, "ranks_per_group -1: 0 to 2"),
+        ({"options": {"segment_bytes": 0}}, "segment_bytes 0: 1 to"),
+        ({"options": {"segment_bytes": 1 << 25}}, "segment_bytes 33554432: 1 to"),
+        ({"method": "ps", "options": {"ps": {"mode": "ssp"}}}, "option ps: method ps without servers has none"),
+        ({"method": "switch", "link": "udp", "servers": [("127.0.0.1", 1)]}, "switch has no servers"),
+        ({"servers": [("127.0.0.1", 1)]}, "no servers"),
+        ({"options": {"congestion_control": "nonsense"}}, "congestion control nonsense"),
+        ({"timeout_s": 0.2}, "member 1"),
+    ],
+)
+def test_what_cannot_be_is_a_job_error(how: dict[str, Any], words: str) -> None:
+    told = {"method": "ring", "link": "tcp", "rank": 0, "addresses": free_addresses(2), "job": "x", "timeout_s": 1}
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(JobError, match=words):
+        open_group(**{**told, **how})
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("link", ["tcp", "udp", "zeromq", "rdma"])
+def test_a_place_is_given_up_with_a_group_that_cannot_be(link: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    kept = []  # the traceback, and so what stands in its frames
+    place = bind_place(link, "127.0.0.1")
+    with pytest.raises(JobError) as caught:
+        open_group("ring", link, 0, [place.address] * 2, job="x", bound=place, options={"colour": 1})
+    kept.append(caught.value)
+    assert len(os.listdir("/proc/self/fd")) == before

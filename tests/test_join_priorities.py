@@ -1,0 +1,148 @@
+"""Priority classes of a job's streams, from the join to the call: ranges, agreement, and slots that never disagree."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.controller import Controller
+from switchagg.errors import AggregationFailed, JobError
+from switchagg.job import StreamConfig
+from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
+from switchagg.native import library
+from transport import control_messages as say
+from transport.daemon import SwitchDaemon
+from transport.session import SwitchSession
+
+SOON_S = 20.0
+WISH = JoinRequest("j", 0, 2, 32, 2, 64, ("10.0.0.1", 4000), 70, 10**9, priorities=(0, 7))
+
+
+def refusals(first: JoinRequest, second: JoinRequest) -> list[str]:
+    controller = Controller(1024, 360, 1)
+    controller.join(first, 0)
+    controller.join(replace(second, rank=1, address=("10.0.0.1", 4001), incarnation=71), 1)
+    found = []
+    while (event := controller.next_event()) is not None:
+        assert isinstance(event, JoinRefused)
+        found.append(event.reason)
+    return found
+
+
+def test_c1_every_stream_gets_its_range_and_class() -> None:
+    controller = Controller(1024, 360, 1)
+    wish = replace(WISH, workers=1, streams=3, window_slots=8, windows=(8, 64, 16), priorities=(0, 7, 3))
+    controller.join(wish, 0)
+    admitted = controller.next_event()
+    assert isinstance(admitted, JobAdmitted)
+    assert admitted.job.streams == (StreamConfig(0, 8, 0), StreamConfig(8, 64, 7), StreamConfig(72, 16, 3))
+    assert controller.free_slots() == 1024 - 88
+
+
+def test_c1_ranks_that_disagree_on_classes_or_windows_are_refused_naming_both() -> None:
+    both = 2 * ["rank 1 says priorities is 7, 0, rank 0 says 0, 7; all ranks must agree"]
+    assert refusals(WISH, replace(WISH, priorities=(7, 0))) == both
+    assert set(refusals(WISH, replace(WISH, priorities=()))) == {
+        "rank 1 says priorities is the same for all streams, rank 0 says 0, 7; all ranks must agree"
+    }
+    assert set(refusals(WISH, replace(WISH, windows=(64, 32)))) == {
+        "rank 1 says windows is 64, 32, rank 0 says the same for all streams; all ranks must agree"
+    }
+
+
+def test_the_classes_of_a_job_come_back_from_its_message() -> None:
+    admitted = say.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
+    (frames,) = [say.decode_answer(say.encode(admitted))]
+    assert isinstance(frames, say.Admitted)
+    assert [stream.priority for stream in frames.config().streams] == [3, 0]
+    silent = say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
+    assert [stream.priority for stream in silent.config().streams] == [7]
+
+
+# ---- with a daemon
+
+
+@pytest.fixture
+def daemon() -> Iterator[SwitchDaemon]:
+    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=2.0) as running:
+        yield running
+
+
+def join_all(daemon: SwitchDaemon, job: str, options: list[dict[str, Any]]) -> list[SwitchSession]:
+    def join(rank: int) -> SwitchSession:
+        given = {"elements": 32, "window_slots": 8, "timeout_s": 10.0, **options[rank]}
+        return SwitchSession.join(daemon.control_endpoint, job, rank, len(options), **given)
+
+    with ThreadPoolExecutor(len(options)) as pool:
+        return list(pool.map(join, range(len(options))))
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_w11_ranks_agree_whatever_order_they_mix_the_classes_in(daemon: SwitchDaemon, core: str) -> None:
+    if core == "native" and library.missing():
+        pytest.skip(f"native core: {library.missing()}")
+    options = {"priorities": (7, 0, 3, 7), "window_slots": (8, 4, 5, 8), "core": core}
+    sessions = join_all(daemon, f"mixed {core}", 3 * [options])
+    assert [stream.window_slots for stream in sessions[0].job.streams] == [8, 4, 5, 8]
+    calls = {kind: [kind * 1000 + number for number in range(12)] for kind in (0, 3, 7)}
+
+    def run(rank: int) -> list[int]:
+        order = random.Random(rank)
+        left = {kind: list(values) for kind, values in calls.items()}
+        futures = {}
+        while any(left.values()):
+            kind = order.choice([kind for kind in left if left[kind]])
+            value = left[kind].pop(0)
+            futures[value] = sessions[rank].allreduce(np.full(500, value + rank, np.int32), priority=kind)
+        return [value for value, future in futures.items() if set(future.result(SOON_S)) != {3 * value + 3}]
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == [[], [], []]
+    for session in sessions:
+        session.close()
+
+
+def test_c7_a_rank_that_leaves_between_classes_fails_what_it_did_not_finish(daemon: SwitchDaemon) -> None:
+    zero, one = join_all(daemon, "between", 2 * [{"priorities": (0, 7)}])
+    bulk = zero.allreduce(np.ones(50, np.int32), priority=7)
+    urgent = zero.allreduce(np.ones(50, np.int32), priority=0)
+    assert one.allreduce(np.ones(50, np.int32), priority=0).result(SOON_S)[0] == 2
+    assert urgent.result(SOON_S)[0] == 2
+    one.close()
+    error = bulk.exception(SOON_S)
+    assert isinstance(error, AggregationFailed)
+    assert error.missing == (1,)
+    assert "left after 1 calls" in str(error)
+    zero.close()
+
+
+def test_ranks_that_disagree_on_classes_hear_of_it_at_once(daemon: SwitchDaemon) -> None:
+    with pytest.raises(JobError, match=r"rank \d says priorities is (0, 7|7, 0), rank \d says (0, 7|7, 0)"):
+        join_all(daemon, "torn", [{"priorities": (0, 7)}, {"priorities": (7, 0)}])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"streams": 3, "priorities": (0, 7)}, "priorities 0, 7: one for each of 3 streams"),
+        ({"window_slots": (8, 8, 8), "priorities": (0, 7)}, "window_slots 8, 8, 8: one for each of 2 streams"),
+        ({"window_slots": ()}, "window_slots is empty"),
+        ({"priorities": (0, 9)}, "priority 9: this switch takes 0 to 7"),
+        ({"priorities": (0,) * 257}, "one for each of 257 streams, of which there may be 256"),
+    ],
+)
+def test_impossible_classes_are_refused(daemon: SwitchDaemon, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        join_all(daemon, "impossible", [options])
+
+
+def test_a_call_of_a_class_without_stream_is_refused(daemon: SwitchDaemon) -> None:
+    (session,) = join_all(daemon, "alone", [{"priorities": (0, 7)}])
+    with pytest.raises(ValueError, match="priority 3: no stream has this class; the job's classes: 0, 7"):
+        session.allreduce(np.ones(3, np.int32), priority=3)
+    assert session.allreduce(np.ones(3, np.int32)).result(SOON_S)[0] == 1
+    session.close()

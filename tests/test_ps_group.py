@@ -1,0 +1,362 @@
+"""Parameter servers in real time: over TCP and ZeroMQ, separate and co-located; deaths, disagreements, the command."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from emulation.cli import app
+from switchagg.errors import AggregationFailed, JobError
+from tests.contract.meshes import free_addresses
+from transport.group import open_group, own_shard
+from transport.meshes import bind_place
+from transport.ps.config import ASP, BACKUP, SSP, PsConfig
+from transport.ps.group import PsClient, PsGroup, PsServerHost, open_ps_client, open_ps_group, open_ps_server
+from transport.zeromq_keys import make_keys
+
+JOIN_S = 20.0
+Act = Callable[[int, Any], Any]
+
+
+def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each returned or raised, each in a thread."""
+    found: list[Any] = [None] * len(acts)
+
+    def run(number: int) -> None:
+        try:
+            found[number] = acts[number]()
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(acts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * JOIN_S)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+class Job:
+    """Workers and separate servers on this machine, a thread each."""
+
+    def __init__(self, workers: int, servers: int, link: str = "tcp", opener: Any = open_ps_group) -> None:
+        places = free_addresses(workers + servers)
+        self.workers, self.servers = places[:workers], places[workers:]
+        self.link, self.opener = link, opener
+        self.hosts: list[PsServerHost] = []
+        self.log: list[str] = []
+
+    def serve(self, number: int) -> tuple[str | None, dict[str, int]]:
+        host = open_ps_server(self.link, number, self.workers, self.servers, timeout_s=JOIN_S, log=self.log.append)
+        self.hosts.append(host)
+        assert host.wait(JOIN_S)
+        host.close()
+        return host.failure, dict(host.counters)
+
+    def work(self, rank: int, act: Act, config: PsConfig | None = None, **how: Any) -> Any:
+        group = self.opener(self.link, rank, self.workers, self.servers, config=config, timeout_s=JOIN_S, **how)
+        try:
+            return act(rank, group)
+        finally:
+            group.close()
+
+    def run(
+        self, act: Act, configs: Sequence[PsConfig | None] | None = None, **how: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """What the workers returned or raised, and how the servers ended."""
+        configs = configs or [None] * len(self.workers)
+
+        def working(rank: int) -> Callable[[], Any]:
+            return lambda: self.work(rank, act, configs[rank], **how)
+
+        def serving(number: int) -> Callable[[], Any]:
+            return lambda: self.serve(number)
+
+        found = all_at_once([*map(working, range(len(self.workers))), *map(serving, range(len(self.servers)))])
+        return found[: len(self.workers)], found[len(self.workers) :]
+
+
+@pytest.mark.parametrize("link", ["tcp", "zeromq"])
+def test_every_kind_over_a_link(link: str) -> None:
+    workers, elements = 3, 100_003
+    inputs = [np.random.default_rng(rank).standard_normal(elements).astype(np.float32) for rank in range(workers)]
+    total = inputs[0] + inputs[1] + inputs[2]
+
+    def act(rank: int, group: PsGroup) -> None:
+        assert (group.rank, group.workers, group.method, group.link, group.ordered) == (rank, 3, "ps", link, False)
+        array = inputs[rank].copy()
+        calls = [group.allreduce(inputs[rank].copy(), key=key, priority=key) for key in ((1, 0), (0, 1))[rank % 2]]
+        assert all(call.result(JOIN_S).tobytes() == total.tobytes() for call in calls)
+        mine = group.reduce_scatter(array, "avg").result(JOIN_S)
+        assert mine.tobytes() == (own_shard(total, rank, 3) / np.float32(3)).tobytes()
+        assert np.shares_memory(mine, array)
+        gathered = group.all_gather(array).result(JOIN_S)
+        assert gathered.tobytes() == (total / np.float32(3)).tobytes()
+        assert (group.broadcast(inputs[rank].copy(), 2).result(JOIN_S) == inputs[2]).all()
+        assert group.barrier().result(JOIN_S) is None
+        with pytest.raises(ValueError, match="op 'product'"):
+            group.allreduce(array, "product")
+
+    done, ended = Job(workers, 2, link).run(act)
+    assert done == [None] * 3
+    assert [failure for failure, _ in ended] == [None, None]
+    assert all(counters["bad_heads"] == 0 for _, counters in ended if "bad_heads" in counters)
+
+
+@pytest.mark.parametrize("link", ["tcp", "zeromq"])
+def test_staleness_bounded_training_on_colocated_servers(link: str) -> None:
+    """One server beside each worker; the slowest ends with weights that hold everybody's gradients."""
+    workers, rounds = 3, 8
+    places = [bind_place(link, "127.0.0.1") for _ in range(2 * workers)]
+    addresses = [place.address for place in places]
+    config = PsConfig(workers, mode=SSP, staleness=2, learning_rate=1.0, tensor_bytes=(40_000, 12, 400_000))
+
+    def work(rank: int) -> list[float]:
+        client = open_ps_client(
+            link,
+            rank,
+            addresses[:workers],
+            addresses[workers:],
+            config=config,
+            bound=places[rank],
+            serves={rank: places[workers + rank]},
+            timeout_s=JOIN_S,
+        )
+        with client:
+            tensors = [np.full(size // 4, 100, np.float32) for size in config.tensor_bytes]
+            for key, tensor in enumerate(tensors):
+                client.init(key, tensor).result(JOIN_S)
+            for _ in range(rounds):
+                calls = [
+                    client.push_pull(key, np.ones_like(tensor), tensor, priority=key)
+                    for key, tensor in enumerate(tensors)
+                ]
+                for call in calls:
+                    call.result(JOIN_S)
+            client.barrier().result(JOIN_S)
+            return [float(client.pull(key, tensor).result(JOIN_S).max()) for key, tensor in enumerate(tensors)]
+
+    assert (
+        all_at_once([lambda rank=rank: work(rank) for rank in range(workers)])
+        == [  # type: ignore[misc]
+            [100.0 - workers * rounds] * 3
+        ]
+        * workers
+    )
+
+
+def test_the_group_of_the_method_ps_with_servers() -> None:
+    """As scenarios and PyTorch open it: options of the servers come with the workers."""
+    job = Job(3, 1)
+
+    def act(rank: int) -> float:
+        group = open_group(
+            "ps",
+            "tcp",
+            rank,
+            job.workers,
+            servers=job.servers,
+            job="ps",
+            options={"ps": {"mode": BACKUP, "backups": 1}},
+        )
+        value = float(group.allreduce(np.ones(10, np.float32)).result(JOIN_S)[0])
+        group.close()
+        return value
+
+    found = all_at_once([lambda rank=rank: act(rank) for rank in range(3)] + [lambda: job.serve(0)])  # type: ignore[misc]
+    assert set(found[:3]) <= {2.0, 3.0}
+    assert len(set(found[:3])) == 1
+    assert found[3][0] is None
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(JobError, match=r"option ps: mode 'x' is unknown; allowed: bsp"):
+        open_group("ps", "tcp", 0, [("h", 1)], servers=[("h", 2)], job="a", options={"ps": {"mode": "x"}})
+    with pytest.raises(JobError, match=r"rank 4 of 1 workers"):
+        open_ps_group("tcp", 4, [("h", 1)], [("h", 2)])
+    with pytest.raises(JobError, match=r"at least one server"):
+        open_ps_group("tcp", 0, [("h", 1)], [])
+    with pytest.raises(JobError, match=r"server 3 of 1: 0 to 0"):
+        open_ps_server("tcp", 3, [("h", 1)], [("h", 2)])
+
+
+def test_a_worker_that_cannot_join_does_not_wait_for_the_server_beside_it() -> None:
+    """Which waits for the others, until its time is up."""
+    workers, servers = (places := free_addresses(4))[:2], places[2:]
+    with socket.create_server(workers[0]), pytest.raises(JobError, match="can't listen"):
+        open_ps_group("tcp", 0, workers, servers, serves=[0], timeout_s=2.0)
+    left = [thread for thread in threading.enumerate() if thread.name == "ps-server-0"]
+    assert left
+    assert all(thread.daemon for thread in left), "Ctrl-C ends the process"
+    left[0].join(JOIN_S)
+
+
+def test_a_worker_that_dies_is_named_everywhere() -> None:
+    job = Job(3, 2)
+
+    def act(rank: int, group: PsGroup) -> str:
+        group.barrier().result(JOIN_S)
+        if rank == 1:
+            group._loop.close(0.0)  # as a process that ends: no word of leaving
+            return ""
+        with pytest.raises(AggregationFailed) as caught:
+            group.allreduce(np.ones(100_000, np.float32)).result(JOIN_S)
+        assert caught.value.missing == (1,)
+        assert caught.value.job == "ps"
+        with pytest.raises(AggregationFailed):
+            group.barrier().result(JOIN_S)
+        return str(caught.value)
+
+    words, ended = job.run(act)
+    place = f"rank 1 ({job.workers[1][0]}:{job.workers[1][1]})"
+    assert all(f"{place} is lost" in words[rank] for rank in (0, 2)), words
+    assert all(place in failure for failure, _ in ended)
+
+
+def test_a_job_may_go_on_without_a_worker() -> None:
+    job = Job(3, 2)
+
+    def act(rank: int, group: PsGroup) -> Any:
+        group.barrier().result(JOIN_S)
+        if rank == 1:
+            group._loop.close(0.0)
+            return None
+        array = np.full(100_000, 1 + rank, np.float32)
+        total = group.allreduce(array.copy()).result(JOIN_S)
+        mean = group.allreduce(array, "avg").result(JOIN_S)
+        return set(total.tolist()), set(mean.tolist()), group.live_workers
+
+    config = PsConfig(3, on_worker_loss="shrink")
+    done, ended = job.run(act, [config] * 3)
+    assert done[0] == done[2] == ({4.0}, {2.0}, 2)
+    assert [failure for failure, _ in ended] == [None, None]
+    assert sum("rank 1" in line for line in job.log) == 2
+
+
+def test_a_server_that_is_stopped_is_named() -> None:
+    job = Job(2, 1)
+
+    def act(rank: int, group: PsGroup) -> str:
+        group.barrier().result(JOIN_S)
+        waiting = group.barrier() if rank == 0 else group.allreduce(np.ones(3, np.float32), key=7)
+        if rank == 1:
+            job.hosts[0].stop("SIGTERM")
+        with pytest.raises(AggregationFailed) as caught:
+            waiting.result(JOIN_S)
+        return str(caught.value)
+
+    words, ended = job.run(act)
+    assert all("server 0" in one and "was stopped: SIGTERM" in one for one in words)
+    assert "was stopped" in ended[0][0]
+
+
+def test_configurations_that_differ_end_the_job_at_once() -> None:
+    def act(rank: int, group: PsClient) -> str:
+        with pytest.raises(AggregationFailed) as caught:
+            group.barrier().result(JOIN_S)
+        return str(caught.value)
+
+    job = Job(2, 1, opener=open_ps_client)
+    words, _ = job.run(act, [PsConfig(2, mode=ASP), PsConfig(2, mode=SSP)])
+    for one in words:
+        assert "has mode asp" in one
+        assert "has mode ssp" in one
+        assert "rank 0 (" in one
+        assert "rank 1 (" in one
+
+
+# ---- the command
+
+
+def start_server(job: Job, *more: str) -> subprocess.Popen[str]:
+    def listed(places: Sequence[tuple[str, int]]) -> str:
+        return ",".join(f"{host}:{port}" for host, port in places)
+
+    command = [sys.executable, "-m", "emulation.cli", "server", "--link", job.link]
+    command += ["--workers", listed(job.workers), "--servers", listed(job.servers), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_server_command_ends_when_its_job_is_done() -> None:
+    job = Job(2, 1)
+    with start_server(job) as process:
+        totals = all_at_once(
+            [
+                lambda rank=rank: job.work(rank, lambda _, group: group.allreduce(np.ones(5)).result(JOIN_S)[0])  # type: ignore[misc]
+                for rank in range(2)
+            ]
+        )
+        out, err = process.communicate(timeout=JOIN_S)
+    assert totals == [2.0, 2.0]
+    assert process.returncode == 0, err
+    assert out.splitlines()[0].startswith("switchagg server waiting: tcp 127.0.0.1:")
+    assert out.splitlines()[1].startswith("switchagg server ready: server 0 at 127.0.0.1:")
+    assert out.splitlines()[2] == "switchagg server done: mode bsp, 2 slices pushed, 0.0 MB in, 0.0 MB out"
+
+
+def test_keys_let_in_workers_that_have_them(tmp_path: Path) -> None:
+    make_keys(tmp_path / "ours")
+    make_keys(tmp_path / "others")
+    job = Job(1, 1, "zeromq")
+    with start_server(job, "--keys", str(tmp_path / "ours"), "--timeout", "20") as process:
+        with pytest.raises(JobError):
+            open_ps_group(
+                "zeromq",
+                0,
+                job.workers,
+                job.servers,
+                timeout_s=1.5,
+                options={"keys": tmp_path / "others"},
+            )
+        keys = {"keys": tmp_path / "ours"}
+        total = job.work(0, lambda _, group: group.allreduce(np.ones(5)).result(JOIN_S)[0], options=keys)
+        process.communicate(timeout=JOIN_S)
+    assert total == 1.0
+    assert process.returncode == 0
+
+
+def test_the_server_command_obeys_ctrl_c_and_tells_its_workers() -> None:
+    job = Job(1, 1)
+    with start_server(job) as process:
+
+        def act(rank: int, group: PsGroup) -> str:
+            group.barrier().result(JOIN_S)
+            process.send_signal(signal.SIGINT)
+            try:
+                while True:
+                    group.barrier().result(JOIN_S)
+            except AggregationFailed as error:
+                return str(error)
+
+        words = job.work(0, act)
+        _, err = process.communicate(timeout=JOIN_S)
+    assert "was stopped: interrupted" in words
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "switchagg: interrupted; everything it had started is stopped"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workers", "h:1", "--servers", "h"], "--servers h: not understood; allowed: HOST:PORT,HOST:PORT"),
+        (["--workers", "h:1,h:1", "--servers", "h:2"], "h:1 is there twice"),
+        (["--workers", "h:1", "--servers", "h:2", "-n", "1"], "--number 1: there are 1 servers"),
+        (["--workers", "h:1", "--servers", "h:2", "--link", "ib"], "--link ib: unknown; allowed: zeromq, tcp"),
+        (["--workers", "h:1", "--servers", "h:2", "--link", "tcp", "--keys", "k"], "--keys: only zeromq has keys"),
+        (["--workers", "h:1", "--servers", "h:2", "--method", "ring"], "--method ring: has no servers"),
+    ],
+)
+def test_the_server_command_refuses_nonsense_in_one_line(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["server", *arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1

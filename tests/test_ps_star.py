@@ -1,0 +1,99 @@
+"""Parameter servers in virtual time: exact, repeatable, near the bound; late workers cost what the mode says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulation.simnet.link import LinkConfig
+from emulation.simnet.ps_star import PsStar
+from emulation.simnet.star import StarConfig
+from transport.ps.config import BACKUP, BSP, SSP, PsConfig
+
+RATE_BPS = 1_000_000_000
+LATE_NS = 50_000_000
+
+
+def star(mode: str = BSP, workers: int = 4, servers: int = 2, **more: Any) -> PsStar:
+    link = LinkConfig(rate_bps=RATE_BPS, delay_ns=10_000, **more.pop("link", {}))
+    ps = PsConfig(workers, servers, mode=mode, **more)
+    return PsStar(StarConfig(workers, link, servers=servers, trace=True), ps)
+
+
+def allreduce(made: PsStar, elements: int, late_ns: int = 0) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
+    """When each rank had its sum, and the sums; the last rank begins later."""
+    arrays = [np.full(elements, rank + 1, np.int64) for rank in range(len(made.workers))]
+    ended = [0] * len(arrays)
+
+    def finish(rank: int) -> None:
+        ended[rank] = made.network.now_ns
+        if all(ended):
+            made.network.stop()
+
+    def begin(rank: int) -> None:
+        made.launch(rank, arrays[rank], "sum", lambda: finish(rank))
+
+    last = len(arrays) - 1
+    for rank in range(last):
+        begin(rank)
+    made.network.schedule(late_ns, lambda *_: begin(last))
+    made.run("the sums")
+    return ended, arrays
+
+
+def test_sums_are_exact_and_near_the_bound_of_the_servers_links() -> None:
+    """p workers on k servers: p/k of the array crosses a server's link each way, the answers a slice behind."""
+    made = star()
+    ended, arrays = allreduce(made, 500_000)
+    assert all((array == 10).all() for array in arrays)
+    bound_ns = 4 / 2 * 500_000 * 8 * 8 * 1e9 / RATE_BPS * 1514 / 1448
+    slices = 14 // 2  # of each server
+    assert bound_ns < max(ended) < 1.15 * bound_ns * (slices + 1) / slices
+
+
+def test_the_same_seed_gives_the_same_trace_also_with_losses() -> None:
+    faults = {"loss": 0.002}
+    runs = []
+    for _ in range(2):
+        made = star(link=faults)
+        ended, arrays = allreduce(made, 100_000)
+        assert all((array == 10).all() for array in arrays)
+        assert made.retransmissions() > 0
+        runs.append((ended, made.network.trace_hash()))
+    assert runs[0] == runs[1]
+
+
+def test_a_late_worker_holds_up_all_unless_there_are_backups() -> None:
+    everybody, _ = allreduce(star(BSP), 20_000, LATE_NS)
+    assert min(everybody) > LATE_NS
+    ended, arrays = allreduce(star(BACKUP, backups=1), 20_000, LATE_NS)
+    assert max(ended[:3]) < LATE_NS < ended[3]
+    assert all((array == 6).all() for array in arrays)  # also the late one's: the same result for all
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+def test_staleness_lets_others_get_ahead_of_a_slow_worker(staleness: int) -> None:
+    """One worker computes 5 ms per iteration, the others 1 ms: what they have done when it has done its first."""
+    made = star(SSP, staleness=staleness, learning_rate=1.0)
+    weights = [np.zeros(10_000, np.float32) for _ in range(4)]
+    done = [0] * 4
+
+    def begin(rank: int) -> None:
+        made.submit(rank, "push_pull", np.ones(10_000, np.float32), lambda: finish(rank), key=0, target=weights[rank])
+
+    def compute(rank: int) -> None:
+        slow_ns = 5_000_000 if rank == 3 else 1_000_000
+        made.network.schedule(made.network.now_ns + slow_ns, lambda *_: begin(rank))
+
+    def finish(rank: int) -> None:
+        done[rank] += 1
+        if rank == 3:
+            made.network.stop()
+        compute(rank)
+
+    for rank in range(4):
+        made.submit(rank, "init", weights[rank], lambda rank=rank: compute(rank), key=0)  # type: ignore[misc]
+    made.run("the first iteration of the slow one")
+    assert done[3] == 1
+    assert all(1 >= one >= 0 if staleness == 0 else one >= 3 for one in done[:3])
+    assert max(done) <= 1 + staleness

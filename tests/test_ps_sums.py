@@ -1,0 +1,238 @@
+"""BSP and backup workers: sums are exact, with the same bits in any order of arrival; nothing stays behind."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from tests.ps_world import World
+from transport.ps.arithmetic import NumpyArithmetic
+from transport.ps.config import BACKUP, PsConfig
+from transport.ps.worker import Array, Finished
+
+KINDS = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
+
+
+def values(rank: int, elements: int, dtype: str = "float32", seed: int = 0) -> Array:
+    random = np.random.default_rng([seed, rank, elements])
+    if dtype.startswith("int"):
+        return random.integers(-(2**30), 2**30, elements).astype(dtype)
+    return (random.standard_normal(elements) * 10.0 ** random.integers(-3, 4, elements)).astype(dtype)
+
+
+def in_rank_order(arrays: list[Array]) -> Array:
+    return reduce(np.add, arrays)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_sum_has_the_bits_of_rank_order_whoever_comes_first(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    workers, servers = int(random.integers(1, 6)), int(random.integers(1, 4))
+    config = PsConfig(workers, servers, slice_elements=int(random.integers(1, 50)))
+    world = World(config, seed, calculator=NumpyArithmetic() if seed % 2 else None)
+    sizes = [int(random.integers(0, 300)) for _ in range(4)]
+    dtypes = [str(random.choice(["float32", "float64", "int32", "int64"])) for _ in sizes]
+    arrays = [[values(r, n, d, i) for i, (n, d) in enumerate(zip(sizes, dtypes, strict=True))] for r in range(workers)]
+    expected = [in_rank_order([arrays[r][i].copy() for r in range(workers)]) for i in range(len(sizes))]
+    for rank in range(workers):
+        for key in random.permutation(len(sizes)):  # in any local order
+            world.call(rank, "allreduce", arrays[rank][key], key=int(key), priority=int(key))
+        for _ in range(int(random.integers(0, 30))):
+            world.step()
+    world.run()
+    for rank in range(workers):
+        assert [ended.failure for ended in world.finished[rank]] == [None] * len(sizes)
+        for key in range(len(sizes)):
+            assert arrays[rank][key].tobytes() == expected[key].tobytes()
+    assert world.memory_is_free()
+
+
+@pytest.mark.parametrize("order", ["rank", "arrival"])
+@pytest.mark.parametrize("seed", range(10))
+def test_all_kinds_one_after_another(seed: int, order: str) -> None:
+    random = np.random.default_rng([7, seed])
+    workers, elements = int(random.integers(1, 6)), int(random.integers(0, 40))
+    world = World(PsConfig(workers, 2, slice_elements=7, order=order), seed)
+    bounds = [r * elements // workers for r in range(workers + 1)]
+    root = int(random.integers(workers))
+    arrays = {kind: [values(r, elements, "int64") for r in range(workers)] for kind in (*KINDS, "max")}
+    inputs = {kind: [array.copy() for array in arrays[kind]] for kind in arrays}
+    for rank in range(workers):
+        for kind in KINDS:
+            array = np.empty(0, np.uint8) if kind == "barrier" else arrays[kind][rank]
+            world.call(rank, kind, array, root=root if kind == "broadcast" else 0)
+        world.call(rank, "allreduce", arrays["max"][rank], "max")
+    world.run()
+    assert [sorted(kinds) for kinds in world.results()] == [sorted((*KINDS, "allreduce"))] * workers
+    assert all(party.counters["ignored"] + party.counters["bad_heads"] == 0 for party in world.parties)
+    total = np.sum(inputs["allreduce"], axis=0)
+    for rank in range(workers):
+        shard = slice(bounds[rank], bounds[rank + 1])
+        assert (arrays["allreduce"][rank] == total).all()
+        assert (arrays["reduce_scatter"][rank][shard] == total[shard]).all()
+        assert (arrays["broadcast"][rank] == inputs["broadcast"][root]).all()
+        assert (arrays["max"][rank] == np.max(inputs["max"], axis=0)).all()
+        for other in range(workers):
+            theirs = slice(bounds[other], bounds[other + 1])
+            assert (arrays["all_gather"][rank][theirs] == inputs["all_gather"][other][theirs]).all()
+    assert world.memory_is_free()
+
+
+def test_a_slice_is_answered_before_the_others_of_its_call_are_there() -> None:
+    world = World(PsConfig(2, 1, slice_elements=10))
+    arrays = [np.ones(30, np.float32), np.ones(30, np.float32)]
+    world.call(0, "allreduce", arrays[0])
+    world.run()
+    world.call(1, "allreduce", arrays[1])
+    world._collect()
+    while world.wires[1, 2]:  # of rank 1: two slices arrive, the third doesn't yet
+        if len(world.wires[1, 2]) == 1:
+            break
+        world._deliver(1, 2)
+    held = world.wires.pop((1, 2))
+    world.run()
+    assert arrays[0].tolist() == [2.0] * 20 + [1.0] * 10
+    world.wires[1, 2] = held
+    world.run()
+    assert arrays[0].tolist() == [2.0] * 30
+
+
+def test_an_average_divides_by_the_workers_in_it() -> None:
+    world = World(PsConfig(3, 2, slice_elements=5))
+    arrays = [np.full(11, r, np.float32) for r in (1, 2, 6)]
+    calls = [world.call(r, "allreduce", arrays[r], "avg") for r in range(3)]
+    world.run()
+    assert [array.tolist() for array in arrays] == [[3.0] * 11] * 3
+    assert [call.count for call in calls] == [3, 3, 3]
+
+
+def test_a_key_may_be_used_again_when_its_call_has_ended() -> None:
+    world = World(PsConfig(2, 1))
+    arrays = [np.ones(3, np.int32), np.ones(3, np.int32)]
+
+    def again(rank: int, ended: Finished) -> None:
+        assert ended.failure is None
+        if len(world.finished[rank]) < 5:
+            world.call(rank, "allreduce", arrays[rank], key=9)
+
+    world.on_finish = again
+    for rank in range(2):
+        world.call(rank, "allreduce", arrays[rank], key=9)
+    with pytest.raises(ValueError, match="key 9 is in use"):
+        world.call(0, "allreduce", arrays[0], key=9)
+    world.run()
+    assert [array.tolist() for array in arrays] == [[32, 32, 32]] * 2
+
+
+# ---- backup workers
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_n_minus_b_complete_a_sum_and_all_get_the_same(seed: int) -> None:
+    """Whoever is late; rounds go on; the late ones get what the others had."""
+    random = np.random.default_rng([3, seed])
+    workers = int(random.integers(2, 6))
+    backups = int(random.integers(1, workers))
+    rounds, elements = 6, 25
+    config = PsConfig(workers, 2, mode=BACKUP, backups=backups, slice_elements=10)
+    speeds = [float(speed) for speed in random.permutation([0.02, 0.1, 1, 1, 1, 1][:workers])]
+    world = World(config, seed, weights=speeds)
+    arrays = [np.zeros(elements, np.int64) for _ in range(workers)]
+    results: list[list[Array]] = [[] for _ in range(workers)]
+
+    def go_on(rank: int, ended: Finished) -> None:
+        assert ended.failure is None
+        results[rank].append(ended.call.target.copy())
+        assert workers - backups <= ended.call.count <= workers
+        if len(results[rank]) < rounds:
+            arrays[rank][:] = 1 << rank
+            world.call(rank, "allreduce", arrays[rank], key=4)
+
+    world.on_finish = go_on
+    for rank in range(workers):
+        arrays[rank][:] = 1 << rank
+        world.call(rank, "allreduce", arrays[rank], key=4)
+    world.run()
+    for round_ in range(rounds):
+        of_round = [results[rank][round_] for rank in range(workers)]
+        assert all((of_round[0] == one).all() for one in of_round)
+        for low in (0, 8, 16):  # 4 slices; each has its own contributors
+            assert workers - backups <= int(of_round[0][low]).bit_count() <= workers
+    late = sum(server.counters["late_pushes"] for server in world.servers)
+    in_sums = sum(server.counters["pushes"] for server in world.servers) - late
+    assert late > 0
+    assert in_sums == sum(int(results[0][i][low]).bit_count() for i in range(rounds) for low in (0, 7, 13, 20))
+    assert world.memory_is_free()
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_backup_doesnt_wait_for_the_last(missing: int) -> None:
+    world = World(PsConfig(4, 1, mode=BACKUP, backups=1))
+    arrays = [np.full(3, 10**r, np.int32) for r in range(4)]
+    for rank in range(4):
+        if rank != missing:
+            world.call(rank, "allreduce", arrays[rank])
+    world.run()
+    total = 1111 - 10**missing
+    assert all(arrays[r].tolist() == [total] * 3 for r in range(4) if r != missing)
+    assert not world.finished[missing]
+    call = world.call(missing, "allreduce", arrays[missing])
+    world.run()
+    assert arrays[missing].tolist() == [total] * 3
+    assert call.count == 3
+    assert world.servers[0].counters["late_pushes"] == 1
+    assert world.memory_is_free()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_those_that_are_in_time_are_added_in_rank_order_too(seed: int) -> None:
+    """Rank 0 is missing, so nothing may be added before the last of the others is there."""
+    world = World(PsConfig(5, 1, mode=BACKUP, backups=1), seed)
+    arrays = [values(rank, 20) for rank in range(5)]
+    expected = in_rank_order([array.copy() for array in arrays[1:]])
+    for rank in range(1, 5):
+        world.call(rank, "allreduce", arrays[rank])
+    world.run()
+    assert all(array.tobytes() == expected.tobytes() for array in arrays[1:])
+
+
+def test_barriers_wait_for_all_whatever_the_backups() -> None:
+    world = World(PsConfig(3, 1, mode=BACKUP, backups=2))
+    for rank in range(2):
+        world.call(rank, "barrier", np.empty(0, np.uint8))
+    world.run()
+    assert world.results() == [[], [], []]
+    world.call(2, "barrier", np.empty(0, np.uint8))
+    world.run()
+    assert world.results() == [["barrier"]] * 3
+
+
+def test_results_kept_for_the_late_are_bounded() -> None:
+    """Above the bound the fast wait for the late one again, and go on when it has caught up."""
+    size = 8 * 10
+    world = World(PsConfig(3, 1, mode=BACKUP, backups=1, retained_bytes=3 * size))
+    for number in range(10):
+        for rank in (0, 1):
+            world.call(rank, "allreduce", np.full(10, number, np.int64))
+    world.run()
+    assert [len(kinds) for kinds in world.results()] == [3, 3, 0]
+    for number in range(10):
+        world.call(2, "allreduce", np.full(10, number, np.int64))
+        world.run()
+    assert [len(kinds) for kinds in world.results()] == [10, 10, 10]
+    assert world.memory_is_free()
+
+
+def test_the_late_one_may_call_first_what_waits_for_memory() -> None:
+    """It is what the memory waits for: nothing may deadlock, though another has left."""
+    world = World(PsConfig(4, 1, mode=BACKUP, backups=2, retained_bytes=1))
+    for rank in (0, 1):
+        for key in (0, 1):
+            world.call(rank, "allreduce", np.ones(4, np.int64), key=key)
+    world.run()
+    assert [len(kinds) for kinds in world.results()] == [1, 1, 0, 0]
+    world.workers[3].leave()
+    world.run()
+    world.call(2, "allreduce", np.ones(4, np.int64), key=1)
+    world.run()
+    assert [len(kinds) for kinds in world.results()] == [2, 2, 1, 0]

@@ -1,0 +1,164 @@
+"""What is TCP's own of its mesh: options, pieces of any size, a peer that talks nonsense after its hello."""
+
+import os
+import socket
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.errors import JobError
+from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
+from transport.hello import Hello, size_bytes, unpack
+from transport.mesh import Lost, Received
+from transport.tcp_gathering import TcpOptions, congestion_control_of, listen
+from transport.tcp_mesh import TcpMesh
+
+
+def a_mesh_and_a_bare_peer(**options: Any) -> tuple[TcpMesh, socket.socket]:
+    """Member 0, and a socket that has said hello as member 1."""
+    listener = listen(("127.0.0.1", 0))
+    address = listener.getsockname()
+    found: list[TcpMesh] = []
+    told = TcpOptions(**options)
+    addresses = [address, ("127.0.0.1", 1)]
+    joiner = threading.Thread(
+        target=lambda: found.append(TcpMesh.connect(0, addresses, job="j", listener=listener, options=told))
+    )
+    joiner.start()
+    peer = socket.create_connection(address, LIVENESS_S)
+    hello = Hello("j", "", "tcp", 1, 2, 0).pack()
+    for at in range(len(hello)):  # one byte at a time is a hello too
+        peer.sendall(hello[at : at + 1])
+    answer = b""
+    while len(answer) < size_bytes(answer):
+        answer += peer.recv(size_bytes(answer) - len(answer))
+    assert unpack(answer) == Hello("j", "", "tcp", 0, 2)
+    joiner.join()
+    return found[0], peer
+
+
+def frame(head: bytes, data: bytes) -> bytes:
+    return bytes([0, len(head), 0, 0]) + len(data).to_bytes(4, "big") + head + data
+
+
+@pytest.mark.parametrize("piece", [1, 7, 8, 63, 64, 1000, 16_384, 16_385, 100_000])
+def test_messages_are_put_together_from_pieces_of_any_size(piece: int) -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
+    chance = np.random.default_rng(piece)
+    sizes = [0, 5, 0, 1, 90, 300, 2000] + ([] if piece < 60 else [40_000, 70_000, 0, 33_000])
+    wanted = [(1, chance.bytes(int(chance.integers(0, 65))), chance.bytes(size)) for size in sizes * 2]
+    stream = b"".join(frame(head, data) for _, head, data in wanted)
+    room = [memoryview(bytearray(size)) if number % 2 else None for number, size in enumerate(sizes * 2)]
+    asked = iter([place for place, size in zip(room, sizes * 2, strict=True) if size])
+    events: list[Any] = []
+    for at in range(0, len(stream), piece):
+        peer.sendall(stream[at : at + piece])
+        mesh.wait(LIVENESS_S)
+        events += mesh.receive(lambda sender, head, size: next(asked))
+    while len(events) < len(wanted):
+        assert mesh.wait(LIVENESS_S)
+        events += mesh.receive(lambda sender, head, size: next(asked))
+    assert received(events) == wanted
+    peer.close()
+    mesh.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\x02\x00\x00\x00\x00\x00\x00\x00",
+        b"\x00\x41\x00\x00\x00\x00\x00\x00",
+        b"\x00\x00\x00\x00\x7f\xff\xff\xff",
+        b"GET / HTTP/1.1\r\n\r\n",
+        frame(b"ok", b"fine") + b"\xff" * 30,
+    ],
+)
+def test_a_member_that_sends_no_messages_is_lost(nonsense: bytes) -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
+    peer.sendall(nonsense)
+    events = turn([mesh], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    assert "it sent what is no message" in events[-1].reason  # type: ignore[union-attr]
+    assert received(events) == ([(1, b"ok", b"fine")] if nonsense[8:10] == b"ok" else [])
+    assert mesh.receive() == []
+    peer.close()
+    mesh.close()
+
+
+def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else() -> None:
+    for seed in range(30):
+        mesh, peer = a_mesh_and_a_bare_peer()
+        chance = np.random.default_rng(seed)
+        peer.sendall(bytes([0, chance.integers(0, 80), 0, 0, 0, 0]) + chance.bytes(int(chance.integers(1, 5000))))
+        peer.close()
+        events = turn([mesh], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+        assert all(isinstance(event, Received | Lost) for event in events)
+        mesh.close()
+
+
+def test_data_that_was_under_way_is_not_written_into_the_callers_memory_by_close() -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
+    memory = bytearray(1000)
+    peer.sendall(frame(b"", bytes(range(1, 251)) * 4)[:100])
+    while not any(memory):
+        mesh.receive(lambda sender, head, size: memoryview(memory))
+    before = bytes(memory)
+    peer.sendall(b"x" * 900)
+    mesh.close()
+    assert memory == before
+    peer.close()
+
+
+def test_options_reach_the_sockets() -> None:
+    with socket.socket() as plain:
+        control = congestion_control_of(plain)
+    mesh, peer = a_mesh_and_a_bare_peer(congestion_control=control, buffer_bytes=50_000, tos=0xB8, silence_s=9.0)
+    assert mesh.details == {"congestion_control": control}
+    (inner,) = (one.connection for one in mesh._peers.values())
+    tcp, ip = socket.IPPROTO_TCP, socket.IPPROTO_IP
+    assert inner.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # as the kernel counts
+    assert inner.getsockopt(ip, socket.IP_TOS) == 0xB8
+    assert inner.getsockopt(tcp, socket.TCP_NODELAY)
+    assert inner.getsockopt(tcp, socket.TCP_NOTSENT_LOWAT) == 1 << 17
+    assert inner.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == 9000
+    assert inner.getsockopt(tcp, socket.TCP_KEEPIDLE) == 3
+    peer.close()
+    mesh.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tos": 256}, {"tos": -1}, {"silence_s": 0}, {"unsent_bytes": 0}, {"buffer_bytes": 0}]
+)
+def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TcpOptions(**wrong)
+
+
+def test_a_port_in_use_and_an_unknown_congestion_control_are_named() -> None:
+    with listen(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(JobError, match=f"can't listen at 127.0.0.1:{port}"):
+            listen(("127.0.0.1", port))
+    with pytest.raises(JobError, match="TCP congestion control nonsense: the kernel refuses it here"):
+        TcpMesh.connect(0, free_addresses(2), options=TcpOptions(congestion_control="nonsense"), timeout_s=1)
+
+
+def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died() -> None:
+    one, two = connect_all(KINDS["tcp"], free_addresses(2), [{}, {}])
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(told, 1)  # until the parent has seen what it wants to see
+        os._exit(0)
+    try:
+        one._peers[1].connection.close()  # as the end of its process does
+        turn([two], lambda events: any(type(event) is Lost for event in events[0]))
+    finally:
+        os.write(tell, b".")
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+        two.close()
+        one._peers.clear()
+        one.close()

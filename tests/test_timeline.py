@@ -1,0 +1,65 @@
+"""Timelines: the Chrome trace, and the one iteration that is drawn."""
+
+import json
+from pathlib import Path
+
+from example_results import SCENARIO, result
+
+from emulation import figures
+from emulation.results import document
+from emulation.timeline import COMPUTE, NETWORK, Span, chrome_trace, kept, of_one_iteration, write_trace
+
+SPANS = [
+    Span(0, COMPUTE, "forward", 5, 1_000_000, 3_000_000),
+    Span(0, NETWORK, "bucket 0", 5, 2_000_000, 6_000_000, 4096, 1),
+    Span(0, NETWORK, "bucket 1", 5, 3_000_000, 5_000_000, 1024, 0),
+    Span(1, COMPUTE, "forward", 5, 1_500_000, 3_000_000),
+    Span(0, COMPUTE, "forward", 6, 7_000_000, 9_000_000),
+    Span(0, NETWORK, "bucket 0", 6, 8_000_000, 12_000_000, 4096, 1),
+]
+
+
+def test_a_trace_names_methods_and_ranks_and_keeps_times_in_microseconds() -> None:
+    events = chrome_trace({"ring": SPANS, "switch+p3": SPANS[:1]})["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["ring", "switch+p3"]
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1]
+    assert names == ["rank 0 compute", "rank 0 network", "rank 1 compute", "rank 1 network"]
+    computed = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in computed] == [(0, 1e3, 2e3), (2, 1.5e3, 1.5e3), (0, 7e3, 2e3)]
+
+
+def test_overlapping_transfers_are_async_events_that_begin_and_end_once() -> None:
+    events = chrome_trace({"ring": SPANS})["traceEvents"]
+    begun = {e["id"]: e for e in events if e["ph"] == "b"}
+    ended = {e["id"]: e for e in events if e["ph"] == "e"}
+    assert len(begun) == len(ended) == 3
+    assert all(begun[number]["name"] == ended[number]["name"] for number in begun)
+    assert all(begun[number]["ts"] < ended[number]["ts"] for number in begun)
+    assert begun[2]["args"] == {"iteration": 5, "size_bytes": 1024, "priority": 0}
+
+
+def test_the_file_is_json(tmp_path: Path) -> None:
+    write_trace(tmp_path / "timeline.json", {"ring": SPANS})
+    assert json.loads((tmp_path / "timeline.json").read_text())["displayTimeUnit"] == "ms"
+    assert [path.name for path in tmp_path.iterdir()] == ["timeline.json"]
+
+
+def test_one_iteration_begins_at_zero() -> None:
+    chosen = of_one_iteration(SPANS)
+    assert {span.iteration for span in chosen} == {6}
+    assert [(span.start_ns, span.end_ns) for span in chosen] == [(0, 2_000_000), (1_000_000, 5_000_000)]
+    assert of_one_iteration(SPANS, rank=1)[0].end_ns == 1_500_000
+    assert of_one_iteration([]) == []
+
+
+def test_a_few_iterations_after_the_warm_up_are_kept() -> None:
+    assert [iteration for iteration in range(20) if kept(iteration, 5)] == [5, 6, 7, 8]
+
+
+def test_the_figure_has_a_panel_per_method_with_spans() -> None:
+    built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000)])
+    drawn = figures.timeline(built, {"ring": SPANS, "switch": SPANS})
+    assert drawn is not None
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["ring", "switch"]
+    assert len(drawn.axes[0].patches) == 2
+    assert figures.timeline(built, {}) is None

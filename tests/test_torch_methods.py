@@ -1,0 +1,111 @@
+"""The backend by host methods, end to end: ranks are processes on the loopback; no switch is there."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from test_torch_backend import Launch
+
+from switchagg.errors import JobError
+from transport.meshes import bind_place
+from transport.method_name import MethodName
+from transport.session import SwitchSession
+from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
+
+PROGRAMS = Path(__file__).parent / "torch_method_programs.py"
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    launched = Launch(PROGRAMS)
+    yield launched
+    launched.stop()
+
+
+@pytest.mark.parametrize(("method", "program"), [("ring@tcp", "collectives"), ("halving_doubling@udp", "training")])
+def test_programs_run_over_host_methods(launch: Launch, method: str, program: str) -> None:
+    """At the end of `collectives` rank 1 dies, and the others hear of it."""
+    launch(program, 3, None, SWITCHAGG_METHOD=method)
+    ranks = launch.finish()
+    ends = [0, 17, 0] if program == "collectives" else [0, 0, 0]
+    assert [rank.code for rank in ranks] == ends, [rank.output for rank in ranks]
+    for rank, code in zip(ranks, ends, strict=True):
+        assert ("DONE" in rank.output) == (code == 0), rank.output
+
+
+def meet(options: list[SwitchOptions], timeout_s: float = 10.0) -> list[Any]:
+    """What each rank gets, ranks being threads: a group, or the exception."""
+    store = dist.HashStore()
+
+    def one(rank: int) -> Any:
+        rendezvous = Rendezvous(store, rank, len(options), "job", options[rank], timeout_s, SwitchSession.join)
+        try:
+            rendezvous.agree()
+            return rendezvous.open(0)
+        except dist.DistBackendError as error:
+            return error
+
+    with ThreadPoolExecutor(len(options)) as threads:
+        return list(threads.map(one, range(len(options)), timeout=60))
+
+
+@pytest.mark.parametrize("name", ["ring@tcp", "tree@udp", "recursive_doubling@zeromq", "auto"])
+def test_ranks_meet_by_the_store(name: str) -> None:
+    groups = meet([SwitchOptions(method=name, bind="127.0.0.1")] * 3)
+    futures = [group.allreduce(np.full(1000, rank)) for rank, group in enumerate(groups)]
+    assert [int(future.result(20)[-1]) for future in futures] == [3, 3, 3]
+    for group in groups:
+        group.close()
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (SwitchOptions(method="tree", bind="127.0.0.1"), "rank 0 uses method ring, rank 1 of 3 uses tree"),
+        (SwitchOptions(), "rank 0 uses method ring, rank 1 of 3 uses switch"),
+        (SwitchOptions(method="ring@udp"), "rank 0 uses method ring, rank 1 of 3 uses ring@udp"),
+        (SwitchOptions(method="ring", interface="moon0"), "rank 1 of 3 could not meet .* interface moon0 has no IPv4"),
+    ],
+)
+def test_who_differs_is_one_error_for_all_that_names_both(odd: SwitchOptions, words: str) -> None:
+    ring = SwitchOptions(method="ring", bind="127.0.0.1")
+    for error in meet([ring, odd, ring]):
+        assert isinstance(error, dist.DistBackendError)
+        assert re.search(words, str(error)), error
+
+
+def test_an_address_that_others_cannot_reach_is_named() -> None:
+    ring = SwitchOptions(method="ring", bind="127.0.0.1")
+    told = ["127.0.1.1 5", "10.0.0.7 5"]
+    here = Rendezvous(dist.HashStore(), 1, 2, "job", ring, 1.0, SwitchSession.join)
+    place = bind_place("tcp", "127.0.0.1")
+    outcome, group = here._try_host_group(0, place, told)
+    assert group is None
+    assert "rank 0 is at 127.0.1.1, where other hosts can't reach it: set SWITCHAGG_BIND" in outcome
+
+
+def test_the_method_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SwitchOptions().name == MethodName("switch", "udp")
+    assert SwitchOptions(method="ring").name == MethodName("ring", "tcp")
+    assert SwitchOptions(method="ring@udp", link="zeromq").name == MethodName("ring", "zeromq")
+    with pytest.raises(dist.DistBackendError, match=r"SWITCHAGG_METHOD.*'rnig' is unknown; allowed: switch"):
+        _ = SwitchOptions(method="rnig").name
+    for name, value in (("METHOD", "auto"), ("LINK", "udp"), ("BIND", "127.0.0.1")):
+        monkeypatch.setenv(f"SWITCHAGG_{name}", value)
+    read = SwitchOptions.from_environment()
+    assert (read.name, read.own_address()) == (MethodName("auto", "udp"), "127.0.0.1")
+
+
+def test_a_rank_finds_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert SwitchOptions().own_address() == "127.0.0.1"
+    assert SwitchOptions(interface="lo").own_address() == interface_address("lo") == "127.0.0.1"
+    with pytest.raises(JobError, match="interface moon0 has no IPv4 address"):
+        SwitchOptions(interface="moon0").own_address()
+    with pytest.raises(JobError, match="no IPv4 address"):
+        SwitchOptions(bind="nowhere.invalid").own_address()

@@ -1,0 +1,166 @@
+"""The priority wrapper over real groups: Gloo, host methods, a parameter server, the switch; and the example."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_groups import FakeNetwork, run_ranks
+from test_torch_priority import assert_same_bits, mlp, ordinary, sgd, trained
+from torch.distributed.distributed_c10d import ProcessGroup
+
+from switchagg.errors import AggregationFailed
+from transport.daemon import SwitchDaemon
+from transport.group import open_group
+from transport.session import SwitchSession
+from transport.switch_group import SwitchGroup
+from transport.torch import priority
+
+ROOT = Path(__file__).parent.parent
+WORKERS = 2
+"""Two numbers have one sum, in whichever order and pieces they are added."""
+
+Open = Callable[[int], Any]
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, torch.Tensor]:
+    network = FakeNetwork(WORKERS)
+    found = trained(network, ordinary, None)[0]
+    network.stop()
+    return {name: tensor for name, tensor in found.items() if "/" not in name}
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[SwitchDaemon]:
+    daemon = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192, lease_s=4.0)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+def scheduled(open_one: Open, schedule: str) -> list[dict[str, torch.Tensor]]:
+    torch.manual_seed(1)
+    models = [mlp() for _ in range(WORKERS)]
+
+    def program(rank: int) -> dict[str, torch.Tensor]:
+        group, model = open_one(rank), models[rank]
+        optimizer = sgd(model)
+        with priority.attach(model, optimizer, group, schedule) as handle:
+            ordinary(rank, model, optimizer, handle)
+        if hasattr(group, "close"):
+            group.close()
+        return dict(model.state_dict())
+
+    found: list[dict[str, torch.Tensor]] = run_ranks(program, WORKERS)
+    return found
+
+
+def gloo() -> Open:
+    store = dist.HashStore()
+
+    def open_one(rank: int) -> ProcessGroup:
+        backend = dist.ProcessGroupGloo(store, rank, WORKERS, timedelta(seconds=30))
+        group = ProcessGroup(store, rank, WORKERS)
+        group._set_default_backend(ProcessGroup.BackendType.GLOO)
+        group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, backend)
+        return group
+
+    return open_one
+
+
+def addresses() -> list[tuple[str, int]]:
+    sockets = [socket.socket() for _ in range(WORKERS)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    found = [each.getsockname() for each in sockets]
+    for each in sockets:
+        each.close()
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["bsp", "mg_wfbp", "bytescheduler:partition=1kB,credit=2kB"])
+def test_over_gloo(schedule: str, expected: dict[str, torch.Tensor]) -> None:
+    assert_same_bits(scheduled(gloo(), schedule), [expected] * WORKERS)
+
+
+@pytest.mark.parametrize("method", ["ring", "halving_doubling", "tree", "ps"])
+def test_over_host_methods(method: str, expected: dict[str, torch.Tensor]) -> None:
+    places = addresses()
+    found = scheduled(
+        lambda rank: open_group(method, "tcp", rank, places, job=f"priority {method}"),
+        "bytescheduler:partition=1kB,credit=2kB",
+    )
+    assert_same_bits(found, [expected] * WORKERS)
+
+
+@pytest.mark.parametrize("classes", [None, [0, 3, 7]], ids=["one class", "classes"])
+@pytest.mark.parametrize("join", [SwitchSession.join, SwitchGroup.join], ids=["session", "group"])
+def test_over_the_switch(
+    switch: SwitchDaemon, join: Any, classes: list[int] | None, expected: dict[str, torch.Tensor]
+) -> None:
+    """Its sums are fixed point: the same on all ranks, and near those of floats."""
+    job = f"{join.__qualname__} {classes}"
+    found = scheduled(
+        lambda rank: join(switch.control_endpoint, job, rank, WORKERS, priorities=classes), "p3:slice=100"
+    )
+    assert_same_bits(found[:1], found[1:])
+    assert all(torch.allclose(found[0][name], expected[name], atol=1e-5) for name in expected)
+
+
+def test_a_rank_that_leaves_ends_the_others(switch: SwitchDaemon) -> None:
+    torch.manual_seed(1)
+    models = [mlp() for _ in range(WORKERS)]
+
+    def program(rank: int) -> str:
+        model = models[rank]
+        session = SwitchSession.join(switch.control_endpoint, "leaver", rank, WORKERS, priorities=[0, 7])
+        optimizer = sgd(model)
+        handle = priority.attach(model, optimizer, session, "p3")
+        try:
+            for step in range(1000):
+                if rank == 1 and step == 5:
+                    return ""
+                ordinary(rank, model, optimizer, handle)
+        except AggregationFailed as error:
+            handle.close()
+            return str(error)
+        finally:
+            session.close()
+        return "never"
+
+    told = run_ranks(program, WORKERS)
+    assert told[1] == ""
+    assert re.search("missing ranks: 1|left after", told[0])
+
+
+def test_the_example() -> None:
+    """Processes, and torch's default group."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "examples/train_priority.py", "--steps", "12"],
+            env={**os.environ, **shared, "RANK": str(rank), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [rank.communicate(timeout=90)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    found = re.findall(r"rank \d: parameters (\w{16})", "".join(told))
+    assert len(found) == 2
+    assert len(set(found)) == 1

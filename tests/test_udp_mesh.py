@@ -1,0 +1,174 @@
+"""What is UDP's own of its mesh: loss, repetition and disorder below it, silence, an earlier life of a member."""
+
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.wire import Bundle
+from tests.contract.meshes import KINDS, connect_all, free_addresses, received, turn
+from transport.link import Address
+from transport.mesh import Lost, Sent
+from transport.udp import UdpLink
+from transport.udp_mesh import UdpMesh
+
+
+class BadLink(UdpLink):
+    """Loses, repeats, delays and damages single datagrams of ours, once it is told to."""
+
+    bad = 0.0
+
+    def send(self, bundle: Bundle, to: Address) -> int:
+        if not self.bad:
+            return super().send(bundle, to)
+        chance = self.__dict__.setdefault("chance", np.random.default_rng(5))
+        kept = self.__dict__.setdefault("kept", [])
+        for row in bundle:
+            fate = chance.random()
+            if fate < self.bad:
+                continue
+            if fate < 2 * self.bad:
+                kept.append((row.copy(), to))
+                continue
+            if fate < 3 * self.bad:
+                super().send(row.reshape(1, -1), to)
+            if fate < 4 * self.bad:
+                damaged = row.copy()
+                damaged[: int(chance.integers(1, 12))] ^= 255
+                super().send(damaged.reshape(1, -1), to)
+            super().send(row.reshape(1, -1), to)
+        while kept and chance.random() < 0.5:
+            late, where = kept.pop(0)
+            super().send(late.reshape(1, -1), where)
+        return len(bundle)
+
+
+def meet(members: int, links: Sequence[UdpLink | None], **how: Any) -> list[Any]:
+    addresses = [link.address if link else free_addresses(1)[0] for link in links]
+    told = [{"job": "a", "link": link} for link in links]
+
+    class Kind:
+        @staticmethod
+        def connect(**more: Any) -> UdpMesh:
+            return UdpMesh.connect(**{**how, **more})
+
+    found = connect_all(Kind, addresses, told)  # type: ignore[arg-type]
+    assert all(isinstance(mesh, UdpMesh) for mesh in found), found
+    return found
+
+
+def test_whatever_the_network_does_messages_arrive_in_order_and_once() -> None:
+    links = [BadLink(("127.0.0.1", 0)) for _ in range(3)]
+    meshes = meet(3, links)
+    for link in links:
+        link.bad = 0.03
+    wanted: dict[tuple[int, int], list[bytes]] = {}
+    chance = np.random.default_rng(1)
+    for number in range(20):
+        for mesh in meshes:
+            for to in range(3):
+                if to != mesh.member:
+                    data = chance.bytes(int(chance.integers(0, 30_000)))
+                    wanted.setdefault((mesh.member, to), []).append(data)
+                    mesh.send(to, bytes([number]), data, 3 * number + to)
+    done = turn(meshes, lambda found: all(len(received(mine)) == 40 for mine in found))
+    for mesh, mine in zip(meshes, done, strict=True):
+        for sender in {0, 1, 2} - {mesh.member}:
+            assert [data for who, _, data in received(mine) if who == sender] == wanted[sender, mesh.member]
+        assert not any(isinstance(event, Lost) for event in mine)
+    assert sum(mesh.counters["retransmitted"] for mesh in meshes) > 10
+    assert sum(mesh.counters["drop_stranger"] for mesh in meshes) > 10
+    for link in links:
+        link.bad = 0.0
+    for mesh in meshes:
+        mesh.close()
+
+
+def test_a_member_that_goes_silent_is_lost_by_the_others() -> None:
+    links = [BadLink(("127.0.0.1", 0)) for _ in range(2)]
+    one, two = meet(2, links, silence_s=0.4)
+    links[1].bad = 1.0  # nothing of it gets through
+    one.send(1, b"", b"anyone?", 9)
+    begun = time.monotonic()
+    events = turn([one, two], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    assert time.monotonic() - begun >= 0.3
+    assert events == [Sent(9), Lost(1, "nothing came from it for 0.4 s")]
+    one.close()
+    two.close(0.0)
+
+
+def test_quiet_members_stay() -> None:
+    one, two = meet(2, [None, None], silence_s=0.4)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        for mesh in (one, two):
+            assert mesh.receive() == []
+            mesh.wait(0.02)
+    one.close()
+    two.close()
+
+
+def test_an_earlier_life_of_a_member_is_told_apart() -> None:
+    links = [UdpLink(("127.0.0.1", 0)) for _ in range(2)]
+    places = [link.address for link in links]
+    one, two = meet(2, links)
+    two._link.close()  # dies without a word
+    again = connect_all(
+        KINDS["udp"], places, [{"member": 1, "job": "a", "timeout_s": 0.5}]
+    )  # the first life's partner isn't there to answer
+    assert "member 0" in str(again[0])
+    events = turn([one], lambda found: any(isinstance(event, Lost) for event in found[0]))[0]
+    assert events[-1] == Lost(1, "it was started again")
+    one.close()
+
+
+def test_strangers_are_counted() -> None:
+    one, two = meet(2, [None, None])
+    before = one.counters["drop_stranger"]
+    stranger = UdpLink(("127.0.0.1", 0))
+    frames = np.random.default_rng(1).integers(0, 256, (40, 500), np.uint8)
+    frames[:10, :2] = np.frombuffer(b"RT", np.uint8)
+    frames[10:20, :6] = np.frombuffer(b"sahelo", np.uint8)
+    frames[20:30, :6] = np.frombuffer(b"saping", np.uint8)
+    stranger.send(frames, one._link.address)
+    stranger.send(frames[:, :10].copy(), one._link.address)
+    two._link.send(frames[10:, :10].copy(), one._link.address)  # from a member's address, but none of its frames
+    turn([one], lambda _: one.counters["drop_stranger"] >= before + 110)
+    two.send(0, b"", b"still", 1)
+    assert received(turn([one, two], lambda found: bool(found[0]))[0]) == [(1, b"", b"still")]
+    stranger.close()
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("size", [1439 - 1, 1439, 1439 + 1, 1440, 2879, 2880])
+def test_messages_about_as_long_as_a_segment(size: int) -> None:
+    one, two = meet(2, [None, None])
+    one.send(1, b"", bytes(size), 1)
+    events = turn([one, two], lambda found: bool(found[1]) and bool(found[0]))
+    assert received(events[1]) == [(0, b"", bytes(size))]
+    assert events[0] == [Sent(1)]
+    one.close()
+    two.close()
+
+
+def test_a_message_counts_as_under_way_until_all_of_it_has_arrived() -> None:
+    one, two = meet(2, [None, None])
+    one.send(1, b"", bytes(400_000), 1)
+    assert one.receive() == []
+    two.receive()  # takes a part of it
+    assert one.wait(5)
+    assert one.receive() == []
+    turn([one, two], lambda found: found[0] == [Sent(1)])
+    one.close()
+    two.close()
+
+
+def test_the_tos_byte_is_set_on_a_link_that_was_bound_before() -> None:
+    link = UdpLink(("127.0.0.1", 0))
+    mesh = UdpMesh.connect(0, [link.address], link=link, tos=0xB8)
+    assert link._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0xB8
+    mesh.close()

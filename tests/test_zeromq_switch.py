@@ -1,0 +1,146 @@
+"""The switch over ZeroMQ, and its control plane with keys."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from emulation.cli import app
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from transport.control import query_status
+from transport.daemon import SwitchDaemon
+from transport.impairments import parse_impairments
+from transport.session import SwitchSession
+from transport.zeromq_keys import Keys, load_keys, make_keys
+
+LIVENESS_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("keys")
+    make_keys(made)
+    return made
+
+
+def switch(keys: Keys | None = None, link: str = "zeromq", **how: Any) -> SwitchDaemon:
+    return SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link, keys=keys, **how)
+
+
+def in_threads(workers: int, act: Callable[[int], Any]) -> list[Any]:
+    """What act(rank) returned or raised, on each rank."""
+    found: list[Any] = [None] * workers
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = act(rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * LIVENESS_S)
+    return found
+
+
+@pytest.mark.parametrize("plane", ["batched", "auto"])
+@pytest.mark.parametrize("with_keys", [False, True], ids=["open", "keys"])
+def test_sums_are_exact(folder: Path, tmp_path: Path, plane: str, with_keys: bool) -> None:
+    keys = load_keys(folder) if with_keys else None
+    for name in ("server.key", "client.key_secret"):  # all that a worker needs
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text((folder / name).read_text())
+    numbers = [np.random.default_rng(rank).integers(-1000, 1000, 20_011, np.int32) for rank in range(3)]
+
+    with switch(keys, dataplane=plane) as daemon:
+
+        def work(rank: int) -> list[Any]:
+            where = tmp_path if with_keys else None
+            with SwitchSession.join(daemon.control_endpoint, "job", rank, 3, link="zeromq", keys=where) as session:
+                assert session.core == "python"
+                arrays = [numbers[rank] * factor for factor in (1, 2, 3)]
+                for future in [session.allreduce(array) for array in arrays]:
+                    future.result(LIVENESS_S)
+                assert session.counters["link_received_datagrams"] > 0
+                return arrays
+
+        for found in in_threads(3, work):
+            assert not isinstance(found, Exception), found
+            for factor, array in zip((1, 2, 3), found, strict=True):
+                assert np.array_equal(array, sum(numbers) * factor)
+
+
+def test_a_worker_that_goes_is_named() -> None:
+    with switch(lease_s=1.0) as daemon:
+
+        def work(rank: int) -> Any:
+            with SwitchSession.join(daemon.control_endpoint, "job", rank, 2, link="zeromq") as session:
+                if rank:
+                    return None
+                session.allreduce(np.zeros(5000, np.int32)).result(LIVENESS_S)
+
+        failure = in_threads(2, work)[0]
+    assert isinstance(failure, AggregationFailed)
+    assert failure.missing == (1,)
+
+
+@pytest.mark.parametrize(("served", "wanted"), [("zeromq", "udp"), ("udp", "zeromq")])
+def test_different_links_are_refused_at_once_naming_both(served: str, wanted: str) -> None:
+    with switch(link=served) as daemon:
+        begun = time.monotonic()
+        with pytest.raises(JobError, match=f"switch carries packets over {served}, rank 0 over {wanted}"):
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, link=wanted, timeout_s=LIVENESS_S)
+        assert time.monotonic() - begun < LIVENESS_S
+
+
+@pytest.mark.parametrize("wrong", ["none", "others"])
+def test_a_worker_with_wrong_keys_ends_within_its_timeout(
+    folder: Path, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = None
+    if wrong == "others":
+        make_keys(tmp_path)  # the switch's own public key, and a client's secret that it doesn't know
+        (tmp_path / "server.key_secret").unlink()
+        (tmp_path / "server.key").write_text((folder / "server.key").read_text())
+        odd = load_keys(tmp_path)
+    with switch(load_keys(folder)) as daemon:
+        with pytest.raises(JobError, match=r"no answer from switch .* within 0.5 s.*keys"):
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, link="zeromq", keys=odd, timeout_s=0.5)
+        with pytest.raises(JobError, match=r"no answer .* keys"):
+            query_status(daemon.control_endpoint, timeout_s=0.3, keys=odd)
+        assert query_status(daemon.control_endpoint, keys=load_keys(folder)).jobs == []
+    if odd is not None:
+        assert f"refused 127.0.0.1: its key {odd.client_public.decode()} is none of the 1 in" in caplog.text
+
+
+def test_what_this_link_has_not_is_refused(folder: Path, tmp_path: Path) -> None:
+    for how in ({"dataplane": "xdp"}, {"impairments": parse_impairments("loss=1%")}):
+        with pytest.raises(SwitchaggError, match="the link zeromq has no"):
+            switch(**how)  # type: ignore[arg-type]
+    make_keys(tmp_path)
+    (tmp_path / "server.key_secret").unlink()
+    for link in ("udp", "zeromq"):
+        with pytest.raises(SwitchaggError, match=r"server\.key_secret is missing"):
+            switch(load_keys(tmp_path), link)
+    with pytest.raises(JobError, match="core 'native': it carries UDP links only"):
+        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, link="zeromq", core="native")
+    with pytest.raises(JobError, match="link 'pigeon'"):
+        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, link="pigeon")
+
+
+def test_the_command_makes_keys_and_says_why_it_does_not(tmp_path: Path) -> None:
+    runner = CliRunner()
+    made = runner.invoke(app, ["keys", str(tmp_path / "k"), "--client", "a", "--client", "b"])
+    assert made.exit_code == 0
+    assert len(made.output.split()) == 6
+    assert sorted(load_keys(tmp_path / "k", "a").allowed.values()) == ["a", "b"]
+    again = runner.invoke(app, ["keys", str(tmp_path / "k"), "--client", "a"])
+    assert again.exit_code == 1
+    assert "already" in again.output

@@ -1,0 +1,103 @@
+"""What the ranks of the tests of host methods run: `python torch_method_programs.py NAME`, with torchrun's variables
+and SWITCHAGG_METHOD set. A program's asserts are the test; it prints DONE at its end."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch_programs import RANK, WORLD, assert_same_everywhere, gathered, raised, small_model, start, train
+
+from transport.group import HostGroup
+from transport.torch import switchagg_hook
+
+
+def host_group() -> HostGroup:
+    """What the default group's allreduces go through."""
+    found = dist.group.WORLD.reducer._lanes[0].session
+    assert isinstance(found, HostGroup)
+    return found
+
+
+def collectives() -> None:
+    """Types and operations of a host method; the rest goes to Gloo."""
+    start()
+    method, _, link = os.environ["SWITCHAGG_METHOD"].partition("@")
+    assert (host_group().method, host_group().link) == (method, link)
+    n = WORLD
+    messages = host_group().counters["tx_messages"]
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int8,
+                  torch.uint8, torch.int16):  # fmt: skip
+        tensor = torch.arange(0, 40).to(dtype)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.arange(0, 40).to(dtype) * n), dtype
+        tensor = torch.tensor([RANK, 5, n - RANK]).to(dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        assert tensor.tolist() == [n - 1, 5, n], dtype
+    for dtype in (torch.float32, torch.float16):
+        tensor = torch.full((3, 5), float(RANK), dtype=dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        assert torch.equal(tensor, torch.full((3, 5), (n - 1) / 2, dtype=dtype)), dtype
+    flags = torch.tensor([RANK == 0, False])
+    dist.all_reduce(flags)
+    assert flags.tolist() == [True, False]
+    tensor = torch.tensor([1 + 2j, -1j]) * (RANK + 1)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [(1 + 2j) * n * (n + 1) / 2, -1j * n * (n + 1) / 2]
+    assert host_group().counters["tx_messages"] >= messages + 22
+    messages = host_group().counters["tx_messages"]
+    tensor = torch.tensor([RANK + 1.0])
+    dist.all_reduce(tensor, dist.ReduceOp.MIN)
+    assert tensor.item() == 1
+    tensor = torch.full((4,), float(RANK))
+    dist.broadcast(tensor, 1)
+    assert tensor.tolist() == [1.0] * 4
+    assert gathered(RANK) == list(range(n))
+    assert host_group().counters["tx_messages"] == messages
+    some = dist.new_group([0, 2])
+    if RANK != 1:
+        tensor = torch.ones(100_000)
+        dist.all_reduce(tensor, group=some)
+        assert tensor.eq(2).all().item()
+    dist.barrier()
+    a_rank_dies()
+
+
+def training() -> None:
+    """DDP, DDP with the hook, FSDP: alike on all ranks, and what one process would compute."""
+    start()
+    trained = [train(DistributedDataParallel(small_model()), 3)]
+    hooked = DistributedDataParallel(small_model())
+    hooked.register_comm_hook(None, switchagg_hook)
+    trained.append(train(hooked, 3))
+    for parameters in trained:
+        assert_same_everywhere(parameters)
+    torch.testing.assert_close(trained[0], trained[1])
+    sharded = small_model()
+    fully_shard(sharded)
+    loss = sharded(torch.ones(4, next(small_model().parameters()).shape[1])).sum()
+    loss.backward()
+    assert host_group().counters["tx_bytes"] > 0
+    dist.destroy_process_group()
+
+
+def a_rank_dies() -> None:
+    if RANK == 1:
+        os._exit(17)
+    began = time.monotonic()
+    for _ in range(2):
+        error = raised(lambda: dist.all_reduce(torch.ones(1_000_000)))
+        assert isinstance(error, dist.DistBackendError)
+        assert "rank 1" in str(error), error
+    assert time.monotonic() - began < 20
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {program.__name__: program for program in (collectives, training)}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]]()
+    print("DONE", flush=True)

@@ -1,0 +1,54 @@
+"""CallLedger: which calls of a member are under way, by stream, and which of them another's departure ends (C7).
+
+Calls are numbered on each stream by itself, in the order they are made there: ranks may make calls of different
+priority classes in different orders, and still mean the same call by the same number.
+"""
+
+from collections.abc import Sequence
+
+from switchagg.priority import StreamTurns
+
+Call = tuple[int, int]
+"""(stream, its number on the stream, from 0)."""
+
+
+class CallLedger:
+    """The calls of one member. Not thread-safe. priorities: of the streams; see StreamTurns for who goes where."""
+
+    def __init__(self, priorities: Sequence[int]) -> None:
+        self.turns = StreamTurns(priorities)
+        self._made = [0] * len(priorities)
+        self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
+
+    def __bool__(self) -> bool:
+        """Whether any call is under way."""
+        return any(self._pending)
+
+    def begin(self, priority: int | None, stream: int | None) -> Call:
+        """Enter the next call; returns where it belongs. Raises ValueError for a class or stream there isn't."""
+        chosen = self.turns.take(priority, stream)
+        number = self._made[chosen]
+        self._made[chosen] = number + 1
+        self._pending[chosen][number] = None
+        return chosen, number
+
+    def finish(self, call: Call) -> None:
+        """The call has its result. A failed one is never finished."""
+        self._pending[call[0]].pop(call[1], None)
+
+    def finished(self) -> list[int]:
+        """How many calls are finished, by stream: the number of the first that isn't."""
+        return [next(iter(pending), made) for pending, made in zip(self._pending, self._made, strict=True)]
+
+    def waits_for(self, calls: Sequence[int], *, late: bool) -> bool:
+        """Whether a call under way waits for a member that left after it had finished so many, by stream.
+
+        Not `late`: only if all do. The results of calls that it had finished may still be on their way to us, and are
+        let in first, since one that waits in vain ends them all.
+        """
+        waiting = []
+        for stream, pending in enumerate(self._pending):
+            if pending:
+                reach = next(reversed(pending)) if late else next(iter(pending))
+                waiting.append((calls[stream] if stream < len(calls) else 0) <= reach)
+        return any(waiting) if late else bool(waiting) and all(waiting)

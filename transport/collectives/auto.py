@@ -1,0 +1,204 @@
+"""AutoParty: a collective's party that measures the links first, and then chooses an algorithm by size. Pure.
+
+Rank 0 sends messages of some sizes to rank 1 and back, fits α and β to half the round trips, and tells them to all;
+calls made before are held until then. So every rank chooses alike, whenever it hears of it. Where only one worker is,
+or the measurement took its time, nothing is lost but the choice: calls wait for it, at most about a second on a link of
+10 Mb/s, where longer messages are left out.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from switchagg.errors import AggregationFailed
+from transport.collectives.algorithms import Kind, fitting
+from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
+from transport.collectives.party import CollectiveParty, Finished
+from transport.mesh import Buffer, Outgoing
+
+ROUNDS = 5
+"""Messages of each size; the median counts."""
+
+LONG_NS = 50_000_000
+"""A round trip as long as this is the last: longer messages would only take longer."""
+
+_HEAD = struct.Struct(">3sBI")  # magic, what, number
+_MAGIC = b"fit"
+_PROBE, _ECHO, _RESULT = range(3)
+_RESULT_DATA = struct.Struct(">QQ")  # α in ns, β in 10⁻¹⁵ s per byte
+_ALPHA_NS_MAX, _BETA_FS_MAX = 10**13, 10**15
+
+
+class AutoParty:
+    """Wraps the party of a worker; a Party, with `submit` and `events` as HostGroup wants them.
+
+    say: told a line, once per size class (powers of four) of an allreduce: what was chosen and why. segment_bytes: as
+    the party's. `choice`: what was fitted; None until then.
+    """
+
+    def __init__(self, party: CollectiveParty, segment_bytes: int, say: Callable[[str], None]) -> None:
+        self.choice: Choice | None = None
+        self._party, self._segment_bytes, self._say = party, segment_bytes, say
+        self._rank, self._workers = party.member, party.workers
+        self._held: list[tuple[Kind, NDArray[Any], Any, dict[str, Any]]] = []
+        self._held_calls: list[Any] = []
+        self._aliases: dict[int, Any] = {}  # id of a party's call -> the call that `submit` returned
+        self._out: list[Outgoing] = []
+        self._tickets = 0
+        self._said: set[int] = set()
+        self._plan = [size for size in SIZES_BYTES for _ in range(ROUNDS)]
+        self._at = -1  # the probe that is under way
+        self._sent_ns = 0
+        self._moved_ns = 0  # when something was last heard of the measurement, or the first call began to wait for it
+        self._measured: list[tuple[int, float]] = []
+        self._failed: list[Finished] = []
+        if self._workers == 1:
+            self.choice = Choice(1, 0, 1, segment_bytes)
+        elif self._rank == 0:
+            self._at = 0  # the first is sent when the loop first asks
+
+    # Calls
+
+    def submit(self, kind: Kind, array: NDArray[Any], op: Any = "sum", *, now_ns: int, **how: Any) -> Any:
+        """Begin a call, or hold it until the choice is known. Raises as the party's."""
+        if self.choice is None and self._party.failure is None:
+            call = object()
+            if not self._held:
+                self._moved_ns = now_ns
+            self._held.append((kind, array, op, how))
+            self._held_calls.append(call)
+            return call
+        return self._begin(kind, array, op, now_ns, how)
+
+    def _begin(self, kind: Kind, array: NDArray[Any], op: Any, now_ns: int, how: dict[str, Any]) -> Any:
+        algorithm = "ring"
+        if self.choice is not None and self._workers > 1:
+            algorithm = self.choice.algorithm(array.nbytes)
+            if kind == "allreduce":
+                self._explain(array.nbytes)
+        return self._party.submit(kind, fitting(kind, algorithm, self._workers), array, op, now_ns=now_ns, **how)
+
+    def _explain(self, size_bytes: int) -> None:
+        size_class = (size_bytes.bit_length() + 1) // 2
+        if size_class not in self._said:
+            self._said.add(size_class)
+            assert self.choice is not None
+            self._say(self.choice.words(size_bytes))
+
+    def events(self) -> Sequence[Any]:
+        """As the party's; of a call that was held, under the name that `submit` gave it."""
+        found = [Finished(self._aliases.pop(id(call), call), failure) for call, failure in self._party.events()]
+        if self._party.failure is not None and self._held_calls:
+            found += [Finished(call, self._party.failure) for call in self._held_calls]
+            self._held.clear()
+            self._held_calls.clear()
+        found += self._failed
+        self._failed = []
+        return found
+
+    @property
+    def failure(self) -> AggregationFailed | None:
+        return self._party.failure
+
+    # Party
+
+    def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
+        """As Party."""
+        return None if head[:3] == _MAGIC else self._party.place(sender, head, size_bytes)
+
+    def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """As Party."""
+        if len(head) != _HEAD.size or head[:3] != _MAGIC:
+            self._party.receive(sender, head, data, now_ns)
+            return
+        _, what, number = _HEAD.unpack(head)
+        self._moved_ns = now_ns
+        if what == _PROBE and sender == 0 and self._rank == 1:
+            self._send(0, _ECHO, number, bytes(data))
+        elif what == _ECHO and sender == 1 and self._rank == 0 and number == self._at and self.choice is None:
+            self._echoed(now_ns)
+        elif what == _RESULT and sender == 0 and len(data) == _RESULT_DATA.size and self.choice is None:
+            alpha_ns, beta_fs = _RESULT_DATA.unpack(data)
+            self._chosen(min(alpha_ns, _ALPHA_NS_MAX), max(1, min(beta_fs, _BETA_FS_MAX)), now_ns)
+
+    def sent(self, ticket: int) -> None:
+        """As Party."""
+        if ticket >= 0:
+            self._party.sent(ticket)
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """As Party. Without rank 0 or 1 nothing will be chosen: what is held begins, and fails as it would."""
+        self._party.lost(member, reason, now_ns)
+        if self.choice is None and member in (0, 1):
+            self._chosen(0, 1, now_ns)
+
+    def messages_to_send(self) -> list[Outgoing]:
+        """As Party."""
+        if not self._out:
+            return self._party.messages_to_send()
+        out, self._out = self._out, []
+        return out + self._party.messages_to_send()
+
+    def next_deadline_ns(self) -> int | None:
+        """As Party; at once for the first probe."""
+        if self._at == 0 and not self._sent_ns:
+            return 0
+        deadline_ns = self._party.next_deadline_ns()
+        if self._held and self._party.failure is None:
+            gives_up_ns = self._moved_ns + self._party.call_timeout_ns
+            deadline_ns = gives_up_ns if deadline_ns is None else min(deadline_ns, gives_up_ns)
+        return deadline_ns
+
+    def handle_timer(self, now_ns: int) -> None:
+        """As Party. Calls wait for the measurement no longer than for anything else."""
+        if self._at == 0 and not self._sent_ns:
+            self._probe(now_ns)
+        still_ns = now_ns - self._moved_ns
+        if self._held and still_ns >= self._party.call_timeout_ns:
+            missing = tuple({0, 1} - {self._rank})
+            whom = " and ".join(f"rank {rank}" for rank in sorted(missing))
+            waits = f"rank {self._rank} has waited {still_ns / 1e9:g} s for {whom}"
+            self._party.fail(
+                f"{waits} to measure the link from rank 0 to rank 1, which method auto begins with", missing
+            )
+        self._party.handle_timer(now_ns)
+
+    # Measuring
+
+    def _probe(self, now_ns: int) -> None:
+        self._sent_ns = now_ns
+        self._send(1, _PROBE, self._at, bytes(self._plan[self._at]))
+
+    def _echoed(self, now_ns: int) -> None:
+        """Rank 0: a probe is back."""
+        trip_ns = max(1, now_ns - self._sent_ns)
+        self._measured.append((self._plan[self._at], trip_ns / 2e9))
+        self._at += 1
+        sizes = {size for size, _ in self._measured}
+        if self._at < len(self._plan) and (trip_ns < LONG_NS or len(sizes) < 2):
+            self._probe(now_ns)
+            return
+        alpha_ns, beta_fs = to_words(fit(self._measured))
+        alpha_ns, beta_fs = min(alpha_ns, _ALPHA_NS_MAX), max(1, min(beta_fs, _BETA_FS_MAX))
+        for to in range(1, self._workers):
+            self._send(to, _RESULT, 0, _RESULT_DATA.pack(alpha_ns, beta_fs))
+        self._chosen(alpha_ns, beta_fs, now_ns)
+
+    def _chosen(self, alpha_ns: int, beta_fs: int, now_ns: int) -> None:
+        self.choice = Choice(self._workers, alpha_ns, beta_fs, self._segment_bytes)
+        held, calls = self._held, self._held_calls
+        self._held, self._held_calls = [], []
+        for (kind, array, op, how), call in zip(held, calls, strict=True):
+            try:
+                begun = self._begin(kind, array, op, now_ns, how)
+            except ValueError as error:  # a key that is in use
+                failure = AggregationFailed(str(error), job="auto", missing=())
+                self._failed.append(Finished(call, failure))
+                continue
+            self._aliases[id(begun)] = call
+
+    def _send(self, to: int, what: int, number: int, data: bytes) -> None:
+        self._tickets -= 1  # the party's own aren't negative
+        self._out.append(Outgoing(to, _HEAD.pack(_MAGIC, what, number), data, self._tickets))

@@ -1,0 +1,346 @@
+"""Runs one plan as a dataflow: what has come and may be applied is applied, what is final is sent. Pure.
+
+A plan is compiled once per shape: ranges are cut into segments, and each segment of an operation gets the earlier ones
+it must wait for (a value is read after it was written, written after it was read and its message is out, and written in
+the plan's order). So results never depend on timing, and a message costs a few dictionary look-ups.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.collectives.plan import Local, Plan, Receive, Send
+from transport.mesh import Buffer
+
+Op = Literal["sum", "max"]
+OPS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}
+
+SEGMENT_BYTES = 45 * 1448 - 48
+"""Most data of one message: with its head it fills 45 TCP segments of MTU 1500. A multiple of 8."""
+
+CACHED_NODES = 400_000
+"""Segments of compiled plans that are kept, about 300 bytes each."""
+
+_SEND, _COMBINE, _OVERWRITE, _LOCAL = range(4)
+_LEFT = -1
+"""In the place of what a message waits for: it has left."""
+
+
+class Segment(NamedTuple):
+    """A message: segment number `segment` of the range of the Send with this step. node: to be given to `sent`."""
+
+    to: int
+    step: int
+    segment: int
+    data: Buffer
+    node: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled plan: lists with an entry per node, a node being one segment of one operation."""
+
+    plan: Plan
+    itemsize: int
+    segment_bytes: int
+    kinds: list[int]
+    lows: list[int]  # in elements
+    highs: list[int]
+    sources: list[int]  # of _LOCAL, else 0
+    labels: list[tuple[int, int, int]]  # of _SEND (to, step, segment), else (-1, 0, 0)
+    waits: list[int]  # nodes that must be complete before
+    after: list[tuple[int, ...]]  # nodes that wait for this one
+    arrivals: dict[tuple[int, int, int], int]  # (sender, step, segment) -> node
+    expected: dict[int, int]  # sender -> messages
+
+
+def compile_plan(plan: Plan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) -> Program:
+    """Cut a plan's ranges into segments of at most segment_bytes (at least an element) and find what waits for what."""
+    return _Compiler(plan, itemsize, segment_bytes).program
+
+
+class _Compiler:
+    """Memory is cut at all ends of segments into pieces; each knows its last writer and the readers since."""
+
+    def __init__(self, plan: Plan, itemsize: int, segment_bytes: int) -> None:
+        self._each = max(1, segment_bytes // itemsize)
+        self.program = Program(plan, itemsize, segment_bytes, [], [], [], [], [], [], [], {}, {})
+        cut = [
+            (operation, number, low, high)
+            for operation in plan.operations
+            for number, (low, high) in enumerate(self._cut(operation.low, operation.high))
+        ]
+        ends = {end for _, _, low, high in cut for end in (low, high)}
+        for operation, _, low, high in cut:
+            if isinstance(operation, Local):
+                shift = operation.source - operation.low
+                ends.update((low + shift, high + shift))
+        ordered = sorted(ends)
+        self._piece = {end: index for index, end in enumerate(ordered)}
+        # The second half is for empty ranges: each place has a piece of its own for them.
+        self._writer = [-1] * (2 * len(ordered))
+        self._readers: list[list[int]] = [[] for _ in range(2 * len(ordered))]
+        self._after: list[list[int]] = []
+        for operation, number, low, high in cut:
+            self._add(operation, number, low, high)
+        self.program.after.extend(map(tuple, self._after))
+
+    def _cut(self, low: int, high: int) -> list[tuple[int, int]]:
+        if low == high:
+            return [(low, high)]
+        return [(first, min(first + self._each, high)) for first in range(low, high, self._each)]
+
+    def _pieces(self, low: int, high: int) -> range:
+        if low == high:
+            place = len(self._piece) + self._piece[low]
+            return range(place, place + 1)
+        return range(self._piece[low], self._piece[high])
+
+    def _add(self, operation: Send | Receive | Local, number: int, low: int, high: int) -> None:
+        program, node = self.program, len(self._after)
+        self._after.append([])
+        waits: set[int] = set()
+        label, source = (-1, 0, 0), 0
+        if isinstance(operation, Send):
+            kind = _SEND
+            label = (operation.to, operation.step, number)
+            self._read(node, low, high, waits)
+        elif isinstance(operation, Receive):
+            kind = _COMBINE if operation.combine else _OVERWRITE
+            arrival = (operation.sender, operation.step, number)
+            assert arrival not in program.arrivals, f"step {operation.step} of {operation.sender} is listed twice"
+            program.arrivals[arrival] = node
+            program.expected[operation.sender] = program.expected.get(operation.sender, 0) + 1
+            self._write(node, low, high, waits)
+        else:
+            kind = _LOCAL
+            source = operation.source + low - operation.low
+            self._read(node, source, source + high - low, waits)
+            self._write(node, low, high, waits)
+        waits.discard(node)  # an empty Local reads and writes the same place
+        for earlier in waits:
+            self._after[earlier].append(node)
+        program.kinds.append(kind)
+        program.lows.append(low)
+        program.highs.append(high)
+        program.sources.append(source)
+        program.labels.append(label)
+        program.waits.append(len(waits))
+
+    def _read(self, node: int, low: int, high: int, waits: set[int]) -> None:
+        for piece in self._pieces(low, high):
+            if self._writer[piece] >= 0:
+                waits.add(self._writer[piece])
+            self._readers[piece].append(node)
+
+    def _write(self, node: int, low: int, high: int, waits: set[int]) -> None:
+        for piece in self._pieces(low, high):
+            if readers := self._readers[piece]:  # which wait for the last writer themselves
+                waits.update(readers)
+                self._readers[piece] = []
+            elif self._writer[piece] >= 0:
+                waits.add(self._writer[piece])
+            self._writer[piece] = node
+
+
+class ProgramCache:
+    """The most recently used programs, by any key; together at most nodes_max nodes, and always the last one."""
+
+    def __init__(self, nodes_max: int = CACHED_NODES) -> None:
+        self.nodes = 0
+        self._nodes_max = nodes_max
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+
+    def get(self, key: Any) -> Program | None:
+        program = self._programs.get(key)
+        if program is not None:
+            self._programs.move_to_end(key)
+        return program
+
+    def put(self, key: Any, program: Program) -> None:
+        self._programs[key] = program
+        self.nodes += len(program.kinds)
+        while self.nodes > self._nodes_max and len(self._programs) > 1:
+            _, oldest = self._programs.popitem(last=False)
+            self.nodes -= len(oldest.kinds)
+
+
+class Execution:
+    """One call of one member. Not touched by others until `done`: the array, which then holds the result.
+
+    array: 1-D, C-contiguous, writable, plan.elements long, of the itemsize the plan was compiled for.
+    The loop: start, receive or sent, then carry all of messages_to_send.
+    """
+
+    def __init__(self, program: Program, array: NDArray[Any], op: Op = "sum") -> None:
+        plan = program.plan
+        assert array.shape == (plan.elements,), f"an array of {array.shape}, a plan for {plan.elements}"
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.itemsize == program.itemsize
+        self.done = False
+        self._program = program
+        self._array = array
+        self._bytes = array.view(np.uint8).data
+        self._elements = plan.elements
+        self._itemsize = program.itemsize
+        self._combine = OPS[op]
+        self._waits = program.waits.copy()
+        self._left = len(program.kinds)  # nodes not complete
+        self._expected = program.expected.copy()
+        self._arrived: set[int] = set()
+        self._placed: set[int] = set()
+        self._held: dict[int, Buffer] = {}  # came before it could be applied
+        self._outbox: list[int] = []
+        self._scratch: NDArray[Any] | None = None
+        self._scratch_bytes = memoryview(b"")
+
+    def start(self) -> None:
+        """Begin; what needs nothing of others becomes ready. Call it once, before anything else."""
+        plan = self._program.plan
+        if plan.scratch:
+            self._scratch = np.empty(plan.scratch, self._array.dtype)
+            self._scratch_bytes = self._scratch.view(np.uint8).data
+        kinds = self._program.kinds
+        for node, waits in enumerate(self._program.waits):
+            if not waits:
+                if kinds[node] == _SEND:
+                    self._outbox.append(node)
+                elif kinds[node] == _LOCAL:
+                    self._apply_local(node)
+                    self._complete(node)
+        labels = self._program.labels
+        self._outbox.sort(key=lambda node: labels[node][2])  # the first segments to all, so that all can begin
+        self.done = not self._left
+
+    def expects(self, sender: int) -> bool:
+        """Whether a message of that member is still to come."""
+        return self._expected.get(sender, 0) > 0
+
+    def missing(self) -> list[int]:
+        """Members of whom messages are still to come."""
+        return sorted(sender for sender, count in self._expected.items() if count)
+
+    def sends_left_to(self, member: int) -> bool:
+        """Whether a message to that member has not been handed out."""
+        sends = [node for node, label in enumerate(self._program.labels) if label[0] == member]
+        ready = set(self._outbox)
+        return any(self._waits[node] > 0 or node in ready for node in sends)
+
+    def leaving_to(self) -> list[int]:
+        """Members to whom messages have been handed out that have not left."""
+        labels, waiting = self._program.labels, set(self._outbox)
+        kinds = self._program.kinds
+        out = (node for node, waits in enumerate(self._waits) if kinds[node] == _SEND and not waits)
+        return sorted({labels[node][0] for node in out if node not in waiting})
+
+    def place(self, sender: int, step: int, segment: int, size_bytes: int) -> memoryview | None:
+        """Memory of the array for a message that has begun to arrive, if it overwrites and may do so now; or None."""
+        node = self._program.arrivals.get((sender, step, segment))
+        if node is None or self._waits[node] or self._program.kinds[node] != _OVERWRITE:
+            return None
+        if node in self._arrived or node in self._placed:
+            return None
+        memory = self._memory(self._program.lows[node], self._program.highs[node])
+        if len(memory) != size_bytes:
+            return None
+        self._placed.add(node)
+        return memory
+
+    def receive(self, sender: int, step: int, segment: int, data: Buffer) -> None:
+        """Take a message, in any order, each once. `data` is kept until it can be applied and must not change.
+
+        ValueError, saying what is wrong, for one that this call doesn't expect.
+        """
+        node = self._program.arrivals.get((sender, step, segment))
+        if node is None:
+            raise ValueError(f"step {step}, segment {segment} is not expected")
+        if node in self._arrived:
+            raise ValueError(f"step {step}, segment {segment} came twice")
+        size_bytes = (self._program.highs[node] - self._program.lows[node]) * self._itemsize
+        if len(data) != size_bytes:
+            raise ValueError(f"step {step}, segment {segment} has {len(data)} bytes, not {size_bytes}")
+        self._arrived.add(node)
+        self._expected[sender] -= 1
+        if self._waits[node]:
+            self._held[node] = data
+            return
+        self._apply(node, data)
+        self._complete(node)
+        self.done = not self._left
+
+    def sent(self, node: int) -> None:
+        """The memory of a message may be used again."""
+        self._waits[node] = _LEFT
+        self._complete(node)
+        self.done = not self._left
+
+    def messages_to_send(self) -> list[Segment]:
+        """Messages that may be sent, each handed out once; `data` is the array's own memory until `sent`."""
+        if not self._outbox:
+            return []
+        program = self._program
+        labels, lows, highs = program.labels, program.lows, program.highs
+        memory = self._memory
+        messages = [Segment(*labels[node], memory(lows[node], highs[node]), node) for node in self._outbox]
+        self._outbox.clear()
+        return messages
+
+    def _memory(self, low: int, high: int) -> memoryview:
+        item = self._itemsize
+        if high <= self._elements:
+            return self._bytes[low * item : high * item]
+        return self._scratch_bytes[(low - self._elements) * item : (high - self._elements) * item]
+
+    def _values(self, low: int, high: int) -> NDArray[Any]:
+        if high <= self._elements:
+            return self._array[low:high]
+        assert self._scratch is not None
+        return self._scratch[low - self._elements : high - self._elements]
+
+    def _apply(self, node: int, data: Buffer) -> None:
+        low, high = self._program.lows[node], self._program.highs[node]
+        if self._program.kinds[node] == _COMBINE:
+            mine = self._values(low, high)
+            self._combine(mine, np.frombuffer(data, mine.dtype) if data else mine, out=mine)
+        elif node in self._placed:
+            self._placed.remove(node)
+        else:
+            self._memory(low, high)[:] = data
+
+    def _apply_local(self, node: int) -> None:
+        low, high, source = self._program.lows[node], self._program.highs[node], self._program.sources[node]
+        mine = self._values(low, high)
+        self._combine(mine, self._values(source, source + high - low), out=mine)
+
+    def _complete(self, node: int) -> None:
+        """A node is applied or sent: what waited for it alone goes on."""
+        self._left -= 1
+        after, kinds, waits = self._program.after, self._program.kinds, self._waits
+        if len(after[node]) == 1 and kinds[after[node][0]] == _SEND:  # the way of most nodes
+            next_node = after[node][0]
+            waits[next_node] -= 1
+            if not waits[next_node]:
+                self._outbox.append(next_node)
+            return
+        complete = [node]
+        while complete:
+            for next_node in after[complete.pop()]:
+                waits[next_node] -= 1
+                if waits[next_node]:
+                    continue
+                kind = kinds[next_node]
+                if kind == _SEND:
+                    self._outbox.append(next_node)
+                    continue
+                if kind == _LOCAL:
+                    self._apply_local(next_node)
+                elif (data := self._held.pop(next_node, None)) is not None:
+                    self._apply(next_node, data)
+                else:
+                    continue
+                self._left -= 1
+                complete.append(next_node)

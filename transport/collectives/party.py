@@ -1,0 +1,480 @@
+"""CollectiveParty: all collective calls of one member, matched with the others' by key. Pure.
+
+Every message's head carries the description of its call, so ranks that call different things under one key find out
+with the first message. Whatever fails, fails everything: the member that finds a fault tells all others, pending calls
+fail with the same words, and later calls are refused; after a fault nobody can know what the others still do.
+
+Calls that this rank hasn't made yet may already be under way on others: their messages are held, up to a bound in
+bytes. A dedicated server (member n and more) makes no calls: it joins what workers call.
+"""
+
+import struct
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.errors import AggregationFailed
+from transport.collectives.algorithms import ALGORITHMS, KINDS, NAMES, Kind, program, servers_of
+from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
+from transport.mesh import URGENT, Buffer, Outgoing
+
+EARLY_BYTES_MAX = 1 << 30
+"""Most bytes held for calls that this rank has not made. A rank that is further ahead of another fails the job."""
+
+CALL_TIMEOUT_NS = 300_000_000_000
+PATIENCE = 10
+"""A call that waits while others move gets so many timeouts: it may queue behind them, or have been forgotten."""
+
+LOOKS = 8
+"""Looks per timeout at which calls have sent something: by so much of it a failure may come late."""
+
+_MESSAGE_COST_BYTES = 256  # of a held message beside its data, for the bound
+_SERVED_SEGMENTS_MAX = (
+    1 << 15
+)  # of one call, 2 GB at the usual size: a damaged head must not make a server plan for ever
+_MAGIC = 0x5AC1
+_FAILURE = 0xFF
+_REASON_BYTES_MAX = 2000
+
+_CALL = struct.Struct(">HBBBx4sIQHHxBQ")  # magic, kind, algorithm, op, dtype, segment size, elements, root, option, key
+_PLACE = struct.Struct(">iII")  # priority, step, segment
+_KEY = slice(26, 36)  # where the key lies in a head
+HEAD_BYTES = _CALL.size + _PLACE.size
+assert HEAD_BYTES == 48
+
+_OP_NAMES = tuple(OPS)
+
+
+class Call:
+    """One collective of this member: given back by `submit`, and in the event that ends it."""
+
+    __slots__ = (
+        "algorithm",
+        "array",
+        "execution",
+        "head",
+        "key",
+        "kind",
+        "moved_ns",
+        "number",
+        "op",
+        "option",
+        "root",
+        "was_sent",
+    )
+
+    def __init__(
+        self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int, option: int, number: int
+    ) -> None:
+        self.kind: Kind = kind
+        self.algorithm = algorithm
+        self.op: Op = op
+        self.array = array
+        self.root = root
+        self.option = option
+        self.number = number
+        self.execution: Execution
+        self.head = b""  # of all its messages, without the place
+        self.key = b""
+        self.moved_ns = 0
+        self.was_sent = False  # a message left since the timer was last looked at
+
+
+class Finished(NamedTuple):
+    """A call ended: its array holds the result, or, after a failure, nothing that means anything."""
+
+    call: Call
+    failure: AggregationFailed | None
+
+
+class CollectiveParty:
+    """A Party. Call `submit`, and take `events` after every input; on servers there are none.
+
+    member: 0 … workers+servers-1. job: its name, for errors. segment_bytes: most data of a message, equal on all.
+    """
+
+    def __init__(
+        self,
+        member: int,
+        workers: int,
+        *,
+        servers: int = 0,
+        job: str = "collective",
+        call_timeout_ns: int = CALL_TIMEOUT_NS,
+        segment_bytes: int = SEGMENT_BYTES,
+        early_bytes_max: int = EARLY_BYTES_MAX,
+    ) -> None:
+        if not 0 <= member < workers + servers:
+            raise ValueError(f"member {member} of {workers} workers and {servers} servers")
+        self.failure: AggregationFailed | None = None
+        self.member = member
+        self.workers = workers
+        self.members = workers + servers
+        self._job = job
+        self.call_timeout_ns = call_timeout_ns
+        self._look_ns = max(1, call_timeout_ns // LOOKS)
+        self._segment_bytes = segment_bytes
+        self._early_bytes_max = early_bytes_max
+        self._early_bytes = 0
+        self._early: dict[bytes, deque[tuple[int, bytes, Buffer]]] = {}
+        self._calls: dict[bytes, Call] = {}  # by key
+        self._by_number: dict[int, Call] = {}
+        self._made = 0  # calls submitted without a key
+        self._numbers = 0
+        self._lost: dict[int, str] = {}
+        self._ready: list[Call] = []  # whose messages may be sent
+        self._notices: list[Outgoing] = []
+        self._finished: list[Finished] = []
+        self._moved_ns = 0
+        self._deadline_ns: int | None = None
+
+    def submit(
+        self,
+        kind: Kind,
+        algorithm: str,
+        array: NDArray[Any],
+        op: Op = "sum",
+        *,
+        now_ns: int,
+        key: int | None = None,
+        priority: int = 0,
+        root: int = 0,
+        option: int = 0,
+    ) -> Call:
+        """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
+
+        key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
+        running number of such calls. priority: of its messages, lower is more urgent. root, option: as of
+        algorithms.plan. After a failure the call fails at once. Raises ValueError for what isn't defined, or a key
+        that is in use.
+        """
+        assert self.member < self.workers, "servers make no calls"
+        if key is None:
+            numbered, value = 1, self._made
+        else:
+            numbered, value = 0, key
+            if not 0 <= key < 1 << 63:
+                raise ValueError(f"key {key}: 0 to 2**63 - 1")
+        if not URGENT < priority < 1 << 31:
+            raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
+        call = self._new_call(kind, algorithm, op, array, root, option)
+        self._describe(call, numbered, value, priority)
+        if call.key in self._calls:
+            raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
+        self._made += numbered
+        if self.failure is not None:
+            self._finished.append(Finished(call, self.failure))
+            return call
+        if self._lost:
+            self._fail_all(self._lost_failure(call, min(self._lost)))
+            self._finished.append(Finished(call, self.failure))
+            return call
+        self._begin(call, now_ns)
+        self._take_early(call.key, now_ns)
+        return call
+
+    def fail(self, detail: str, missing: tuple[int, ...]) -> None:
+        """Fail every call, pending and later, here and on all others. missing: whom `detail` blames."""
+        if self.failure is None:
+            self._fail(detail, missing)
+
+    def events(self) -> list[Finished]:
+        """Calls that have ended since the last time."""
+        if not self._finished:
+            return []
+        finished, self._finished = self._finished, []
+        return finished
+
+    # Party
+
+    def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
+        """As Party: the array itself, where a message overwrites and nothing is in its way."""
+        call = self._calls.get(head[_KEY])
+        if call is None or len(head) != HEAD_BYTES or head[: _CALL.size] != call.head[: _CALL.size]:
+            return None
+        _, step, segment = _PLACE.unpack_from(head, _CALL.size)
+        return call.execution.place(sender, step, segment, size_bytes)
+
+    def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """As Party. `data` may be kept: for a call not made yet, or until what comes before it is there."""
+        if self.failure is not None:
+            return
+        self._moved_ns = now_ns
+        call = self._calls.get(head[_KEY])
+        if call is not None and head[: _CALL.size] == call.head[: _CALL.size] and len(head) == HEAD_BYTES:
+            if call.execution.expects(sender):
+                self._take(call, sender, head, data, now_ns)
+            else:  # of the next call under this key
+                self._hold(sender, head, data)
+        else:
+            self._receive_other(call, sender, head, data, now_ns)
+
+    def sent(self, ticket: int) -> None:
+        """As Party."""
+        call = self._by_number.get(ticket >> 32)
+        if call is None:
+            return  # a notice, or of a call that failed
+        call.was_sent = True
+        call.execution.sent(ticket & 0xFFFFFFFF)
+        self._advance(call)
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """As Party: fails the calls that still need the member. One that has done its part may go."""
+        self._lost[member] = reason
+        if self.failure is not None:
+            return
+        for call in self._by_number.values():
+            if call.execution.expects(member) or call.execution.sends_left_to(member):
+                self._fail_all(self._lost_failure(call, member))
+                return
+
+    def messages_to_send(self) -> list[Outgoing]:
+        """As Party."""
+        out = []
+        if self._notices:
+            out, self._notices = self._notices, []
+        if not self._ready:
+            return out
+        ready, self._ready = self._ready, []
+        pack = _PLACE.pack
+        for call in ready:
+            head, first = call.head, call.number << 32
+            (priority,) = struct.unpack_from(">i", head, _CALL.size)
+            head = head[: _CALL.size]
+            for to, step, segment, data, node in call.execution.messages_to_send():
+                out.append(Outgoing(to, head + pack(priority, step, segment), data, first | node, priority))
+        return out
+
+    def next_deadline_ns(self) -> int | None:
+        """As Party."""
+        return self._deadline_ns if self._calls else None
+
+    def handle_timer(self, now_ns: int) -> None:
+        """As Party: fails everything if nothing moved for the timeout, or one call for PATIENCE of them."""
+        if self._deadline_ns is None or now_ns < self._deadline_ns or not self._calls:
+            return
+        for call in self._calls.values():
+            if call.was_sent:  # when exactly nobody said: not longer ago than the last look
+                call.was_sent = False
+                call.moved_ns = self._moved_ns = now_ns
+        stuck = min(self._calls.values(), key=lambda call: call.moved_ns)
+        still_ns = now_ns - self._moved_ns
+        alone_ns = now_ns - stuck.moved_ns
+        if still_ns >= self.call_timeout_ns or alone_ns >= PATIENCE * self.call_timeout_ns:
+            missing = tuple(stuck.execution.missing())
+            whom = f"waiting for {self._names(missing)}"
+            if not missing:
+                missing = tuple(stuck.execution.leaving_to())
+                whom = f"waiting for its messages to {self._names(missing)} to leave"
+            words = f"{self._text(stuck.head)} has not moved for {alone_ns / 1e9:g} s"
+            self._fail(f"{words} on {self._own_name()}, {whom}", missing)
+            return
+        fails_ns = min(self._moved_ns + self.call_timeout_ns, stuck.moved_ns + PATIENCE * self.call_timeout_ns)
+        self._deadline_ns = min(fails_ns, now_ns + self._look_ns)
+
+    # Calls
+
+    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int, option: int) -> Call:
+        assert array.ndim == 1
+        assert array.flags.c_contiguous
+        if op not in OPS:
+            raise ValueError(f"op {op}: {', '.join(OPS)}")
+        if len(array.dtype.str) > 4 or array.dtype.hasobject:
+            raise ValueError(f"dtype {array.dtype} can't be sent")
+        needed = servers_of(algorithm, option)
+        if needed and needed != self.members - self.workers:
+            raise ValueError(f"{algorithm} on {needed} servers; this job has {self.members - self.workers}")
+        call = Call(kind, algorithm, op, array, root, option, self._numbers)
+        compiled = program(
+            kind, algorithm, self.member, self.workers, len(array), array.itemsize, self._segment_bytes, root, option
+        )
+        call.execution = Execution(compiled, array, op)
+        self._numbers += 1
+        return call
+
+    def _describe(self, call: Call, numbered: int, key: int, priority: int) -> None:
+        call.head = _CALL.pack(
+            _MAGIC,
+            KINDS.index(call.kind),
+            NAMES.index(call.algorithm),
+            _OP_NAMES.index(call.op),
+            call.array.dtype.str.encode(),
+            self._segment_bytes,
+            len(call.array),
+            call.root,
+            call.option,
+            numbered,
+            key,
+        ) + struct.pack(">i", priority)
+        call.key = call.head[_KEY]
+
+    def _begin(self, call: Call, now_ns: int) -> None:
+        self._calls[call.key] = call
+        self._by_number[call.number] = call
+        self._moved_ns = call.moved_ns = now_ns
+        if self._deadline_ns is None or len(self._calls) == 1:
+            self._deadline_ns = now_ns + self._look_ns
+        call.execution.start()
+        self._advance(call)
+
+    def _take(self, call: Call, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        _, step, segment = _PLACE.unpack_from(head, _CALL.size)
+        call.moved_ns = now_ns
+        try:
+            call.execution.receive(sender, step, segment, data)
+        except ValueError as error:
+            self._fail(
+                f"{self._name(sender)} sends {self._own_name()} a wrong message of {self._text(call.head)}: {error}",
+                (sender,),
+            )
+            return
+        self._advance(call)
+
+    def _advance(self, call: Call) -> None:
+        """Note that it may have messages, or be done."""
+        if not self._ready or self._ready[-1] is not call:
+            self._ready.append(call)
+        if not call.execution.done or self._by_number.pop(call.number, None) is None:
+            return
+        del self._calls[call.key]
+        if self.member < self.workers:
+            self._finished.append(Finished(call, None))
+        elif call.key in self._early:
+            self._take_early(call.key, call.moved_ns)
+
+    def _receive_other(self, call: Call | None, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """A message that isn't simply the next of a call: a failure, one for a later call, or nonsense."""
+        if len(head) == HEAD_BYTES and head[:3] == _FAILURE_HEAD:
+            self._told(sender, head, bytes(data[:_REASON_BYTES_MAX]))
+        elif not _is_call(head):
+            self._fail(f"{self._name(sender)} sends {self._own_name()} what is no message of a collective", (sender,))
+        elif call is not None and call.execution.expects(sender):
+            theirs, mine = self._text(head), self._text(call.head)
+            self._fail(f"{self._name(sender)} calls {theirs}, {self._own_name()} calls {mine}", (sender, self.member))
+        elif call is None and self.member >= self.workers:
+            self._serve(sender, head, data, now_ns)
+        else:
+            self._hold(sender, head, data)
+
+    def _hold(self, sender: int, head: bytes, data: Buffer) -> None:
+        self._early_bytes += len(data) + _MESSAGE_COST_BYTES
+        if self._early_bytes > self._early_bytes_max:
+            self._fail(
+                f"{self._name(sender)} is ahead of {self._own_name()} by more than {self._early_bytes_max} bytes of "
+                f"messages, the last of {self._text(head)}",
+                (self.member,),
+            )
+            return
+        self._early.setdefault(head[_KEY], deque()).append((sender, head, data))
+
+    def _take_early(self, key: bytes, now_ns: int) -> None:
+        """Give a new call what came for it; what is for the next one under its key is held again."""
+        for sender, head, data in self._early.pop(key, ()):
+            self._early_bytes -= len(data) + _MESSAGE_COST_BYTES
+            self.receive(sender, head, data, now_ns)
+
+    def _serve(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """A server joins the call that a worker's message is of."""
+        _, kind, algorithm, op, dtype, _, elements, root, option, numbered, key = _CALL.unpack_from(head)
+        try:
+            kept = np.dtype(dtype.rstrip(b"\0").decode("ascii"))
+            if elements * kept.itemsize > _SERVED_SEGMENTS_MAX * self._segment_bytes:
+                raise ValueError(f"more than {_SERVED_SEGMENTS_MAX} segments of {self._segment_bytes} bytes")
+            if not servers_of(NAMES[algorithm], option):
+                raise ValueError("no algorithm of a server")
+            array = np.empty(elements, kept)  # untouched memory outside our shard costs nothing
+            call = self._new_call(KINDS[kind], NAMES[algorithm], _op(op), array, root, option)
+        except (ValueError, TypeError, MemoryError) as error:
+            self._fail(f"{self._name(sender)} calls {self._text(head)}, {self._own_name()} can't: {error}", (sender,))
+            return
+        self._describe(call, numbered, key, _PLACE.unpack_from(head, _CALL.size)[0])
+        if call.head[: _CALL.size] != head[: _CALL.size]:
+            ours = self._text(call.head)
+            self._fail(f"{self._name(sender)} calls {self._text(head)}, {self._own_name()} serves {ours}", (sender,))
+            return
+        self._begin(call, now_ns)
+        self.receive(sender, head, data, now_ns)
+
+    # Failing
+
+    def _lost_failure(self, call: Call, member: int) -> AggregationFailed:
+        detail = f"{self._own_name()} lost {self._name(member)} in {self._text(call.head)}: {self._lost[member]}"
+        return AggregationFailed(detail, job=self._job, missing=(member,))
+
+    def _fail(self, detail: str, missing: tuple[int, ...]) -> None:
+        self._fail_all(AggregationFailed(detail, job=self._job, missing=tuple(sorted(set(missing)))))
+
+    def _fail_all(self, failure: AggregationFailed, tell: bool = True) -> None:
+        """Fail every call, and tell the others."""
+        self.failure = failure
+        if self.member < self.workers:
+            self._finished.extend(Finished(call, failure) for call in self._calls.values())
+        self._calls.clear()
+        self._by_number.clear()
+        self._ready.clear()
+        self._early.clear()
+        if tell:
+            reason = failure.detail.encode()[:_REASON_BYTES_MAX]
+            blamed = failure.missing[:_BLAMED_MAX]
+            head = (_FAILURE_HEAD + struct.pack(f">B{len(blamed)}H", len(blamed), *blamed)).ljust(HEAD_BYTES, b"\0")
+            others = [member for member in range(self.members) if member != self.member and member not in self._lost]
+            for member in others:
+                ticket = self._numbers << 32 | member  # no call has this number
+                self._notices.append(Outgoing(member, head, reason, ticket, URGENT))
+            self._numbers += 1
+
+    def _told(self, sender: int, head: bytes, reason: bytes) -> None:
+        blamed = struct.unpack_from(f">{min(head[3], _BLAMED_MAX)}H", head, 4)
+        missing = tuple(member for member in blamed if member < self.members)
+        text = "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))
+        failure = AggregationFailed(f"{text} (said by {self._name(sender)})", job=self._job, missing=missing)
+        self._fail_all(failure, tell=False)
+
+    # Words
+
+    def _name(self, member: int) -> str:
+        return f"rank {member}" if member < self.workers else f"server {member - self.workers}"
+
+    def _own_name(self) -> str:
+        return self._name(self.member)
+
+    def _names(self, members: tuple[int, ...]) -> str:
+        return ", ".join(map(self._name, members))
+
+    def _text(self, head: bytes) -> str:
+        """A call in words: "ring allreduce 7 of 1000 float32 (sum)"."""
+        _, kind, algorithm, op, dtype, segment_bytes, elements, root, option, numbered, key = _CALL.unpack_from(head)
+        try:
+            name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
+        except (TypeError, ValueError):
+            name = "values of an unknown type"
+        which = f"{key}" if numbered else f"with key {key}"
+        details = [_OP_NAMES[op]] if KINDS[kind] in ("allreduce", "reduce_scatter") else []
+        details += [f"root {root}"] if KINDS[kind] == "broadcast" else []
+        details += [f"option {option}"] if option else []
+        details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []
+        words = f" ({', '.join(details)})" if details else ""
+        return f"{NAMES[algorithm]} {KINDS[kind]} {which} of {elements} {name}{words}"
+
+
+_FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)  # then u8 how many are to blame, u16 each; data: the reason
+_BLAMED_MAX = 20
+
+
+def _is_call(head: bytes) -> bool:
+    if len(head) != HEAD_BYTES:
+        return False
+    magic, kind, algorithm, op = struct.unpack_from(">HBBB", head)
+    return (
+        magic == _MAGIC
+        and kind < len(KINDS)
+        and algorithm < len(NAMES)
+        and op < len(_OP_NAMES)
+        and NAMES[algorithm] in ALGORITHMS[KINDS[kind]]
+    )
+
+
+def _op(number: int) -> Op:
+    return "max" if _OP_NAMES[number] == "max" else "sum"

@@ -1,0 +1,140 @@
+"""Plans along rings: chunked ring, naive ring, 2-D torus, hierarchical; and their parts.
+
+Chunked ring (Patarasuk and Yuan, 2009): reduce-scatter, then all-gather, n-1 steps each; the array is cut into n pieces
+of nearly equal length, and in each step everyone sends one to the right and takes one from the left. Each element is
+summed once, along the ring, and then copied: bit-identical on all ranks.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from transport.collectives.plan import Draft, Plan, shard
+
+Range = tuple[int, int]
+
+
+def split(low: int, high: int, parts: int) -> list[Range]:
+    """low … high cut into parts whose sizes differ by one at most."""
+    ends = [low + part * (high - low) // parts for part in range(parts + 1)]
+    return list(pairwise(ends))
+
+
+def scatter_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> None:
+    """Reduce-scatter: ring[i] ends with the sum of pieces[i]."""
+    size, own = len(ring), ring.index(draft.member)
+    right, left = ring[(own + 1) % size], ring[(own - 1) % size]
+    for step in range(size - 1):
+        draft.send(right, *pieces[(own - step - 1) % size])
+        draft.receive(left, *pieces[(own - step - 2) % size], True)
+
+
+def gather_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> None:
+    """All-gather: ring[i] begins with pieces[i]."""
+    size, own = len(ring), ring.index(draft.member)
+    right, left = ring[(own + 1) % size], ring[(own - 1) % size]
+    for step in range(size - 1):
+        draft.send(right, *pieces[(own - step) % size])
+        draft.receive(left, *pieces[(own - step - 1) % size], False)
+
+
+def ring_allreduce(member: int, workers: int, elements: int) -> Plan:
+    """2(n-1) messages of 1/n of the array."""
+    draft = Draft(member, workers, elements)
+    pieces = split(0, elements, workers)
+    scatter_along(draft, range(workers), pieces)
+    gather_along(draft, range(workers), pieces)
+    return draft.plan()
+
+
+def ring_reduce_scatter(member: int, workers: int, elements: int) -> Plan:
+    """n-1 messages of 1/n of the array; rank r ends with its shard."""
+    draft = Draft(member, workers, elements)
+    scatter_along(draft, range(workers), [shard(elements, rank, workers) for rank in range(workers)])
+    return draft.plan()
+
+
+def ring_all_gather(member: int, workers: int, elements: int) -> Plan:
+    """n-1 messages of 1/n of the array; rank r begins with its shard."""
+    draft = Draft(member, workers, elements)
+    gather_along(draft, range(workers), [shard(elements, rank, workers) for rank in range(workers)])
+    return draft.plan()
+
+
+def ring_broadcast(member: int, workers: int, elements: int, root: int) -> Plan:
+    """A chain from the root on: everyone but the last sends the array once; segments pipeline."""
+    draft = Draft(member, workers, elements)
+    place = (member - root) % workers
+    if place:
+        draft.receive((member - 1) % workers, 0, elements, False)
+    if place < workers - 1:
+        draft.send((member + 1) % workers, 0, elements)
+    return draft.plan()
+
+
+def naive_ring_allreduce(member: int, workers: int, elements: int) -> Plan:
+    """n-1 messages of the whole array: everyone's array goes all the way round.
+
+    Arrays come in another order on every rank, so they are kept ((n-1) times the array in scratch memory) and summed in
+    the order of ranks: otherwise the ranks' floats would differ.
+    """
+    draft = Draft(member, workers, elements, (workers - 1) * elements)
+    places = {member: 0}
+    right, left = (member + 1) % workers, (member - 1) % workers
+    for step in range(workers - 1):
+        sent, received = (member - step) % workers, (member - step - 1) % workers
+        places[received] = (step + 1) * elements
+        draft.send(right, places[sent], places[sent] + elements)
+        draft.receive(left, places[received], places[received] + elements, False)
+    first = places[0]
+    for rank in range(1, workers):
+        if rank < member:
+            draft.combine(first, first + elements, places[rank])
+        elif rank == member:
+            draft.combine(0, elements, first)  # a + b is b + a to the bit; here the sum moves to its place
+        else:
+            draft.combine(0, elements, places[rank])
+    return draft.plan()
+
+
+def torus_sides(workers: int) -> tuple[int, int]:
+    """(X, Y), X·Y = workers, as square as possible, X >= Y. A prime number gives (n, 1): one ring."""
+    side = next(side for side in range(math.isqrt(workers), 0, -1) if workers % side == 0)
+    return workers // side, side
+
+
+def hierarchical_group(workers: int, group: int = 0) -> int:
+    """Ranks per group: as given, or 0: the smallest that divides the workers (all of them if n is prime).
+
+    ValueError if the groups would not be equal.
+    """
+    if not group:
+        return next((size for size in range(2, workers + 1) if workers % size == 0), 1)
+    if group < 0 or workers % group:
+        raise ValueError(f"hierarchical: groups of {group} don't divide {workers} workers")
+    return group
+
+
+def _in_groups(member: int, workers: int, elements: int, group: int) -> Plan:
+    """Reduce-scatter inside the group of consecutive ranks, allreduce across, all-gather inside; along rings."""
+    draft = Draft(member, workers, elements)
+    number, place = divmod(member, group)
+    inside = range(number * group, (number + 1) * group)
+    across = range(place, workers, group)
+    pieces = split(0, elements, group)
+    parts = split(*pieces[place], len(across))
+    scatter_along(draft, inside, pieces)
+    scatter_along(draft, across, parts)
+    gather_along(draft, across, parts)
+    gather_along(draft, inside, pieces)
+    return draft.plan()
+
+
+def torus_allreduce(member: int, workers: int, elements: int) -> Plan:
+    """Rings in rows of X, then in columns of Y, then in rows: 2(X-1) + 2(Y-1) messages (arXiv 1811.05233)."""
+    return _in_groups(member, workers, elements, torus_sides(workers)[0])
+
+
+def hierarchical_allreduce(member: int, workers: int, elements: int, group: int = 0) -> Plan:
+    """Only 1/group of the array crosses between groups of consecutive ranks. group: see `hierarchical_group`."""
+    return _in_groups(member, workers, elements, hierarchical_group(workers, group))

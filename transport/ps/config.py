@@ -1,0 +1,141 @@
+"""PsConfig: what all members of a parameter-server job agree on; compared by the servers before anything is summed."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+BSP, BACKUP, SSP, ASP, DC_ASGD = "bsp", "backup", "ssp", "asp", "dc_asgd"
+MODES = (BSP, BACKUP, SSP, ASP, DC_ASGD)
+ORDERS = ("rank", "arrival")
+ON_WORKER_LOSS = ("end", "shrink")
+
+SLICE_ELEMENTS = 40_000
+"""P3's slice, 160 kB of float32: one slice is what an urgent one may have to wait for."""
+
+WORKERS_MAX = 60_000
+SERVERS_MAX = 4096
+
+
+@dataclass(frozen=True)
+class PsConfig:
+    """Everything that must be the same on all members, but for addresses.
+
+    workers, servers: members 0 … workers-1 are the workers, by rank; the servers follow.
+    mode: "bsp": a sum is answered when all workers' values are in it. "backup": when those of all but `backups` are;
+        what comes later is dropped. "ssp", "asp", "dc_asgd": the servers keep weights, a gradient is applied when it
+        comes and answered with weights; with "ssp" only when no worker is more than `staleness` iterations behind its
+        sender, with "dc_asgd" after delay compensation. Barriers and broadcasts wait for all workers in every mode.
+    slice_elements: longer arrays are cut into slices of at most so many elements, spread over all servers.
+    order: "rank": values are added in the order of ranks, so sums have the same bits whoever comes first; "arrival":
+        as they come, which needs less memory at a server while a low rank is late.
+    retained_bytes: results that a server keeps for late workers ("backup"); above it, it waits for all again.
+    learning_rate, momentum, weight_decay: the servers' SGD, as torch.optim.SGD has them.
+    compensation: λ of DC-ASGD.
+    on_worker_loss: "end": the job fails everywhere. "shrink": the others go on without it; every sum carries the
+        number of workers in it.
+    heartbeat_s: how often members beat; dead_after_s: silence after which a member is dead.
+    call_timeout_s: how long a call may wait for members that live.
+    tensor_bytes: sizes of the tensors with keys 0, 1, …, where they are known beforehand: they are spread by size.
+    """
+
+    workers: int
+    servers: int = 1
+    mode: str = BSP
+    backups: int = 0
+    staleness: int = 0
+    slice_elements: int = SLICE_ELEMENTS
+    order: str = "rank"
+    retained_bytes: int = 256 << 20
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    compensation: float = 0.04
+    on_worker_loss: str = "end"
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 10.0
+    call_timeout_s: float = 1800.0
+    tensor_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, in one line that says what is allowed."""
+        for name, words in (("mode", MODES), ("order", ORDERS), ("on_worker_loss", ON_WORKER_LOSS)):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} '{str(getattr(self, name))[:60]}' is unknown; allowed: {', '.join(words)}")
+        whole = {
+            "workers": (1, WORKERS_MAX),
+            "servers": (1, SERVERS_MAX),
+            "backups": (0, max(self.workers - 1, 0)),
+            "staleness": (0, 1 << 30),
+            "slice_elements": (1, 1 << 30),
+            "retained_bytes": (0, 1 << 50),
+        }
+        for name, (low, high) in whole.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} {getattr(self, name)}: {low} to {high}")
+        if self.backups and self.mode != BACKUP:
+            raise ValueError(f"backups {self.backups}: only mode {BACKUP} has any, not {self.mode}")
+        if self.staleness and self.mode != SSP:
+            raise ValueError(f"staleness {self.staleness}: only mode {SSP} bounds it, not {self.mode}")
+        for name in ("learning_rate", "momentum", "weight_decay", "compensation"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} {getattr(self, name)}: a finite number, 0 or more")
+        if not 0 < self.heartbeat_s < self.dead_after_s <= 1e6 or not 0 < self.call_timeout_s <= 1e6:
+            raise ValueError(
+                f"heartbeat_s {self.heartbeat_s}, dead_after_s {self.dead_after_s}, call_timeout_s "
+                f"{self.call_timeout_s}: above 0, and the first below the second"
+            )
+
+    @property
+    def members(self) -> int:
+        return self.workers + self.servers
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether the servers apply a gradient when it comes, rather than sum first."""
+        return self.mode in (SSP, ASP, DC_ASGD)
+
+    def to_bytes(self) -> bytes:
+        """As a worker's hello carries it."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    def difference(self, other: "PsConfig") -> tuple[str, str] | None:
+        """How the first field that differs is set here and there, each as "name value"; None if none does."""
+        for field in fields(self):
+            ours, theirs = getattr(self, field.name), getattr(other, field.name)
+            if field.name == "tensor_bytes" and ours != theirs:
+                return _different_tensors(ours, theirs)
+            if ours != theirs:
+                return f"{field.name} {ours}", f"{field.name} {theirs}"
+        return None
+
+
+def config_from_bytes(data: bytes) -> PsConfig:
+    """What `to_bytes` made. Raises ValueError for anything else."""
+    try:
+        loaded: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no configuration: {error}") from error
+    kinds = {field.name: type(getattr(_EXAMPLE, field.name)) for field in fields(PsConfig)}
+    if not isinstance(loaded, dict) or set(loaded) != set(kinds):
+        raise ValueError("a configuration of another version of switchagg")
+    if isinstance(loaded["tensor_bytes"], list):
+        loaded["tensor_bytes"] = tuple(loaded["tensor_bytes"])
+    for name, kind in kinds.items():
+        if kind is float and type(loaded[name]) is int:
+            loaded[name] = float(loaded[name])
+        if type(loaded[name]) is not kind:
+            raise ValueError(f"{name} is no {kind.__name__}")
+    if any(type(size) is not int for size in loaded["tensor_bytes"]):
+        raise ValueError("tensor_bytes are no numbers")
+    return PsConfig(**loaded)
+
+
+def _different_tensors(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[str, str]:
+    if len(ours) != len(theirs):
+        return f"{len(ours)} tensors", f"{len(theirs)} tensors"
+    key = next(key for key, size in enumerate(ours) if size != theirs[key])
+    return f"tensor {key} of {ours[key]} bytes", f"tensor {key} of {theirs[key]} bytes"
+
+
+_EXAMPLE = PsConfig(workers=1)

@@ -1,0 +1,385 @@
+"""PsGroup: a worker's place in a parameter-server job in real time; PsClient: the same for weights kept at the servers.
+
+`open_ps_group` connects a mesh of workers and servers and turns a `PsWorker` on it; `PsServerHost` turns a `PsServer`,
+in a process of its own (`switchagg server`) or as a second member in a worker's process (co-located).
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from transport.group import Array, HostGroup
+from transport.link import Address
+from transport.mesh import Mesh
+from transport.mesh_loop import CREDIT_BYTES, MeshLoop
+from transport.meshes import BoundPlace, connect_mesh
+from transport.ps.config import PsConfig
+from transport.ps.server import PsServer, adopting
+from transport.ps.worker import PsWorker, checked
+
+Kind = TypeVar("Kind", bound="PsGroup")
+
+METHOD = "ps"
+LINGER_S = 2.0
+"""How long `close` waits for the last messages to leave."""
+
+GIVE_UP_S = 0.5
+"""How long servers beside a worker that could not join may take to end before it goes on without them."""
+
+
+class PsGroup(HostGroup):
+    """A worker of a parameter-server job: a `transport.group.Group`. Made by `open_ps_group`.
+
+    config: what all members agreed on. Arrays are of float32, float64, int32 or int64; of bytes too where nothing is
+    combined. op "avg" of allreduce and reduce_scatter divides by the number of workers that are in the sum: with backup
+    workers, or after the job has shrunk, that isn't `workers`.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: PsConfig,
+        *,
+        job: str = "",
+        names: Sequence[str] = (),
+        hosts: Sequence["PsServerHost"] = (),
+        credit_bytes: int | None = CREDIT_BYTES,
+    ) -> None:
+        """Takes over the mesh, and the co-located servers, which it closes with itself."""
+        largest = config.slice_elements * 8
+        if largest > mesh.message_bytes_max:
+            raise JobError(f"slices of {largest} bytes: link {mesh.link} carries {mesh.message_bytes_max}")
+        self.config = config
+        self._worker = PsWorker(mesh.member, config, job=job, names=names)
+        self._hosts = list(hosts)
+        self._left = threading.Event()
+        super().__init__(
+            mesh,
+            self._worker,
+            self._worker.submit,
+            workers=config.workers,
+            method=METHOD,
+            job=job,
+            credit_bytes=credit_bytes,
+        )
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The mesh's, and what this worker counted."""
+        return {**self._mesh.counters, **self._worker.counters}
+
+    @property
+    def live_workers(self) -> int:
+        """How many workers are left, as far as known ("shrink")."""
+        return self._worker.count
+
+    def close(self) -> None:
+        """Leave the job; what is pending fails. Co-located servers serve on until all others have left too."""
+        if not self._closed and os.getpid() == self._pid:
+            self._loop.submit(lambda now_ns: self._worker.leave(), lambda reason: self._left.set())
+            self._left.wait(LINGER_S)
+            super().close()
+            for host in self._hosts:
+                host.wait(self.config.call_timeout_s)
+                host.close()
+
+    def _check(self, kind: str, array: Array, op: str, root: int) -> None:
+        checked(kind, array, op, root, None, self.workers)
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self._worker.has_left:
+            self._left.set()
+
+    def _end(self, failure: BaseException) -> None:
+        self._left.set()
+        super()._end(failure)
+
+
+class PsClient(PsGroup):
+    """A worker of a job whose servers keep the weights. Made by `open_ps_client`. Keys are the tensors' numbers."""
+
+    def init(self, key: int, array: Array, *, root: int = 0) -> "Future[Array]":
+        """All workers call it once per tensor: the root's values become the servers' weights, and go to all."""
+        return self._call("init", array, array, "sum", key, 0, root)
+
+    def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> "Future[Array]":
+        """The servers apply the gradient, when the mode says so, and the weights come back; one at a time per key."""
+        checked("push_pull", gradient, "sum", 0, weights, self.workers)
+        return self._call("push_pull", gradient, weights, "sum", key, priority, target=weights)
+
+    def pull(self, key: int, weights: Array, *, priority: int = 0) -> "Future[Array]":
+        """The weights as they are now."""
+        return self._call("pull", weights, weights, "sum", key, priority)
+
+
+class PsServerHost:
+    """One server in real time, in a thread of its own, until all workers have left or the job has failed.
+
+    adopt: take the configuration of the first worker. log: told a line per event.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        config: PsConfig,
+        *,
+        adopt: bool = False,
+        job: str = "",
+        names: Sequence[str] = (),
+        credit_bytes: int | None = CREDIT_BYTES,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._mesh = mesh
+        self._server = PsServer(mesh.member, config, adopt=adopt, names=names)
+        self._log = log
+        self._over = threading.Event()
+        self._loop = MeshLoop(
+            mesh, self._server, job=job, on_turn=self._turned, on_end=self._ended, credit_bytes=credit_bytes
+        )
+
+    @property
+    def failure(self) -> str | None:
+        """Why the job failed, or None."""
+        if self._server.failure is not None:
+            return self._server.failure
+        broken = self._loop.failure
+        return None if broken is None or self._over.is_set() else repr(broken)
+
+    @property
+    def config(self) -> PsConfig:
+        """What the job agreed on, once a worker has said so."""
+        return self._server.config
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return {**self._mesh.counters, **self._server.counters}
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of the job; False after the timeout."""
+        return self._over.wait(timeout_s)
+
+    def stop(self, reason: str) -> None:
+        """End the job now: all workers are told why, and get a moment to go."""
+        self._loop.submit(lambda now_ns: self._server.stop(reason), lambda failure: None)
+
+    def close(self) -> None:
+        """End the thread and the mesh; again does nothing."""
+        self._loop.close(LINGER_S)
+
+    def _turned(self) -> None:
+        notices, self._server.notices = self._server.notices, []
+        for line in notices:
+            self._log(line)
+        if self._server.may_end:
+            self._over.set()
+
+    def _ended(self, reason: BaseException) -> None:
+        if not self._over.is_set() and not isinstance(reason, AggregationFailed):
+            self._log(f"the server failed: {reason!r}")
+        self._over.set()
+
+
+class _Opening(NamedTuple):
+    """What all members that one process opens have in common. config None: the first worker's."""
+
+    link: str
+    addresses: Sequence[Address]
+    servers: Sequence[Address]
+    config: PsConfig | None
+    job: str
+    timeout_s: float
+    credit_bytes: int | None
+    options: Mapping[str, Any] | None
+    log: Callable[[str], None]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{host}:{port}" for host, port in (*self.addresses, *self.servers)]
+
+    @property
+    def sized(self) -> PsConfig:
+        """The configuration, its numbers of members those of the addresses. Raises JobError."""
+        if not self.servers:
+            raise JobError("a parameter-server job needs at least one server")
+        try:
+            if self.config is None:
+                return adopting(len(self.addresses), len(self.servers))
+            return replace(self.config, workers=len(self.addresses), servers=len(self.servers))
+        except ValueError as error:
+            raise JobError(str(error)) from error
+
+    def connect(self, member: int, bound: BoundPlace | None) -> Mesh:
+        return connect_mesh(
+            self.link,
+            member,
+            [*self.addresses, *self.servers],
+            job=self.job,
+            method=METHOD,
+            timeout_s=self.timeout_s,
+            options=self.options,
+            bound=bound,
+        )
+
+    def serve(self, server: int, bound: BoundPlace | None) -> PsServerHost:
+        if not 0 <= server < len(self.servers):
+            raise JobError(f"server {server} of {len(self.servers)}: 0 to {len(self.servers) - 1}")
+        config = self.sized
+        mesh = self.connect(len(self.addresses) + server, bound)
+        return PsServerHost(
+            mesh,
+            config,
+            adopt=self.config is None,
+            job=self.job,
+            names=self.names,
+            credit_bytes=self.credit_bytes,
+            log=self.log,
+        )
+
+    def work(
+        self, kind: type[Kind], rank: int, bound: BoundPlace | None, serves: Mapping[int, BoundPlace | None]
+    ) -> Kind:
+        """The worker, and the servers beside it: all meet at once, since each needs all others to be there."""
+        if not 0 <= rank < len(self.addresses):
+            raise JobError(f"rank {rank} of {len(self.addresses)} workers: 0 to {len(self.addresses) - 1}")
+        config = self.sized
+        beside = _Beside(self._replace(config=config), serves)
+        mesh: Mesh | None = None
+        try:
+            mesh = self.connect(rank, bound)
+            hosts = beside.hosts()
+            return kind(mesh, config, job=self.job, names=self.names, hosts=hosts, credit_bytes=self.credit_bytes)
+        except BaseException:
+            beside.give_up()
+            if mesh is not None:
+                mesh.close(0.0)
+            raise
+
+
+class _Beside:
+    """The servers in a worker's process, each opened in a thread of its own: all wait for each other."""
+
+    def __init__(self, opening: _Opening, serves: Mapping[int, BoundPlace | None]) -> None:
+        self._opening = opening
+        self._hosts: list[PsServerHost] = []
+        self._faults: list[BaseException] = []
+        self._given_up = False
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._serve, args=place, name=f"ps-server-{place[0]}", daemon=True)
+            for place in serves.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def hosts(self) -> list[PsServerHost]:
+        """All of them, once they have met the others. Raises what one of them raised."""
+        for thread in self._threads:
+            thread.join()
+        if self._faults:
+            raise self._faults[0]
+        return self._hosts
+
+    def give_up(self) -> None:
+        """The worker can't be: close the servers, also those that still wait for others, which are not waited for."""
+        with self._lock:
+            self._given_up = True
+            hosts = list(self._hosts)
+        end = time.monotonic() + GIVE_UP_S
+        for thread in self._threads:  # most have failed by now as the worker has
+            thread.join(max(0.0, end - time.monotonic()))
+        for host in hosts:
+            with contextlib.suppress(SwitchaggError):
+                host.close()
+
+    def _serve(self, server: int, bound: BoundPlace | None) -> None:
+        try:
+            host = self._opening.serve(server, bound)
+            with self._lock:
+                late = self._given_up
+                if not late:
+                    self._hosts.append(host)
+            if late:
+                host.close()
+        except BaseException as error:
+            self._faults.append(error)
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def open_ps_group(
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    servers: Sequence[Address],
+    *,
+    config: PsConfig | None = None,
+    serves: Sequence[int] | Mapping[int, BoundPlace | None] = (),
+    job: str = "ps",
+    timeout_s: float = 30.0,
+    credit_bytes: int | None = CREDIT_BYTES,
+    options: Mapping[str, Any] | None = None,
+    bound: BoundPlace | None = None,
+    log: Callable[[str], None] = _ignore,
+) -> PsGroup:
+    """Join a parameter-server job as worker `rank`, within timeout_s.
+
+    addresses: one (host, port) per worker; servers: one per server. serves: numbers of the servers that run in this
+    process, co-located: with one server per worker, `serves=[rank]`. config: its numbers of workers and servers follow
+    from the addresses; None: "bsp". options: of the link, see `connect_mesh`; the same on all members. bound: our own
+    place, where its port had to be known before; those of `serves`, if it is a mapping. Raises JobError: who is
+    missing, or what doesn't fit, naming both sides.
+    """
+    config = config or PsConfig(max(len(addresses), 1))
+    opening = _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log)
+    return opening.work(PsGroup, rank, bound, _places(serves))
+
+
+def open_ps_client(
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    servers: Sequence[Address],
+    *,
+    config: PsConfig,
+    serves: Sequence[int] | Mapping[int, BoundPlace | None] = (),
+    job: str = "ps",
+    timeout_s: float = 30.0,
+    credit_bytes: int | None = CREDIT_BYTES,
+    options: Mapping[str, Any] | None = None,
+    bound: BoundPlace | None = None,
+    log: Callable[[str], None] = _ignore,
+) -> PsClient:
+    """As `open_ps_group`, for servers that keep weights."""
+    opening = _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log)
+    return opening.work(PsClient, rank, bound, _places(serves))
+
+
+def open_ps_server(
+    link: str,
+    server: int,
+    addresses: Sequence[Address],
+    servers: Sequence[Address],
+    *,
+    config: PsConfig | None = None,
+    job: str = "ps",
+    timeout_s: float = 30.0,
+    credit_bytes: int | None = CREDIT_BYTES,
+    options: Mapping[str, Any] | None = None,
+    bound: BoundPlace | None = None,
+    log: Callable[[str], None] = _ignore,
+) -> PsServerHost:
+    """Run server number `server` of a job in a thread. config None: what the first worker says. Raises JobError."""
+    return _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log).serve(server, bound)
+
+
+def _places(serves: Sequence[int] | Mapping[int, BoundPlace | None]) -> Mapping[int, BoundPlace | None]:
+    return serves if isinstance(serves, Mapping) else dict.fromkeys(serves)

@@ -1,0 +1,130 @@
+"""Messages between workers and servers: a fixed head; values, or text, as the message's data.
+
+     0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
+    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum
+    36 u8 dtype | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
+
+Numbers are big-endian; values have the sender's byte order, which all members share (the hello says it).
+"""
+
+import struct
+import sys
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+MAGIC = 0x5053
+VERSION = 1
+LITTLE = sys.byteorder == "little"
+EVERYBODY = 0xFFFF
+"""As source: all workers give values; as sink: all get the result."""
+
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8))
+"""By their number on the wire. uint8 can be broadcast and gathered, not summed."""
+
+_HEAD = struct.Struct(">HBBQIIQIIBBHHHi")
+HEAD_BYTES = _HEAD.size
+assert HEAD_BYTES == 48
+
+
+class Kind(IntEnum):
+    """What a message is. HELLO (data: PsConfig), FAIL and GONE (data: text) and BEAT and LEAVE have zeros elsewhere."""
+
+    HELLO = 1
+    PUSH = 2
+    """From a worker: its part in a slice, with values if it is a source of it."""
+    ANSWER = 3
+    """From a server: the result of a slice, without values for who needs none."""
+    BEAT = 4
+    LEAVE = 5
+    """From a worker: it needs nothing any more. From a server: no worker is left."""
+    FAIL = 6
+    """The sender gives up, or says that the receiver must."""
+    GONE = 7
+    """From a server: the job goes on without the worker `root`."""
+
+
+class Op(IntEnum):
+    """What a call does with its values."""
+
+    SUM = 0
+    AVG = 1
+    """The sum; each worker divides by the number of workers in it."""
+    MAX = 2
+    COPY = 3
+    """The source's values to all the others."""
+    BARRIER = 4
+    KEEP = 5
+    """The source's values become the servers' weights, and go to all."""
+    GRADIENT = 6
+    """Applied to the servers' weights; answered with weights."""
+    PULL = 7
+    """Nothing but weights wanted."""
+
+
+COMBINING = (Op.SUM, Op.AVG, Op.MAX, Op.GRADIENT)
+
+
+class Head(NamedTuple):
+    """A message's head. Fields as in the layout above."""
+
+    kind: Kind
+    key: int = 0
+    number: int = 0
+    slices: int = 0
+    elements: int = 0
+    slice_elements: int = 0
+    clock: int = 0
+    dtype: int = 0
+    op: Op = Op.SUM
+    source: int = 0
+    sink: int = 0
+    root: int = 0
+    priority: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the slice's values."""
+        return self.slice_elements * DTYPES[self.dtype].itemsize
+
+    @property
+    def call(self) -> tuple[int, ...]:
+        """What all workers must agree on."""
+        return (self.op, self.dtype, self.elements, self.slices, self.slice_elements, self.root, self.source, self.sink)
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(MAGIC, VERSION, *self)
+
+
+def unpack(head: bytes) -> Head | None:
+    """The head, or None for bytes that are none of ours."""
+    if len(head) != HEAD_BYTES:
+        return None
+    magic, version, kind, key, number, slices, elements, slice_elements, clock, dtype, op, *rest = _HEAD.unpack(head)
+    if magic != MAGIC or version != VERSION or dtype >= len(DTYPES):
+        return None
+    try:
+        return Head(Kind(kind), key, number, slices, elements, slice_elements, clock, dtype, Op(op), *rest)
+    except ValueError:
+        return None
+
+
+def shown(head: Head) -> str:
+    """A call in an error's words: "allreduce 7 with 1000 float32"."""
+    name = {
+        Op.COPY: "all_gather" if head.root == EVERYBODY else "broadcast",
+        Op.BARRIER: "barrier",
+        Op.KEEP: "init",
+        Op.GRADIENT: "push_pull",
+        Op.PULL: "pull",
+    }.get(head.op)
+    if name is None:
+        name = ("allreduce" if head.sink == EVERYBODY else "reduce_scatter") + f" ({head.op.name.lower()})"
+    root = f" from rank {head.root}" if head.root != EVERYBODY else ""
+    number = f"key {head.key}" if head.key < AUTOMATIC else f"number {head.key - AUTOMATIC}"
+    return f"{name} {number}{root} with {head.elements} {DTYPES[head.dtype].name}"
+
+
+AUTOMATIC = 1 << 63
+"""Keys from here on are running numbers of calls that were given no key."""

@@ -1,0 +1,479 @@
+"""PsServer: one of the servers of a job; sums or keeps weights, slice by slice, each answered as soon as it may be.
+
+Pure, a `transport.mesh.Party`. What calls mean is in `messages.Op`, what modes mean in `PsConfig`. A slice's state is
+freed when the last worker that may still come has come, so calls without end need no memory; only "backup" keeps
+results for late workers, and never many more than `retained_bytes`: above that it waits for all again.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from transport.mesh import URGENT, Buffer, Outgoing
+from transport.ps import arithmetic
+from transport.ps.aggregate import Aggregate
+from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
+from transport.ps.liveness import Liveness
+from transport.ps.memory import Pool, Shared
+from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, LITTLE, Head, Kind, Op, shown, unpack
+from transport.ps.weights import KeptSlice
+
+WORDS_MAX = 2000
+
+PARTING_NS = 5_000_000_000
+"""After a failure: how long a server stays for workers to hear of it and go."""
+
+Place = tuple[int, int]
+"""Key and number of a slice."""
+
+
+class PsServer:
+    """member: ours, at least config.workers. adopt: take everything but the numbers of members from the first worker's
+    hello. names: where each member is, for messages. calculator: for tests.
+
+    `failure`: why the job ended, or None. `done`: nothing will be summed any more. `may_end`: and all know. `notices`:
+    lines for a log.
+    """
+
+    def __init__(
+        self,
+        member: int,
+        config: PsConfig,
+        *,
+        adopt: bool = False,
+        names: Sequence[str] = (),
+        calculator: arithmetic.Arithmetic | None = None,
+    ) -> None:
+        assert config.workers <= member < config.members
+        self.member = member
+        self.config = config
+        self.failure: str | None = None
+        self.notices: list[str] = []
+        self.counters: Counter[str] = Counter()
+        self._adopts = adopt
+        self._config_of = -1  # the worker whose configuration was adopted
+        self._names = names
+        self._arithmetic = calculator or arithmetic.fastest()
+        self._liveness = Liveness(range(config.workers), config.heartbeat_s, config.dead_after_s)
+        self._pool = Pool()
+        self._placed: dict[tuple[int, bytes], tuple[Head, Shared]] = {}
+        self._greeted: set[int] = set()
+        self._expected = set(range(config.workers))
+        """Workers without which no sum of all is complete."""
+        self._coming = set(range(config.workers))
+        """Workers that may still send something."""
+        self._open: dict[Place, deque[Aggregate]] = {}
+        self._kept: dict[Place, KeptSlice] = {}
+        self._holding: set[Place] = set()
+        self._retained_bytes = 0
+        self._waits_for_memory = False
+        self._ends_ns: int | None = None
+        self._outgoing: list[Outgoing] = []
+        self._under_way = 0
+        self._lent: dict[int, Shared] = {}
+        self._next_ticket = 0
+
+    @property
+    def done(self) -> bool:
+        return self.failure is not None or not self._coming
+
+    @property
+    def may_end(self) -> bool:
+        """All workers are gone, or have had time to hear of a failure."""
+        return not self._coming and not self._under_way
+
+    def stop(self, reason: str) -> None:
+        """End the job: all workers are told."""
+        if not self.done:
+            self._fail(f"{self._who(self.member)} was stopped: {reason}")
+
+    # ---- Party
+
+    def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
+        """Memory of the pool for values that were announced with their true size."""
+        parsed, name = unpack(head), (sender, bytes(head))
+        if parsed is None or parsed.kind != Kind.PUSH or size_bytes == 0 or parsed.size_bytes != size_bytes:
+            return None
+        if sender not in self._greeted or self.failure is not None or name in self._placed:
+            return None
+        shared = self._take(size_bytes)
+        self._placed[name] = parsed, shared
+        return shared.view
+
+    def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """A worker's message. What isn't ours is counted and ignored; what contradicts ends its sender, or the job."""
+        parsed, placed = self._placed.pop((sender, bytes(head)), None) or (unpack(head), None)
+        if parsed is None or sender not in self._coming:
+            self.counters["bad_heads" if parsed is None else "ignored"] += 1
+        elif self.failure is not None:
+            if parsed.kind in (Kind.LEAVE, Kind.FAIL):
+                self._coming.discard(sender)
+        else:
+            self._liveness.heard(sender, now_ns)
+            if parsed.kind == Kind.PUSH and sender in self._greeted:
+                if fault := self._fault(sender, parsed, len(data)):
+                    self._give_up_on(sender, fault)
+                elif parsed.op == Op.PULL or (parsed.op == Op.GRADIENT and self.config.keeps_weights):
+                    self._update(sender, parsed, data, now_ns)
+                else:
+                    values = placed if placed is not None and _lies_in(data, placed) else self._copied(data)
+                    placed = None if values is placed else placed
+                    self._push(sender, parsed, values, now_ns)
+            elif parsed.kind in (Kind.HELLO, Kind.LEAVE, Kind.FAIL):
+                self._administer(sender, parsed, data)
+            elif parsed.kind != Kind.BEAT:
+                self.counters["ignored"] += 1
+        if placed is not None:
+            self._pool.release(placed)
+
+    def sent(self, ticket: int) -> None:
+        """An answer's memory is one user less."""
+        self._under_way -= 1
+        if (shared := self._lent.pop(ticket, None)) is not None:
+            self._pool.release(shared)
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """A worker that had left is only gone; any other is dead. Other servers are the workers' business."""
+        for name in [name for name in self._placed if name[0] == member]:
+            self._pool.release(self._placed.pop(name)[1])
+        if self.failure is not None:
+            self._coming.discard(member)
+        elif member in self._coming:
+            self._dead(member, reason)
+
+    def messages_to_send(self) -> list[Outgoing]:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def next_deadline_ns(self) -> int | None:
+        if self.failure is not None and self._coming:
+            return 0 if self._ends_ns is None else self._ends_ns
+        return None if self.done else self._liveness.deadline_ns
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Beat; look for the dead, and for calls that have waited too long for the living."""
+        if self.failure is not None:
+            if self._ends_ns is None:
+                self._ends_ns = now_ns + PARTING_NS
+            elif now_ns >= self._ends_ns:
+                self._coming.clear()
+            return
+        if self.done or (dead := self._liveness.turn(now_ns)) is None:
+            return
+        for worker in dead:
+            self._dead(worker, f"silent for {self.config.dead_after_s:g} s")
+        if self.failure is None:
+            self._end_overdue(now_ns)
+        if self.failure is None:
+            for worker in sorted(self._coming):
+                self._send(worker, Head(Kind.BEAT, priority=URGENT))
+
+    # ---- who is there
+
+    def _administer(self, sender: int, head: Head, data: Buffer) -> None:
+        if head.kind == Kind.HELLO:
+            self._greet(sender, head, data)
+        elif head.kind == Kind.LEAVE:
+            self._coming.discard(sender)
+            self._liveness.drop(sender)
+            if self.config.on_worker_loss == "shrink":
+                self._expected.discard(sender)
+            self._look_again()
+        else:
+            words = bytes(data[:WORDS_MAX]).decode(errors="replace")
+            if self.config.on_worker_loss == "shrink":
+                self._dead(sender, f"it gave up: {words}")
+            else:
+                self._coming.discard(sender)
+                self._fail(f"{self._who(sender)} gave up: {words}", head.root)
+
+    def _greet(self, sender: int, head: Head, data: Buffer) -> None:
+        """Compare the worker's configuration with ours, or with that of the worker we have ours from."""
+        try:
+            theirs = config_from_bytes(bytes(data))
+        except ValueError as error:
+            self._give_up_on(sender, f"{self._who(sender)} sent {error}")
+            return
+        if self._adopts and (theirs.workers, theirs.servers) == (self.config.workers, self.config.servers):
+            self.config, self._adopts, self._config_of = theirs, False, sender
+            self._liveness.set_times(theirs.heartbeat_s, theirs.dead_after_s)
+        ours = self._who(self.member if self._config_of < 0 else self._config_of)
+        if difference := self.config.difference(theirs):
+            self._fail(f"{ours} has {difference[0]}, {self._who(sender)} has {difference[1]}")
+        elif head.clock != LITTLE:
+            self._fail(f"{self._who(self.member)} and {self._who(sender)} have different byte orders")
+        else:
+            self._greeted.add(sender)
+
+    def _dead(self, worker: int, reason: str) -> None:
+        self._coming.discard(worker)
+        self._liveness.drop(worker)
+        self.notices.append(f"{self._who(worker)} is lost: {reason}")
+        if self.config.on_worker_loss == "end":
+            self._fail(f"{self._who(worker)} is lost: {reason}", worker)
+            return
+        self._expected.discard(worker)
+        words = self.notices[-1].encode()[:WORDS_MAX]
+        for other in sorted(self._coming):
+            self._send(other, Head(Kind.GONE, root=worker, priority=URGENT), words)
+        self._look_again()
+
+    def _give_up_on(self, worker: int, fault: str) -> None:
+        """A worker contradicts itself: it is told, and counts as dead."""
+        self.counters["faults"] += 1
+        if self.config.on_worker_loss == "shrink":
+            self._send(worker, Head(Kind.FAIL, root=worker, priority=URGENT), fault.encode()[:WORDS_MAX])
+            self._dead(worker, fault)
+        else:
+            self._fail(fault, worker)
+
+    def _fail(self, words: str, missing: int = EVERYBODY) -> None:
+        """The job is over; everybody is told why. missing: the rank whose fault it is, if it is one's."""
+        self.failure = words
+        self.notices.append(words)
+        for worker in sorted(self._coming):
+            self._send(worker, Head(Kind.FAIL, root=missing, priority=URGENT), words.encode()[:WORDS_MAX])
+        for aggregates in self._open.values():
+            for aggregate in aggregates:
+                aggregate.drop(self._pool)
+        self._open.clear()
+        self._kept.clear()
+        self._holding.clear()
+
+    def _look_again(self) -> None:
+        """Somebody is gone: what waited only for it goes on; what can't without it ends the job."""
+        for where in list(self._open):
+            for aggregate in list(self._open.get(where, ())):
+                if not aggregate.complete:
+                    self._go_on(where, aggregate)
+                if self.failure is not None:
+                    return
+                self._free(where, aggregate)
+        for where in list(self._holding):
+            self._release(where)
+
+    def _end_overdue(self, now_ns: int) -> None:
+        limit_ns = round(self.config.call_timeout_s * 1e9)
+        for aggregates in self._open.values():
+            for aggregate in aggregates:
+                if not aggregate.complete and now_ns - aggregate.moved_ns > limit_ns:
+                    missing = self._expected - aggregate.arrived
+                    self._fail(self._overdue(aggregate.head, missing), min(missing, default=EVERYBODY))
+                    return
+        for where in self._holding:
+            kept = self._kept[where]
+            if now_ns - kept.held[0][2] > limit_ns:
+                slowest = min(kept.clocks[worker] for worker in self._coming)
+                late = {worker for worker in self._coming if kept.clocks[worker] == slowest}
+                self._fail(self._overdue(kept.held[0][1], late), min(late))
+                return
+
+    def _overdue(self, head: Head, missing: set[int]) -> str:
+        waiting = ", ".join(map(self._who, sorted(missing)))
+        return f"{shown(head)} has waited {self.config.call_timeout_s:g} s for {waiting}"
+
+    # ---- sums
+
+    def _fault(self, sender: int, head: Head, size_bytes: int) -> str:
+        """What is wrong with a push by itself; "" if nothing is."""
+        words = ""
+        dtype, values = DTYPES[head.dtype], head.source in (EVERYBODY, sender) and head.op not in (Op.BARRIER, Op.PULL)
+        kept = self._kept.get((head.key, head.number))
+        of_one = head.op in (Op.COPY, Op.KEEP)
+        if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
+            words = f"slice {head.number} of {head.slices} from rank {head.source}"
+        elif size_bytes != (head.size_bytes if values else 0):
+            words = f"{size_bytes} bytes of values"
+        elif head.op == Op.KEEP and not head.slice_elements:
+            words = "no values"
+        elif (head.op in COMBINING and dtype == np.uint8) or (
+            head.op in (Op.AVG, Op.KEEP, Op.GRADIENT) and dtype.kind != "f"
+        ):
+            words = f"{dtype.name} values"
+        elif head.op in (Op.GRADIENT, Op.PULL) and kept is None:
+            words = "no weights before, by init"
+        elif (
+            head.op in (Op.GRADIENT, Op.PULL)
+            and kept is not None
+            and (kept.weights.size, kept.weights.dtype) != (head.slice_elements, dtype)
+        ):
+            words = f"{head.slice_elements} {dtype.name} for {kept.weights.size} {kept.weights.dtype.name} of weights"
+        elif head.op == Op.GRADIENT and kept is not None and head.clock != kept.clocks[sender]:
+            words = f"iteration {head.clock} after {kept.clocks[sender]} of them"
+        return f"{self._who(sender)} calls {shown(head)}, but with {words}" if words else ""
+
+    def _push(self, sender: int, head: Head, values: Shared | None, now_ns: int) -> None:
+        self.counters["pushes"] += 1
+        where = (head.key, head.number)
+        rounds = self._open.setdefault(where, deque())
+        # A worker pushes a key again only after its last result; so its first gap is the round it means.
+        aggregate = next((one for one in rounds if sender not in one.arrived), None)
+        if aggregate is None:
+            aggregate = Aggregate(sender, head, self.config.order == "rank", now_ns)
+            rounds.append(aggregate)
+        elif aggregate.head.call != head.call:
+            if values is not None:
+                self._pool.release(values)
+            first = f"{self._who(aggregate.first_rank)} calls {shown(aggregate.head)}"
+            self._fail(f"{first}, {self._who(sender)} calls {shown(head)}")
+            return
+        if head.op == Op.GRADIENT:
+            self._kept[where].clocks[sender] += 1
+        if aggregate.complete:  # it is late: dropped, and answered with what the others have
+            if values is not None:
+                self._pool.release(values)
+                self.counters["late_pushes"] += 1
+            aggregate.arrived.add(sender)
+            self._answer(sender, head, aggregate.result, aggregate.contributions)
+        else:
+            aggregate.join(sender, head, values, now_ns)
+            self._go_on(where, aggregate)
+        if self.failure is None:
+            self._free(where, aggregate)
+
+    def _go_on(self, where: Place, aggregate: Aggregate) -> None:
+        """Add what can be added; complete what is complete; end the job if it never can be."""
+        aggregate.add_what_may_be(self._coming, self._arithmetic, self._pool)
+        head, missing = aggregate.head, self._expected - aggregate.arrived
+        if head.source != EVERYBODY:
+            missing &= {head.source}
+            if head.source not in aggregate.arrived and head.source not in self._coming:
+                missing = {head.source}
+        spare = self.config.backups if self.config.mode == BACKUP and head.op in COMBINING else 0
+        if len(missing) <= spare and aggregate.contributions:
+            if missing & self._coming and self._retained_bytes >= self.config.retained_bytes:
+                self._waits_for_memory = True
+            else:
+                self._complete(where, aggregate)
+        elif len(missing - self._coming) > spare:
+            gone = ", ".join(map(self._who, sorted(missing - self._coming)))
+            self._fail(f"{gone} left the job, but {shown(head)} waits for it", min(missing - self._coming))
+
+    def _complete(self, where: Place, aggregate: Aggregate) -> None:
+        aggregate.finish(self._arithmetic, self._pool)
+        self.counters["slices"] += 1
+        head = aggregate.head
+        if head.op == Op.KEEP:
+            assert aggregate.result is not None
+            self._kept[where] = KeptSlice(self.config, DTYPES[head.dtype], aggregate.result.view)
+        elif head.op == Op.GRADIENT and aggregate.result is not None:
+            total, kept = aggregate.result, self._kept[where]
+            self._arithmetic.divide(total.view, aggregate.contributions, DTYPES[head.dtype])
+            kept.apply(None, total.view, self._arithmetic)
+            self._pool.release(total)
+            aggregate.result = kept.snapshot(self._pool)
+        for part in aggregate.waiting:
+            self._answer(part.rank, part.head, aggregate.result, aggregate.contributions)
+        aggregate.waiting.clear()
+        self._retained_bytes += aggregate.retained_bytes
+
+    def _free(self, where: Place, aggregate: Aggregate) -> None:
+        """Forget a slice when nobody else will come for it."""
+        if not aggregate.complete or not self._coming <= aggregate.arrived:
+            return
+        rounds = self._open.get(where, deque())
+        if aggregate not in rounds:
+            return
+        rounds.remove(aggregate)
+        self._retained_bytes -= aggregate.retained_bytes
+        aggregate.drop(self._pool)
+        if not rounds:
+            del self._open[where]
+        if self._waits_for_memory and self._retained_bytes < self.config.retained_bytes:
+            self._waits_for_memory = False
+            self._look_again()
+
+    # ---- weights
+
+    def _update(self, sender: int, head: Head, gradient: Buffer, now_ns: int) -> None:
+        where = (head.key, head.number)
+        kept = self._kept[where]
+        if head.op == Op.PULL:
+            self.counters["pulls"] += 1
+            self._answer_weights(kept, [(sender, head)], sender)
+            return
+        self.counters["pushes"] += 1
+        kept.clocks[sender] += 1
+        kept.apply(sender, gradient, self._arithmetic)
+        if self.config.mode != SSP:
+            self._answer_weights(kept, [(sender, head)])
+            return
+        kept.held.append((sender, head, now_ns))
+        self._release(where)
+        if kept.held and kept.held[-1][0] == sender:
+            self.counters["held"] += 1
+
+    def _release(self, where: Place) -> None:
+        """Answer those that are no longer too far ahead."""
+        kept = self._kept[where]
+        free = [entry for entry in kept.held if kept.may_go_on(entry[0], self._coming)]
+        if free:
+            kept.held = [entry for entry in kept.held if entry not in free]
+            self._answer_weights(kept, [(rank, head) for rank, head, _ in free])
+        if kept.held:
+            self._holding.add(where)
+        else:
+            self._holding.discard(where)
+
+    def _answer_weights(self, kept: KeptSlice, to: list[tuple[int, Head]], puller: int | None = None) -> None:
+        """One snapshot for all of them: the weights change while it is on its way."""
+        snapshot = kept.snapshot(self._pool, puller)
+        for rank, head in to:
+            self._answer(rank, head, snapshot, 1)
+        self._pool.release(snapshot)
+
+    # ---- messages
+
+    def _answer(self, worker: int, head: Head, result: Shared | None, contributions: int) -> None:
+        """The result to who shall have it; to the source of a copy only that it arrived."""
+        if worker not in self._coming or head.sink not in (EVERYBODY, worker):
+            return
+        self.counters["answers"] += 1
+        answer = head._replace(kind=Kind.ANSWER, clock=contributions).pack()
+        if result is None or head.source == worker:
+            self._outgoing.append(Outgoing(worker, answer, b"", self._ticket(), head.priority))
+            return
+        result.users += 1
+        ticket = self._ticket()
+        self._lent[ticket] = result
+        self._outgoing.append(Outgoing(worker, answer, result.view, ticket, head.priority))
+
+    def _send(self, worker: int, head: Head, data: bytes = b"") -> None:
+        self._outgoing.append(Outgoing(worker, head.pack(), data, self._ticket(), head.priority))
+
+    def _ticket(self) -> int:
+        self._under_way += 1
+        self._next_ticket += 1
+        return self._next_ticket
+
+    def _take(self, size_bytes: int) -> Shared:
+        shared = self._pool.take(size_bytes)
+        self.counters["memory_bytes_most"] = max(self.counters["memory_bytes_most"], self._pool.used_bytes)
+        return shared
+
+    def _copied(self, data: Buffer) -> Shared | None:
+        if not len(data):
+            return None
+        shared = self._take(len(data))
+        shared.view[:] = data
+        return shared
+
+    def _who(self, member: int) -> str:
+        return member_name(member, self.config, self._names)
+
+
+def member_name(member: int, config: PsConfig, names: Sequence[str]) -> str:
+    """A member in an error's words: "rank 2 (10.0.0.2:7000)", "server 0 (…)"."""
+    role = f"rank {member}" if member < config.workers else f"server {member - config.workers}"
+    return f"{role} ({names[member]})" if member < len(names) else role
+
+
+def adopting(workers: int, servers: int) -> PsConfig:
+    """What a server that adopts starts with."""
+    return replace(PsConfig(workers), servers=servers)
+
+
+def _lies_in(data: Buffer, shared: Shared) -> bool:
+    return isinstance(data, memoryview) and data.obj is shared.view.obj and len(data) == len(shared.view)

@@ -1,0 +1,390 @@
+"""PsWorker: a worker's end of a parameter-server job: its calls, slice by slice. Pure, a `transport.mesh.Party`.
+
+A call is one message per slice to the slice's server, and one answer per slice that this worker shall have. Slices are
+separate messages with the call's priority, answered each by itself and with the same priority, so a more urgent call
+overtakes between any two of them. What goes wrong fails all calls: pending and later ones raise the same error.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.errors import AggregationFailed
+from transport.mesh import URGENT, Buffer, Outgoing
+from transport.ps import arithmetic
+from transport.ps.config import PsConfig
+from transport.ps.liveness import Liveness
+from transport.ps.messages import AUTOMATIC, COMBINING, DTYPES, EVERYBODY, LITTLE, Head, Kind, Op, shown, unpack
+from transport.ps.server import WORDS_MAX, member_name
+from transport.ps.sharding import Sharding, Slice
+
+Array = NDArray[Any]
+
+KINDS = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "init", "push_pull", "pull")
+
+OPS = {"sum": Op.SUM, "avg": Op.AVG, "max": Op.MAX}
+
+_OP_OF_KIND = {
+    "all_gather": Op.COPY,
+    "broadcast": Op.COPY,
+    "barrier": Op.BARRIER,
+    "init": Op.KEEP,
+    "push_pull": Op.GRADIENT,
+    "pull": Op.PULL,
+}
+
+PATIENCE_BEATS = 3
+"""How much longer than a server a worker waits: the server knows for whom."""
+
+
+class PsCall:
+    """A call under way. count: after it, the fewest workers that are in any slice of the sum."""
+
+    __slots__ = ("count", "head", "key", "kind", "slices", "target", "tickets", "waiting")
+
+    def __init__(self, kind: str, key: int, head: Head, slices: list[Slice], target: Array) -> None:
+        self.kind = kind
+        self.key = key
+        self.head = head
+        self.slices = slices
+        self.target = target
+        self.count = 0
+        self.waiting: set[int] = set()
+        self.tickets: set[int] = set()
+
+
+class Finished(NamedTuple):
+    """A call has ended: its target holds the result, or, with a failure, nothing that means anything."""
+
+    call: PsCall
+    failure: AggregationFailed | None
+
+
+class PsWorker:
+    """rank: ours, below config.workers. job: for errors. names: where each member is, for errors.
+
+    `failure`: why every call fails, or None. `notices`: lines for a log.
+    """
+
+    def __init__(self, rank: int, config: PsConfig, *, job: str = "", names: Sequence[str] = ()) -> None:
+        assert 0 <= rank < config.workers
+        self.rank = rank
+        self.config = config
+        self.failure: AggregationFailed | None = None
+        self.notices: list[str] = []
+        self.counters: Counter[str] = Counter()
+        self._gone: set[int] = set()
+        self._job = job
+        self._names = names
+        self._sharding = Sharding(config.servers, config.slice_elements, config.tensor_bytes)
+        self._servers = range(config.workers, config.members)
+        self._liveness = Liveness(self._servers, config.heartbeat_s, config.dead_after_s)
+        self._arithmetic = arithmetic.fastest()
+        self._calls: dict[int, PsCall] = {}
+        self._clocks: dict[int, int] = {}
+        self._made = 0
+        self._finished: list[Finished] = []
+        self._owners: dict[int, PsCall] = {}  # of tickets
+        self._next_ticket = 0
+        self._under_way = 0
+        self._moved_ns = 0
+        self._moved = False
+        self._leaving = False
+        hello = Head(Kind.HELLO, clock=LITTLE, priority=URGENT)
+        self._outgoing: list[Outgoing] = []
+        for server in self._servers:
+            self._send(server, hello, config.to_bytes())
+
+    def submit(
+        self,
+        kind: str,
+        array: Array,
+        op: str = "sum",
+        *,
+        now_ns: int,
+        key: int | None = None,
+        priority: int = 0,
+        root: int = 0,
+        target: Array | None = None,
+    ) -> PsCall:
+        """Begin a call on a 1-D C-contiguous array; it mustn't be touched until its `Finished`.
+
+        kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
+        gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
+        has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
+        the source of "broadcast" and "init". op: "sum", "max", or "avg", which divides by the number of workers in the
+        sum. priority: lower is more urgent. After a failure the call fails at once. ValueError for what isn't defined.
+        """
+        code = checked(kind, array, op, root, target, self.config.workers)
+        number = self._number(kind, key)
+        shards = kind in ("reduce_scatter", "all_gather")
+        if shards:
+            slices = self._sharding.cut_shards(number, len(array), self.config.workers, gather=kind == "all_gather")
+        else:
+            slices = self._sharding.cut(number, len(array), root if code in (Op.COPY, Op.KEEP) else EVERYBODY)
+        head = Head(
+            Kind.PUSH,
+            number,
+            slices=len(slices),
+            elements=len(array),
+            clock=self._clocks.get(number, 0) if code == Op.GRADIENT else 0,
+            dtype=DTYPES.index(array.dtype),
+            op=code,
+            source=slices[0].source,
+            sink=slices[0].sink,
+            root=root if code in (Op.COPY, Op.KEEP) and not shards else EVERYBODY,
+            priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
+        )
+        self._made += key is None
+        call = PsCall(kind, number, head, slices, array if target is None else target)
+        if self.failure is not None:
+            self._finished.append(Finished(call, self.failure))
+            return call
+        if not self._calls:
+            self._moved_ns = now_ns
+        self._calls[number] = call
+        self._start(call, array)
+        return call
+
+    @property
+    def count(self) -> int:
+        """Workers that are left, as far as the servers have said."""
+        return self.config.workers - len(self._gone)
+
+    def events(self) -> list[Finished]:
+        """Calls that have ended since the last time."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def leave(self) -> None:
+        """Tell the servers that nothing more will come from here; pending calls fail."""
+        if self._leaving:
+            return
+        self._leaving = True
+        if self.failure is None:
+            for server in self._servers:
+                self._send(server, Head(Kind.LEAVE, priority=(1 << 31) - 1))
+            self._end(AggregationFailed(f"{self._who(self.rank)} has left the job", job=self._job))
+
+    @property
+    def has_left(self) -> bool:
+        """After `leave`: the link has taken all messages."""
+        return self._leaving and not self._under_way
+
+    # ---- Party
+
+    def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
+        """The place of a slice in its target. Its server has our values whole, or it could not answer: so nothing
+        reads them from there any more, even if the mesh hasn't said so yet."""
+        parsed = unpack(head)
+        found = None if parsed is None else self._awaited(sender, parsed)
+        if found is None or size_bytes == 0:
+            return None
+        view = self._view(*found)
+        return view if len(view) == size_bytes else None
+
+    def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        parsed = unpack(head)
+        if parsed is not None and parsed.kind == Kind.HELLO and self.failure is None:
+            other = f"{self._who(sender)} takes it for a server: it was told of other numbers of workers and servers"
+            self._fail(f"{other} than {self.config.workers} and {self.config.servers}")
+        elif parsed is None or sender not in self._servers or self.failure is not None:
+            self.counters["bad_heads" if parsed is None else "ignored"] += 1
+        else:
+            self._liveness.heard(sender, now_ns)
+            self._take(sender, parsed, data, now_ns)
+
+    def sent(self, ticket: int) -> None:
+        self._under_way -= 1
+        call = self._owners.pop(ticket, None)
+        if call is not None:
+            self._moved = True
+            call.tickets.discard(ticket)
+            self._end_if_done(call)
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """A server's death ends the job: its share of all tensors is gone. Of workers the servers tell."""
+        self._liveness.drop(member)
+        if member in self._servers:
+            self._fail(f"{self._who(member)} is lost: {reason}", told_by=member)
+
+    def messages_to_send(self) -> list[Outgoing]:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def next_deadline_ns(self) -> int | None:
+        return None if self.failure is not None else self._liveness.deadline_ns
+
+    def handle_timer(self, now_ns: int) -> None:
+        if self.failure is not None or (dead := self._liveness.turn(now_ns)) is None:
+            return
+        for server in dead:
+            self._fail(f"{self._who(server)} is lost: silent for {self.config.dead_after_s:g} s", told_by=server)
+        limit_s = self.config.call_timeout_s + PATIENCE_BEATS * self.config.heartbeat_s
+        if self._moved:
+            self._moved, self._moved_ns = False, now_ns
+        if self.failure is None and self._calls and now_ns - self._moved_ns > limit_s * 1e9:
+            call = next(iter(self._calls.values()))
+            servers = {call.slices[number].server for number in call.waiting}
+            late = ", ".join(self._who(self.config.workers + server) for server in sorted(servers))
+            self._fail(f"{shown(call.head)}: nothing has come for {limit_s:g} s; waiting for {late or 'the link'}")
+        if self.failure is None:
+            for server in self._servers:
+                self._send(server, Head(Kind.BEAT, priority=URGENT))
+
+    # ---- calls
+
+    def _take(self, sender: int, parsed: Head, data: Buffer, now_ns: int) -> None:
+        if parsed.kind == Kind.ANSWER:
+            self._moved_ns = now_ns
+            self._answered(sender, parsed, data)
+        elif parsed.kind == Kind.FAIL:
+            words = bytes(data[:WORDS_MAX]).decode(errors="replace")
+            missing = () if parsed.root == EVERYBODY else (parsed.root,)
+            self._fail(f"{self._who(sender)} ends the job: {words}", told_by=sender, missing=missing)
+        elif parsed.kind == Kind.GONE:
+            if parsed.root < self.config.workers and parsed.root not in self._gone:  # each server tells
+                self._gone.add(parsed.root)
+                self.notices.append(bytes(data[:WORDS_MAX]).decode(errors="replace"))
+        elif parsed.kind != Kind.BEAT:
+            self.counters["ignored"] += 1
+
+    def _number(self, kind: str, key: int | None) -> int:
+        if key is None:
+            if kind in ("init", "push_pull", "pull"):
+                raise ValueError(f"{kind}: the key of a tensor is needed")
+            return AUTOMATIC + self._made
+        if not 0 <= key < AUTOMATIC:
+            raise ValueError(f"key {key}: 0 to 2**63 - 1")
+        if key in self._calls:
+            raise ValueError(f"key {key} is in use by a call that hasn't ended: {shown(self._calls[key].head)}")
+        return key
+
+    def _start(self, call: PsCall, array: Array) -> None:
+        itemsize = array.dtype.itemsize
+        values = array.data.cast("B") if len(array) else memoryview(b"")
+        carries = call.head.op not in (Op.BARRIER, Op.PULL)
+        if call.head.op in (Op.KEEP, Op.GRADIENT):
+            self._clocks[call.key] = 0 if call.head.op == Op.KEEP else call.head.clock + 1
+        for part in call.slices:
+            head = call.head._replace(
+                number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
+            )
+            mine = carries and part.source in (EVERYBODY, self.rank)
+            data = values[part.low * itemsize : part.high * itemsize] if mine else b""
+            if part.sink in (EVERYBODY, self.rank):
+                call.waiting.add(part.number)
+            ticket = self._send(self.config.workers + part.server, head, data)
+            call.tickets.add(ticket)
+            self._owners[ticket] = call
+
+    def _awaited(self, sender: int, head: Head) -> tuple[PsCall, Slice] | None:
+        """The slice that an answer is for, if we wait for it."""
+        call = self._calls.get(head.key)
+        if call is None or head.kind != Kind.ANSWER or head.number not in call.waiting:
+            return None
+        part = call.slices[head.number]
+        same = head.op == call.head.op and head.slice_elements == part.high - part.low
+        return (call, part) if same and sender == self.config.workers + part.server else None
+
+    def _answered(self, sender: int, head: Head, data: Buffer) -> None:
+        found = self._awaited(sender, head)
+        if found is None:
+            self.counters["ignored"] += 1
+            return
+        call, part = found
+        view = self._view(call, part)
+        expected = 0 if head.op == Op.BARRIER or part.source == self.rank else len(view)
+        if len(data) != expected or (head.op == Op.AVG and head.clock < 1):
+            self._fail(f"{self._who(sender)} answers {shown(call.head)} with {len(data)} bytes, not {expected}")
+            return
+        if len(data) and not _lies_in(data, view):
+            view[:] = data
+        if head.op == Op.AVG and expected:
+            self._arithmetic.divide(view, head.clock, DTYPES[head.dtype])
+        call.count = head.clock if call.count == 0 else min(call.count, head.clock)
+        call.waiting.discard(part.number)
+        self._end_if_done(call)
+
+    def _view(self, call: PsCall, part: Slice) -> memoryview:
+        if part.low == part.high:
+            return memoryview(b"")
+        itemsize = call.target.dtype.itemsize
+        return call.target.data.cast("B")[part.low * itemsize : part.high * itemsize]
+
+    def _end_if_done(self, call: PsCall) -> None:
+        if not call.waiting and not call.tickets and self._calls.pop(call.key, None) is not None:
+            self._finished.append(Finished(call, None))
+
+    # ---- failures
+
+    def _fail(self, words: str, told_by: int | None = None, missing: tuple[int, ...] = ()) -> None:
+        """Every call fails; the servers that don't know yet are told."""
+        if self.failure is not None:
+            return
+        head = Head(Kind.FAIL, root=missing[0] if missing else EVERYBODY, priority=URGENT)
+        for server in self._servers:
+            if server != told_by:
+                self._send(server, head, words.encode()[:WORDS_MAX])
+        self._end(AggregationFailed(f"{self._who(self.rank)}: {words}", job=self._job, missing=missing))
+
+    def _end(self, failure: AggregationFailed) -> None:
+        self.failure = failure
+        self._finished.extend(Finished(call, failure) for call in self._calls.values())
+        self._calls.clear()
+        self._owners.clear()
+
+    # ---- messages
+
+    def _send(self, server: int, head: Head, data: Buffer = b"") -> int:
+        self._next_ticket += 1
+        self._under_way += 1
+        self._outgoing.append(Outgoing(server, head.pack(), data, self._next_ticket, head.priority))
+        return self._next_ticket
+
+    def _who(self, member: int) -> str:
+        return member_name(member, self.config, self._names)
+
+
+def _lies_in(data: Buffer, view: memoryview) -> bool:
+    """Whether `data` is that memory already."""
+    if not isinstance(data, memoryview):
+        return False
+    return bool(np.frombuffer(data, np.uint8).ctypes.data == np.frombuffer(view, np.uint8).ctypes.data)
+
+
+def checked(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> Op:
+    """What the servers shall do. ValueError for what they can't."""
+    if kind not in KINDS:
+        raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")
+    code = _OP_OF_KIND.get(kind)
+    if code is None:
+        if op not in OPS:
+            raise ValueError(f"op '{op}': one of {', '.join(OPS)}")
+        code = OPS[op]
+    into = array if target is None else target
+    for one in (array, into):
+        if one.ndim != 1 or not one.flags.c_contiguous or one.dtype not in DTYPES:
+            raise ValueError(f"{kind}: a 1-D C-contiguous array of {', '.join(d.name for d in DTYPES)}")
+        if one.dtype != array.dtype or len(one) != len(array):
+            raise ValueError(f"{kind}: target has {len(one)} {one.dtype}, not {len(array)} {array.dtype}")
+    if target is not None and kind not in ("allreduce", "push_pull"):
+        raise ValueError(f"{kind}: works in place")
+    _check_values(kind, code, op, array, into)
+    if not 0 <= root < workers:
+        raise ValueError(f"root {root}: 0 to {workers - 1}")
+    return code
+
+
+def _check_values(kind: str, code: Op, op: str, array: Array, into: Array) -> None:
+    if not into.flags.writeable:
+        raise ValueError(f"{kind}: the result needs a writable array")
+    if code in (Op.AVG, Op.KEEP, Op.GRADIENT, Op.PULL) and array.dtype.kind != "f":
+        raise ValueError(f"{kind} {op if code == Op.AVG else ''}: of float32 and float64, not {array.dtype}")
+    if code in COMBINING and array.dtype == np.uint8:
+        raise ValueError(f"{kind}: bytes can't be combined")
+    if code in (Op.KEEP, Op.GRADIENT, Op.PULL) and not len(array):
+        raise ValueError(f"{kind}: an array without elements")

@@ -1,0 +1,491 @@
+"""RdmaMesh: messages over reliable (RC) queue pairs of any provider of verbs (see `transport.mesh.Mesh`).
+
+The members meet over TCP, as those of every mesh, and tell each other their queue pairs there; afterwards those
+connections only say that a member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
+the first has head and length (and all of a short message's data), the others data straight from the sender's memory.
+Credits keep the sender from using a slot that isn't free: each is given back once its data was copied to its place.
+
+    first piece: 0 u8 0 | 1 u8 bytes of head | 2 u16 0 | 4 u32 bytes of data | 8 head, data; credits: an immediate alone
+"""
+
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from switchagg.errors import JobError
+from transport.addresses import resolve_host
+from transport.hello import Hello
+from transport.link import Address, LinkClosed
+from transport.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.rdma.handshake import MeshEnd, exchange, path_mtu_of
+from transport.rdma.places import ROCE_PORT
+from transport.rdma.provider import default_provider, open_context
+from transport.rdma.verbs import (
+    AccessFlags,
+    MemoryRegion,
+    Opcode,
+    QPAttributes,
+    QPType,
+    ReceiveRequest,
+    SendRequest,
+    WCStatus,
+    WorkCompletion,
+)
+from transport.tcp_gathering import Gathering, TcpOptions, listen
+
+MESSAGE_BYTES_MAX = 1 << 26
+SLOT_BYTES = (1 << 16) + 128
+"""A message of 64 KiB is one piece."""
+
+SLOTS = 16
+"""Of the ring for one peer: 1 MiB may be under way to each."""
+
+RETURN_AFTER = SLOTS // 4
+"""Slots used before their credits are given back, all together."""
+
+RETURNS_MAX = SLOTS // RETURN_AFTER + 1
+"""Such messages that may lie unread at the peer, which has places for them besides its slots."""
+
+OUT_SLOTS = 32
+"""For first pieces that are being sent, to all peers together."""
+
+POLL = 64  # completions of one `receive`
+LOOK_S = 0.05  # how often a waiting member looks at the TCP connections
+_HEADER = struct.Struct(">BBHI")
+_SEND, _RETURN = 1 << 40, 1 << 41  # ids; those of receives are places in the ring
+_LEAVES = b"L"
+
+
+@dataclass(frozen=True)
+class RdmaMeshOptions:
+    """provider: as of RdmaOptions. path_mtu: None for the largest that fits the path. tos: of all packets. timeout: no
+    answer for 4.096 us * 2**timeout counts as loss, and eight times that as a dead peer: 0.27 s and 2.1 s.
+    """
+
+    provider: str = field(default_factory=default_provider)
+    path_mtu: int | None = None
+    tos: int = 0
+    timeout: int = 16
+
+
+class _Message:
+    """On its way out."""
+
+    __slots__ = ("begun", "data", "head", "region", "ticket")
+
+    def __init__(self, head: bytes, data: Any, ticket: int) -> None:
+        self.head, self.data, self.ticket = head, data, ticket  # data: uint8 array
+        self.region: MemoryRegion | None = None
+        self.begun = -1  # bytes of data posted; -1: not even the head
+
+
+class _Peer:
+    """A queue pair, its ring, and what is under way."""
+
+    __slots__ = (
+        *("connection", "credits", "data", "filled", "head", "member", "outbox", "pair"),
+        *("posted", "region", "ring", "used"),
+    )
+
+    def __init__(self, member: int, connection: socket.socket, pair: Any, ring: Any, region: MemoryRegion) -> None:
+        self.member, self.connection, self.pair, self.ring, self.region = member, connection, pair, ring, region
+        self.credits = SLOTS
+        self.used = 0  # slots whose credits weren't given back yet
+        self.outbox: deque[_Message] = deque()
+        self.posted: deque[tuple[_Message, int, bool]] = deque()  # slot of `out` or -1; whether it ends the message
+        self.head = b""
+        self.data: memoryview | None = None
+        self.filled = 0
+
+
+class RdmaMesh:
+    """One member's end of a mesh over RDMA. Made by `connect`.
+
+    Besides what every mesh counts: `sends`, `receives` (pieces), `returns` (of credits), `no_credit` (how often a
+    message had to wait for one), `lost`; `device`: what the provider counts.
+    """
+
+    link = "rdma"
+    message_bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, mine: Hello, options: RdmaMeshOptions, host: str, members: Sequence[int]) -> None:
+        """Private: see `connect`."""
+        self.member, self.members = mine.member, mine.members
+        self._job = mine.job
+        names = (
+            "tx_messages",
+            "tx_bytes",
+            "rx_messages",
+            "rx_bytes",
+            "sends",
+            "receives",
+            "returns",
+            "no_credit",
+            "lost",
+        )
+        self.counters: dict[str, int] = dict.fromkeys(names, 0)
+        self._options = options
+        self._events: list[Event] = []
+        self._found: list[WorkCompletion] = []
+        self._peers: dict[int, _Peer] = {}
+        self._by_number: dict[int, _Peer] = {}
+        self._woken = self._closed = False
+        self._poll = select.epoll()
+        self._context = _open(options.provider, host)
+        try:
+            self._domain = self._context.alloc_pd()
+            depth = SLOTS + RETURNS_MAX
+            self._queue = self._context.create_cq(max(1, 2 * depth * len(members)))
+            self._out = np.empty((OUT_SLOTS, SLOT_BYTES), np.uint8)
+            self._out_region = self._context.reg_mr(self._domain, self._out, AccessFlags.LOCAL_WRITE)
+            self._free = list(range(OUT_SLOTS))
+        except BaseException:
+            self._context.close()
+            self._poll.close()
+            raise
+
+    @classmethod
+    def connect(
+        cls,
+        member: int,
+        addresses: Sequence[Address],
+        *,
+        job: str = "",
+        method: str = "",
+        timeout_s: float = 30.0,
+        options: RdmaMeshOptions | None = None,
+        listener: socket.socket | None = None,
+    ) -> "RdmaMesh":
+        """Listen at addresses[member] (TCP) and meet all others, within timeout_s.
+
+        The queue pairs are at the same hosts; the soft provider's port is 4791, or any where another process has that.
+        Otherwise as TcpMesh.connect. Raises JobError also where there is no such RDMA device.
+        """
+        options = options or RdmaMeshOptions()
+        until = time.monotonic() + timeout_s
+        connections: dict[int, socket.socket] = {}
+        try:
+            mine = Hello(job, method, cls.link, member, len(addresses))
+            if len(addresses) > 1:
+                listener = listener or listen(addresses[member])
+                others = [other for other in range(len(addresses)) if other != member]
+                mesh = cls(mine, options, resolve_host(addresses[member][0]), others)
+            else:
+                mesh = cls(mine, options, "127.0.0.1", [])
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
+        try:
+            if len(addresses) > 1 and listener is not None:
+                connections = Gathering(mine, addresses, listener, TcpOptions(), timeout_s).run()
+                mesh._meet(connections, until)
+            elif listener is not None:
+                listener.close()
+        except BaseException:
+            for connection in connections.values():
+                connection.close()
+            mesh._shut()
+            raise
+        return mesh
+
+    def _meet(self, connections: dict[int, socket.socket], until: float) -> None:
+        """Connect a queue pair with every peer. Raises JobError naming who doesn't answer."""
+        mine: dict[int, MeshEnd] = {}
+        for member, connection in connections.items():
+            peer = self._new_peer(member, connection)
+            mtu = self._options.path_mtu or path_mtu_of(connection)
+            mine[member] = MeshEnd(peer.pair.end, mtu, SLOTS, SLOT_BYTES)
+        theirs = exchange(connections, {member: end.pack() for member, end in mine.items()}, until, self._job)
+        for member, peer in self._peers.items():
+            end = MeshEnd.unpack(theirs[member])
+            if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
+                raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
+            mtu = min(end.mtu, mine[member].mtu)
+            options = self._options
+            attributes = QPAttributes(path_mtu=mtu, dscp=options.tos >> 2, timeout=options.timeout)
+            peer.pair.connect(end.end, attributes)
+            peer.pair.post_recv([self._receive_at(peer, place) for place in range(SLOTS + RETURNS_MAX)])
+        exchange(connections, dict.fromkeys(connections, b"ready"), until, self._job)  # all can receive now
+        for connection in connections.values():
+            self._poll.register(connection, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def _new_peer(self, member: int, connection: socket.socket) -> _Peer:
+        depth = SLOTS + RETURNS_MAX
+        ring = np.empty((depth, SLOT_BYTES), np.uint8)
+        region = self._context.reg_mr(self._domain, ring, AccessFlags.LOCAL_WRITE)
+        pair = self._context.create_qp(
+            self._domain, QPType.RC, self._queue, self._queue, send_depth=depth, receive_depth=depth
+        )
+        peer = _Peer(member, connection, pair, ring, region)
+        self._peers[member] = self._by_number[pair.number] = peer
+        return peer
+
+    def _receive_at(self, peer: _Peer, place: int) -> ReceiveRequest:
+        return ReceiveRequest(place, peer.region.address + place * SLOT_BYTES, SLOT_BYTES, peer.region.lkey)
+
+    # Sending
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+        """See `Mesh.send`."""
+        check_message(self, to, head, len(data))
+        self._require_open()
+        peer = self._peers.get(to)
+        if peer is None:
+            self._events.append(Sent(ticket))
+            return
+        peer.outbox.append(_Message(head, np.frombuffer(data, np.uint8), ticket))
+
+    def _pump(self, peer: _Peer) -> None:
+        """Post what there are credits for."""
+        requests = []
+        while peer.outbox and peer.credits:
+            message = peer.outbox[0]
+            piece = self._first_piece(message) if message.begun < 0 else self._next_piece(message)
+            if piece is None:
+                break
+            address, length, lkey, slot = piece
+            ends = message.begun == len(message.data)
+            requests.append(SendRequest(_SEND, Opcode.SEND, address, length, lkey))
+            peer.posted.append((message, slot, ends))
+            peer.credits -= 1
+            if ends:
+                peer.outbox.popleft()
+        if peer.outbox and not peer.credits:
+            self.counters["no_credit"] += 1
+        if requests:
+            self.counters["sends"] += len(requests)
+            if peer.pair.post_send(requests) != len(requests):
+                self._lose(peer, "its queue pair takes no more sends")
+
+    def _first_piece(self, message: _Message) -> tuple[int, int, int, int] | None:
+        """Head, and data if all of it fits: (address, length, lkey, slot of `out`); None while no slot is free."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        size, beside = len(message.data), _HEADER.size + len(message.head)
+        with_data = size if size <= SLOT_BYTES - beside else 0
+        room = self._out[slot]
+        room[:beside] = np.frombuffer(_HEADER.pack(0, len(message.head), 0, size) + message.head, np.uint8)
+        room[beside : beside + with_data] = message.data[:with_data]
+        message.begun = with_data
+        region = self._out_region
+        return region.address + slot * SLOT_BYTES, beside + with_data, region.lkey, slot
+
+    def _next_piece(self, message: _Message) -> tuple[int, int, int, int]:
+        """Data from where it lies."""
+        region = message.region
+        if region is None:
+            region = message.region = self._context.reg_mr(self._domain, message.data, AccessFlags.NONE)
+        begin = message.begun
+        length = min(SLOT_BYTES, len(message.data) - begin)
+        message.begun += length
+        return region.address + begin, length, region.lkey, -1
+
+    def _sent(self, peer: _Peer) -> None:
+        """The oldest piece is at the peer."""
+        message, slot, ends = peer.posted.popleft()
+        if slot >= 0:
+            self._free.append(slot)
+        if ends:
+            self.counters["tx_messages"] += 1
+            self.counters["tx_bytes"] += len(message.data)
+            self._finish(message)
+
+    def _finish(self, message: _Message) -> None:
+        """Its memory is the caller's again."""
+        if message.region is not None:
+            message.region.close()
+        self._events.append(Sent(message.ticket))
+
+    # Receiving
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Mesh.receive`."""
+        self._require_open()
+        ending = self._ended()  # before completions: what they had sent by then is here by now
+        found, self._found = self._found, []
+        if len(found) < POLL:
+            found += self._queue.poll(POLL - len(found))
+        for completion in found:
+            peer = self._by_number.get(completion.qp_num)
+            if peer is not None:
+                self._completed(peer, completion, place)
+        for peer in list(self._peers.values()):
+            if peer.outbox:
+                self._pump(peer)
+        if len(found) < POLL:
+            for peer, reason in ending:
+                self._lose(peer, reason)
+        events, self._events = self._events, []
+        return events
+
+    def _completed(self, peer: _Peer, completion: WorkCompletion, place: Place | None) -> None:
+        if completion.status is not WCStatus.SUCCESS:
+            self._lose(peer, f"its queue pair failed: {completion.status.name}")
+        elif completion.id == _SEND:
+            self._sent(peer)
+        elif completion.id != _RETURN:
+            slot = completion.id
+            if completion.immediate is not None:
+                peer.credits += completion.immediate
+            elif fault := self._take(peer, peer.ring[slot, : completion.byte_len].data, place):
+                self._lose(peer, fault)
+                return
+            peer.pair.post_recv([self._receive_at(peer, slot)])
+            if completion.immediate is None:
+                self._give_back(peer)
+
+    def _give_back(self, peer: _Peer) -> None:
+        """One more slot was read."""
+        self.counters["receives"] += 1
+        peer.used += 1
+        if peer.used >= RETURN_AFTER:
+            region = self._out_region
+            request = SendRequest(_RETURN, Opcode.SEND_WITH_IMM, region.address, 0, region.lkey, immediate=peer.used)
+            peer.pair.post_send([request])
+            self.counters["returns"] += 1
+            peer.used = 0
+
+    def _take(self, peer: _Peer, piece: memoryview, place: Place | None) -> str:
+        """Copy a piece to its place; what is wrong with it, or ""."""
+        if peer.data is None:
+            if len(piece) < _HEADER.size:
+                return f"it sent what is no message ({piece.hex()})"
+            kind, head_bytes, zero, size = _HEADER.unpack_from(piece)
+            beside = _HEADER.size + head_bytes
+            if kind or zero or head_bytes > HEAD_BYTES_MAX or size > MESSAGE_BYTES_MAX or beside > len(piece):
+                return f"it sent what is no message ({piece[:8].hex()})"
+            peer.head = bytes(piece[_HEADER.size : beside])
+            given = place(peer.member, peer.head, size) if place is not None and size else None
+            assert given is None or len(given) == size, "a place has another size than its message"
+            peer.data, peer.filled = given if given is not None else np.empty(size, np.uint8).data, 0
+            piece = piece[beside:]
+        if peer.filled + len(piece) > len(peer.data):
+            return f"it sent {len(piece)} bytes where {len(peer.data) - peer.filled} were missing"
+        peer.data[peer.filled : peer.filled + len(piece)] = piece
+        peer.filled += len(piece)
+        if peer.filled == len(peer.data):
+            self.counters["rx_messages"] += 1
+            self.counters["rx_bytes"] += peer.filled
+            self._events.append(Received(peer.member, peer.head, peer.data))
+            peer.data = None
+        return ""
+
+    def _ended(self) -> list[tuple[_Peer, str]]:
+        """Peers whose TCP connection says that they leave, or has ended."""
+        ended = []
+        for descriptor, _ in self._poll.poll(0) if self._peers else ():
+            for peer in self._peers.values():
+                if peer.connection.fileno() == descriptor:
+                    ended.append((peer, _last_words(peer.connection)))
+        return ended
+
+    def _lose(self, peer: _Peer, reason: str) -> None:
+        if self._peers.pop(peer.member, None) is None:
+            return
+        del self._by_number[peer.pair.number]
+        peer.pair.close()
+        peer.region.close()
+        for message, slot, ends in peer.posted:
+            if slot >= 0:
+                self._free.append(slot)
+            if ends:
+                self._finish(message)
+        for message in peer.outbox:
+            self._finish(message)
+        self._poll.unregister(peer.connection)
+        peer.connection.close()
+        self.counters["lost"] += 1
+        self._events.append(Lost(peer.member, reason))
+
+    # Waiting and closing
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Mesh.wait`."""
+        self._require_open()
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self._events or self._found or any(peer.outbox and peer.credits for peer in self._peers.values()):
+                return True
+            if self._woken:
+                self._woken = False
+                return True
+            left_s = LOOK_S if until is None else max(0.0, min(LOOK_S, until - time.monotonic()))
+            self._found = self._queue.poll(POLL, timeout_s=left_s)
+            if not self._found and self._peers and self._poll.poll(0):
+                return True
+            if not (self._found or self._woken) and until is not None and time.monotonic() >= until:
+                return False
+
+    def wake(self) -> None:
+        """See `Mesh.wake`."""
+        self._woken = True
+        self._queue.wake()
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """See `Mesh.close`."""
+        if self._closed:
+            return
+        until = time.monotonic() + linger_s
+        try:
+            for peer in self._peers.values():
+                if peer.data is not None:  # the memory that `place` gave may be used for other things now
+                    peer.data = np.empty(len(peer.data), np.uint8).data
+            while any(peer.outbox or peer.posted for peer in self._peers.values()):
+                self.receive()
+                if time.monotonic() >= until:
+                    break
+                self._found += self._queue.poll(POLL, timeout_s=0.001)
+        finally:
+            for peer in self._peers.values():
+                _leave(peer.connection)
+            self._shut()
+
+    def _shut(self) -> None:
+        """End all connections, and the device's part of them."""
+        self._closed = True
+        self._context.close()
+        self._poll.close()
+        for peer in self._peers.values():
+            peer.connection.close()
+        self._peers.clear()
+        self._by_number.clear()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LinkClosed(f"the rdma mesh of member {self.member}, job {self._job}, is closed")
+
+
+def _open(provider: str, host: str) -> Any:
+    """A device that moves packets by itself; the port only the soft provider has a choice of."""
+    try:
+        return open_context(provider, host, ROCE_PORT, thread=True)
+    except JobError:
+        return open_context(provider, host, 0, thread=True)  # and if the port wasn't the trouble, this says what is
+
+
+def _last_words(connection: socket.socket) -> str:
+    try:
+        return "it left" if connection.recv(1) == _LEAVES else "it closed the connection, or died"
+    except BlockingIOError:
+        return "its connection is disturbed"
+    except OSError as error:
+        return f"the connection ended: {error.strerror}"
+
+
+def _leave(connection: socket.socket) -> None:
+    """Say so; and read what the peer has said, or closing would reset the connection and our words be lost."""
+    try:
+        connection.send(_LEAVES)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(64)
+    except OSError:
+        pass

@@ -1,0 +1,77 @@
+"""What the RDMA link adds to a job (R1 to R3 of PROTOCOL.md): MTU, places of slot versions, the ends of queue pairs."""
+
+from dataclasses import dataclass
+
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.wire import HEADER_BYTES
+
+ROCE_PORT = 4791
+MTUS = (256, 512, 1024, 2048, 4096)
+"""Path MTUs of RoCEv2, in bytes of payload."""
+
+ELEMENTS_DEFAULT = (1024 - HEADER_BYTES) // 4
+"""E for MTU 1024, the largest whose packets fit an Ethernet MTU of 1500."""
+
+PACKETS_DEFAULT = 16
+"""Packets of a message, by default: at MTU 1024 a message is 16 kB, which a switch answers while the next is sent."""
+
+PACKETS_MAX = 128
+PSN_MODULUS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePairEnd:
+    """One end of a queue pair, as the other must know it.
+
+    queue_pair: its number, 24 bits. psn: of the first packet it will send. rkey, base: key and address of the memory
+    that may be written. any_identification: its packets come from a real NIC, which may use any IPv4 identification.
+    """
+
+    queue_pair: int
+    psn: int
+    rkey: int
+    base: int
+    any_identification: bool = False
+
+    def fault(self) -> str:
+        """Why there can be no such end, or ""."""
+        for name, value, bits in (
+            ("queue pair", self.queue_pair, 24),
+            ("PSN", self.psn, 24),
+            ("rkey", self.rkey, 32),
+            ("base", self.base, 64),
+        ):
+            if not 0 <= value < 1 << bits:
+                return f"{name} {value}: {bits} bits"
+        return ""
+
+
+def elements_for(mtu: int) -> int:
+    """E of a job whose frames fill this path MTU (R1): 251 for 1024 bytes, 1019 for 4096."""
+    return (mtu - HEADER_BYTES) // 4
+
+
+def mtu_for(elements: int) -> int:
+    """The path MTU that frames of E values fill (R1). Raises JobError where there is none."""
+    mtu = HEADER_BYTES + 4 * elements
+    if mtu not in MTUS:
+        fitting = ", ".join(f"{elements_for(mtu)} (MTU {mtu})" for mtu in MTUS)
+        raise JobError(f"elements {elements}: over RDMA a frame fills the path MTU, so one of {fitting}")
+    return mtu
+
+
+def first_places(job: JobConfig) -> list[int]:
+    """The first place of each stream, and behind them the number of places (R2)."""
+    places = [0]
+    for stream in job.streams:
+        places.append(places[-1] + 2 * stream.window_slots)
+    return places
+
+
+def switch_ends(job: JobConfig) -> list[QueuePairEnd]:
+    """The switch's ends of the job's queue pairs, by rank (R3): they follow from job_id and generation."""
+    return [
+        QueuePairEnd(0x800000 | rank << 16 | job.job_id, psn=0, rkey=job.generation, base=0)
+        for rank in range(job.workers)
+    ]

@@ -1,0 +1,49 @@
+"""The two providers of verbs by name, and what those who move their context on themselves need of one."""
+
+import os
+from typing import Protocol
+
+from switchagg.errors import JobError
+from transport.link import Address
+from transport.rdma.verbs import Context
+
+PROVIDERS = ("soft", "verbs")
+"""soft: RoCEv2 in user space, over UDP, everywhere. verbs: an RDMA NIC, through pyverbs."""
+
+VARIABLE = "SWITCHAGG_RDMA_PROVIDER"
+
+
+def default_provider() -> str:
+    """What the environment says, else "soft"."""
+    return os.environ.get(VARIABLE) or "soft"
+
+
+class DrivenContext(Context, Protocol):
+    """A context without a thread of its own: what was posted moves while someone is in `progress`, or a NIC does it."""
+
+    @property
+    def address(self) -> Address:
+        """Where peers find it."""
+
+    def progress(self, timeout_s: float) -> None:
+        """Until there is a completion not polled yet, `wake`, or the timeout."""
+
+    def wake(self) -> None:
+        """End the present or else the next `progress`. Any thread; after `close` it does nothing."""
+
+
+def open_context(provider: str, host: str, port: int, *, thread: bool = False) -> DrivenContext:
+    """A device at this address of this host. port: of the soft provider alone, 0 for a free one. thread: have packets
+    move by themselves, so that nobody need be in `progress`.
+
+    Raises JobError for a provider or device that isn't there, with the remedy.
+    """
+    if provider == "soft":
+        from transport.rdma.soft import open as open_soft
+
+        return open_soft(host, port=port, thread=thread)
+    if provider == "verbs":
+        from transport.rdma.hardware import open as open_hardware
+
+        return open_hardware(host)
+    raise JobError(f"RDMA provider {provider!r}: one of {', '.join(PROVIDERS)}")

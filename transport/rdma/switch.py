@@ -1,0 +1,198 @@
+"""RdmaSwitchLoop: the switch that ends UC queue pairs (R1 to R8 of PROTOCOL.md), its turn in C.
+
+The thread comes back to Python only for commands. See switchagg/native/uc_plane.h for what becomes of each packet.
+"""
+
+import atexit
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from switchagg.dataplane.native import NativePlane
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.native import library
+from transport.link import Address
+from transport.native_udp import NativeAddress, NativeUdp, native_address
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, QueuePairEnd, mtu_for, switch_ends
+from transport.switch_loop import IDLE_S, CommandLoop, Port
+from transport.udp import UdpLink
+
+DATAGRAM_BYTES_MAX = 32 + 4096 + 4
+"""Headers, MTU, ICRC."""
+
+UC_COUNTERS = (
+    "drop_roce_short",
+    "drop_roce_version",
+    "drop_roce_opcode",
+    "drop_roce_length",
+    "drop_roce_pad",
+    "drop_queue_pair",
+    "drop_stranger",
+    "drop_icrc",
+    "cnp_received",
+    "drop_operation",
+    "drop_partition",
+    "drop_key",
+    "drop_address",
+    "psn_gaps",
+    "ecn_marked",
+    "cnp_sent",
+    "messages_sent",
+    "packets_sent",
+    "drop_queue_full",
+)
+"""In the order of `enum sa_uc_counter`."""
+
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
+
+
+class Peer(ctypes.Structure):
+    """`struct sa_uc_peer`."""
+
+    _fields_ = [
+        ("address", NativeAddress),
+        ("base", ctypes.c_uint64),
+        ("queue_pair", ctypes.c_uint32),
+        ("rkey", ctypes.c_uint32),
+        ("psn", ctypes.c_uint32),
+        ("any_identification", ctypes.c_uint32),
+    ]
+
+
+class RdmaSwitchLoop(CommandLoop[Port]):
+    """Runs a native data plane for RDMA workers behind a UdpLink; jobs come by `admit_ends`. See CommandLoop.
+
+    link: bound to one address, which the ICRC covers. packets: most of a message that results are joined to.
+    Raises JobError for another link, an address that is none's own, or without the compiled core.
+    """
+
+    def __init__(
+        self,
+        link: UdpLink,
+        dataplane: NativePlane,
+        *,
+        packets: int = PACKETS_DEFAULT,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        if not 1 <= packets <= PACKETS_MAX:
+            raise JobError(f"packets {packets}: a message has 1 to {PACKETS_MAX}")
+        host = link.address[0]
+        if host in ("0.0.0.0", "::"):
+            raise JobError(
+                f"over RDMA the switch needs an address of its own, not {host}: every packet's ICRC covers it"
+            )
+        super().__init__(link, dataplane, on_failure)
+        self._native = dataplane
+        self._pid = os.getpid()
+        try:
+            self._library = uc_switch_library()
+        except library.Missing as missing:
+            raise JobError(f"no RDMA switch: {missing}") from None
+        self._wake = link.wake_descriptor
+        with socket.socket(fileno=os.dup(link.fileno())) as same:  # 0 as identification, which the ICRC covers too
+            same.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+        self._udp = NativeUdp(link, DATAGRAM_BYTES_MAX)
+        own = ctypes.byref(native_address(link.address))
+        self._rdma = self._library.sa_uc_plane_new(dataplane.handle, own, packets)
+        self._switch = None
+        if self._rdma:
+            self._switch = self._library.sa_uc_switch_new(
+                self._rdma, self._udp.handle, self._wake, min(link.segments_max, 64)
+            )
+        if not self._switch:
+            self._udp.close()
+            self._library.sa_uc_plane_free(self._rdma)
+            raise MemoryError("no memory for the RDMA switch")
+        self._counts = self._library.sa_uc_plane_counters(self._rdma)
+        atexit.register(self._stop_at_exit)
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        """Refuses: jobs over RDMA come by `admit_ends`."""
+        raise JobError(f"job {job.job_id}: an RDMA switch must be told the workers' queue pairs")
+
+    def admit_ends(self, job: JobConfig, addresses: Sequence[Address], ends: Sequence[QueuePairEnd]) -> None:
+        """Take a job, or a new generation of one; rank i's NIC is at addresses[i], its end of the queue pair ends[i].
+
+        Addresses may be the same where ranks share a NIC. Raises JobError if the data plane refuses it, its frames fill
+        no MTU, or an end can't be.
+        """
+        mtu_for(job.elements)
+        resolved = [self._link.resolve(address) for address in addresses]
+        for rank, end in enumerate(ends):
+            if fault := end.fault():
+                raise JobError(f"job {job.job_id}, rank {rank}: {fault}")
+        if not len(resolved) == len(ends) == job.workers:
+            raise JobError(f"job {job.job_id}: {job.workers} workers need as many addresses and queue pairs")
+        self._ask(lambda: self._admit_ends(job, resolved, ends))
+
+    def _admit_ends(self, job: JobConfig, addresses: Sequence[Address], ends: Sequence[QueuePairEnd]) -> None:
+        peers = (Peer * job.workers)(
+            *(
+                Peer(native_address(address), end.base, end.queue_pair, end.rkey, end.psn, end.any_identification)
+                for address, end in zip(addresses, ends, strict=True)
+            )
+        )
+        self._native.admit(job, [end.queue_pair for end in switch_ends(job)])
+        if self._library.sa_uc_plane_admit(self._rdma, library.job_struct(job), peers):
+            self._native.evict(job.job_id)
+            raise JobError(f"job {job.job_id}: no memory for its queue pairs")
+
+    def _evict(self, job_id: int) -> None:
+        self._library.sa_uc_plane_evict(self._rdma, job_id)
+        super()._evict(job_id)
+
+    def _turn(self) -> None:
+        end = self._library.sa_uc_switch_run(self._switch, time.monotonic_ns() + round(IDLE_S * 1e9))
+        if end < 0:
+            raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
+
+    def _open_port(self, number: int, address: Address) -> Port:
+        raise AssertionError("queue pairs take the place of ports")
+
+    def _free_port(self, port: Port) -> None:
+        raise AssertionError("queue pairs take the place of ports")
+
+    def _loop_counters(self) -> dict[str, int]:
+        self._udp.update_link()
+        return {name: self._counts[index] for index, name in enumerate(UC_COUNTERS)}
+
+    def _close(self) -> None:
+        switch, self._switch = self._switch, None
+        if switch:
+            atexit.unregister(self._stop_at_exit)
+            self._udp.close()
+            self._library.sa_uc_switch_free(switch)
+            self._library.sa_uc_plane_free(self._rdma)
+        super()._close()
+
+    def _stop_at_exit(self) -> None:
+        """The thread must be out of C before the interpreter frees the data plane under it."""
+        if self._pid == os.getpid():
+            self.stop()
+
+
+@lru_cache(maxsize=1)
+def uc_switch_library() -> ctypes.CDLL:
+    """The library with the functions of uc_plane.h and uc_switch.h declared. Raises `library.Missing`."""
+    loaded = library.load()
+    u32, i64, pointer = ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
+    address = ctypes.POINTER(NativeAddress)
+    for function, result, arguments in (
+        (loaded.sa_uc_plane_new, pointer, (pointer, address, u32)),
+        (loaded.sa_uc_plane_free, None, (pointer,)),
+        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.Job), ctypes.POINTER(Peer))),
+        (loaded.sa_uc_plane_evict, None, (pointer, u32)),
+        (loaded.sa_uc_plane_take, ctypes.c_bool, (pointer, ctypes.c_char_p, u32, address, u32, u32, i64)),
+        (loaded.sa_uc_plane_lay_out, u32, (pointer, u32, pointer)),
+        (loaded.sa_uc_plane_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
+        (loaded.sa_uc_switch_new, pointer, (pointer, pointer, ctypes.c_int, u32)),
+        (loaded.sa_uc_switch_free, None, (pointer,)),
+        (loaded.sa_uc_switch_run, ctypes.c_int, (pointer, i64)),
+    ):
+        function.restype = result
+        function.argtypes = arguments
+    return loaded

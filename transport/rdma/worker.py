@@ -1,0 +1,291 @@
+"""A worker's end of a switch's queue pair (R1 to R8 of PROTOCOL.md), over any provider of verbs, and the loop that uses
+it.
+
+Frames lie in a registered ring until they have left; consecutive chunks go as one UC WRITE with immediate. Results lie
+in a registered buffer with a place for each slot version, from which the endpoint reads them as soon as a completion
+names them. What is lost at this level costs a whole message; the endpoint repairs it chunk by chunk (R7).
+"""
+
+import errno
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from switchagg.call import Call
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.native.endpoint import NativeEndpoint
+from switchagg.wire import Bundle
+from transport.link import Address
+from transport.rdma.messages import Grouping
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd
+from transport.rdma.provider import default_provider, open_context
+from transport.rdma.verbs import (
+    AccessFlags,
+    Opcode,
+    QPAttributes,
+    QPEnd,
+    QPType,
+    ReceiveRequest,
+    SendRequest,
+    WCStatus,
+    WorkCompletion,
+)
+from transport.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
+
+RING_FRAMES = 1024
+"""Frames that may wait to leave: four windows of the default size. More wait in the endpoint, where priority counts."""
+
+RECEIVES_MAX = 4096
+"""Most messages of results that may come between two looks."""
+
+RECEIVE = 0
+"""The id of receives; that of a send is how many frames of the ring it frees."""
+
+
+@dataclass(frozen=True)
+class RdmaOptions:
+    """How a worker joins a switch over RDMA. provider: "soft" or "verbs" (an RDMA NIC); default: what
+    SWITCHAGG_RDMA_PROVIDER says, else soft. packets: most of a message; more cost less per packet, and lose more with
+    one. port: of the soft provider; None: RoCEv2's 4791, or any where another worker at this address has that.
+    """
+
+    provider: str = field(default_factory=default_provider)
+    packets: int = PACKETS_DEFAULT
+    port: int | None = None
+
+
+def open_end(bind: str, *, places: int, mtu: int, dscp: int = 0, options: RdmaOptions | None = None) -> "RdmaWorkerEnd":
+    """A worker's end as the options say. Raises JobError for what can't be had."""
+    options = options or RdmaOptions()
+    if not 1 <= options.packets <= PACKETS_MAX:
+        raise JobError(f"packets {options.packets}: a message has 1 to {PACKETS_MAX}")
+    made = partial(RdmaWorkerEnd, bind, places=places, mtu=mtu, dscp=dscp, provider=options.provider)
+    if options.port is not None:
+        return made(port=options.port)
+    try:
+        return made(port=ROCE_PORT)
+    except JobError:
+        return made(port=0)  # and if the port wasn't the trouble, this says what is
+
+
+class RdmaWorkerEnd:
+    """Made before the join, which tells the switch its `end`; connected after it; closed by the loop that uses it.
+
+    provider: of `provider.PROVIDERS`. bind: own address; port: the soft provider's. places: slot versions of the job
+    to be, mtu: bytes of its frames. dscp: of its packets. One thread uses it; `wake` may be called by any. Raises
+    JobError for what can't be had.
+    """
+
+    def __init__(
+        self, bind: str, *, places: int, mtu: int, provider: str = "soft", port: int = ROCE_PORT, dscp: int = 0
+    ) -> None:
+        self.context = open_context(provider, bind, port)
+        try:
+            self.address: Address = self.context.address
+            domain = self.context.alloc_pd()
+            receives = min(places, RECEIVES_MAX)
+            self.queue = self.context.create_cq(RING_FRAMES + receives)
+            self.results = np.zeros((places, mtu), np.uint8)
+            self._results = self.context.reg_mr(
+                domain, self.results, AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
+            )
+            self.ring = np.zeros((RING_FRAMES, mtu), np.uint8)
+            self._ring = self.context.reg_mr(domain, self.ring, AccessFlags.LOCAL_WRITE)
+            self.pair = self.context.create_qp(
+                domain, QPType.UC, self.queue, self.queue, send_depth=RING_FRAMES, receive_depth=receives
+            )
+            self._receives = receives
+            self.end = QueuePairEnd(
+                self.pair.number,
+                self.pair.end.psn,
+                self._results.rkey,
+                self._results.address,
+                any_identification=self.context.provider != "soft",
+            )
+        except BaseException:
+            self.context.close()
+            raise
+        self._mtu, self._dscp = mtu, dscp
+        self._switch = QueuePairEnd(0, 0, 0, 0)
+
+    def connect(self, switch: Address, end: QueuePairEnd) -> None:
+        """To the switch's end of the queue pair; from now on results may come. Raises JobError."""
+        self._switch = end
+        peer = QPEnd(*switch, end.queue_pair, end.psn)
+        self.pair.connect(peer, QPAttributes(path_mtu=self._mtu, dscp=self._dscp))
+        self.await_results(self._receives)
+
+    def await_results(self, messages: int) -> None:
+        """Be ready for so many messages of results, besides those awaited already."""
+        if self.pair.post_recv([ReceiveRequest(RECEIVE)] * messages) != messages:
+            raise OSError(errno.ENOBUFS, "the queue pair takes no more receives")
+
+    def write(self, runs: list[tuple[int, int, int]]) -> None:
+        """Post writes of (row of the ring, frames, place)."""
+        ring, mtu, switch = self._ring, self._mtu, self._switch
+        requests = [
+            SendRequest(
+                frames,
+                Opcode.WRITE_WITH_IMM,
+                ring.address + row * mtu,
+                frames * mtu,
+                ring.lkey,
+                switch.base + place * mtu,
+                switch.rkey,
+                place,
+            )
+            for row, frames, place in runs
+        ]
+        if self.pair.post_send(requests) != len(requests):
+            raise OSError(errno.ENOBUFS, "the queue pair takes no more sends")
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the device counts."""
+        return self.context.counters
+
+    def resolve(self, address: Address) -> Address:
+        """As it is: a queue pair has one peer."""
+        return address
+
+    def wake(self) -> None:
+        """End the present or else the next `progress` of the context. Any thread."""
+        self.context.wake()
+
+    def close(self) -> None:
+        """Give the device back. Again does nothing."""
+        self.context.close()
+
+
+class RdmaWorkerLoop(CallLoop[Any]):
+    """Runs the endpoint of one rank, in C if `native`, over a connected RdmaWorkerEnd; calls are as that endpoint's."""
+
+    _link: Any  # an RdmaWorkerEnd: no Link, as it carries messages to one peer only
+
+    def __init__(
+        self,
+        end: RdmaWorkerEnd,
+        job: JobConfig,
+        rank: int,
+        *,
+        packets: int = PACKETS_DEFAULT,
+        native: bool = True,
+        on_stream_failed: Callable[[StreamFailed], None] | None = None,
+    ) -> None:
+        self._grouping = Grouping(job, packets)
+        self._native = native
+        link: Any = end
+        super().__init__(link, job, rank, end.address, on_stream_failed=on_stream_failed)
+
+    def _prepare(self) -> None:
+        made = NativeEndpoint if self._native else Endpoint
+        self._endpoint: NativeEndpoint | Endpoint = made(self._job, self._rank)
+        self._calls: deque[tuple[int, Any]] = deque()
+        self._row = self._used = 0  # of the ring: the next free row, and how many are not
+        self._own = {"messages_sent": 0, "messages_received": 0, "drop_place": 0}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The endpoint's counters, those of messages, and the device's with the prefix link_."""
+        return {
+            **self._endpoint.counters,
+            **self._own,
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+    def _enqueue(self, stream: int, call: Call) -> None:
+        self._calls.append((stream, call))
+        self._link.wake()
+
+    def _interrupt(self) -> None:
+        self._link.wake()
+
+    def _forget(self) -> None:
+        self._calls.clear()
+
+    def _turn(self) -> None:
+        while self._calls:
+            self._endpoint.submit(*self._calls.popleft())
+        completed = self._link.queue.poll(ROWS_PER_TURN)
+        now_ns = time.monotonic_ns()
+        self._take(completed, now_ns)
+        deadline_ns = self._endpoint.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self._endpoint.handle_timer(now_ns)
+        sent = self._send(now_ns)
+        self._report()
+        if not self._calls and self._failure is None:
+            self._progress(now_ns, rest=not sent and not completed)
+
+    def _take(self, completed: list[WorkCompletion], now_ns: int) -> None:
+        """Free what has left; show the endpoint what came, where it lies (R7)."""
+        came = 0
+        for completion in completed:
+            if completion.status is not WCStatus.SUCCESS:
+                raise OSError(errno.EIO, f"the queue pair to the switch failed: {completion.status.name}")
+            if completion.id != RECEIVE:
+                self._used -= completion.id
+                continue
+            came += 1
+            place = -1 if completion.immediate is None else completion.immediate
+            frames = self._grouping.frames_at(place, completion.byte_len)
+            if frames:
+                self._endpoint.receive(self._link.results[place : place + frames], now_ns)
+            else:
+                self._own["drop_place"] += 1
+        if came:
+            self._own["messages_received"] += came
+            self._link.await_results(came)
+
+    def _send(self, now_ns: int) -> int:
+        """Post what the endpoint has, a turn's share at most; returns how many frames that were."""
+        rows = 0
+        while rows < ROWS_PER_TURN:
+            room = min(ROWS_PER_ASK, RING_FRAMES - self._used, RING_FRAMES - self._row)
+            if not room:
+                break
+            frames = self._frames(now_ns, self._link.ring[self._row : self._row + room])
+            if not len(frames):
+                break
+            runs = self._grouping.runs(frames)
+            self._link.write([(self._row + run.row, run.frames, run.place) for run in runs])
+            self._own["messages_sent"] += len(runs)
+            self._row = (self._row + len(frames)) % RING_FRAMES
+            self._used += len(frames)
+            rows += len(frames)
+        return rows
+
+    def _frames(self, now_ns: int, ring: Bundle) -> Bundle:
+        """The next frames, in these rows."""
+        endpoint = self._endpoint
+        if isinstance(endpoint, NativeEndpoint):
+            return ring[: endpoint.write_frames(now_ns, ring)]
+        frames = endpoint.frames_to_send(now_ns, len(ring))
+        ring[: len(frames)] = frames
+        return ring[: len(frames)]
+
+    def _report(self) -> None:
+        """Resolve the futures of finished calls; see to a failed stream."""
+        while (event := self._endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                self._completed(id(event.call))
+            else:
+                self._stream_failed(event)
+
+    def _progress(self, now_ns: int, *, rest: bool) -> None:
+        """Let packets move; if there is nothing else to do, until something happens or a deadline."""
+        left_s = 0.0
+        if rest:
+            end_ns = self._time_to_look_ns(now_ns)
+            deadline_ns = self._endpoint.next_deadline_ns()
+            if deadline_ns is not None:
+                end_ns = min(end_ns, deadline_ns)
+            left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
+        self._link.context.progress(left_s)

@@ -1,0 +1,43 @@
+"""SpareMemory: memory for messages, used again once nobody looks at it.
+
+Fresh memory costs a page fault for every 4 KB, as much as receiving into it. Who was given some just lets go of it:
+before it is given out again, the interpreter is asked whether anything still refers to it.
+"""
+
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPARES_MAX = 32
+SPARE_BYTES_MAX = 16 << 20
+
+
+class SpareMemory:
+    """Not thread-safe, but for letting go. At most SPARES_MAX pieces of together SPARE_BYTES_MAX are kept."""
+
+    def __init__(self) -> None:
+        self._spares: list[NDArray[np.uint8]] = [np.empty(1, np.uint8)]
+        self._unused = self._references(0)  # what the interpreter counts for one that nobody has
+        self._spares.clear()
+        self._bytes = 0
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Writable memory of this size, with anything in it."""
+        spares = self._spares
+        short = -1  # one that is free and too short
+        for place in range(len(spares)):  # always from the first on: it is the likeliest to be in the cache
+            if self._references(place) <= self._unused:
+                if len(spares[place]) >= size_bytes:
+                    return spares[place].data[:size_bytes]
+                short = place
+        made = np.empty(size_bytes, np.uint8)
+        if short >= 0:
+            self._bytes -= len(spares.pop(short))
+        if len(spares) < SPARES_MAX and self._bytes + size_bytes <= SPARE_BYTES_MAX:
+            self._bytes += size_bytes
+            spares.append(made)
+        return made.data
+
+    def _references(self, place: int) -> int:
+        return sys.getrefcount(self._spares[place])

@@ -1,0 +1,164 @@
+"""PsOptimizer: train against a parameter server that keeps the weights. One line takes the place of the optimiser:
+
+    optimizer = PsOptimizer.join(model.parameters(), "zeromq", rank, workers, servers,
+                                 config=PsConfig(len(workers), mode="ssp", staleness=3, learning_rate=0.1))
+
+then as always: `optimizer.zero_grad(); loss.backward(); optimizer.step()`. Workers run their own loops over their own
+data; nothing else is shared, and buffers (BatchNorm's) stay each worker's own. A gradient leaves as soon as backward
+has made it, the first layers' with the highest priority; `step` waits for the weights and puts them into the model.
+
+The step itself is the servers' (SGD with momentum and weight decay, see PsConfig): each gradient is one step in the
+asynchronous modes, so n workers take n steps where synchronous training takes one; divide the learning rate by n to
+compare. Modes "bsp" and "backup" step once per round with the mean.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from switchagg.errors import SwitchaggError
+from transport.link import Address
+from transport.ps.config import PsConfig
+from transport.ps.group import PsClient, open_ps_client
+from transport.ps.worker import Array
+
+
+@dataclass
+class _Tensor:
+    """A parameter, and what is under way for it. weights: where its answer comes, on the host."""
+
+    parameter: torch.nn.Parameter
+    weights: Array
+    gradient: Array | None = None
+    future: "Future[Array] | None" = None
+
+
+class PsOptimizer:
+    """Pushes gradients, pulls weights. parameters: of one model, the same on all workers, in forward order.
+
+    client: its config's tensor_bytes should be those of `tensor_bytes(parameters)`, as `join` does it. Parameters of
+    float64 travel as such, all others as float32. The constructor waits until all workers are there: rank 0's weights
+    are everybody's from then on. Raises AggregationFailed when the job fails; later calls raise it again.
+    """
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], client: PsClient) -> None:
+        self.client = client
+        self._tensors = [_Tensor(p, _host_copy(p)) for p in parameters if p.requires_grad]
+        self._holds_back = False
+        for future in [client.init(key, tensor.weights) for key, tensor in enumerate(self._tensors)]:
+            future.result()
+        for tensor in self._tensors:
+            _put(tensor)
+        self._hooks = [
+            tensor.parameter.register_post_accumulate_grad_hook(self._pusher(key))  # type: ignore[no-untyped-call]
+            for key, tensor in enumerate(self._tensors)
+        ]
+
+    @classmethod
+    def join(
+        cls,
+        parameters: Iterable[torch.nn.Parameter],
+        link: str,
+        rank: int,
+        workers: Sequence[Address],
+        servers: Sequence[Address],
+        *,
+        config: PsConfig,
+        serves: Sequence[int] = (),
+        job: str = "ps",
+        timeout_s: float = 300.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> "PsOptimizer":
+        """Join the job as worker `rank`; see `transport.ps.group.open_ps_client`. `close` closes the client too."""
+        kept = list(parameters)
+        sized = replace(config, workers=len(workers), servers=len(servers), tensor_bytes=tensor_bytes(kept))
+        client = open_ps_client(
+            link, rank, workers, servers, config=sized, serves=serves, job=job, timeout_s=timeout_s, options=options
+        )
+        try:
+            return cls(kept, client)
+        except BaseException:
+            client.close()
+            raise
+
+    def step(self) -> None:
+        """Wait for the weights that answer this iteration's gradients. A parameter that had none pushes zeros: its
+        clock must go on. With gradients that were held back, push them first."""
+        for key, tensor in enumerate(self._tensors):
+            if tensor.future is None:
+                self._push(key, tensor)
+        for tensor in self._tensors:
+            assert tensor.future is not None
+            tensor.future.result()
+            tensor.future = tensor.gradient = None
+            _put(tensor)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, as torch.optim does."""
+        for tensor in self._tensors:
+            tensor.parameter.grad = None
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only accumulate: what they made is pushed by the next one outside, or by `step`."""
+        self._holds_back = True
+        try:
+            yield
+        finally:
+            self._holds_back = False
+
+    def close(self) -> None:
+        """Leave the job and let go of the model."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self.client.close()
+
+    def __enter__(self) -> "PsOptimizer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pusher(self, key: int) -> Callable[[torch.Tensor], None]:
+        def push(_parameter: torch.Tensor) -> None:
+            if not self._holds_back:
+                self._push(key, self._tensors[key])
+
+        return push
+
+    def _push(self, key: int, tensor: _Tensor) -> None:
+        if tensor.future is not None:
+            raise SwitchaggError(
+                "a second backward pass before step(): put all but the last into `with optimizer.no_sync():`"
+            )
+        gradient = tensor.parameter.grad
+        if gradient is None:
+            tensor.gradient = tensor.weights * 0
+        else:
+            dtype = torch.float64 if gradient.dtype == torch.float64 else torch.float32
+            flat = gradient.detach().to("cpu", dtype).reshape(-1).contiguous()
+            tensor.gradient = flat.numpy()
+        assert tensor.gradient is not None
+        tensor.future = self.client.push_pull(key, tensor.gradient, tensor.weights, priority=key)
+
+
+def tensor_bytes(parameters: Iterable[torch.nn.Parameter]) -> tuple[int, ...]:
+    """Of what travels for each parameter, for PsConfig."""
+    return tuple(p.numel() * (8 if p.dtype == torch.float64 else 4) for p in parameters if p.requires_grad)
+
+
+def _host_copy(parameter: torch.nn.Parameter) -> Array:
+    dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+    array: Any = parameter.detach().to("cpu", dtype, copy=True).reshape(-1).contiguous().numpy()
+    return array  # type: ignore[no-any-return]
+
+
+def _put(tensor: _Tensor) -> None:
+    """Only here, between iterations: autograd doesn't see it if weights change during a backward pass."""
+    with torch.no_grad():
+        tensor.parameter.copy_(torch.from_numpy(tensor.weights).view_as(tensor.parameter))
