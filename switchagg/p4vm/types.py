@@ -1,0 +1,215 @@
+"""Types of P4-16 as the checker resolves them: no names left to look up, widths evaluated, typedefs replaced.
+
+Equal types are equal values (frozen dataclasses), apart from nominal ones, which compare by name (and type arguments).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """bit<width>, or int<width> where signed. width 0 is allowed."""
+
+    width: int
+    signed: bool = False
+
+    def __str__(self) -> str:
+        return f"{'int' if self.signed else 'bit'}<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """int: compile-time integers of any size."""
+
+    def __str__(self) -> str:
+        return "int"
+
+
+@dataclass(frozen=True, slots=True)
+class Varbits:
+    """varbit<width>: at most width bits."""
+
+    width: int
+
+    def __str__(self) -> str:
+        return f"varbit<{self.width}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """bool, error, string, match_kind, void, and `_` (a don't-care type argument) by name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BOOL = Simple("bool")
+ERROR = Simple("error")
+STRING = Simple("string")
+MATCH_KIND = Simple("match_kind")
+VOID = Simple("void")
+INTEGER = Integer()
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """base: underlying type of a serializable enum; values: its members' numbers (0, 1, … without base)."""
+
+    name: str
+    members: tuple[str, ...] = field(compare=False)
+    base: Bits | None = field(default=None, compare=False)
+    values: tuple[int, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """kind: struct, header, header_union. name: with type arguments if generic, as in `Pair<bit<8>, bool>`."""
+
+    kind: str
+    name: str
+    fields: tuple[tuple[str, Type], ...] = field(compare=False)
+    annotations: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def field_type(self, name: str) -> Type | None:
+        return next((kind for field_name, kind in self.fields if field_name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """element[size]; element: a header or header union."""
+
+    element: Structure
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.element}[{self.size}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """tuple<…>; also the type of {a, b, …} before it is converted. is_list: list<T> with its one type argument."""
+
+    items: tuple[Type, ...]
+    is_list: bool = False
+
+    def __str__(self) -> str:
+        return f"{'list' if self.is_list else 'tuple'}<{', '.join(map(str, self.items))}>"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOf:
+    """What a select key or an entry may match: set of an element type."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"set<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """type T name: as T, but another type; converts to and from T by cast only."""
+
+    name: str
+    original: Type = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A type parameter, bound when its generic declaration is used. owner: that declaration's name."""
+
+    name: str
+    owner: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    name: str
+    arguments: tuple[Type, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}<{', '.join(map(str, self.arguments))}>" if self.arguments else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """direction: "" "in" "out" "inout". optional: has a default value or @optional."""
+
+    direction: str
+    type: Type
+    name: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Callable:
+    """kind: parser, control, package (types or declarations), function, method, action, constructor.
+
+    name: the declaration's. parameters: those of apply or of the call. type_arguments: of a specialised one.
+    """
+
+    kind: str
+    name: str
+    parameters: tuple[Parameter, ...] = field(compare=False)
+    returns: Type = field(default=VOID, compare=False)
+    type_parameters: tuple[Variable, ...] = field(default=(), compare=False)
+    type_arguments: tuple[Type, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a control; actions: names as in its list."""
+
+    name: str
+    actions: tuple[str, ...] = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"table {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """What table.apply() returns: fields hit, miss (bool), action_run (for switch)."""
+
+    table: Table
+
+    def __str__(self) -> str:
+        return f"apply_result({self.table.name})"
+
+
+Type = (
+    Bits
+    | Integer
+    | Varbits
+    | Simple
+    | Enum
+    | Structure
+    | Stack
+    | Tuple
+    | SetOf
+    | Distinct
+    | Variable
+    | Extern
+    | Callable
+    | Table
+    | ApplyResult
+)
