@@ -45,7 +45,7 @@ class CallNote:
 class Checked:
     """program: the whole tree, standard library first.
 
-    type_of: of every expression, of every `tree.Type` as written, and of every declaration that has one (Variable, Field,
+    type_of: of all expressions, of every `tree.Type` as written, and of each declaration that has one (Variable, Field,
       Parameter, Instance, Structure, Parser, …). An expression's is its own type before conversion.
     converted: expressions that are implicitly converted -> the type they become (int literals, serializable enums,
       lists and struct expressions to structs, headers, tuples, stacks).

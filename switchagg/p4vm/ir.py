@@ -256,7 +256,7 @@ Expression = (
     | Invalid
     | SizeBits
 )
-"""Targets (of assignments, out and inout arguments, extract): Local, and Member, Index, Next, Last, Slice of a target."""
+"""Targets (of assignments, out, inout, extract): Local, and Member, Index, Next, Last, Slice of a target."""
 
 
 # ---- statements
