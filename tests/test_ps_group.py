@@ -202,9 +202,11 @@ def test_a_worker_that_cannot_join_does_not_wait_for_the_server_beside_it() -> N
 
 def test_a_worker_that_dies_is_named_everywhere() -> None:
     job = Job(3, 2)
+    all_began = threading.Barrier(3)
 
     def act(rank: int, group: PsGroup) -> str:
         group.barrier().result(JOIN_S)
+        all_began.wait(JOIN_S)  # one server's word of a death may overtake another's answer to the barrier
         if rank == 1:
             group._loop.close(0.0)  # as a process that ends: no word of leaving
             return ""
@@ -224,9 +226,11 @@ def test_a_worker_that_dies_is_named_everywhere() -> None:
 
 def test_a_job_may_go_on_without_a_worker() -> None:
     job = Job(3, 2)
+    all_began = threading.Barrier(3)
 
     def act(rank: int, group: PsGroup) -> Any:
         group.barrier().result(JOIN_S)
+        all_began.wait(JOIN_S)
         if rank == 1:
             group._loop.close(0.0)
             return None
@@ -244,9 +248,11 @@ def test_a_job_may_go_on_without_a_worker() -> None:
 
 def test_a_server_that_is_stopped_is_named() -> None:
     job = Job(2, 1)
+    all_began = threading.Barrier(2)
 
     def act(rank: int, group: PsGroup) -> str:
         group.barrier().result(JOIN_S)
+        all_began.wait(JOIN_S)
         waiting = group.barrier() if rank == 0 else group.allreduce(np.ones(3, np.float32), key=7)
         if rank == 1:
             job.hosts[0].stop("SIGTERM")
