@@ -11,7 +11,14 @@ What holds everywhere, so that back ends agree to the bit:
 - An Index beyond its array reads zero (an invalid header) and writes nothing.
 - bit<W> values are 0 … 2**W - 1, int<W> values -2**(W-1) … 2**(W-1)-1. A shift by W or more gives 0, or -1 for a
   negative int<W> shifted right. Division and remainder by zero give 0. width may be 0 or beyond 2048.
-- out and inout arguments may be passed by reference: lowering has put temporaries wherever that would show.
+- out and inout arguments may be passed by reference: lowering has put temporaries wherever that would show. So may
+  records, arrays and varbits that are `in`: the callee never writes them, nor does anything else while it runs.
+- Arguments of Invoke that are passed so, and what an extern writes, are plain places: Locals, and Members and Indexes
+  (constant, within the array) of them. The place for a result overlaps none of them.
+- Build and Invalid stand as an Assign's value, within another Build, and as arguments of externs only. An Assign's
+  Build never reads what the Assign writes, so it may be built in place. A Mux is never a record or array.
+- An extern reads all its arguments before it writes any. Only SetValid touches other members of a union: where
+  assigning or extracting one makes others invalid, a SetValid follows.
 """
 
 from __future__ import annotations
@@ -448,8 +455,9 @@ class Routine:
     """kind: function, action, control, parser. name: unique. owner: of an action, its control (None: top level).
 
     packet_in, packet_out and extern parameters are gone: there is one packet, and instances are known. locals: all
-    variables, temporaries too; each is Reset or assigned before it is read. start: a parser's first state; states
-    accept and reject are implied.
+    variables, temporaries too; each is Reset or assigned before it is read. An out parameter is Reset by the routine
+    where that shows, but for the parser of the program: its headers are zero and invalid when it starts. A parser's body
+    runs before its first state, `start`; states accept and reject are implied.
     """
 
     name: str
