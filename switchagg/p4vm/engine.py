@@ -18,6 +18,9 @@ PARSER_STEPS_MAX = 4096
 """States one packet may enter: beyond it the parser ends in reject, with error ParserTimeout."""
 LOOP_TURNS_MAX = 1 << 16
 """Turns of one `for` loop per packet; beyond it the packet is dropped and counted."""
+PACKET_BYTES_MAX = 1 << 17
+"""Longer ones are dropped: as they are received, and, before truncate and recirculate, as they are deparsed: dropped += 1,
+names["oversize"] += 1."""
 
 
 @dataclass(frozen=True, slots=True)
