@@ -17,7 +17,13 @@ PASSES_MAX = 256
 PARSER_STEPS_MAX = 4096
 """States one packet may enter: beyond it the parser ends in reject, with error ParserTimeout."""
 LOOP_TURNS_MAX = 1 << 16
-"""Turns of one `for` loop per packet; beyond it the packet is dropped and counted."""
+"""Turns of all loops that one incoming packet causes; beyond it the packet is dropped and counted."""
+RUNS_MAX = 1 << 12
+"""Passes through ingress and through egress that one incoming packet causes in all; beyond it copies are dropped."""
+LOG_MAX = 10_000
+"""Lines of the log, and digests, that wait to be taken; the oldest give way."""
+CELLS_MAX = 1 << 28
+"""Cells of one register, counter or meter."""
 PACKET_BYTES_MAX = 1 << 17
 """Longer ones are dropped: as they are received, and, before truncate and recirculate, as they are deparsed: dropped += 1,
 names["oversize"] += 1."""
