@@ -1,0 +1,74 @@
+// S1: only what an admitted job's worker sent from its own address is aggregated. The control plane fills the tables when
+// it admits a job and empties them when it evicts one (S7, S8). Every pass asks again: a job may end between two of them.
+
+control Admission(inout headers_t hdr, inout metadata_t meta) {
+    action set_job(bit<32> generation, bit<8> workers, bit<64> full, bit<16> elements, bit<16> group) {
+        meta.generation = generation;
+        meta.workers = workers;
+        meta.full = full;
+        meta.elements = elements;
+        meta.group = group;
+    }
+
+    action set_range(bit<16> first_slot, bit<16> last_offset) {
+        meta.first_slot = first_slot;
+        meta.last_offset = last_offset;
+    }
+
+    action set_rank(bit<64> bitmap) {
+        meta.rank = bitmap;
+    }
+
+    table jobs {
+        key = { hdr.chunk.job: exact; }
+        actions = { set_job; NoAction; }
+        default_action = NoAction();
+        size = 1024;
+    }
+
+    table streams {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.stream: exact;
+        }
+        actions = { set_range; NoAction; }
+        default_action = NoAction();
+        size = 4096;
+    }
+
+    // A rank's packets come from one port, address and UDP port.
+    table members {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.rank: exact;
+            meta.port: exact;
+            hdr.ipv4.source: exact;
+            hdr.udp.source: exact;
+        }
+        actions = { set_rank; NoAction; }
+        default_action = NoAction();
+        size = 16384;
+    }
+
+    apply {
+        if (hdr.chunk.result == 1) {
+            meta.outcome = DROP_RESULT;
+        } else if (!jobs.apply().hit) {
+            meta.outcome = DROP_JOB;
+        } else if (hdr.chunk.generation != meta.generation) {
+            meta.outcome = DROP_GENERATION;
+        } else if (!streams.apply().hit) {
+            meta.outcome = DROP_STREAM;
+        } else if (hdr.chunk.slot - meta.first_slot > meta.last_offset) { // modulo 2^16: also what lies before
+            meta.outcome = DROP_SLOT;
+        } else if (hdr.chunk.rank >= meta.workers) {
+            meta.outcome = DROP_RANK;
+        } else if (!members.apply().hit) {
+            meta.outcome = DROP_PORT;
+        } else if (hdr.chunk.elements != meta.elements || !hdr.values0.isValid()) {
+            meta.outcome = DROP_ELEMENTS;
+        } else {
+            meta.index = (bit<32>)meta.pass * (2 * SLOTS) + ((bit<32>)hdr.chunk.slot << 1) + (bit<32>)hdr.chunk.version;
+        }
+    }
+}

@@ -1,0 +1,42 @@
+// What a packet carries with it through the switch.
+
+#define KEPT 1
+
+#define PART(block, lanes) values##block##_t values##block;
+struct headers_t {
+    ethernet_t ethernet;
+    arp_t      arp;
+    ipv4_t     ipv4;
+    udp_t      udp;
+    chunk_t    chunk;
+    BLOCKS(PART)
+}
+
+struct metadata_t {
+    // Kept from one pass of a packet to the next.
+    @field_list(KEPT) bit<8> pass;
+    @field_list(KEPT) bit<9> port;     // where it came in
+    @field_list(KEPT) bit<1> complete; // all ranks have been seen, in every pass so far
+    @field_list(KEPT) bit<1> counted;  // its rank was new, in any pass so far
+
+    bit<8>  outcome;    // counters.p4; UNDECIDED: a further control, or pass, decides
+    bit<1>  answered;   // ARP
+    bit<1>  flooded;
+    bit<1>  rewritten;  // the IPv4 header has changed
+
+    // What the tables say of the packet's job, stream and rank (admission.p4).
+    bit<32> generation;
+    bit<8>  workers;
+    bit<16> elements;
+    bit<64> full;       // the bitmap of all ranks
+    bit<16> group;      // the multicast group of all workers
+    bit<16> first_slot;
+    bit<16> last_offset; // of the stream's range
+    bit<64> rank;       // the bitmap of this one
+
+    // What the registers said.
+    bit<32> index;      // of the slot version, in this pass
+    bit<1>  fresh;
+    bit<64> before;
+    bit<64> seen;
+}

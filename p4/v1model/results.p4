@@ -1,0 +1,40 @@
+// S6: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's rank.
+
+control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    action to_worker(bit<48> mac, bit<32> address, bit<16> port) {
+        hdr.ethernet.target = mac;
+        hdr.ipv4.target = address;
+        hdr.udp.target = port;
+    }
+
+    action nobody() {
+        mark_to_drop(standard);
+    }
+
+    // egress_rid is the rank: the multicast group of a job has a copy for each.
+    table workers {
+        key = {
+            hdr.chunk.job: exact;
+            standard.egress_rid: exact;
+        }
+        actions = { to_worker; nobody; }
+        default_action = nobody();
+        size = 16384;
+    }
+
+    apply {
+        bit<48> mac = hdr.ethernet.source;
+        bit<32> address = hdr.ipv4.source;
+        bit<16> port = hdr.udp.source;
+        hdr.ethernet.source = hdr.ethernet.target;
+        hdr.ipv4.source = hdr.ipv4.target;
+        hdr.udp.source = hdr.udp.target;
+        hdr.ipv4.ttl = 64;
+        meta.rewritten = 1;
+        if (meta.outcome == REPLY) {
+            to_worker(mac, address, port);
+        } else {
+            workers.apply();
+        }
+    }
+}
