@@ -7,6 +7,7 @@ error, and silence: nothing is ever printed.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import stat
@@ -58,11 +59,12 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
     def __init__(self, folders: Sequence[str]) -> None:
         super().__init__()
         self.line_directive = None
-        self.rewrite_paths = []
+        self.rewrite_paths: list[tuple[str, str]] = []
         self.path = list(folders)
         self.searched = [folder or "." for folder in folders]
         self.files: list[str] = []
-        self.sources: dict[str, str] = {}
+        self.lines: dict[str, list[str]] = {}
+        self.line_starts: dict[str, list[int]] = {}
         self.renumbered: dict[str, list[tuple[int, int, str]]] = {}
         self.warnings: list[str] = []
         self.work = 0
@@ -75,17 +77,20 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         self.rewrite_paths.insert(0, (re.escape(absolute) + r"\Z", shown.replace("\\", r"\\")))
         self.files.append(path)
         text = text.removeprefix("\ufeff")
-        self.sources[shown] = "\n".join(line.rstrip() for line in text.splitlines())
+        lines = [line.rstrip() for line in text.splitlines()]
+        self.lines[shown] = lines
+        self.line_starts[shown] = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
         return text
 
     def place(self, token: Any) -> tuple[str, int, int]:
         """File, line and column of a token; of what a macro made, those of the macro's use."""
         file, line = token.source, token.lineno
-        text = self.sources.get(file, "")
-        if getattr(token, "written", False):
-            column = token.lexpos - (text.rfind("\n", 0, token.lexpos) + 1) + 1
+        if getattr(token, "written", False) and file in self.line_starts:
+            starts = self.line_starts[file]
+            line = bisect_right(starts, token.lexpos)
+            column = token.lexpos - starts[line - 1] + 1
         else:
-            column = self._use(token, text, line)
+            column = self._use(token, self.lines.get(file, []), line)
         changes = self.renumbered.get(file)
         if changes and (at := bisect_right(changes, (line,)) - 1) >= 0:
             after, number, name = changes[at]
@@ -93,10 +98,9 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         return file, line, column
 
     @staticmethod
-    def _use(token: Any, text: str, line: int) -> int:
+    def _use(token: Any, lines: Sequence[str], line: int) -> int:
         """Column where the macro stands that made this token; 1 if it isn't in that line."""
         names = getattr(token, "expanded_from", ())
-        lines = text.splitlines()
         if not names or not 0 < line <= len(lines):
             return 1
         found = re.search(rf"\b{re.escape(names[-1])}\b", lines[line - 1])
@@ -134,7 +138,7 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
 
     def on_error(self, file: str, line: int, message: str) -> None:
         last = self.directive_position()
-        where = Position(file, line, 1) if file in self.sources and line != last.line else last
+        where = Position(file, line, 1) if file in self.lines and line != last.line else last
         raise P4Error(message[:1].lower() + message[1:], where)
 
     def on_file_open(self, is_system_include: bool, path: str) -> io.StringIO:
@@ -221,9 +225,8 @@ def _join(reader: _Reader, tokens: Iterator[Any], result: Preprocessed) -> None:
             if _needs_space(end, value[0]):
                 pieces.append(" ")
                 length += 1
-            if not value.isspace():
-                result.starts.append(length)
-                result.places.append(reader.place(token))
+            result.starts.append(length)
+            result.places.append(reader.place(token))
         last_source, last_line, last_start, last_end = token.source, token.lineno, start, start + len(value)
         pieces.append(value)
         length += len(value)
