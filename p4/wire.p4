@@ -60,8 +60,3 @@ header chunk_t {
     bit<16> elements;
     bit<32> chunk;
 }
-
-// The values, a header for each pass.
-#define FIELD(block, lane) bit<32> v##lane;
-#define HEADER(block, lanes) header values##block##_t { EACH(lanes, FIELD, block) }
-BLOCKS(HEADER)

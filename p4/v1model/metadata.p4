@@ -2,6 +2,10 @@
 
 #define KEPT 1
 
+#define FIELD(block, lane) bit<32> v##lane;
+#define HEADER(block, lanes) header values##block##_t { EACH(lanes, FIELD, block) }
+BLOCKS(HEADER)
+
 #define PART(block, lanes) values##block##_t values##block;
 struct headers_t {
     ethernet_t ethernet;

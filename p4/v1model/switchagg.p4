@@ -14,10 +14,11 @@
 
 #include "../values.p4"
 #include "../wire.p4"
+#include "../outcomes.p4"
 #include "metadata.p4"
-#include "counters.p4"
 #include "parser.p4"
 #include "checksums.p4"
+#include "counters.p4"
 #include "layout.p4"
 #include "admission.p4"
 #include "held.p4"

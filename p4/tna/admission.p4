@@ -1,0 +1,169 @@
+// P6 and S1. All tables look at the packet alone, so they share a stage; `reasons` then is the rule, line by line. The
+// control plane fills the tables when it admits a job and empties them when it evicts one (S7, S8).
+
+control Admission(inout headers_t hdr, inout metadata_t meta) {
+    action set_job(bit<16> group) {
+        meta.job = 1;
+        meta.group = group;
+    }
+
+    action set_generation() {
+        meta.generation = 1;
+    }
+
+    action set_stream() {
+        meta.stream = 1;
+    }
+
+    action set_slot() {
+        meta.slot = 1;
+    }
+
+    action set_rank() {
+        meta.rank = 1;
+    }
+
+    action set_member(bit<32> low, bit<32> high, bit<32> others_low, bit<32> others_high) {
+        meta.member = 1;
+        meta.rank_low = low;
+        meta.rank_high = high;
+        meta.others_low = others_low;
+        meta.others_high = others_high;
+    }
+
+    action set_elements() {
+        meta.elements = 1;
+    }
+
+    table jobs {
+        key = { hdr.chunk.job: exact; }
+        actions = { set_job; NoAction; }
+        default_action = NoAction();
+        size = 256;
+    }
+
+    table generations {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.generation: exact;
+        }
+        actions = { set_generation; NoAction; }
+        default_action = NoAction();
+        size = 256;
+    }
+
+    table streams {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.stream: exact;
+        }
+        actions = { set_stream; NoAction; }
+        default_action = NoAction();
+        size = 1024;
+    }
+
+    table slots {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.stream: exact;
+            hdr.chunk.slot: range;
+        }
+        actions = { set_slot; NoAction; }
+        default_action = NoAction();
+        size = 512;
+    }
+
+    table ranks {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.rank: exact;
+        }
+        actions = { set_rank; NoAction; }
+        default_action = NoAction();
+        size = 2048;
+    }
+
+    table members {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.rank: exact;
+            meta.port: exact;
+            hdr.ipv4.source: exact;
+            hdr.udp.source: exact;
+        }
+        actions = { set_member; NoAction; }
+        default_action = NoAction();
+        size = 2048;
+    }
+
+    table sizes {
+        key = {
+            hdr.chunk.job: exact;
+            hdr.chunk.elements: exact;
+        }
+        actions = { set_elements; NoAction; }
+        default_action = NoAction();
+        size = 256;
+    }
+
+    action drop(bit<8> reason) {
+        meta.outcome = reason;
+    }
+
+    // The first line that fits: P6 in its order, then S1 in its order.
+    table reasons {
+        key = {
+            meta.outcome: ternary;
+            hdr.chunk.magic: ternary;
+            hdr.chunk.wire_version: ternary;
+            hdr.chunk.op: ternary;
+            hdr.chunk.spare: ternary;
+            hdr.chunk.elements: ternary;
+            meta.excess: ternary;
+            hdr.chunk.result: ternary;
+            meta.job: ternary;
+            meta.generation: ternary;
+            meta.stream: ternary;
+            meta.slot: ternary;
+            meta.rank: ternary;
+            meta.member: ternary;
+            meta.elements: ternary;
+        }
+        actions = { drop; NoAction; }
+        const default_action = drop(DROP_MAGIC);
+        const entries = {
+            (DROP_SHORT, _, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_SHORT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, ELEMENTS, 0, 0, 1, 1, 1, 1, 1, 1, 1): NoAction();
+            (_, 0x5341, 1, 0 &&& 0xe, 0, 0, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, 0x8000 &&& 0x8000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, 0x4000 &&& 0x4000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, 1, _, _, _, _, _, _, _): drop(DROP_RESULT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, 0, _, _, _, _, _, _): drop(DROP_JOB);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, 0, _, _, _, _, _): drop(DROP_GENERATION);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, 0, _, _, _, _): drop(DROP_STREAM);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, 0, _, _, _): drop(DROP_SLOT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, 0, _, _): drop(DROP_RANK);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, _, 0, _): drop(DROP_PORT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, _, _, _): drop(DROP_ELEMENTS);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 1, 0 &&& 0xe, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_FLAGS);
+            (_, 0x5341, 1, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_OP);
+            (_, 0x5341, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_WIRE_VERSION);
+        }
+        size = 32;
+    }
+
+    apply {
+        meta.excess = hdr.udp.length - (28 + (hdr.chunk.elements << 2));
+        meta.index = hdr.chunk.slot[12:0] ++ hdr.chunk.version;
+        meta.oldest = hdr.chunk.chunk + 0x80000001;
+        jobs.apply();
+        generations.apply();
+        streams.apply();
+        slots.apply();
+        ranks.apply();
+        members.apply();
+        sizes.apply();
+        reasons.apply();
+    }
+}
