@@ -53,6 +53,8 @@ class Checked:
     declared: names in use (Name, TypeName, ActionRef, Member of a package or parser) -> declaration; for an enum's or
       error's member the Member node -> the Enum or Errors declaration.
     calls: notes on every tree.Call. instances: declarations of instances -> note of the constructor call.
+    bound: actions in a table's list, default action and entries -> arguments in order of the action's parameters;
+      None: the control plane gives it.
     errors: names of all errors in order of declaration. main: the instance called main, if the program has one.
     """
 
@@ -63,6 +65,7 @@ class Checked:
     declared: dict[tree.Node, tree.Node] = field(default_factory=dict)
     calls: dict[tree.Call, CallNote] = field(default_factory=dict)
     instances: dict[tree.Instance, CallNote] = field(default_factory=dict)
+    bound: dict[tree.ActionRef, CallNote] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     main: tree.Instance | None = None
     warnings: list[str] = field(default_factory=list)

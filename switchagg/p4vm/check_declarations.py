@@ -1,0 +1,334 @@
+"""Declarations: externs, functions, actions, parsers, controls, packages and instances."""
+
+from __future__ import annotations
+
+from switchagg.p4vm import (
+    check_calls,
+    check_convert,
+    check_expressions,
+    check_parsers,
+    check_statements,
+    check_tables,
+    check_types,
+    check_unify,
+    tree,
+    types,
+)
+from switchagg.p4vm.check_scope import Place, State, Symbol, fail
+from switchagg.p4vm.check_unify import DONT_CARE, variables_of
+
+Prototype = tree.FunctionPrototype
+
+
+def parameters(state: State, nodes: list[tree.Parameter], owner: str, kind: str) -> tuple[types.Parameter, ...]:
+    """Types of parameters, in the scope around. Raises P4Error: a type, direction or default that cannot be."""
+    made: list[types.Parameter] = []
+    for node in nodes:
+        found = check_types.resolve(state, node.type)
+        state.note(node, found)
+        if node.name in (p.name for p in made):
+            fail(node, f"{owner!r} has two parameters called {node.name!r}")
+        check_parameter(node, found, owner, kind)
+        if node.default is not None:
+            if node.direction in ("out", "inout"):
+                fail(node, f"parameter {node.name!r} is {node.direction}, so it cannot have a default value")
+            check_expressions.value_type(state, node.default, found)
+            check_convert.convert(state, node.default, found)
+            if not state.is_known(node.default):
+                fail(node.default, f"the default value of parameter {node.name!r} must be known at compile time")
+        optional = node.default is not None or any(a.name == "optional" for a in node.annotations)
+        made.append(types.Parameter(node.direction, found, node.name, optional))
+    return tuple(made)
+
+
+def check_parameter(node: tree.Parameter, found: types.Type, owner: str, kind: str) -> None:
+    what = f"parameter {node.name!r} of {owner!r}"
+    if found in (types.VOID, types.MATCH_KIND, DONT_CARE):
+        fail(node, f"{what} cannot be of type {found}")
+    if kind in ("package", "constructor"):
+        if node.direction:
+            fail(node, f"{what} has direction {node.direction}; parameters given when an instance is made have none")
+        return
+    if isinstance(found, types.Callable):
+        fail(node, f"{what} is {found}; parsers and controls are given when an instance is made only")
+    if isinstance(found, types.Extern) and node.direction:
+        fail(node, f"{what} is extern {found}, so it has no direction; remove {node.direction!r}")
+    if isinstance(found, types.Integer) and node.direction:
+        fail(node, f"{what} is int, so it has no direction: its value is known at compile time; give it a width")
+    if isinstance(found, types.Tuple) and found.is_list and kind == "action":
+        fail(node, f"{what} cannot be of type {found}")
+    if found == types.STRING and node.direction in ("out", "inout"):
+        fail(node, f"{what} is a string, so it cannot be {node.direction}")
+
+
+def declare_parameters(state: State, nodes: list[tree.Parameter], made: tuple[types.Parameter, ...], kind: str) -> None:
+    """Puts parameters into the present scope. Those without direction are read-only, and known but in actions."""
+    for node, parameter in zip(nodes, made, strict=True):
+        data = not isinstance(parameter.type, types.Extern | types.Callable)
+        writable = parameter.direction in ("out", "inout")
+        known = not parameter.direction and kind != "action"
+        what = "variable" if data else "instance"
+        state.declare(Symbol(node.name, what, node, parameter.type, writable, known=known))
+
+
+# ---- functions and externs
+
+
+def prototype(state: State, node: Prototype, kind: str, owner: str) -> types.Callable:
+    """The signature of a function, extern function, method or constructor."""
+    with state.inner():
+        check_types.declare_type_parameters(state, node, node.type_parameters, owner)
+        returns = types.VOID if node.returns is None else check_types.resolve(state, node.returns)
+        made = parameters(state, node.parameters, node.name, kind)
+    if isinstance(returns, types.Callable) or returns in (types.MATCH_KIND, DONT_CARE):
+        fail(node, f"{node.name!r} cannot return {returns}")
+    signature = types.Callable(kind, node.name, made, returns, variables_of(node.type_parameters, owner))
+    state.note(node, signature)
+    return signature
+
+
+def add_function(state: State, declaration: tree.Node, name: str, signature: types.Callable) -> None:
+    """Declares a function, or one more of its name with other parameters."""
+    before = state.scope.names.get(name)
+    if before is None or before.kind != "function":
+        state.declare(Symbol(name, "function", declaration, signature, overloads=[(declaration, signature)]))
+        return
+    check_overload(declaration, name, signature, [s for _, s in before.overloads])
+    before.overloads.append((declaration, signature))
+
+
+def check_overload(node: tree.Node, name: str, signature: types.Callable, others: list[types.Callable]) -> None:
+    for other in others:
+        if [p.name for p in other.parameters] == [p.name for p in signature.parameters]:
+            fail(node, f"{name!r} is declared twice with the same parameters; rename one, or its parameters")
+
+
+def extern_function(state: State, node: tree.ExternFunction) -> None:
+    signature = prototype(state, node.prototype, "function", node.prototype.name)
+    state.note(node, signature)
+    add_function(state, node, node.prototype.name, signature)
+
+
+def function(state: State, node: tree.Function) -> None:
+    signature = prototype(state, node.prototype, "function", node.prototype.name)
+    state.note(node, signature)
+    function_body(state, node, signature, "function")
+    add_function(state, node, node.prototype.name, signature)
+
+
+def function_body(state: State, node: tree.Function, signature: types.Callable, place: str) -> None:
+    head = node.prototype
+    with state.inner(Place(place, signature.returns)):
+        check_types.declare_type_parameters(state, head, head.type_parameters, head.name)
+        with state.inner():
+            declare_parameters(state, head.parameters, signature.parameters, "function")
+            check_statements.block(state, node.body)
+    if signature.returns != types.VOID and not check_statements.returns(node.body):
+        fail(head, f"function {head.name!r} can end without return; it returns {signature.returns}")
+
+
+def extern_type(state: State, node: tree.ExternType) -> None:
+    variables = variables_of(node.type_parameters, node.name)
+    own = types.Extern(node.name, variables)
+    state.note(node, own)
+    state.members[node.name] = node
+    methods = state.methods[node.name] = {}
+    # Its own methods may have parameters and results of its type.
+    state.declare(Symbol(node.name, "generic" if variables else "type", node, own))
+    with state.inner():
+        check_types.declare_type_parameters(state, node, node.type_parameters, node.name)
+        for method in node.methods:
+            signature = method_signature(state, node, method, own)
+            known = methods.setdefault(method.name, [])
+            check_overload(method, method.name, signature, [s for _, s in known])
+            known.append((method, signature))
+
+
+def method_signature(state: State, node: tree.ExternType, method: Prototype, own: types.Extern) -> types.Callable:
+    if method.returns is not None:
+        if method.name == node.name:
+            fail(method, f"{method.name!r} is extern {node.name!r}'s constructor, so it returns nothing")
+        return prototype(state, method, "method", f"{node.name}.{method.name}")
+    if method.name != node.name:
+        fail(method, f"{method.name!r} has no type of result; only the constructor {node.name!r} has none")
+    made = prototype(state, method, "constructor", f"{node.name}.{method.name}")
+    variables = tuple(v for v in own.arguments if isinstance(v, types.Variable))
+    signature = types.Callable("constructor", node.name, made.parameters, own, variables)
+    state.note(method, signature)
+    return signature
+
+
+# ---- actions, parsers, controls
+
+
+def action(state: State, node: tree.Action) -> None:
+    with state.inner(Place("action")):
+        made = parameters(state, node.parameters, node.name, "action")
+        seen_data = False
+        for parameter, written in zip(made, node.parameters, strict=True):
+            if not check_types.is_data(parameter.type) and not isinstance(parameter.type, types.Extern):
+                fail(written, f"parameter {written.name!r} of action {node.name!r} cannot be {parameter.type}")
+            if seen_data and parameter.direction:
+                fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")
+            seen_data = seen_data or not parameter.direction
+        declare_parameters(state, node.parameters, made, "action")
+        check_statements.block(state, node.body)
+    kind = types.Callable("action", node.name, made)
+    state.note(node, kind)
+    state.declare(Symbol(node.name, "action", node, kind))
+
+
+def check_applied_parameters(nodes: list[tree.Parameter], made: tuple[types.Parameter, ...], owner: str) -> None:
+    for node, parameter in zip(nodes, made, strict=True):
+        if parameter.direction and not check_types.is_data(parameter.type):
+            fail(node, f"parameter {node.name!r} of {owner!r} cannot be {parameter.type}")
+
+
+def body_type(state: State, node: tree.ParserType | tree.ControlType, kind: str) -> None:
+    """parser P<…>(…); or control C<…>(…); a type without a body."""
+    with state.inner():
+        check_types.declare_type_parameters(state, node, node.type_parameters, node.name)
+        made = parameters(state, node.parameters, node.name, kind)
+    variables = variables_of(node.type_parameters, node.name)
+    own = types.Callable(kind, node.name, made, types.VOID, variables, variables)
+    state.note(node, own)
+    state.declare(Symbol(node.name, "generic" if variables else "type", node, own))
+
+
+def parser_type(state: State, node: tree.ParserType) -> None:
+    body_type(state, node, "parser")
+
+
+def control_type(state: State, node: tree.ControlType) -> None:
+    body_type(state, node, "control")
+
+
+def package_type(state: State, node: tree.PackageType) -> None:
+    with state.inner():
+        check_types.declare_type_parameters(state, node, node.type_parameters, node.name)
+        made = parameters(state, node.parameters, node.name, "package")
+    variables = variables_of(node.type_parameters, node.name)
+    own = types.Callable("package", node.name, made, types.VOID, variables, variables)
+    state.note(node, own)
+    state.constructors[node] = types.Callable("constructor", node.name, made, own, variables)
+    state.declare(Symbol(node.name, "generic" if variables else "package", node, own))
+
+
+def container(state: State, node: tree.Parser | tree.Control, kind: str) -> None:
+    """A parser or control with a body. Raises P4Error."""
+    if node.type_parameters:
+        fail(node, f"{kind} {node.name!r} has a body, so it cannot have type parameters")
+    with state.inner(Place(kind)):
+        made = parameters(state, node.parameters, node.name, kind)
+        check_applied_parameters(node.parameters, made, node.name)
+        given = parameters(state, node.constructor_parameters, node.name, "constructor")
+        declare_parameters(state, node.constructor_parameters, given, "constructor")
+        declare_parameters(state, node.parameters, made, kind)
+        own = types.Callable(kind, node.name, made)
+        state.note(node, own)
+        with state.inner():
+            for declaration in node.locals:
+                local(state, declaration, kind)
+            if isinstance(node, tree.Parser):
+                check_parsers.check_states(state, node)
+            else:
+                with state.inner(Place("apply block")):
+                    check_statements.block(state, node.body)
+    state.constructors[node] = types.Callable("constructor", node.name, given, own)
+    state.declare(Symbol(node.name, "constructed", node, own))
+
+
+def parser(state: State, node: tree.Parser) -> None:
+    container(state, node, "parser")
+
+
+def control(state: State, node: tree.Control) -> None:
+    container(state, node, "control")
+
+
+def local(state: State, node: tree.Declaration, kind: str) -> None:
+    """A declaration in a parser or control, before its states or apply block."""
+    if isinstance(node, tree.Variable):
+        check_statements.variable(state, node)
+    elif isinstance(node, tree.Constant):
+        check_statements.constant(state, node)
+    elif isinstance(node, tree.Instance):
+        instance(state, node)
+    elif isinstance(node, tree.ValueSet) and kind == "parser":
+        check_parsers.declare_value_set(state, node)
+    elif isinstance(node, tree.Action | tree.Table) and kind == "control":
+        state.busy.append(node.name)
+        if isinstance(node, tree.Action):
+            action(state, node)
+        else:
+            check_tables.declare_table(state, node)
+        state.busy.pop()
+    else:
+        what = type(node).__name__.lower()
+        fail(node, f"a declaration of this kind ({what}) cannot stand in a {kind}; move it to the top level")
+
+
+# ---- instances
+
+
+def instance(state: State, node: tree.Instance) -> None:
+    note = check_calls.construct(state, node, node.type, [], node.arguments)
+    kind = note.returns
+    if state.place.kind == "top level" and isinstance(kind, types.Callable) and kind.kind != "package":
+        fail(node, f"{kind} cannot have an instance at the top level; declare it in a {kind.kind}, or give it to main")
+    if state.place.kind in ("parser", "control") and isinstance(kind, types.Callable) and kind.kind != state.place.kind:
+        fail(node, f"{kind} cannot have an instance in a {state.place.kind}")
+    state.checked.instances[node] = note
+    state.note(node, kind)
+    abstract_methods(state, node, kind)
+    if isinstance(kind, types.Callable) and kind.kind == "package" and node.name == "main":
+        state.checked.main = node
+    elif node.name == "main" and state.place.kind == "top level":
+        fail(node, f"main is {kind}; an instance of a package is expected")
+    state.declare(Symbol(node.name, "instance", node, kind, known=True))
+
+
+def abstract_methods(state: State, node: tree.Instance, kind: types.Type) -> None:
+    """Methods that an instance gives in its body: all abstract ones, with the signatures declared."""
+    methods = state.methods[kind.name] if isinstance(kind, types.Extern) else {}
+    wanted = {
+        name: (proto, check_unify.specialise_method(state, kind, signature))
+        for name, overloads in methods.items()
+        for proto, signature in overloads
+        if proto.abstract and isinstance(kind, types.Extern)
+    }
+    given: set[str] = set()
+    place = state.place
+    with state.inner(Place("abstract method")):
+        state.scope.names["this"] = Symbol("this", "instance", node, kind, known=True)
+        for member in node.members or []:
+            if isinstance(member, tree.Instance):
+                state.place = place
+                instance(state, member)
+                state.place = Place("abstract method")
+            elif isinstance(member, tree.Function):
+                abstract_method(state, member, wanted, kind)
+                given.add(member.prototype.name)
+            else:
+                fail(member, "the body of an instance holds functions and instances only")
+    missing = sorted(set(wanted) - given)
+    if missing:
+        fail(node, f"instance {node.name!r} must give the abstract method {missing[0]!r} of {kind}")
+
+
+def abstract_method(
+    state: State, node: tree.Function, wanted: dict[str, tuple[Prototype, types.Callable]], kind: types.Type
+) -> None:
+    name = node.prototype.name
+    signature = prototype(state, node.prototype, "function", name)
+    state.note(node, signature)
+    if name not in wanted:
+        fail(node, f"{kind} has no abstract method {name!r}")
+    declared = wanted[name][1]
+    same = len(declared.parameters) == len(signature.parameters) and all(
+        (one.direction, one.type) == (other.direction, other.type)
+        for one, other in zip(declared.parameters, signature.parameters, strict=True)
+    )
+    if not same or declared.returns != signature.returns:
+        fail(node, f"method {name!r} differs from its declaration in {kind} in parameters or result")
+    function_body(state, node, signature, "abstract method")

@@ -1,0 +1,87 @@
+"""Sets that values are matched with: in select cases and in table entries."""
+
+from __future__ import annotations
+
+from switchagg.p4vm import check_convert, check_expressions, check_operators, check_types, tree, types
+from switchagg.p4vm.check_scope import State, Symbol, fail
+
+LABEL = "a value to match with {to} is {found}"
+
+
+def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
+    """Checks a set of values of one type, and notes SetOf(element) for it. Raises P4Error."""
+    state.deeper(node)
+    if isinstance(node, tree.Default):
+        pass
+    elif isinstance(node, tree.Mask):
+        ordered(state, node, element, "&&&", node.value, node.mask)
+    elif isinstance(node, tree.Range):
+        ordered(state, node, element, "..", node.low, node.high)
+        constants = state.checked.constants
+        low, high = constants.get(node.low), constants.get(node.high)
+        if isinstance(low, int) and isinstance(high, int) and low > high:
+            fail(node, f"the range {low} .. {high} is empty; the lower bound comes first")
+    elif isinstance(node, tree.ListExpression) and isinstance(element, types.Tuple | types.Structure):
+        parts = check_convert.parts_of(element)
+        if parts is None or len(parts) != len(node.items):
+            fail(node, f"{len(node.items)} values to match with {element}")
+        for item, part in zip(node.items, parts, strict=True):
+            check_set(state, item, part)
+    elif (value_set := as_value_set(state, node)) is not None:
+        check_value_set(state, node, value_set, element)
+    else:
+        check_expressions.value_type(state, node, element)
+        check_convert.convert(state, node, element, LABEL)
+        state.depth -= 1
+        return
+    state.note(node, types.SetOf(element))
+    state.depth -= 1
+
+
+def ordered(
+    state: State, node: tree.Expression, element: types.Type, sign: str, one: tree.Expression, other: tree.Expression
+) -> None:
+    """The two parts of a mask or range."""
+    inner = check_types.bare(element)
+    if not isinstance(inner, types.Bits) and not (isinstance(inner, types.Enum) and inner.base is not None):
+        fail(node, f"{sign} matches bits; what is matched here is {element}")
+    for part in (one, other):
+        kind = check_expressions.value_type(state, part, element)
+        if kind != element and isinstance(inner, types.Enum):
+            check_operators.plain(state, part)
+            assert inner.base is not None
+            if check_operators.plain(state, part) != inner.base:
+                check_convert.convert(state, part, inner.base, LABEL)
+        else:
+            check_convert.convert(state, part, element, LABEL)
+
+
+def as_value_set(state: State, node: tree.Expression) -> Symbol | None:
+    if isinstance(node, tree.Name):
+        symbol = state.lookup(node, node.name, node.dot)
+        return symbol if symbol.kind == "value_set" else None
+    return None
+
+
+def check_value_set(state: State, node: tree.Expression, symbol: Symbol, element: types.Type) -> None:
+    state.checked.declared[node] = symbol.declaration
+    assert isinstance(symbol.type, types.SetOf)
+    own = symbol.type.element
+    if own == element or single_part(own) == element:
+        return
+    parts = check_convert.parts_of(own) if isinstance(own, types.Structure | types.Tuple) else None
+    if isinstance(element, types.Tuple) and parts == element.items:
+        return
+    fail(node, f"value set {symbol.name!r} holds {own}; {element} is matched here")
+
+
+def single_part(kind: types.Type) -> types.Type | None:
+    """The type of a structure's or tuple's only part."""
+    parts = check_convert.parts_of(kind) if isinstance(kind, types.Structure | types.Tuple) else None
+    return parts[0] if parts is not None and len(parts) == 1 else None
+
+
+def is_matchable(kind: types.Type) -> bool:
+    """Whether select, or the key of a table, may look at values of a type."""
+    kind = check_types.bare(kind)
+    return isinstance(kind, types.Bits | types.Enum) or kind in (types.BOOL, types.ERROR)
