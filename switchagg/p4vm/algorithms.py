@@ -1,27 +1,28 @@
 """Hashes, checksums, meters and random numbers, exactly as both back ends compute them.
 
-1.  The bytes of data (what hash, checksums and selectors work on): all scalars in order, each as its bits, first is most
-    significant; zero bits at the end up to whole bytes. int<W> as two's complement, Bool 1 bit, a Symbol 32 bits, a
-    varbit the bits it has now. An invalid header within the data gives none; a valid one all its fields; stacks their
-    elements in order. `_with_payload`: then the bytes the parser left unread.
-2.  crc16, crc16_custom: polynomial 0x8005 reflected, start 0, no final exclusive-or (CRC-16/ARC). crc32, crc32_custom:
-    the Ethernet one. csum16: RFC 1071, complemented, a last odd byte is the high one; of nothing: 0xFFFF. xor16:
-    exclusive-or of big-endian 16-bit words, a last odd byte is the high one. identity: the first 8 bytes (or fewer) as
-    a big-endian number. random: the next 64 bits of the generator. All are numbers of at most 64 bits, H.
-3.  hash(result, algorithm, base, data, max): result = (base + H mod max) mod 2**64, then cut to its type; base and max
-    are cut to 64 bits first; max 0 counts as 1.
+1.  The bytes of data (what hash, checksums and selectors work on): all scalars in order, each as its bits, first is
+    most significant; zero bits at the end up to whole bytes. int<W> as two's complement, Bool 1 bit, a Symbol 32
+    bits, a varbit the bits it has now. An invalid header within the data gives none; a valid one all its fields;
+    stacks their elements in order. `_with_payload`: then the bytes the parser left unread.
+2.  crc16, crc16_custom: polynomial 0x8005 reflected, start 0, no final exclusive-or (CRC-16/ARC). crc32,
+    crc32_custom: the Ethernet one. csum16: RFC 1071, complemented, a last odd byte is the high one; of nothing:
+    0xFFFF. xor16: exclusive-or of big-endian 16-bit words, a last odd byte is the high one. identity: the first 8
+    bytes (or fewer) as a big-endian number. random: the next 64 bits of the generator. All are numbers of at most 64
+    bits, H.
+3.  hash(result, algorithm, base, data, max): result = (base + H mod max) mod 2**64, then cut to its type; base and
+    max are cut to 64 bits first; max 0 counts as 1.
 4.  Checksums compare with and store H cut to the field's width.
 5.  Selectors: H of the selector keys in order, by the selector's own algorithm; the member is number H mod n of the
     group's n members in ascending order of their handles.
-6.  random(result, low, high): splitmix64, state starts at RANDOM_SEED: state += 0x9E3779B97F4A7C15; z = state;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9; z = (z ^ z >> 27) * 0x94D049BB133111EB; x = z ^ z >> 31, all modulo 2**64;
-    result = low + (x * (high - low + 1) >> 64), cut to its type. low and high: their low 64 bits, as signed numbers if
-    their type is signed. low > high: result stays as it was and the generator isn't asked.
-7.  Meters: per cell, rates from the last set to the first (peak, then committed), each with tokens (whole numbers, full
-    when set) and `filled`, 0 when set. For a packet at now_us: due = floor(double(now_us) * rate), at most 2**62;
-    tokens = min(tokens + max(due - filled, 0), burst); filled = due. Fewer tokens than the cost: the color is the
-    number of rates that remain (RED 2 at the peak, YELLOW 1 at the committed), later rates stay untouched. Else the
-    cost is taken. All rates had enough, or none are set: GREEN 0. cost: 1, or the packet's bytes (as it arrived).
+6.  random(result, low, high): splitmix64, state starts at RANDOM_SEED: state += 0x9E3779B97F4A7C15; z = state; z = (z
+    ^ z >> 30) * 0xBF58476D1CE4E5B9; z = (z ^ z >> 27) * 0x94D049BB133111EB; x = z ^ z >> 31, all modulo 2**64; result
+    = low + (x * (high - low + 1) >> 64), cut to its type. low and high: their low 64 bits, as signed numbers if their
+    type is signed. low > high: result stays as it was and the generator isn't asked.
+7.  Meters: per cell, rates from the last set to the first (peak, then committed), each with tokens (whole numbers,
+    full when set) and `filled`, 0 when set. For a packet at now_us: due = floor(double(now_us) * rate), at most
+    2**62; tokens = min(tokens + max(due - filled, 0), burst); filled = due. Fewer tokens than the cost: the color is
+    the number of rates that remain (RED 2 at the peak, YELLOW 1 at the committed), later rates stay untouched. Else
+    the cost is taken. All rates had enough, or none are set: GREEN 0. cost: 1, or the packet's bytes (as it arrived).
 """
 
 from __future__ import annotations
@@ -130,6 +131,10 @@ class Meter:
     def set_rates(self, rates: Sequence[MeterRate]) -> None:
         """None: green from now on."""
         self.buckets = [[rate.rate, rate.burst, rate.burst, 0] for rate in reversed(rates)]
+
+    def refill(self) -> None:
+        for bucket in self.buckets:
+            bucket[2:] = [bucket[1], 0]
 
     def color(self, now_us: int, cost: int) -> int:
         """Of a packet, which takes its tokens."""

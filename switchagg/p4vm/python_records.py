@@ -1,0 +1,250 @@
+"""A Python class for each struct, header and header union of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from switchagg.p4vm import ir
+from switchagg.p4vm.python_names import ProgramNames, fields_of
+
+CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
+
+
+def width_of(kind: ir.Type) -> int:
+    """Bits on the wire, a varbit's none."""
+    if isinstance(kind, ir.Bits):
+        return kind.width
+    if isinstance(kind, ir.Bool):
+        return 1
+    if isinstance(kind, ir.Symbol):
+        return 32
+    if isinstance(kind, ir.Record):
+        return sum(width_of(field) for _, field in kind.fields)
+    if isinstance(kind, ir.Array):
+        return kind.size * width_of(kind.element)
+    return 0
+
+
+def is_scalar(kind: ir.Type) -> bool:
+    """Held in a Python variable by value."""
+    return not isinstance(kind, ir.Record | ir.Array)
+
+
+def zero(kind: ir.Type, names: ProgramNames) -> str:
+    """What a variable of the type is before it is written."""
+    if isinstance(kind, ir.Record):
+        return f"{names.record(kind)}()"
+    if isinstance(kind, ir.Array):
+        return f"Stack({names.record(kind.element)}, {kind.size})"
+    return "EMPTY" if isinstance(kind, ir.Varbits) else "0"
+
+
+def piece(kind: ir.Type, value: str) -> str:
+    """(width, number) of a scalar, as an expression."""
+    return value if isinstance(kind, ir.Varbits) else f"({width_of(kind)}, {value})"
+
+
+def whole_of(kind: ir.Record) -> bool:
+    """Headers that `unpack` and `pack` do fast: whole bytes, no varbit, scalars alone."""
+    scalars = all(isinstance(field, ir.Bits | ir.Bool) for _, field in kind.fields)
+    return kind.kind == "header" and scalars and width_of(kind) % 8 == 0 and width_of(kind) > 0
+
+
+def in_order(kind: ir.Type) -> list[ir.Record]:
+    """Records within the type, inner ones first, then itself."""
+    if isinstance(kind, ir.Array):
+        return in_order(kind.element)
+    if not isinstance(kind, ir.Record):
+        return []
+    return [inner for _, field in kind.fields for inner in in_order(field)] + [kind]
+
+
+class RecordWriter:
+    """Writes the class of one record type."""
+
+    def __init__(self, kind: ir.Record, names: ProgramNames) -> None:
+        self.kind = kind
+        self.names = names
+        self.name = names.record(kind)
+        self.slots = fields_of(kind)
+        self.fields = [(self.slots[name], field) for name, field in kind.fields]
+        self.header = kind.kind == "header"
+        self.scalars = [(slot, field) for slot, field in self.fields if is_scalar(field)]
+        self.others = [(slot, field) for slot, field in self.fields if not is_scalar(field)]
+
+    def lines(self) -> list[str]:
+        varbits = sum(field.width for _, field in self.fields if isinstance(field, ir.Varbits))
+        width = width_of(self.kind)
+        size = f"{width} bits" + (f" and up to {varbits} more" if varbits else "")
+        slots = [*(["valid"] if self.header else []), *(slot for slot, _ in self.fields)]
+        made = [f"class {self.name}:", f'    """{self.kind.kind} {self.kind.name}: {size}"""', ""]
+        made += [f"    __slots__ = {tuple(slots)!r}"]
+        made += [f"    WIDTH, VARBITS, WHOLE = {width}, {varbits}, {whole_of(self.kind)}"]
+        methods = [
+            self.creation(),
+            self.building(),
+            self.clearing(),
+            self.assignment(),
+            self.comparison(),
+            self.flattening(),
+        ]
+        methods += [self.measuring()]
+        if self.header or not any(isinstance(field, ir.Array) for _, field in self.fields):
+            methods.append(self.taking())
+        if self.header:
+            methods.append(self.bit_string())
+        if whole_of(self.kind):
+            methods.append(self.whole_bytes())
+        for method in methods:
+            made += ["", *(f"    {line}" if line else "" for line in method)]
+        return made
+
+    def cleared(self) -> list[str]:
+        made = ["    self.valid = False"] if self.header else []
+        numbers = [f"self.{slot} = " for slot, field in self.scalars if not isinstance(field, ir.Varbits)]
+        for at in range(0, len(numbers), 8):
+            made.append(f"    {''.join(numbers[at : at + 8])}0")
+        made += [f"    self.{slot} = EMPTY" for slot, field in self.scalars if isinstance(field, ir.Varbits)]
+        return made
+
+    def creation(self) -> list[str]:
+        inner = [f"    self.{slot} = {zero(field, self.names)}" for slot, field in self.others]
+        return ["def __init__(self):", *(self.cleared() + inner or ["    pass"])]
+
+    def building(self) -> list[str]:
+        slots = [slot for slot, _ in self.fields]
+        made = ["@classmethod", f"def build({', '.join(['cls', *slots])}):", "    made = cls()"]
+        made += ["    made.valid = True"] if self.header else []
+        return [*made, *(f"    made.{slot} = {slot}" for slot in slots), "    return made"]
+
+    def clearing(self) -> list[str]:
+        inner = [f"    self.{slot}.reset()" for slot, _ in self.others]
+        return ["def reset(self):", *(self.cleared() + inner or ["    pass"])]
+
+    def assignment(self) -> list[str]:
+        made = ["def assign(self, other):"]
+        made += ["    self.valid = other.valid"] if self.header else []
+        made += [f"    self.{slot} = other.{slot}" for slot, _ in self.scalars]
+        made += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.others]
+        made += ["    return self", "", "def copy(self):", f"    return {self.name}().assign(self)"]
+        return made
+
+    def comparison(self) -> list[str]:
+        tests = [f"self.{slot} == other.{slot}" for slot, _ in self.scalars]
+        tests += [f"self.{slot}.same(other.{slot})" for slot, _ in self.others]
+        made = ["def same(self, other):"]
+        if self.header:
+            made += ["    if not self.valid or not other.valid:", "        return self.valid == other.valid"]
+        return [*made, "    return (", *(f"        {test} and" for test in tests), "        True", "    )"]
+
+    def flattening(self) -> list[str]:
+        """values: numbers alone; pieces: (width, number), none for an invalid header."""
+        values = []
+        pieces = []
+        for slot, field in self.fields:
+            if is_scalar(field):
+                values.append(f"self.{slot}[1]" if isinstance(field, ir.Varbits) else f"self.{slot}")
+                pieces.append(piece(field, f"self.{slot}"))
+            else:
+                values.append(f"*self.{slot}.values()")
+                pieces.append(f"*self.{slot}.pieces()")
+        made = ["def values(self):", "    return [", *(f"        {value}," for value in values), "    ]", ""]
+        made += ["def pieces(self):", *(["    if not self.valid:", "        return []"] if self.header else [])]
+        return [*made, "    return [", *(f"        {value}," for value in pieces), "    ]"]
+
+    def measuring(self) -> list[str]:
+        fixed = sum(width_of(field) for _, field in self.scalars)
+        terms = [str(fixed)]
+        terms += [f"self.{slot}[0]" for slot, field in self.scalars if isinstance(field, ir.Varbits)]
+        terms += [f"self.{slot}.size_bits()" for slot, _ in self.others]
+        total = " + ".join(terms)
+        return [
+            "def size_bits(self):",
+            f"    return ({total}) if self.valid else 0" if self.header else f"    return {total}",
+        ]
+
+    def taking(self) -> list[str]:
+        """take: fields from a number of all their bits; varbits: how many of them are the varbit's."""
+        made = ["def take(self, number, varbits=0):"]
+        made += ["    self.valid = True"] if self.header else []
+        left = width_of(self.kind)
+        before = True
+        for slot, field in self.fields:
+            rest = " + varbits" if before and self.kind_has_varbit() else ""
+            if isinstance(field, ir.Varbits):
+                before = False
+                made.append(f"    self.{slot} = (varbits, number >> {left} & (1 << varbits) - 1)")
+                continue
+            left -= width_of(field)
+            if isinstance(field, ir.Record):
+                made.append(f"    self.{slot}.take(number >> ({left}{rest}) & {hex((1 << width_of(field)) - 1)})")
+            else:
+                made.append(f"    self.{slot} = {part('number', f'({left}{rest})' if rest else str(left), field)}")
+        return made if len(made) > 1 else [*made, "    pass"]
+
+    def kind_has_varbit(self) -> bool:
+        return any(isinstance(field, ir.Varbits) for _, field in self.fields)
+
+    def bit_string(self) -> list[str]:
+        """bits: (width, number) of the whole header."""
+        made = ["def bits(self):", "    width = number = 0", "    for more, value in self.pieces():"]
+        made += ["        width += more", "        number = number << more | value & (1 << more) - 1"]
+        return [*made, "    return width, number"]
+
+    def whole_bytes(self) -> list[str]:
+        """unpack, pack: by struct, in pieces of whole bytes."""
+        pieces = list(self.whole_pieces())
+        codes = "".join(code for code, _ in pieces)
+        targets = [f"p{at}" if self.split(each) else f"self.{each[1][0][0]}" for at, each in enumerate(pieces)]
+        unpack = ["def unpack(self, data, at):", "    self.valid = True", "    ("]
+        unpack += [f"        {target}," for target in targets]
+        unpack += ["    ) = self.WIRE.unpack_from(data, at)"]
+        pack = []
+        for at, (code, fields) in enumerate(pieces):
+            if not self.split((code, fields)):
+                pack.append(f"self.{fields[0][0]}")
+                continue
+            number = f"p{at}"
+            if code[-1] == "s":
+                unpack.append(f'    p{at} = int.from_bytes(p{at}, "big")')
+            left = sum(width_of(field) for _, field in fields)
+            terms = []
+            for slot, field in fields:
+                left -= width_of(field)
+                unpack.append(f"    self.{slot} = {part(number, str(left), field)}")
+                signed = isinstance(field, ir.Bits) and field.signed
+                value = f"(self.{slot} & {hex((1 << width_of(field)) - 1)})" if signed else f"self.{slot}"
+                terms.append(f"{value} << {left}" if left else value)
+            joined = " | ".join(terms)
+            pack.append(f'({joined}).to_bytes({code[:-1]}, "big")' if code[-1] == "s" else f"({joined})")
+        made = [f'WIRE = Struct(">{codes}")', "", *unpack, ""]
+        return [*made, "def pack(self):", "    return self.WIRE.pack(", *(f"        {each}," for each in pack), "    )"]
+
+    @staticmethod
+    def split(piece: tuple[str, list[tuple[str, ir.Type]]]) -> bool:
+        """Whether a piece is more than one field that struct knows."""
+        code, fields = piece
+        return len(fields) > 1 or code[-1] == "s" or isinstance(fields[0][1], ir.Bool)
+
+    def whole_pieces(self) -> Iterator[tuple[str, list[tuple[str, ir.Type]]]]:
+        """Fewest fields that make whole bytes, and struct's code for them."""
+        fields: list[tuple[str, ir.Type]] = []
+        width = 0
+        for slot, field in self.fields:
+            fields.append((slot, field))
+            width += width_of(field)
+            if width % 8 or not width:
+                continue
+            code = CODES.get(width, "")
+            signed = len(fields) == 1 and isinstance(field, ir.Bits) and field.signed
+            yield (code if signed else code.upper()) or f"{width // 8}s", fields
+            fields, width = [], 0
+
+
+def part(number: str, shift: str, field: ir.Type) -> str:
+    """The field in these bits of a number."""
+    width = width_of(field)
+    if not width:
+        return "0"
+    cut = f"{number} >> {shift} & {hex((1 << width) - 1)}" if shift != "0" else f"{number} & {hex((1 << width) - 1)}"
+    return f"wrap({cut}, {1 << width - 1})" if isinstance(field, ir.Bits) and field.signed else cut
