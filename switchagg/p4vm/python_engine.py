@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
+from struct import Struct as Wire
 from typing import Any
 
 from switchagg.p4vm import ir
@@ -35,7 +35,7 @@ class PythonEngine:
         self.value_sets: dict[str, ValueSet] = {}
         layout = Layout(program)
         self.module: dict[str, Any] = {name: getattr(runtime, name) for name in RUNTIME}
-        self.module |= HASHES | {"Struct": Struct}
+        self.module |= HASHES | {"Wire": Wire}
         self.make_instances(layout)
         self.source = module_of(layout)
         self.run_source()

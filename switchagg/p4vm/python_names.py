@@ -10,8 +10,10 @@ from switchagg.p4vm.algorithms import HASHES
 
 RUNTIME = (
     "EMPTY",
+    "Header",
     "Reject",
     "Stack",
+    "Struct",
     "clamp",
     "joined",
     "quotient",
@@ -26,6 +28,7 @@ RUNTIME = (
 
 RESERVED = frozenset(
     (
+        "FIELDS",
         "VARBITS",
         "WHOLE",
         "WIDTH",
@@ -115,7 +118,7 @@ class ProgramNames:
     """Names of what is global in a program's module: classes, routines, tables, instances."""
 
     def __init__(self) -> None:
-        self.globals = Names({*RUNTIME, *HASHES, "Struct", "min", "max", "abs"})
+        self.globals = Names({*RUNTIME, *HASHES, "Wire", "min", "max", "abs"})
         self.records: dict[str, str] = {}
 
     def record(self, kind: ir.Record) -> str:

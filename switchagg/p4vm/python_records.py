@@ -44,6 +44,15 @@ def piece(kind: ir.Type, value: str) -> str:
     return value if isinstance(kind, ir.Varbits) else f"({width_of(kind)}, {value})"
 
 
+def letter(kind: ir.Type) -> str:
+    """What `python_runtime.Struct.FIELDS` calls a type: u i v (varbit) r (record or stack)."""
+    if isinstance(kind, ir.Record | ir.Array):
+        return "r"
+    if isinstance(kind, ir.Varbits):
+        return "v"
+    return "i" if isinstance(kind, ir.Bits) and kind.signed else "u"
+
+
 def whole_of(kind: ir.Record) -> bool:
     """Headers that `unpack` and `pack` do fast: whole bytes, no varbit, scalars alone."""
     scalars = all(isinstance(field, ir.Bits | ir.Bool) for _, field in kind.fields)
@@ -74,25 +83,13 @@ class RecordWriter:
 
     def lines(self) -> list[str]:
         varbits = sum(field.width for _, field in self.fields if isinstance(field, ir.Varbits))
-        width = width_of(self.kind)
-        size = f"{width} bits" + (f" and up to {varbits} more" if varbits else "")
-        slots = [*(["valid"] if self.header else []), *(slot for slot, _ in self.fields)]
-        made = [f"class {self.name}:", f'    """{self.kind.kind} {self.kind.name}: {size}"""', ""]
-        made += [f"    __slots__ = {tuple(slots)!r}"]
-        made += [f"    WIDTH, VARBITS, WHOLE = {width}, {varbits}, {whole_of(self.kind)}"]
-        methods = [
-            self.creation(),
-            self.building(),
-            self.clearing(),
-            self.assignment(),
-            self.comparison(),
-            self.flattening(),
-        ]
-        methods += [self.measuring()]
-        if self.header or not any(isinstance(field, ir.Array) for _, field in self.fields):
-            methods.append(self.taking())
-        if self.header:
-            methods.append(self.bit_string())
+        slots = [slot for slot, _ in self.fields]
+        made = [f"class {self.name}({'Header' if self.header else 'Struct'}):"]
+        made += [f'    """{self.kind.kind} {self.kind.name}"""', ""]
+        made += [f"    __slots__ = {tuple(slots)!r}", "    FIELDS = ("]
+        made += [f"        {(slot, letter(field), width_of(field))!r}," for slot, field in self.fields]
+        made += ["    )", f"    WIDTH, VARBITS, WHOLE = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}"]
+        methods = [self.creation(), self.clearing(), self.assignment()]
         if whole_of(self.kind):
             methods.append(self.whole_bytes())
         for method in methods:
@@ -111,12 +108,6 @@ class RecordWriter:
         inner = [f"    self.{slot} = {zero(field, self.names)}" for slot, field in self.others]
         return ["def __init__(self):", *(self.cleared() + inner or ["    pass"])]
 
-    def building(self) -> list[str]:
-        slots = [slot for slot, _ in self.fields]
-        made = ["@classmethod", f"def build({', '.join(['cls', *slots])}):", "    made = cls()"]
-        made += ["    made.valid = True"] if self.header else []
-        return [*made, *(f"    made.{slot} = {slot}" for slot in slots), "    return made"]
-
     def clearing(self) -> list[str]:
         inner = [f"    self.{slot}.reset()" for slot, _ in self.others]
         return ["def reset(self):", *(self.cleared() + inner or ["    pass"])]
@@ -126,70 +117,7 @@ class RecordWriter:
         made += ["    self.valid = other.valid"] if self.header else []
         made += [f"    self.{slot} = other.{slot}" for slot, _ in self.scalars]
         made += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.others]
-        made += ["    return self", "", "def copy(self):", f"    return {self.name}().assign(self)"]
-        return made
-
-    def comparison(self) -> list[str]:
-        tests = [f"self.{slot} == other.{slot}" for slot, _ in self.scalars]
-        tests += [f"self.{slot}.same(other.{slot})" for slot, _ in self.others]
-        made = ["def same(self, other):"]
-        if self.header:
-            made += ["    if not self.valid or not other.valid:", "        return self.valid == other.valid"]
-        return [*made, "    return (", *(f"        {test} and" for test in tests), "        True", "    )"]
-
-    def flattening(self) -> list[str]:
-        """values: numbers alone; pieces: (width, number), none for an invalid header."""
-        values = []
-        pieces = []
-        for slot, field in self.fields:
-            if is_scalar(field):
-                values.append(f"self.{slot}[1]" if isinstance(field, ir.Varbits) else f"self.{slot}")
-                pieces.append(piece(field, f"self.{slot}"))
-            else:
-                values.append(f"*self.{slot}.values()")
-                pieces.append(f"*self.{slot}.pieces()")
-        made = ["def values(self):", "    return [", *(f"        {value}," for value in values), "    ]", ""]
-        made += ["def pieces(self):", *(["    if not self.valid:", "        return []"] if self.header else [])]
-        return [*made, "    return [", *(f"        {value}," for value in pieces), "    ]"]
-
-    def measuring(self) -> list[str]:
-        fixed = sum(width_of(field) for _, field in self.scalars)
-        terms = [str(fixed)]
-        terms += [f"self.{slot}[0]" for slot, field in self.scalars if isinstance(field, ir.Varbits)]
-        terms += [f"self.{slot}.size_bits()" for slot, _ in self.others]
-        total = " + ".join(terms)
-        return [
-            "def size_bits(self):",
-            f"    return ({total}) if self.valid else 0" if self.header else f"    return {total}",
-        ]
-
-    def taking(self) -> list[str]:
-        """take: fields from a number of all their bits; varbits: how many of them are the varbit's."""
-        made = ["def take(self, number, varbits=0):"]
-        made += ["    self.valid = True"] if self.header else []
-        left = width_of(self.kind)
-        before = True
-        for slot, field in self.fields:
-            rest = " + varbits" if before and self.kind_has_varbit() else ""
-            if isinstance(field, ir.Varbits):
-                before = False
-                made.append(f"    self.{slot} = (varbits, number >> {left} & (1 << varbits) - 1)")
-                continue
-            left -= width_of(field)
-            if isinstance(field, ir.Record):
-                made.append(f"    self.{slot}.take(number >> ({left}{rest}) & {hex((1 << width_of(field)) - 1)})")
-            else:
-                made.append(f"    self.{slot} = {part('number', f'({left}{rest})' if rest else str(left), field)}")
-        return made if len(made) > 1 else [*made, "    pass"]
-
-    def kind_has_varbit(self) -> bool:
-        return any(isinstance(field, ir.Varbits) for _, field in self.fields)
-
-    def bit_string(self) -> list[str]:
-        """bits: (width, number) of the whole header."""
-        made = ["def bits(self):", "    width = number = 0", "    for more, value in self.pieces():"]
-        made += ["        width += more", "        number = number << more | value & (1 << more) - 1"]
-        return [*made, "    return width, number"]
+        return [*made, "    return self"]
 
     def whole_bytes(self) -> list[str]:
         """unpack, pack: by struct, in pieces of whole bytes."""
@@ -211,13 +139,18 @@ class RecordWriter:
             terms = []
             for slot, field in fields:
                 left -= width_of(field)
-                unpack.append(f"    self.{slot} = {part(number, str(left), field)}")
+                alone = len(fields) == 1 and not (isinstance(field, ir.Bits) and field.signed)
+                unpack.append(f"    self.{slot} = {number if alone else part(number, str(left), field)}")
                 signed = isinstance(field, ir.Bits) and field.signed
                 value = f"(self.{slot} & {hex((1 << width_of(field)) - 1)})" if signed else f"self.{slot}"
                 terms.append(f"{value} << {left}" if left else value)
             joined = " | ".join(terms)
-            pack.append(f'({joined}).to_bytes({code[:-1]}, "big")' if code[-1] == "s" else f"({joined})")
-        made = [f'WIRE = Struct(">{codes}")', "", *unpack, ""]
+            pack.append(
+                f'{joined if len(fields) == 1 else f"({joined})"}.to_bytes({code[:-1]}, "big")'
+                if code[-1] == "s"
+                else f"({joined})"
+            )
+        made = [f'WIRE = Wire(">{codes}")', "", *unpack, ""]
         return [*made, "def pack(self):", "    return self.WIRE.pack(", *(f"        {each}," for each in pack), "    )"]
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from switchagg.p4vm.algorithms import WORD, Random
 from switchagg.p4vm.engine import LOG_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, PARSER_STEPS_MAX, Counters, Digest
@@ -227,6 +227,106 @@ class Packet:
         return Dropped()
 
 
+class Struct:
+    """A struct, header union or header: generated classes say their fields, and how to clear and assign them.
+
+    FIELDS: (slot, letter, width): u unsigned, i int<W>, v varbit, r a record or stack. WIDTH: bits on the wire without
+    varbits; VARBITS: at most so many more; WHOLE: `unpack` and `pack` exist.
+    """
+
+    __slots__ = ()
+    FIELDS: tuple[tuple[str, str, int], ...] = ()
+    WIDTH = VARBITS = 0
+    WHOLE = False
+
+    def assign(self, other: Self) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, *values: Any) -> Self:
+        """From its fields, in order; a header is valid then."""
+        made = cls()
+        for (slot, _, _), value in zip(cls.FIELDS, values, strict=True):
+            setattr(made, slot, value)
+        return made
+
+    def copy(self) -> Self:
+        return type(self)().assign(self)
+
+    def same(self, other: Self) -> bool:
+        for slot, letter, _ in self.FIELDS:
+            mine, its = getattr(self, slot), getattr(other, slot)
+            if not (mine.same(its) if letter == "r" else mine == its):
+                return False
+        return True
+
+    def values(self) -> list[int]:
+        """All scalars, also of invalid headers."""
+        made: list[int] = []
+        for slot, letter, _ in self.FIELDS:
+            value = getattr(self, slot)
+            made += value.values() if letter == "r" else [value[1] if letter == "v" else value]
+        return made
+
+    def pieces(self) -> list[Varbit]:
+        """(width, number) of all scalars, none of invalid headers. Numbers may be negative."""
+        made: list[Varbit] = []
+        for slot, letter, width in self.FIELDS:
+            value = getattr(self, slot)
+            made += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
+        return made
+
+    def size_bits(self) -> int:
+        """On the wire, now."""
+        return sum(width for width, _ in self.pieces())
+
+    def take(self, number: int, varbits: int = 0) -> None:
+        """All fields from a number of WIDTH + varbits bits."""
+        left = self.WIDTH + varbits
+        for slot, letter, width in self.FIELDS:
+            width = varbits if letter == "v" else width
+            left -= width
+            value = number >> left & (1 << width) - 1
+            if letter == "r":
+                getattr(self, slot).take(value)
+            elif letter == "v":
+                setattr(self, slot, (width, value))
+            else:
+                setattr(self, slot, wrap(value, 1 << width >> 1) if letter == "i" else value)
+
+
+class Header(Struct):
+    """A header."""
+
+    __slots__ = ("valid",)
+
+    @classmethod
+    def build(cls, *values: Any) -> Self:
+        made = super().build(*values)
+        made.valid = True
+        return made
+
+    def same(self, other: Self) -> bool:
+        if not self.valid or not other.valid:
+            return self.valid == other.valid
+        return super().same(other)
+
+    def pieces(self) -> list[Varbit]:
+        return super().pieces() if self.valid else []
+
+    def take(self, number: int, varbits: int = 0) -> None:
+        self.valid = True
+        super().take(number, varbits)
+
+    def bits(self) -> Varbit:
+        """The whole header."""
+        width = number = 0
+        for more, value in self.pieces():
+            width += more
+            number = number << more | value & (1 << more) - 1
+        return width, number
+
+
 class Stack:
     """A header stack. element: its class."""
 
@@ -323,8 +423,8 @@ def within(number: int, base: int, limit: int) -> int:
 
 
 def wrap(number: int, half: int) -> int:
-    """As int<W>, half = 2**(W-1)."""
-    return (number + half & 2 * half - 1) - half
+    """As int<W>, half = 2**(W-1), or 0 for W = 0."""
+    return (number + half & 2 * half - 1) - half if half else 0
 
 
 def clamp(number: int, low: int, high: int) -> int:
