@@ -11,22 +11,27 @@ from switchagg.p4vm.source import P4Error
 DIGITS_MAX = 4000
 """Of one number: beyond it Python would refuse to read or print it."""
 
-KEYWORDS = frozenset(
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+KEYWORDS = words(
     "abstract action bit bool break const continue control default else enum error exit extern false for header"
     " header_union if in inout int match_kind out package parser return select string struct switch table this"
-    " transition true tuple typedef value_set varbit void _".split()
+    " transition true tuple typedef value_set varbit void _"
 )
-CONTEXTUAL = frozenset("actions apply entries key list priority state type".split())
+CONTEXTUAL = words("actions apply entries key list priority state type")
 """Keywords in some places, names everywhere else."""
 
-OPERATORS = frozenset("* / % << >> < > <= >= == != & | ^ && || ++ |+| |-|".split())
-ASSIGNMENTS = frozenset("*= /= %= += -= |+|= |-|= <<= >>= &= |= ^=".split())
+OPERATORS = words("* / % << >> < > <= >= == != & | ^ && || ++ |+| |-|")
+ASSIGNMENTS = words("*= /= %= += -= |+|= |-|= <<= >>= &= |= ^=")
 
 _TOKENS = re.compile(
     r"""\s+ | (?://[^\n]*)
     | (?P<word>[A-Za-z_]\w*)
     | (?P<number>\d\w*)
-    | (?P<string>"(?:[^"\\\n]|\\.)*")
+    | (?P<string>"(?:[^"\\]|\\[^\0])*")
     | (?P<mark>\{\#\}|\.\.\.|&&&|\|\+\|=|\|-\|=|<<=|>>=|\|\+\||\|-\||\+:|\.\.|<<|>>|<=|>=|==|!=|&&|\|\||\+\+
         |[-+*/%&|^]=|[-+*/%&|^<>=!~?:;,.(){}\[\]@])
     | (?P<other>.)""",
@@ -81,7 +86,7 @@ def tokenize(source: Preprocessed) -> list[Token]:
 def _refuse(source: Preprocessed, token: Token) -> None:
     """Annotations may hold any character, so only a string without end is wrong already."""
     if token.value == '"':
-        raise P4Error('the string that starts here has no end in its line; expected "', source.position(token.at))
+        raise P4Error('the string that starts here has no end; expected "', source.position(token.at))
 
 
 def number(source: Preprocessed, token: Token) -> tuple[int, int | None, bool]:
@@ -103,7 +108,7 @@ def number(source: Preprocessed, token: Token) -> tuple[int, int | None, bool]:
 
 def string(token: Token) -> str:
     """The characters that a string literal stands for."""
-    body = token.value[1:-1]
+    body: str = token.value[1:-1]
     if "\\" not in body:
         return body
-    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), body)
+    return re.sub(r"\\([^\0])", lambda found: _ESCAPES.get(found[1], found[0]), body)

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from switchagg.p4vm.lexer import ASSIGNMENTS, CONTEXTUAL, KEYWORDS, OPERATORS, Token
+from switchagg.p4vm.lexer import ASSIGNMENTS, CONTEXTUAL, KEYWORDS, OPERATORS, Token, words
 from switchagg.p4vm.preprocess import Preprocessed
 from switchagg.p4vm.source import P4Error
 
 BRACKETS_MAX = 150
 """How deep brackets and braces may nest."""
 
-_BODIES = frozenset("control parser table struct header header_union extern switch".split())
-_MEMBERS = frozenset("struct header header_union extern".split())
+_BODIES = words("control parser table struct header header_union extern switch")
+_MEMBERS = words("struct header header_union extern")
 """Braces in which a name declares a member, which hides nothing."""
-_NAMES = frozenset("enum error match_kind".split())
-_NAMED = frozenset("action table state package control parser struct header header_union extern enum".split())
+_NAMES = words("enum error match_kind")
+_NAMED = words("action table state package control parser struct header header_union extern enum")
 """Keywords before a declaration's name."""
-_TYPES = frozenset("package control parser struct header header_union extern enum".split())
-_TYPE_WORDS = frozenset("bit int varbit bool error string match_kind void tuple list".split())
-_ANGLED = frozenset("bit int varbit tuple list value_set".split())
-_TYPE_ENDS = frozenset("BIT INT BOOL ERROR STRING_TYPE MATCH_KIND VOID TYPE_NAME _SHUT".split())
+_TYPES = words("package control parser struct header header_union extern enum")
+_TYPE_WORDS = words("bit int varbit bool error string match_kind void tuple list")
+_ANGLED = words("bit int varbit tuple list value_set")
+_TYPE_ENDS = words("BIT INT BOOL ERROR STRING_TYPE MATCH_KIND VOID TYPE_NAME _SHUT")
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _PROPERTIES = {"key": "KEY", "actions": "ACTIONS", "entries": "ENTRIES"}
 
@@ -109,7 +109,7 @@ class Classifier:
     def declare_value(self, name: str) -> None:
         """Hides a type of this name; where there is none, nothing needs noting."""
         brace = self.braces[-1]
-        if brace.kind in _MEMBERS or len(self.braces) == 1 and not brace.parens or not self.is_type(name):
+        if brace.kind in _MEMBERS or (len(self.braces) == 1 and not brace.parens) or not self.is_type(name):
             return
         (self.pending if brace.parens else brace.names)[name] = False
 
@@ -127,11 +127,9 @@ class Classifier:
         self.out.append(token)
 
     def keyword(self, word: str, index: int) -> None:
-        if word in _BODIES or word in _NAMES and (word == "enum" or self.tokens[index + 1].value == "{"):
+        if word in _BODIES or (word in _NAMES and (word == "enum" or self.tokens[index + 1].value == "{")):
             self.opener = word
-        if word in _NAMED:
-            self.declares = word
-        elif word in ("typedef",):
+        if word in _NAMED or word in ("typedef",):
             self.declares = word
 
     def contextual(self, word: str, index: int) -> str | None:
@@ -141,7 +139,7 @@ class Classifier:
             return self.marks["list"] if word == "list" and self._list(index) else None
         top = brace.kind
         if word == "apply":
-            return "APPLY" if top == "control" and after.value == "{" else None
+            return "APPLY" if top == "control" and after.value in ("{", "@") else None
         if word in _PROPERTIES:
             if top != "table" or after.value != "=":
                 return None
@@ -185,9 +183,11 @@ class Classifier:
             self.declare_value(name)
         elif kind == "RBRACE" and after == ";" and len(self.braces) == 1:
             self.declare_type(name)  # typedef struct … { … } name;
-        elif self.braces[-1].kind in _NAMES and kind in ("BRACE", "COMMA"):
-            return
-        elif after in (";", "=", ":") or kind == "DOT" and self._member():
+        elif (
+            (self.braces[-1].kind in _NAMES and kind in ("BRACE", "COMMA"))
+            or after in (";", "=", ":")
+            or (kind == "DOT" and self._member())
+        ):
             return
         elif self.is_type(name) or self._returned(name, index):
             token.type = "TYPE_NAME"
@@ -202,7 +202,9 @@ class Classifier:
             elif self.is_type(name):
                 token.type = "TYPE_NAME"
             return
-        if keyword == "enum" and after != "{" and before.type == "ENUM" or keyword == "enum" and before.type == "DOT":
+        if (keyword == "enum" and after != "{" and before.type == "ENUM") or (
+            keyword == "enum" and before.type == "DOT"
+        ):
             token.type = "TYPE_NAME" if self.is_type(name) else "NAME"
             return
         self.declares = ""
@@ -225,7 +227,7 @@ class Classifier:
         for at in range(index + 1, min(index + 200, len(self.tokens) - 1)):
             depth += {"<": 1, ">": -1, ">>": -2}.get(self.tokens[at].value, 0)
             if depth <= 0:
-                return self.tokens[at + 1].value != "{"
+                return str(self.tokens[at + 1].value) != "{"
         return False
 
     def _returned(self, name: str, index: int) -> bool:
@@ -315,12 +317,12 @@ class Classifier:
         return self._starts_type(index + 1)
 
     def _starts_type(self, index: int) -> bool:
-        token, after = self.tokens[index], self.tokens[index + 1].value
+        token, after = self.tokens[index], str(self.tokens[index + 1].value)
         if token.type != "word":
             return False
         if token.value in _TYPE_WORDS:
             return after != "."
-        return token.value == "_" or after != "." and after != "(" and self.is_type(token.value)
+        return token.value == "_" or (after != "." and after != "(" and self.is_type(token.value))
 
     def opened(self, token: Token, mark: str) -> None:
         if len(self.open) >= BRACKETS_MAX:

@@ -143,9 +143,11 @@ def _parser() -> _Parser:
     return _Parser()
 
 
-@functools.cache
-def _children(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind) if field.name not in ("position", "name", "kind", "operator"))
+_CHILDREN = {
+    kind: tuple(field.name for field in fields(kind) if field.name not in ("position", "name", "kind", "operator"))
+    for kind in vars(tree).values()
+    if isinstance(kind, type) and issubclass(kind, tree.Node)
+}
 
 
 def _check_depth(program: tree.Program) -> None:
@@ -154,7 +156,7 @@ def _check_depth(program: tree.Program) -> None:
     for _ in range(DEPTH_MAX):
         below: list[Any] = []
         for node in level:
-            for name in _children(type(node)):
+            for name in _CHILDREN[type(node)]:
                 _collect(getattr(node, name), below)
         if not below:
             return

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from lark.exceptions import UnexpectedToken
 
-from switchagg.p4vm.lexer import KEYWORDS, Token
+from switchagg.p4vm.lexer import KEYWORDS, Token, words
 from switchagg.p4vm.lexer_scopes import Classifier
 from switchagg.p4vm.source import P4Error
 
 ALTERNATIVES_MAX = 6
 
-_EXPRESSION = frozenset("NUMBER STRING TRUE FALSE PREFIX INVALID".split())
+_EXPRESSION = words("NUMBER STRING TRUE FALSE PREFIX INVALID")
 """Where all of these can stand, an expression can; its other beginnings are then not named one by one."""
-_EXPRESSION_STARTS = _EXPRESSION | set("NAME TYPE_NAME THIS SIGN PAREN BRACE DOT DOTS ERROR LPAR LBRACE".split())
-_TYPE = frozenset("BIT INT VARBIT TUPLE TYPE_NAME BOOL".split())
-_TYPE_STARTS = _TYPE | set("ERROR STRING_TYPE MATCH_KIND LIST DOT".split())
-_STATEMENT = frozenset("IF RETURN EXIT SWITCH SEMICOLON".split())
-_STATEMENT_STARTS = _STATEMENT | set("FOR BREAK CONTINUE CONST BRACE NAME THIS PAREN DOT".split()) | _TYPE_STARTS
-_DECLARATION = frozenset("CONTROL PARSER TYPEDEF EXTERN PACKAGE".split())
+_EXPRESSION_STARTS = _EXPRESSION | words("NAME TYPE_NAME THIS SIGN PAREN BRACE DOT DOTS ERROR LPAR LBRACE")
+_TYPE = words("BIT INT VARBIT TUPLE TYPE_NAME BOOL")
+_TYPE_STARTS = _TYPE | words("ERROR STRING_TYPE MATCH_KIND LIST DOT")
+_STATEMENT = words("IF RETURN EXIT SWITCH SEMICOLON")
+_STATEMENT_STARTS = _STATEMENT | words("FOR BREAK CONTINUE CONST BRACE NAME THIS PAREN DOT") | _TYPE_STARTS
+_DECLARATION = words("CONTROL PARSER TYPEDEF EXTERN PACKAGE")
 _DECLARATION_STARTS = (
     _DECLARATION
-    | set("CONST STRUCT HEADER HEADER_UNION ENUM ERROR MATCH_KIND TYPE ACTION VOID SEMICOLON".split())
+    | words("CONST STRUCT HEADER HEADER_UNION ENUM ERROR MATCH_KIND TYPE ACTION VOID SEMICOLON")
     | _TYPE_STARTS
 )
-_CONTINUED = frozenset(
-    "OPERATOR SIGN QMARK BRACKET LSQB DOT PAREN LPAR _OPEN __AND3 __RANGE __SIZED ASSIGN_OPERATOR".split()
-)
+_CONTINUED = words("OPERATOR SIGN QMARK BRACKET LSQB DOT PAREN LPAR _OPEN __AND3 __RANGE __SIZED ASSIGN_OPERATOR")
 """What can go on an expression that is complete already."""
 _GROUPS = (
     (_DECLARATION, _DECLARATION_STARTS, "a declaration"),
@@ -51,7 +49,7 @@ _ORDER = ("';'", "a declaration", "a statement", "a name", "a type", "an express
 
 
 def quoted(token: Token) -> str:
-    if token.type == "$END" or token.value == "" and token.type != "STRING":
+    if token.type == "$END" or (token.value == "" and token.type != "STRING"):
         return "the end of the program"
     if token.type == "ANNOTATION":
         return "an annotation"
@@ -116,7 +114,7 @@ def _no_type(name: Token, scopes: Classifier) -> P4Error:
     return P4Error(f"'{text}' is no type that is declared before this; expected a type", where)
 
 
-_DECLARING = frozenset("struct header header_union enum control parser extern package".split())
+_DECLARING = words("struct header header_union enum control parser extern package")
 
 
 def _named(expected: set[str], marks: dict[str, str]) -> list[str]:

@@ -318,7 +318,7 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
         return tree.Transition(c[1].value, position=self.at(c[1]))
 
     def selection(self, c: Parts) -> tree.Transition:
-        return tree.Transition("", c[1], c[2:], position=self.at(c[0]))
+        return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
 
     def select_case(self, c: Parts) -> tree.SelectCase:
         return tree.SelectCase(c[0], c[1].value, position=c[0][0].position)
