@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 from emulation.bench.cli import app as bench
 from emulation.keys_cli import keys as make_keys
+from emulation.p4_cli import app as p4
 from emulation.ps_cli import server
 
 EXIT_FAILED = 1
@@ -43,6 +44,7 @@ app = typer.Typer(
 
 
 app.add_typer(bench)
+app.add_typer(p4)
 app.command("keys")(make_keys)
 app.command()(server)
 

@@ -8,7 +8,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.commands_words import Command
 from switchagg.p4vm.control_cells import size_of
 from switchagg.p4vm.control_core import parameter_name
-from switchagg.p4vm.control_tables import TableState
+from switchagg.p4vm.control_tables import TableState, table_state
 from switchagg.p4vm.control_values import width_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,23 @@ def _show_pvs(switch: Switch, words: list[str]) -> str:
         f"{name:30} [compressed bitwidth:{sum(width_of(kind) for kind in part.types)}]"
         for name, part in sorted(switch.value_sets.parts.items())
     )
+
+
+def describe(program: ir.Program) -> list[str]:
+    """All that a control plane may name in a program."""
+    lines = []
+    for table in program.tables:
+        state = table_state(table)
+        entries = f", {len(table.entries)} {'const ' if table.entries_const else ''}entries" if table.entries else ""
+        lines.append(f"table {table_line(state)} size {table.size}{entries}")
+        for index, action in enumerate(table.actions):
+            lines.append(f"  {action_line(action)}{' default' if index == table.default else ''}")
+    for instance in program.externs:
+        size = size_of(instance)
+        lines.append(f"{instance.kind} {instance.name}{f' [{size}]' if size else ''}")
+    for part in program.value_sets:
+        lines.append(f"value set {part.name} [{part.size}]")
+    return lines
 
 
 def _show_arrays(switch: Switch, words: list[str]) -> str:
