@@ -1,0 +1,242 @@
+"""Instances of parsers, controls and externs, and the routines of those, of actions and of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from switchagg.p4vm import (
+    ir,
+    lower_calls,
+    lower_expressions,
+    lower_externs,
+    lower_parsers,
+    lower_statements,
+    lower_tables,
+    tree,
+    types,
+)
+from switchagg.p4vm.checked import CallNote
+from switchagg.p4vm.lower_body import Binding, Body, Frame, Made, Packet, World
+from switchagg.p4vm.lower_names import control_name, notes
+from switchagg.p4vm.lower_tidy import tidy
+from switchagg.p4vm.source import P4Error, Position
+
+Instance = ir.ExternInstance | Made | Packet
+PACKETS = frozenset({"packet_in", "packet_out"})
+
+
+def scratch(world: World, frame: Frame) -> Body:
+    """A place to evaluate constants in, outside all routines."""
+    return Body(world, ir.Routine("", "function"), frame)
+
+
+# ---- making instances
+
+
+def make(body: Body, note: CallNote, name: str, annotations: Sequence[tree.Annotation], position: Position) -> Instance:
+    """The instance that a constructor call makes, under its name in the control plane. Raises P4Error."""
+    declaration = note.declaration
+    match declaration:
+        case tree.Parser() | tree.Control():
+            frame = Frame(body.world.globals, prefix=name)
+            given = {p.name: a for p, a in zip(note.parameters, note.arguments, strict=False) if a is not None}
+            for parameter in declaration.constructor_parameters:
+                argument = given.get(parameter.name, parameter.default)
+                if argument is None:
+                    raise P4Error(f"constructor parameter {parameter.name} is not given", position)
+                frame.bindings[parameter] = _given(body, parameter, argument, f"{name}.{parameter.name}")
+            return Made(declaration, name, frame)
+        case tree.ExternType():
+            return _extern(body, declaration, note, name, annotations, position)
+    raise P4Error(f"an instance of {note.name} is not supported here", position)
+
+
+def _given(body: Body, parameter: tree.Parameter, argument: tree.Expression, name: str) -> Binding:
+    kind = body.world.checked.type_of.get(parameter)
+    if isinstance(kind, types.Extern | types.Callable):
+        return instance(body, argument, name)
+    value = lower_expressions.expression(body, argument, body.kind_of(parameter))
+    if not isinstance(value, ir.Const | ir.Build):
+        raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
+    return value
+
+
+def _extern(
+    body: Body,
+    declaration: tree.ExternType,
+    note: CallNote,
+    name: str,
+    annotations: Sequence[tree.Annotation],
+    position: Position,
+) -> ir.ExternInstance:
+    if declaration.name not in lower_externs.KINDS:
+        raise P4Error(f"extern {declaration.name} is not one of v1model's; it is not supported", position)
+    arguments: list[int | str] = []
+    for argument in note.arguments:
+        if argument is None:
+            continue
+        value = lower_expressions.expression(body, argument)
+        if not isinstance(value, ir.Const):
+            raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
+        symbolic = isinstance(value.type, ir.Symbol) and isinstance(value.value, int)
+        arguments.append(value.type.members[value.value] if symbolic else value.value)  # type: ignore[union-attr,index]
+    kinds = tuple(body.kind(kind, position) for kind in note.type_arguments)
+    made = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
+    body.world.externs.append(made)
+    return made
+
+
+def declare(body: Body, node: tree.Instance) -> None:
+    """An instance declared in a parser, a control, a block or at the top level."""
+    note = body.world.checked.instances.get(node)
+    if note is None:
+        raise P4Error(f"instance {node.name}: what it is an instance of is not supported", node.position)
+    if node.members is not None:
+        raise P4Error(f"instance {node.name} has a body: abstract methods are not supported", node.position)
+    name = control_name(body.frame.prefix, node.name, node.annotations)
+    body.frame.bindings[node] = make(body, note, name, node.annotations, node.position)
+
+
+def instance(body: Body, node: tree.Expression, name: str = "") -> Instance:
+    """The instance that an expression names, or makes under this name."""
+    if isinstance(node, tree.Name):
+        declaration = body.world.checked.declared.get(node)
+        found = body.frame.find(declaration) if declaration is not None else None
+        if isinstance(found, ir.ExternInstance | Made | Packet):
+            return found
+    if isinstance(node, tree.Call):
+        note = body.world.checked.calls.get(node)
+        if note is not None and note.kind == "constructor":
+            return nameless(body, node, note, name)
+    raise P4Error("an instance of a parser, control or extern is expected here", node.position)
+
+
+def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Instance:
+    """The instance that a constructor in an expression makes: one for each place and use of what is around."""
+    known = body.world.nameless.get((node, body.frame))
+    if known is None:
+        called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
+        made = make(body, note, called, (), node.position)
+        assert not isinstance(made, Packet)
+        known = body.world.nameless[node, body.frame] = made
+    return known
+
+
+def applied(body: Body, node: tree.Call, note: CallNote) -> Made:
+    """The parser or control instance that a call of apply runs; `Type.apply(…)` makes one."""
+    receiver = note.receiver
+    if receiver is not None and not isinstance(receiver, tree.TypeExpression):
+        found = instance(body, receiver)
+    else:
+        assert note.declaration is not None
+        declaration = note.declaration
+        name = getattr(declaration, "name", "")
+        found = nameless(body, node, CallNote("constructor", name, declaration, (), []))
+    if not isinstance(found, Made):
+        raise P4Error("only parsers and controls can be applied", node.position)
+    return found
+
+
+# ---- routines
+
+
+def routine(world: World, made: Made, externs: tuple[Instance, ...], position: Position) -> ir.Routine:
+    """The routine of an instance. externs: what its extern parameters stand for. Raises P4Error."""
+    if made.routine is not None:
+        if made.externs != externs and any(not isinstance(one, Packet) for one in (*made.externs, *externs)):
+            raise P4Error(f"{made.name} is applied with different externs; make one instance for each", position)
+        return made.routine
+    declaration = made.declaration
+    kind = "parser" if isinstance(declaration, tree.Parser) else "control"
+    made.routine = ir.Routine(world.unique(made.name), kind, position=declaration.position)
+    made.externs = externs
+    body = Body(world, made.routine, made.frame, made.routine.body)
+    _parameters(body, declaration.parameters, externs)
+    for local in declaration.locals:
+        _local(body, local)
+    if isinstance(declaration, tree.Parser):
+        lower_parsers.states(body, declaration)
+    else:
+        lower_statements.statements(body, declaration.body.items)
+    tidy(made.routine, world.reach, body.temporaries)
+    world.routines.append(made.routine)
+    return made.routine
+
+
+def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Sequence[Binding]) -> None:
+    """Declares them; values that are `out` start at zero."""
+    instances = iter(externs)
+    for parameter in parameters:
+        if lower_calls.is_instance(body, parameter):
+            body.frame.bindings[parameter] = next(instances, Packet())
+            continue
+        direction = parameter.direction or ("data" if body.routine.kind == "action" else "in")
+        variable = body.parameter(parameter.name, body.kind_of(parameter), direction, parameter.position)
+        body.frame.bindings[parameter] = variable
+        if direction == "out":
+            body.emit(ir.Reset(ir.Local(variable.type, variable)))
+
+
+def _local(body: Body, node: tree.Declaration) -> None:
+    match node:
+        case tree.Action():
+            action_of(body, node)
+        case tree.Table():
+            body.frame.bindings[node] = lower_tables.table(body, node)
+        case tree.ValueSet():
+            body.frame.bindings[node] = lower_parsers.value_set(body, node)
+        case tree.Variable() | tree.Constant() | tree.Instance():
+            lower_statements.statement(body, node)
+        case _:
+            raise P4Error("this declaration is not supported here; move it to the top level", node.position)
+
+
+def action(body: Body, node: tree.Action) -> ir.Routine:
+    """The action's routine here: the control's own, or one at the top level."""
+    found = body.frame.find(node)
+    if isinstance(found, ir.Routine):
+        return found
+    world = body.world
+    made = ir.Routine(world.unique(control_name("", node.name, node.annotations)), "action", position=node.position)
+    world.globals.bindings[node] = made
+    _finish_action(Body(world, made, Frame(world.globals), made.body), node)
+    return made
+
+
+def action_of(body: Body, node: tree.Action) -> None:
+    """An action declared in a control."""
+    name = control_name(body.frame.prefix, node.name, node.annotations)
+    made = ir.Routine(body.world.unique(name), "action", owner=body.routine, position=node.position)
+    body.frame.bindings[node] = made
+    _finish_action(Body(body.world, made, Frame(body.frame, prefix=body.frame.prefix), made.body), node)
+
+
+def _finish_action(body: Body, node: tree.Action) -> None:
+    _parameters(body, node.parameters, ())
+    lower_statements.statements(body, node.body.items)
+    tidy(body.routine, body.world.reach, body.temporaries)
+    body.world.routines.append(body.routine)
+
+
+def function(
+    world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Instance, ...]
+) -> ir.Routine:
+    """The function's routine for these types and externs."""
+    frame = Frame(world.globals, bound=bound)
+    looking = scratch(world, frame)
+    parameters = [p for p in node.prototype.parameters if not lower_calls.is_instance(looking, p)]
+    kinds = tuple(looking.kind_of(p) for p in parameters)
+    returns = world.checked.type_of.get(node.prototype.returns) if node.prototype.returns is not None else None
+    result = looking.kind(returns, node.position) if returns is not None and returns != types.VOID else None
+    key = (node, kinds, result, tuple(str(kind) for kind in bound.values()), externs)
+    known = world.functions.get(key)
+    if known is not None:
+        return known
+    made = ir.Routine(world.unique(node.prototype.name), "function", returns=result, position=node.position)
+    world.functions[key] = made
+    body = Body(world, made, frame, made.body)
+    _parameters(body, node.prototype.parameters, externs)
+    lower_statements.statements(body, node.body.items)
+    tidy(made, world.reach, body.temporaries)
+    world.routines.append(made)
+    return made
