@@ -2,6 +2,7 @@
 
 #ifndef SWITCHAGG_CORE_P4
 #define SWITCHAGG_CORE_P4
+#define _CORE_P4_ // the name fragments of programs ask for
 
 // What can go wrong in a parser. Programs may add their own.
 error {

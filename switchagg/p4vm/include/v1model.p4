@@ -4,6 +4,7 @@
 
 #ifndef SWITCHAGG_V1MODEL_P4
 #define SWITCHAGG_V1MODEL_P4
+#define _V1_MODEL_P4_
 
 #include <core.p4>
 
