@@ -364,7 +364,7 @@ class Push:
 
 @dataclass(slots=True, eq=False)
 class Extract:
-    """Into a header (or Next, which then advances); varbits: bits of its one varbit field, an expression.
+    """Into a header; varbits: bits of its one varbit field, an expression. Next, or a member of Next, then advances.
 
     Too short: error PacketTooShort; a varbit longer than its type: HeaderTooShort; not a multiple of 8 bits in all:
     ParserInvalidArgument. Any error ends the parser in reject.

@@ -218,7 +218,22 @@ def _extract(body: Body, node: tree.Call, note: CallNote) -> None:
         target = body.frozen(target, body.world.reach.statements(later).writes)
         body.out.extend(later)
     body.emit(ir.Extract(target, varbits, node.position))
-    lower_places.others_invalid(body, target, ir.Build(target.type, []))
+    if isinstance(target, ir.Member) and isinstance(target.base, ir.Next):
+        # extract has advanced: what was next is last now
+        target = ir.Member(target.type, ir.Last(target.base.type, target.base.base), target.field)
+    lower_places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
+
+
+def _extracted(target: ir.Expression) -> ir.Expression:
+    """Where the header is once it was extracted: what was next is last."""
+    match target:
+        case ir.Next():
+            return ir.Last(target.type, target.base)
+        case ir.Member():
+            return ir.Member(target.type, _extracted(target.base), target.field)
+        case ir.Index():
+            return ir.Index(target.type, _extracted(target.base), target.index)
+    return target
 
 
 def _emit(body: Body, node: tree.Expression) -> None:
