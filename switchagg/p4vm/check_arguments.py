@@ -104,17 +104,23 @@ def bind(
     inference = check_unify.Inference(state, signature.type_parameters)
     give_type_arguments(node, name, signature, explicit, inference)
     patterns = [inference.renamed(p.type) for p in signature.parameters]
-    kinds: list[types.Type | None] = []
-    for pattern, argument in zip(patterns, ordered, strict=True):
-        wanted = None if inference.loose(pattern) else inference.found(pattern)
-        kinds.append(argument_type(state, argument, wanted))
-    find_variables(node, name, inference, patterns, ordered, kinds)
+    kinds: list[types.Type | None] = [None] * len(ordered)
+    for late in (False, True):
+        for number, argument in enumerate(ordered):
+            if late == (argument is not None and is_generic_instance(state, argument.value)):
+                pattern = patterns[number]
+                wanted = inference.found(pattern) if late or not inference.loose(pattern) else None
+                kinds[number] = argument_type(state, argument, wanted)
+        find_variables(name, inference, patterns, ordered, kinds)
     returns = inference.renamed(signature.returns)
     if expected is not None and inference.loose(returns):
         inference.unify(returns, expected)
-    missing = inference.missing()
-    if missing:
-        fail(node, f"cannot tell what type {missing[0]} of {name} is; write it: {name}<…>(…)")
+    for variable in inference.missing():
+        used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
+        package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
+        if not package and any(check_unify.mentions(state, k, {variable}) for k in (*used, signature.returns)):
+            fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
+        inference.leave_open(variable)
     parameters = tuple(
         types.Parameter(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
     )
@@ -144,8 +150,18 @@ def argument_type(state: State, argument: tree.Argument | None, wanted: types.Ty
     return check_expressions.value_type(state, argument.value, wanted)
 
 
+def is_generic_instance(state: State, node: tree.Expression | None) -> bool:
+    """Whether an argument makes a generic parser or control without type arguments: these come from the parameter."""
+    if not isinstance(node, tree.Call) or node.type_arguments:
+        return False
+    callee = node.callee.type if isinstance(node.callee, tree.TypeExpression) else node.callee
+    symbol = state.scope.find(callee.name) if isinstance(callee, tree.TypeName | tree.Name) else None
+    return (
+        symbol is not None and symbol.kind == "generic" and isinstance(symbol.declaration, tree.Parser | tree.Control)
+    )
+
+
 def find_variables(
-    node: tree.Node,
     name: str,
     inference: check_unify.Inference,
     patterns: list[types.Type],
@@ -207,8 +223,9 @@ def check_argument(
         if not isinstance(kind, types.Callable):
             fail(value, f"{where} is {kind}; {parameter.type} is expected")
         return
-    check_convert.convert(state, value, parameter.type, f"{where} is {{found}}; {{to}} is expected")
     instance = isinstance(parameter.type, types.Extern)
+    if not instance or not check_unify.Inference(state, ()).unify(parameter.type, kind):
+        check_convert.convert(state, value, parameter.type, f"{where} is {{found}}; {{to}} is expected")
     if not parameter.direction and called != "action" and not instance and not state.is_known(value):
         fail(value, f"{where} has no direction, so it must be known at compile time")
 

@@ -134,7 +134,8 @@ def apply(
     if callee.name != "apply" or what not in WHERE_APPLIED:
         known = "apply" if what in WHERE_APPLIED else "no method"
         fail(node, f"{base} has no method {callee.name!r}; it has {known}" + nearest(callee.name, ["apply"]))
-    if state.place.kind != WHERE_APPLIED[what]:
+    in_key = what == "table" and state.place.kind == "table"
+    if state.place.kind != WHERE_APPLIED[what] and not in_key:
         fail(node, f"{base} cannot be applied in a {place(state)}; {WHERE_TO_APPLY[what]}")
     if isinstance(base, types.Table):
         if node.arguments or node.type_arguments:

@@ -58,7 +58,8 @@ def mismatch(node: tree.Node, found: types.Type, to: types.Type, template: str) 
 
 def convert_value(state: State, node: tree.Expression, found: types.Type, to: types.Type, template: str) -> None:
     constants = state.checked.constants
-    if not converts(found, to):
+    number = isinstance(found, types.Bits) and isinstance(to, types.Integer) and state.is_known(node)
+    if not number and not converts(found, to):
         mismatch(node, found, to, template)
     if node in constants:
         value = constants[node]
@@ -174,7 +175,7 @@ def convert_placeholder(state: State, node: tree.InvalidHeader | tree.DefaultRes
         if not isinstance(to, types.Structure) or to.kind == "struct":
             fail(node, f"{{#}} is an invalid header; {to} is expected here")
     else:
-        if not check_types.is_data(to):
+        if not check_types.is_data(to) and not isinstance(to, types.Integer):
             fail(node, f"... cannot be a default value of {to}")
         value = check_types.zero(to)
         if value is not None:

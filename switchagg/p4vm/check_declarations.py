@@ -32,8 +32,10 @@ def parameters(state: State, nodes: list[tree.Parameter], owner: str, kind: str)
         if node.default is not None:
             if node.direction in ("out", "inout"):
                 fail(node, f"parameter {node.name!r} is {node.direction}, so it cannot have a default value")
-            check_expressions.value_type(state, node.default, found)
-            check_convert.convert(state, node.default, found)
+            with state.compile_time(kind in ("package", "constructor")):
+                check_expressions.value_type(state, node.default, found)
+            if not isinstance(found, types.Callable):
+                check_convert.convert(state, node.default, found)
             if not state.is_known(node.default):
                 fail(node.default, f"the default value of parameter {node.name!r} must be known at compile time")
         optional = node.default is not None or any(a.name == "optional" for a in node.annotations)
@@ -61,12 +63,12 @@ def check_parameter(node: tree.Parameter, found: types.Type, owner: str, kind: s
         fail(node, f"{what} is a string, so it cannot be {node.direction}")
 
 
-def declare_parameters(state: State, nodes: list[tree.Parameter], made: tuple[types.Parameter, ...], kind: str) -> None:
-    """Puts parameters into the present scope. Those without direction are read-only, and known but in actions."""
+def declare_parameters(state: State, nodes: list[tree.Parameter], made: tuple[types.Parameter, ...]) -> None:
+    """Puts parameters into the present scope. Those without direction are read-only and known to whoever calls."""
     for node, parameter in zip(nodes, made, strict=True):
         data = not isinstance(parameter.type, types.Extern | types.Callable)
         writable = parameter.direction in ("out", "inout")
-        known = not parameter.direction and kind != "action"
+        known = not parameter.direction
         what = "variable" if data else "instance"
         state.declare(Symbol(node.name, what, node, parameter.type, writable, known=known))
 
@@ -121,7 +123,7 @@ def function_body(state: State, node: tree.Function, signature: types.Callable, 
     with state.inner(Place(place, signature.returns)):
         check_types.declare_type_parameters(state, head, head.type_parameters, head.name)
         with state.inner():
-            declare_parameters(state, head.parameters, signature.parameters, "function")
+            declare_parameters(state, head.parameters, signature.parameters)
             check_statements.block(state, node.body)
     if signature.returns != types.VOID and not check_statements.returns(node.body):
         fail(head, f"function {head.name!r} can end without return; it returns {signature.returns}")
@@ -171,7 +173,7 @@ def action(state: State, node: tree.Action) -> None:
             if seen_data and parameter.direction:
                 fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")
             seen_data = seen_data or not parameter.direction
-        declare_parameters(state, node.parameters, made, "action")
+        declare_parameters(state, node.parameters, made)
         check_statements.block(state, node.body)
     kind = types.Callable("action", node.name, made)
     state.note(node, kind)
@@ -216,15 +218,15 @@ def package_type(state: State, node: tree.PackageType) -> None:
 
 def container(state: State, node: tree.Parser | tree.Control, kind: str) -> None:
     """A parser or control with a body. Raises P4Error."""
-    if node.type_parameters:
-        fail(node, f"{kind} {node.name!r} has a body, so it cannot have type parameters")
+    variables = variables_of(node.type_parameters, node.name)
     with state.inner(Place(kind)):
+        check_types.declare_type_parameters(state, node, node.type_parameters, node.name)
         made = parameters(state, node.parameters, node.name, kind)
         check_applied_parameters(node.parameters, made, node.name)
         given = parameters(state, node.constructor_parameters, node.name, "constructor")
-        declare_parameters(state, node.constructor_parameters, given, "constructor")
-        declare_parameters(state, node.parameters, made, kind)
-        own = types.Callable(kind, node.name, made)
+        declare_parameters(state, node.constructor_parameters, given)
+        declare_parameters(state, node.parameters, made)
+        own = types.Callable(kind, node.name, made, types.VOID, variables, variables)
         state.note(node, own)
         with state.inner():
             for declaration in node.locals:
@@ -234,8 +236,8 @@ def container(state: State, node: tree.Parser | tree.Control, kind: str) -> None
             else:
                 with state.inner(Place("apply block")):
                     check_statements.block(state, node.body)
-    state.constructors[node] = types.Callable("constructor", node.name, given, own)
-    state.declare(Symbol(node.name, "constructed", node, own))
+    state.constructors[node] = types.Callable("constructor", node.name, given, own, variables)
+    state.declare(Symbol(node.name, "generic" if variables else "constructed", node, own))
 
 
 def parser(state: State, node: tree.Parser) -> None:
@@ -289,14 +291,13 @@ def instance(state: State, node: tree.Instance) -> None:
 
 
 def abstract_methods(state: State, node: tree.Instance, kind: types.Type) -> None:
-    """Methods that an instance gives in its body: all abstract ones, with the signatures declared."""
-    methods = state.methods[kind.name] if isinstance(kind, types.Extern) else {}
-    wanted = {
-        name: (proto, check_unify.specialise_method(state, kind, signature))
-        for name, overloads in methods.items()
-        for proto, signature in overloads
-        if proto.abstract and isinstance(kind, types.Extern)
-    }
+    """Methods that an instance gives in its body: all abstract ones, with a signature declared."""
+    wanted: dict[str, list[tuple[Prototype, types.Callable]]] = {}
+    if isinstance(kind, types.Extern):
+        for name, overloads in state.methods[kind.name].items():
+            found = [(p, check_unify.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
+            if found:
+                wanted[name] = found
     given: set[str] = set()
     place = state.place
     with state.inner(Place("abstract method")):
@@ -307,28 +308,42 @@ def abstract_methods(state: State, node: tree.Instance, kind: types.Type) -> Non
                 instance(state, member)
                 state.place = Place("abstract method")
             elif isinstance(member, tree.Function):
-                abstract_method(state, member, wanted, kind)
+                abstract_method(state, member, wanted.get(member.prototype.name, []), kind)
                 given.add(member.prototype.name)
             else:
                 fail(member, "the body of an instance holds functions and instances only")
-    missing = sorted(set(wanted) - given)
+    needed = (name for name, found in wanted.items() if not all(is_optional(p) for p, _ in found))
+    missing = sorted(set(needed) - given)
     if missing:
         fail(node, f"instance {node.name!r} must give the abstract method {missing[0]!r} of {kind}")
 
 
+def is_optional(node: Prototype) -> bool:
+    return any(a.name == "optional" for a in node.annotations)
+
+
 def abstract_method(
-    state: State, node: tree.Function, wanted: dict[str, tuple[Prototype, types.Callable]], kind: types.Type
+    state: State, node: tree.Function, wanted: list[tuple[Prototype, types.Callable]], kind: types.Type
 ) -> None:
     name = node.prototype.name
     signature = prototype(state, node.prototype, "function", name)
     state.note(node, signature)
-    if name not in wanted:
+    if not wanted:
         fail(node, f"{kind} has no abstract method {name!r}")
-    declared = wanted[name][1]
-    same = len(declared.parameters) == len(signature.parameters) and all(
-        (one.direction, one.type) == (other.direction, other.type)
-        for one, other in zip(declared.parameters, signature.parameters, strict=True)
-    )
-    if not same or declared.returns != signature.returns:
+    if not any(implements(declared, signature) for _, declared in wanted):
         fail(node, f"method {name!r} differs from its declaration in {kind} in parameters or result")
     function_body(state, node, signature, "abstract method")
+
+
+def implements(declared: types.Callable, given: types.Callable) -> bool:
+    """Whether a method has the parameters declared, but for optional ones at the end, and the result."""
+    most = len(given.parameters)
+    return (
+        declared.returns == given.returns
+        and most <= len(declared.parameters)
+        and all(p.optional for p in declared.parameters[most:])
+        and all(
+            (one.direction, one.type) == (other.direction, other.type)
+            for one, other in zip(declared.parameters, given.parameters, strict=False)
+        )
+    )

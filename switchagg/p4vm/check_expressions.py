@@ -47,6 +47,14 @@ def value_type(state: State, node: tree.Expression, expected: types.Type | None 
 
 def constant_integer(state: State, node: tree.Expression, what: str) -> int:
     """The value of an expression that must be a number known at compile time."""
+    value = known_integer(state, node, what)
+    if value is None:
+        fail(node, f"{what} must be known at compile time, whoever uses what is declared here")
+    return value
+
+
+def known_integer(state: State, node: tree.Expression, what: str) -> int | None:
+    """As constant_integer; None where the value depends on how a parser or control is instantiated."""
     kind = value_type(state, node)
     if isinstance(kind, types.Enum) and kind.base is not None:
         check_convert.convert(state, node, kind.base)
@@ -54,7 +62,9 @@ def constant_integer(state: State, node: tree.Expression, what: str) -> int:
         fail(node, f"{what} is {kind}; a number is expected")
     value = state.checked.constants.get(node)
     if not isinstance(value, int):
-        fail(node, f"{what} must be known at compile time")
+        if node not in state.known:
+            fail(node, f"{what} must be known at compile time")
+        return None
     return value
 
 
@@ -315,11 +325,7 @@ def why_not_writable(state: State, node: tree.Expression) -> str | None:
                 node = node.base
                 continue
             return f".{node.name} cannot be assigned to"
-        if isinstance(node, tree.Index):
-            if isinstance(state.checked.type_of.get(node.base), types.Tuple):
-                return "an element of a tuple cannot be assigned to; assign the whole tuple"
-            node = node.base
-        elif isinstance(node, tree.Slice):
+        if isinstance(node, tree.Index | tree.Slice):
             node = node.base
         else:
             return "only variables, their fields, elements and slices can be assigned to"

@@ -147,20 +147,27 @@ def shift(state: State, node: tree.Binary) -> types.Type:
     left, right = plain(state, node.left), plain(state, node.right)
     if not isinstance(left, types.Bits | types.Integer) or not isinstance(right, types.Bits | types.Integer):
         refuse(node, left, right)
-    if isinstance(right, types.Bits) and right.signed:
+    if isinstance(right, types.Bits) and right.signed and node.right not in state.checked.constants:
         fail(node.right, f"shift by signed {right}; an unsigned amount is expected: cast to bit<{right.width}>")
-    if isinstance(left, types.Integer) and not state.is_known(node.right):
+    known = node.right in state.checked.constants or (isinstance(right, types.Integer) and state.is_known(node.right))
+    if isinstance(left, types.Integer) and not known:
         fail(node.left, "the shifted number needs a width, as in 8w1, when the amount is not known at compile time")
     amount = state.checked.constants.get(node.right)
     evaluate(state, node, left, right)
-    if isinstance(right, types.Integer) and isinstance(amount, int):
-        if amount < 0:
-            fail(node.right, f"shift by {show(amount)}; a positive amount is expected")
-        if isinstance(left, types.Bits) and amount >= left.width:
-            state.warn(node, f"{left} is shifted by {show(amount)} bits, all that it has")
+    if isinstance(amount, int):
+        check_amount(state, node, left, right, amount)
+    return left
+
+
+def check_amount(state: State, node: tree.Binary, left: types.Type, right: types.Type, amount: int) -> None:
+    """A shift by a number that is known; one without width gets that which it needs."""
+    if amount < 0:
+        fail(node.right, f"shift by {show(amount)}; a positive amount is expected")
+    if isinstance(left, types.Bits) and amount >= left.width:
+        state.warn(node, f"{left} is shifted by {show(amount)} bits, all that it has")
+    if isinstance(right, types.Integer):
         width = min(max(1, amount.bit_length()), check_types.WIDTH_MAX)
         check_convert.convert(state, node.right, types.Bits(width))
-    return left
 
 
 def concatenation(state: State, node: tree.Binary) -> types.Type:
@@ -222,7 +229,7 @@ def conditional(state: State, node: tree.Conditional, expected: types.Type | Non
         check_convert.convert(state, node.yes, no, template)
         yes = no
     elif isinstance(yes, types.Integer) and isinstance(no, types.Integer):
-        if not state.is_known(node.condition):
+        if node.condition not in state.checked.constants:
             fail(node, "one branch of ?: needs a width, as in 8w1")
     elif not unsettled(node.yes):
         check_convert.convert(state, node.no, yes, template)

@@ -67,7 +67,7 @@ def matchable(kind: types.Type) -> bool:
 
 
 def check_case(state: State, case: tree.SelectCase, kinds: list[types.Type], whole: types.Tuple) -> None:
-    keys = case.keys
+    keys = case.keys = unwrapped(case.keys, kinds)
     if len(keys) == len(kinds):
         for key, kind in zip(keys, kinds, strict=True):
             check_sets.check_set(state, key, kind)
@@ -76,18 +76,21 @@ def check_case(state: State, case: tree.SelectCase, kinds: list[types.Type], who
     elif len(keys) == 1 and (symbol := check_sets.as_value_set(state, keys[0])) is not None:
         check_sets.check_value_set(state, keys[0], symbol, whole)
         state.note(keys[0], types.SetOf(whole))
-    elif len(keys) == 1 and isinstance(keys[0], tree.ListExpression) and len(keys[0].items) == len(kinds):
-        case.keys = keys[0].items
-        check_case(state, case, kinds, whole)
     else:
         fail(case, f"{len(keys)} values in this case; select has {len(kinds)}")
 
 
+def unwrapped(keys: list[tree.Expression], kinds: list[types.Type]) -> list[tree.Expression]:
+    """Keys written as one list in parentheses, taken out of it: (a, b), and (a) where a is no list itself."""
+    written = keys[0] if len(keys) == 1 else None
+    if not isinstance(written, tree.ListExpression) or len(written.items) != len(kinds):
+        return keys
+    return written.items if len(kinds) > 1 or check_convert.parts_of(kinds[0]) is None else keys
+
+
 def declare_value_set(state: State, node: tree.ValueSet) -> None:
     kind = check_types.resolve(state, node.type)
-    parts = [field for _, field in kind.fields] if isinstance(kind, types.Structure) else [kind]
-    if isinstance(kind, types.Tuple):
-        parts = list(kind.items)
+    parts = check_sets.flat(kind)
     if not parts or not all(map(check_sets.is_matchable, parts)):
         fail(node, f"value set {node.name!r} cannot hold {kind}; bits, bool, enums and structs of them are expected")
     size = check_expressions.constant_integer(state, node.size, "the size of a value set")

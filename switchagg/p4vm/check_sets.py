@@ -20,13 +20,15 @@ def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
         constants = state.checked.constants
         low, high = constants.get(node.low), constants.get(node.high)
         if isinstance(low, int) and isinstance(high, int) and low > high:
-            fail(node, f"the range {low} .. {high} is empty; the lower bound comes first")
+            state.warn(node, f"the range {low} .. {high} is empty; the lower bound comes first")
     elif isinstance(node, tree.ListExpression) and isinstance(element, types.Tuple | types.Structure):
         parts = check_convert.parts_of(element)
         if parts is None or len(parts) != len(node.items):
             fail(node, f"{len(node.items)} values to match with {element}")
         for item, part in zip(node.items, parts, strict=True):
             check_set(state, item, part)
+    elif isinstance(node, tree.ListExpression) and len(node.items) == 1:
+        check_set(state, node.items[0], element)
     elif (value_set := as_value_set(state, node)) is not None:
         check_value_set(state, node, value_set, element)
     else:
@@ -67,18 +69,18 @@ def check_value_set(state: State, node: tree.Expression, symbol: Symbol, element
     state.checked.declared[node] = symbol.declaration
     assert isinstance(symbol.type, types.SetOf)
     own = symbol.type.element
-    if own == element or single_part(own) == element:
+    if own == element or flat(own) == [element]:
         return
-    parts = check_convert.parts_of(own) if isinstance(own, types.Structure | types.Tuple) else None
-    if isinstance(element, types.Tuple) and parts == element.items:
+    if isinstance(element, types.Tuple) and tuple(flat(own)) == element.items:
         return
     fail(node, f"value set {symbol.name!r} holds {own}; {element} is matched here")
 
 
-def single_part(kind: types.Type) -> types.Type | None:
-    """The type of a structure's or tuple's only part."""
-    parts = check_convert.parts_of(kind) if isinstance(kind, types.Structure | types.Tuple) else None
-    return parts[0] if parts is not None and len(parts) == 1 else None
+def flat(kind: types.Type) -> list[types.Type]:
+    """Types of a structure's or tuple's parts, of nested ones too; of anything else, itself."""
+    if isinstance(kind, types.Structure):
+        return [part for _, field in kind.fields for part in flat(field)]
+    return [part for item in kind.items for part in flat(item)] if isinstance(kind, types.Tuple) else [kind]
 
 
 def is_matchable(kind: types.Type) -> bool:

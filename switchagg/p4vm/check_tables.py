@@ -152,7 +152,7 @@ def check_default(state: State, node: tree.Table, ref: tree.ActionRef, refs: dic
 
 def check_entries(state: State, node: tree.Table, keys: list[types.Type], refs: dict[str, tree.ActionRef]) -> None:
     assert node.entries is not None
-    if not keys:
+    if not keys and node.entries:
         fail(node, f"table {node.name!r} has entries and no key")
     for entry in node.entries:
         check_entry_keys(state, node, entry, keys)
@@ -167,12 +167,11 @@ def check_entries(state: State, node: tree.Table, keys: list[types.Type], refs: 
 
 def check_entry_keys(state: State, node: tree.Table, entry: tree.Entry, keys: list[types.Type]) -> None:
     given = entry.keys
-    if len(given) == 1 and len(keys) > 1:
-        if isinstance(given[0], tree.ListExpression):
-            entry.keys = given = given[0].items
-        elif isinstance(given[0], tree.Default):
-            state.note(given[0], types.SetOf(types.Tuple(tuple(keys))))
-            return
+    if len(given) == 1 and isinstance(given[0], tree.ListExpression):
+        entry.keys = given = given[0].items
+    elif len(given) == 1 and len(keys) > 1 and isinstance(given[0], tree.Default):
+        state.note(given[0], types.SetOf(types.Tuple(tuple(keys))))
+        return
     if len(given) != len(keys):
         fail(entry, f"an entry with {len(given)} keys; table {node.name!r} has {len(keys)}")
     for key, part, kind in zip(node.keys, given, keys, strict=True):
@@ -204,8 +203,8 @@ def check_properties(state: State, node: tree.Table) -> None:
             fail(item, f"table {node.name!r} has two properties called {item.name!r}")
         seen.add(item.name)
         if item.name == "size":
-            size = check_expressions.constant_integer(state, item.value, f"the size of table {node.name!r}")
-            if not 0 <= size < SIZE_MAX:
+            size = check_expressions.known_integer(state, item.value, f"the size of table {node.name!r}")
+            if size is not None and not 0 <= size < SIZE_MAX:
                 fail(
                     item.value, f"the size of table {node.name!r} is {show(size)}; from 0 to {SIZE_MAX - 1} is expected"
                 )

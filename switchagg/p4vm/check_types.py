@@ -88,7 +88,7 @@ def specialise_symbol(state: State, node: tree.Node, symbol: Symbol, arguments: 
     if len(names) != len(arguments):
         fail(node, f"{symbol.name!r} takes {len(names)} type arguments ({', '.join(names)}), not {len(arguments)}")
     for argument in arguments:
-        if argument == types.VOID or isinstance(argument, types.Table | types.Callable):
+        if isinstance(argument, types.Table | types.Callable):
             fail(node, f"{argument} cannot be a type argument of {symbol.name!r}")
     if isinstance(symbol.declaration, tree.Structure):
         return specialise(state, symbol.declaration, arguments)

@@ -69,9 +69,13 @@ class Inference:
     def found(self, kind: types.Type) -> types.Type:
         return substitute(self.state, substitute(self.state, kind, self.fresh), self.binding)
 
-    def missing(self) -> list[str]:
-        """Names of variables that nothing was found for."""
-        return [old.name for old, new in self.fresh.items() if self.loose(new)]
+    def missing(self) -> list[types.Variable]:
+        """Variables, as the declaration has them, that nothing was found for."""
+        return [old for old, new in self.fresh.items() if self.loose(new)]
+
+    def leave_open(self, variable: types.Variable) -> None:
+        """Nothing needs the type: it may be any."""
+        self.binding[self.fresh[variable]] = DONT_CARE  # type: ignore[index]  # fresh holds variables
 
     def loose(self, kind: types.Type) -> bool:
         """Whether a type still has variables to be found."""
@@ -137,7 +141,8 @@ class Inference:
         if pattern.kind == "package":
             return self._unify_all(pattern.type_arguments, actual.type_arguments, depth)
         fixed = pattern.parameters
-        if len(actual.parameters) < len(fixed) or any(not p.optional for p in actual.parameters[len(fixed) :]):
+        shared = min(len(fixed), len(actual.parameters))
+        if not all(p.optional for p in (*fixed[shared:], *actual.parameters[shared:])):
             return False
         return all(
             one.direction == other.direction and self.unify(one.type, other.type, depth)
