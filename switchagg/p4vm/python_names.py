@@ -26,7 +26,7 @@ RUNTIME = (
 )
 """What generated code uses of `python_runtime`."""
 
-RESERVED = frozenset(
+SLOTS_TAKEN = frozenset(
     (
         "FIELDS",
         "VARBITS",
@@ -34,50 +34,41 @@ RESERVED = frozenset(
         "WIDTH",
         "WIRE",
         "assign",
-        "at",
         "bits",
-        "bool",
         "build",
-        "bytes",
-        "choice",
-        "cls",
         "copy",
-        "data",
-        "drawn",
-        "element",
+        "pack",
+        "pieces",
+        "reset",
+        "same",
+        "size_bits",
+        "take",
+        "unpack",
+        "valid",
+        "values",
+    )
+)
+"""What records have besides their fields."""
+
+VARIABLES_TAKEN = frozenset(
+    (
+        "False",
+        "None",
+        "True",
         "entry",
         "exited",
         "here",
         "int",
         "item",
-        "items",
-        "key",
         "len",
-        "made",
-        "next_index",
-        "number",
-        "other",
-        "pack",
         "packet",
-        "part",
-        "pieces",
-        "push",
         "rejected",
-        "reset",
-        "same",
         "self",
-        "size",
-        "size_bits",
         "state",
-        "str",
-        "take",
-        "unpack",
-        "valid",
         "value",
-        "values",
     )
 )
-"""Names that mean something else in generated code, for fields and variables alike."""
+"""What routines use besides P4's variables."""
 
 
 def identifier(name: str) -> str:
@@ -85,7 +76,7 @@ def identifier(name: str) -> str:
     made = re.sub(r"\W", "_", name, flags=re.ASCII)
     if not made or made[0].isdigit() or made.startswith("__"):
         made = f"n{made}"
-    return f"{made}_" if keyword.iskeyword(made) or made in RESERVED else made
+    return f"{made}_" if keyword.iskeyword(made) else made
 
 
 class Names:
@@ -118,7 +109,7 @@ class ProgramNames:
     """Names of what is global in a program's module: classes, routines, tables, instances."""
 
     def __init__(self) -> None:
-        self.globals = Names({*RUNTIME, *HASHES, "Wire", "min", "max", "abs"})
+        self.globals = Names({*RUNTIME, *HASHES, *VARIABLES_TAKEN, "Wire"})
         self.records: dict[str, str] = {}
 
     def record(self, kind: ir.Record) -> str:
@@ -133,5 +124,5 @@ class ProgramNames:
 
 def fields_of(kind: ir.Record) -> dict[str, str]:
     """P4 name of each field -> slot."""
-    names = Names()
+    names = Names(set(SLOTS_TAKEN))
     return {name: names.fresh(name) for name, _ in kind.fields}

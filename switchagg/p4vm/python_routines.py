@@ -105,7 +105,7 @@ class RoutineWriter:
     def __init__(self, layout: Layout, routine: ir.Routine) -> None:
         self.layout = layout
         self.routine = routine
-        self.names = Names(set(layout.names.globals.taken) | {"packet", "here", "entry", "exited", "state", "value"})
+        self.names = Names(layout.names.globals.taken)
         self.shared = layout.shared.get(routine, [])
         self.frame_slots = {id(variable): name for variable, name in frame_slots(self.shared)}
         self.writer = StatementWriter(layout, routine, self.names, self.returned)
