@@ -32,7 +32,9 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ipv4.ttl = 64;
         meta.rewritten = 1;
         if (meta.outcome == REPLY) {
-            to_worker(mac, address, port);
+            hdr.ethernet.target = mac;
+            hdr.ipv4.target = address;
+            hdr.udp.target = port;
         } else {
             workers.apply();
         }
