@@ -369,6 +369,12 @@ class Stack:
             self.items = self.items[len(fresh) :] + fresh
         self.next_index = min(max(self.next_index + count, 0), self.size)
 
+    def take(self, number: int) -> None:
+        """All elements from a number of their bits; nextIndex stays."""
+        for item in reversed(self.items):
+            item.take(number & (1 << item.WIDTH) - 1)
+            number >>= item.WIDTH
+
     def values(self) -> list[int]:
         return [value for item in self.items for value in item.values()]
 

@@ -273,8 +273,8 @@ class StatementWriter:
             self.store(s.target, Text("EMPTY"))
         elif is_scalar(kind):
             self.store(s.target, peek)
-        elif not isinstance(kind, ir.Record) or kind.kind == "union":
-            raise P4Error("lookahead of a header stack or union isn't possible; look ahead at a header", s.position)
+        elif isinstance(kind, ir.Record) and kind.kind == "union":
+            raise P4Error("lookahead at a header union isn't possible; look ahead at a header", s.position)
         else:
             self.line(f"{self.expression(s.target, ATOM)}.take({peek.text})")
 
