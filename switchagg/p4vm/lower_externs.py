@@ -218,9 +218,6 @@ def _extract(body: Body, node: tree.Call, note: CallNote) -> None:
         target = body.frozen(target, body.world.reach.statements(later).writes)
         body.out.extend(later)
     body.emit(ir.Extract(target, varbits, node.position))
-    if isinstance(target, ir.Member) and isinstance(target.base, ir.Next):
-        # extract has advanced: what was next is last now
-        target = ir.Member(target.type, ir.Last(target.base.type, target.base.base), target.field)
     lower_places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
 
 

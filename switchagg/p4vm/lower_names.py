@@ -55,7 +55,8 @@ def key_name(node: tree.Expression, known: Mapping[tree.Node, Value]) -> str | N
             return f"{outer}.{node.name}" if outer is not None else None
         case tree.Index():
             outer, index = key_name(node.base, known), _number(node.index, known)
-            return f"{outer}[{index}]" if outer is not None and index is not None else None
+            inner = key_name(node.index, known) if index is None else str(index)
+            return f"{outer}[{inner}]" if outer is not None and inner is not None else None
         case tree.Slice():
             return _slice_name(node, known)
         case tree.Call():

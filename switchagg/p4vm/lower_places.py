@@ -133,6 +133,12 @@ def invoke(
         else:
             body.emit(ir.Assign(place, one.value, one.position))
         arguments.append(place)
+    if back and outer.exits:
+        raise P4Error(
+            f"{routine.name} may exit, and an argument that it writes must be copied here (a slice, an element by"
+            " variable index, or something it also reaches otherwise); pass a variable and assign it afterwards",
+            back[0][2],
+        )
     body.emit(ir.Invoke(routine, arguments, result, position))
     for target, value, where in back:
         assign(body, target, value, where)
