@@ -89,6 +89,8 @@ def declare(state: State, node: tree.Declaration) -> None:
     if handler is None:
         what = type(node).__name__.lower()
         fail(node, f"a declaration of this kind ({what}) cannot stand at the top level; move it into a control")
+    if declared_name(node) == "main" and not isinstance(node, tree.Instance | tree.Function):
+        fail(node, "main must be an instance of a package")
     state.busy.append(declared_name(node))
     handler(state, node)
     state.busy.pop()

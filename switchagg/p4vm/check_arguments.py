@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchagg.p4vm import check_convert, check_expressions, check_unify, tree, types
+from switchagg.p4vm import check_convert, check_expressions, check_literals, check_unify, tree, types
 from switchagg.p4vm.check_literals import UNTYPED_DEFAULT, UNTYPED_HEADER, unsettled
 from switchagg.p4vm.check_scope import State, fail, nearest
 
@@ -118,9 +118,12 @@ def bind(
     for variable in inference.missing():
         used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
         package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
-        if not package and any(check_unify.mentions(state, k, {variable}) for k in (*used, signature.returns)):
+        if (not package or not explicit) and any(
+            check_unify.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
+        ):
             fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
         inference.leave_open(variable)
+    check_settled(state, name, signature, inference, ordered)
     parameters = tuple(
         types.Parameter(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
     )
@@ -132,6 +135,41 @@ def bind(
     return Bound(parameters, values, given, inference.found(signature.returns))
 
 
+def check_settled(
+    state: State,
+    name: str,
+    signature: types.Callable,
+    inference: check_unify.Inference,
+    ordered: list[tree.Argument | None],
+) -> None:
+    """Raises P4Error: a number without width, or fields without a struct, is all that tells a type parameter."""
+    if signature.kind == "constructor":
+        return
+    for parameter, argument in zip(signature.parameters, ordered, strict=True):
+        if argument is None or argument.value is None or parameter.type not in signature.type_parameters:
+            continue
+        kind = inference.found(parameter.type)
+        if isinstance(kind, types.Callable):
+            fail(argument.value, f"argument {parameter.name!r} of {name} cannot be {kind}")
+        part = undecided(state, argument.value, kind)
+        if part is not None:
+            what = state.checked.type_of[part]
+            hint = "write its struct's name before it"
+            if isinstance(what, types.Integer):
+                hint = "give it a width, as in 8w1"
+            fail(part, f"argument {parameter.name!r} of {name} doesn't tell what type is meant; {hint}")
+
+
+def undecided(state: State, node: tree.Expression, kind: types.Type) -> tree.Expression | None:
+    """The part of an argument whose type nothing tells."""
+    if isinstance(node, tree.ListExpression) and isinstance(kind, types.Tuple) and not kind.is_list:
+        parts = (undecided(state, item, part) for item, part in zip(node.items, kind.items, strict=False))
+        return next((part for part in parts if part is not None), None)
+    if isinstance(kind, types.Structure) and kind.name.startswith(check_literals.ANONYMOUS):
+        return node
+    return node if isinstance(kind, types.Integer) else None
+
+
 def give_type_arguments(
     node: tree.Node, name: str, signature: types.Callable, explicit: list[types.Type], inference: check_unify.Inference
 ) -> None:
@@ -139,7 +177,7 @@ def give_type_arguments(
     if explicit and len(explicit) != len(variables):
         fail(node, f"{name} takes {len(variables)} type arguments, not {len(explicit)}")
     for variable, kind in zip(variables, explicit, strict=False):
-        if kind == types.VOID or isinstance(kind, types.Table):
+        if isinstance(kind, types.Table):
             fail(node, f"{kind} cannot be a type argument of {name}")
         inference.bind(variable, kind)
 

@@ -236,6 +236,10 @@ def constructor_call(
     if not state.constructing:
         fail(node, "constructors are called in declarations of instances and their arguments only")
     note = construct(state, node, callee.type, node.type_arguments, node.arguments, expected)
+    if isinstance(note.returns, types.Extern):
+        for overloads in state.methods[note.returns.name].values():
+            if any(p.abstract for p, _ in overloads):
+                fail(node, f"extern {note.returns} has abstract methods, so its instances are declared, with a body")
     state.note(callee, note.returns)
     state.known.add(node)
     return note

@@ -91,9 +91,6 @@ def converts(found: types.Type, to: types.Type) -> bool:
         return isinstance(to, types.Bits)
     if isinstance(found, types.Enum):
         return found.base is not None and found.base == to
-    if isinstance(found, types.Tuple) and not found.is_list:
-        parts = parts_of(to)
-        return parts is not None and len(parts) == len(found.items) and parts == found.items
     return False
 
 

@@ -59,8 +59,8 @@ def check_parameter(node: tree.Parameter, found: types.Type, owner: str, kind: s
         fail(node, f"{what} is int, so it has no direction: its value is known at compile time; give it a width")
     if isinstance(found, types.Tuple) and found.is_list and kind == "action":
         fail(node, f"{what} cannot be of type {found}")
-    if found == types.STRING and node.direction in ("out", "inout"):
-        fail(node, f"{what} is a string, so it cannot be {node.direction}")
+    if found == types.STRING and node.direction:
+        fail(node, f"{what} is a string, so it has no direction; remove {node.direction!r}")
 
 
 def declare_parameters(state: State, nodes: list[tree.Parameter], made: tuple[types.Parameter, ...]) -> None:
@@ -168,7 +168,7 @@ def action(state: State, node: tree.Action) -> None:
         made = parameters(state, node.parameters, node.name, "action")
         seen_data = False
         for parameter, written in zip(made, node.parameters, strict=True):
-            if not check_types.is_data(parameter.type) and not isinstance(parameter.type, types.Extern):
+            if not check_types.is_data(parameter.type):
                 fail(written, f"parameter {written.name!r} of action {node.name!r} cannot be {parameter.type}")
             if seen_data and parameter.direction:
                 fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")

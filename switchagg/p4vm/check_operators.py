@@ -58,7 +58,10 @@ def binary(state: State, node: tree.Binary, expected: types.Type | None) -> type
         return shift(state, node)
     if sign == "++":
         return concatenation(state, node)
+    negative = sign in DIVISIONS and is_negative(state, node.right)
     kind = balance(state, node)
+    if negative:
+        fail(node.right, f"operator {sign} is not defined for negative numbers")
     if sign in DIVISIONS:
         check_division(state, node, kind)
     if sign in SATURATING and isinstance(kind, types.Integer):
@@ -89,6 +92,11 @@ def balance(state: State, node: tree.Binary) -> types.Type:
     if left != right or not isinstance(left, types.Bits | types.Integer):
         refuse(node, left, right)
     return left
+
+
+def is_negative(state: State, node: tree.Expression) -> bool:
+    value = state.checked.constants.get(node)
+    return isinstance(value, int) and value < 0
 
 
 def check_division(state: State, node: tree.Binary, kind: types.Type) -> None:
@@ -135,11 +143,13 @@ def comparable(kind: types.Type) -> bool:
         return all(map(comparable, kind.items))
     if isinstance(kind, types.Structure):
         return all(comparable(field) for _, field in kind.fields)
+    if isinstance(kind, types.Stack):
+        return comparable(kind.element)
     if isinstance(kind, types.Simple):
         return kind.name in ("bool", "error")
     return isinstance(
         kind,
-        types.Bits | types.Integer | types.Varbits | types.Enum | types.Stack | types.Distinct | types.Variable,
+        types.Bits | types.Integer | types.Varbits | types.Enum | types.Distinct,
     )
 
 

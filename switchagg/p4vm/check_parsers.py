@@ -59,9 +59,9 @@ def selected(state: State, node: tree.Expression) -> types.Type:
 
 
 def matchable(kind: types.Type) -> bool:
-    """As a key of select: also lists, and structs, of what can be one."""
-    parts = check_convert.parts_of(kind) if isinstance(kind, types.Tuple | types.Structure) else None
-    if parts is not None and not (isinstance(kind, types.Structure) and kind.kind == "header"):
+    """As a key of select: also lists of what can be one."""
+    parts = check_convert.parts_of(kind) if isinstance(kind, types.Tuple) else None
+    if parts is not None:
         return all(map(matchable, parts))
     return check_sets.is_matchable(kind)
 

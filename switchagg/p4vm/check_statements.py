@@ -16,6 +16,7 @@ from switchagg.p4vm import (
 from switchagg.p4vm.check_scope import Place, State, Symbol, fail, nearest, show
 
 OPERATORS = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "<<", ">>", "&", "|", "^", "++"})
+BODIES = frozenset({"parser state", "apply block", "action", "function", "abstract method"})
 IN_PARSERS = (tree.Variable, tree.Constant, tree.Assign, tree.CallStatement, tree.Block, tree.If, tree.Empty)
 
 
@@ -61,6 +62,7 @@ def variable(state: State, node: tree.Variable) -> None:
     if node.value is not None:
         check_expressions.value_type(state, node.value, kind)
         check_convert.convert(state, node.value, kind)
+    check_shadowing(state, node, node.name)
     state.declare(Symbol(node.name, "variable", node, kind, writable=True))
 
 
@@ -76,7 +78,15 @@ def constant(state: State, node: tree.Constant) -> None:
     if not state.is_known(node.value):
         fail(node.value, f"the value of constant {node.name!r} must be known at compile time")
     value = state.checked.constants.get(node.value)
+    check_shadowing(state, node, node.name)
     state.declare(Symbol(node.name, "constant", node, kind, value=value, known=True))
+
+
+def check_shadowing(state: State, node: tree.Node, name: str) -> None:
+    """Raises P4Error: a name declared in a body hides a parameter."""
+    before = state.scope.find(name)
+    if before is not None and isinstance(before.declaration, tree.Parameter) and state.place.kind in BODIES:
+        fail(node, f"{name!r} hides the parameter of this name in line {before.declaration.position.line}; rename one")
 
 
 def instance(state: State, node: tree.Instance) -> None:
@@ -243,7 +253,7 @@ def switch_(state: State, node: tree.Switch) -> None:
 
 def check_subject(state: State, node: tree.Switch, kind: types.Type) -> None:
     bare = check_types.bare(kind)
-    if not isinstance(bare, types.Bits | types.Enum) and bare not in (types.ERROR, types.BOOL):
+    if not isinstance(bare, types.Bits | types.Enum) and bare != types.ERROR:
         if isinstance(bare, types.Integer):
             fail(node.subject, "switch needs a value of a known width")
         fail(node.subject, f"cannot switch on {kind}; bits, an enum, or .action_run of a table is expected")

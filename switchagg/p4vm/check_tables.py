@@ -107,6 +107,8 @@ def check_full_ref(state: State, node: tree.Table, ref: tree.ActionRef, refs: di
     if listed is None:
         fail(ref, f"action {ref.name!r} is not in the list of table {node.name!r}" + nearest(ref.name, list(refs)))
     declaration, signature = action_of(state, ref)
+    if declaration is not state.checked.declared[listed]:
+        fail(ref, f"{ref.name!r} is another action here than in the list of table {node.name!r}")
     first = state.checked.bound[listed].arguments
     data = tuple(p for p in signature.parameters if not p.direction)
     directed = tuple(p for p in signature.parameters if p.direction)
@@ -183,6 +185,18 @@ def check_entry_keys(state: State, node: tree.Table, entry: tree.Entry, keys: li
         for value in values_in(part):
             if not state.is_known(value):
                 fail(value, "the keys of an entry must be known at compile time")
+        if key.match_kind == "lpm" and isinstance(part, tree.Mask):
+            check_prefix(state, part, kind)
+
+
+def check_prefix(state: State, node: tree.Mask, kind: types.Type) -> None:
+    """Raises P4Error: the mask is not ones followed by zeros."""
+    mask = state.checked.constants.get(node.mask)
+    bits = check_types.bare(kind)
+    if isinstance(mask, int) and isinstance(bits, types.Bits):
+        low = ~mask & ((1 << bits.width) - 1)
+        if low & (low + 1):
+            fail(node.mask, f"mask {mask:#x} of an lpm key is no prefix; ones followed by zeros are expected")
 
 
 def values_in(part: tree.Expression) -> list[tree.Expression]:

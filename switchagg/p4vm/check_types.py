@@ -261,7 +261,7 @@ def declare_type_parameters(state: State, node: tree.Node, names: list[str], own
 def declare_enum(state: State, node: tree.Enum) -> None:
     underlying: types.Bits | None = None
     if node.base is not None:
-        kind = bare(resolve(state, node.base))
+        kind = resolve(state, node.base)
         if not isinstance(kind, types.Bits):
             fail(node.base, f"enum {node.name!r} has base {kind}; bit<W> or int<W> is expected")
         underlying = kind
