@@ -153,7 +153,7 @@ COMMANDS: dict[str, Command] = {
     "mirroring_get": Command("mirroring_get SESSION", "Where its clones go.", _mirror_get, 1, 1),
     "set_queue_depth": Command(
         "set_queue_depth PACKETS [PORT [PRIORITY]]",
-        "How many packets wait at most in all output queues, a port's, or one priority's of a port.",
+        "How many packets wait at most in each output queue, or in one port's.",
         _queue_depth,
         1,
         3,

@@ -373,7 +373,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def _for_table(name: str) -> Command:
+def _for_table(name: str, older: str) -> Command:
     """The older form of an act_prof_ command: it names a table of the profile."""
     command = COMMANDS[f"act_prof_{name}"]
 
@@ -382,7 +382,7 @@ def _for_table(name: str) -> Command:
         return command.action(switch, [switch._profile_of(state).name, *words[1:]])
 
     kinds = tuple(kind.replace("profile", "table") for kind in command.names)
-    usage = command.usage.replace("act_prof_", "table_indirect_").replace("PROFILE", "TABLE")
+    usage = command.usage.replace(f"act_prof_{name}", older).replace("PROFILE", "TABLE")
     return Command(usage, f"Older form of act_prof_{name}: {command.says}", run, command.least, command.most, kinds)
 
 
@@ -390,6 +390,6 @@ for _name in (
     "create_member", "modify_member", "delete_member", "create_group", "delete_group", "add_member_to_group",
     "remove_member_from_group",
 ):  # fmt: skip
-    COMMANDS[f"table_indirect_{_name}"] = _for_table(_name)
+    COMMANDS[f"table_indirect_{_name}"] = _for_table(_name, f"table_indirect_{_name}")
 for _name in ("dump_member", "dump_group"):
-    COMMANDS[f"table_{_name}"] = _for_table(_name)
+    COMMANDS[f"table_{_name}"] = _for_table(_name, f"table_{_name}")

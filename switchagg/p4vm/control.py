@@ -31,7 +31,7 @@ RATE_MAX = 1_000_000_000
 
 @dataclass(slots=True)
 class QueueSettings:
-    """Depth in packets, rate in packets per second (0: no limit) of output queues: for all, a port, a port's priority.
+    """Depth in packets, rate in packets per second (0: no limit) of output queues: for all, or a port's.
 
     The narrowest setting holds. They act where there are real queues: a switch on interfaces.
     """
@@ -40,18 +40,11 @@ class QueueSettings:
     rates: dict[tuple[int, ...], int] = field(default_factory=dict)
     changes: int = 0
 
-    def depth(self, port: int, priority: int = 0) -> int:
-        return self._narrowest(self.depths, port, priority, QUEUE_DEPTH)
+    def depth(self, port: int) -> int:
+        return self.depths.get((port,), self.depths.get((), QUEUE_DEPTH))
 
-    def rate(self, port: int, priority: int = 0) -> int:
-        return self._narrowest(self.rates, port, priority, 0)
-
-    @staticmethod
-    def _narrowest(settings: dict[tuple[int, ...], int], port: int, priority: int, otherwise: int) -> int:
-        for place in ((port, priority), (port,), ()):
-            if place in settings:
-                return settings[place]
-        return otherwise
+    def rate(self, port: int) -> int:
+        return self.rates.get((port,), self.rates.get((), 0))
 
     def _set(self, settings: dict[tuple[int, ...], int], value: int, place: tuple[int, ...]) -> None:
         for narrower in [other for other in settings if other[: len(place)] == place]:
@@ -149,8 +142,6 @@ def _place(port: int | None, priority: int | None) -> tuple[int, ...]:
     if port is None:
         return ()
     checked_port(port)
-    if priority is None:
-        return (port,)
-    if not 0 <= priority <= 7:
-        raise P4Error(f"queue priority {priority}: expected 0 to 7")
-    return (port, priority)
+    if priority:
+        raise P4Error(f"queue priority {priority}: a port has one queue, of priority 0; leave the priority out")
+    return (port,)

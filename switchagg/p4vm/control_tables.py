@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from switchagg.p4vm import ir
 from switchagg.p4vm.control_core import Arguments, ControlCore, action_call, action_names, refused
 from switchagg.p4vm.control_names import Names
-from switchagg.p4vm.control_values import PRIORITIZED, Pair, Word, key_words, parse_key, whole_range
+from switchagg.p4vm.control_values import PRIORITIZED, Pair, Word, key_pair, key_words, whole_range
 from switchagg.p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
 from switchagg.p4vm.source import P4Error
 
@@ -254,7 +254,7 @@ class TableControl(ControlCore):
         pairs = []
         for key, word in zip(state.keys, words, strict=True):
             try:
-                pairs.append(parse_key(word, key.expression.type, key.match))
+                pairs.append(key_pair(word, key))
             except P4Error as error:
                 raise P4Error(f"Invalid match key: Error while parsing {key.name} - {error.message}") from None
         return tuple(pairs)

@@ -38,6 +38,22 @@ def width_of(kind: ir.Type) -> int:
     raise P4Error(f"a control plane can't set a value of {type(kind).__name__.lower()} type")
 
 
+def written_type(key: ir.Key) -> ir.Type:
+    """The type as the program writes it: lowering turns int<W> keys into patterns of as many bits."""
+    bits, cast = key.expression.type, key.expression
+    if isinstance(cast, ir.Cast) and isinstance(bits, ir.Bits):
+        inner = cast.operand.type
+        return inner if isinstance(inner, ir.Bits) and inner.width == bits.width else bits
+    return bits
+
+
+def key_pair(word: Word, key: ir.Key) -> Pair:
+    """As `parse_key` for a table's key: the pair that the engine takes. Raises P4Error."""
+    written = written_type(key)
+    value, other = parse_key(word, written, key.match)
+    return (value & full_mask(written), other) if written != key.expression.type else (value, other)
+
+
 def full_mask(kind: ir.Type) -> int:
     return (1 << width_of(kind)) - 1
 

@@ -24,7 +24,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.commands import FILE_BYTES_MAX, shown
 from switchagg.p4vm.control import Switch
 from switchagg.p4vm.control_tables import PRIORITY_MAX
-from switchagg.p4vm.control_values import MASKED, Word, parse_mask, parse_number
+from switchagg.p4vm.control_values import MASKED, Word, parse_mask, parse_number, written_type
 from switchagg.p4vm.engine import Replica
 from switchagg.p4vm.source import P4Error
 
@@ -123,7 +123,7 @@ def _table_entry(switch: Switch, content: object) -> None:
 
 
 def _key(key: ir.Key, value: object) -> Word:
-    kind = key.expression.type
+    kind = written_type(key)
     try:
         if key.match == "exact" or (key.match == "optional" and not isinstance(value, list)):
             word = _value(value[0] if isinstance(value, list) and len(value) == 1 else value, key.name)

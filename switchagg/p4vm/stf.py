@@ -27,7 +27,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.commands import file_lines, shown
 from switchagg.p4vm.control import Switch
 from switchagg.p4vm.control_tables import TableState
-from switchagg.p4vm.control_values import Word, full_mask, parse_number, width_of
+from switchagg.p4vm.control_values import Word, full_mask, parse_number, width_of, written_type
 from switchagg.p4vm.source import P4Error, Position
 from switchagg.p4vm.stf_judge import Received, judge
 from switchagg.p4vm.stf_parse import (
@@ -160,7 +160,7 @@ class _Test:
             index = _key_index(state, match.key)
             key = state.keys[index]
             try:
-                words[index] = key_word(match, key.expression.type, key.match)
+                words[index] = key_word(match, written_type(key), key.match)
             except P4Error as error:
                 raise P4Error(f"Invalid match key: {match.key}: {error.message}") from None
         priority = None
