@@ -178,6 +178,25 @@ static inline uint64_t p4_wide_small(const uint64_t *a, uint32_t limbs) {
         return r;                                                                                                      \
     }
 
+#ifdef __SIZEOF_INT128__
+P4_WIDE(2)
+
+static inline struct p4_w2 p4_two(p4_u128 value) {
+    return (struct p4_w2){{(uint64_t)value, (uint64_t)(value >> 64)}};
+}
+
+static inline p4_u128 p4_one(struct p4_w2 value) {
+    return (p4_u128)value.w[1] << 64 | value.w[0];
+}
+
+/* 65 to 128 bits. */
+static inline struct p4_w2 p4_get_two(const uint8_t *from, uint64_t at, uint32_t width) {
+    struct p4_w2 value;
+    p4_bits_get_wide(value.w, from, at, width);
+    return value;
+}
+#endif
+
 static inline uint64_t p4_slice64(const uint64_t *a, uint32_t limbs, uint32_t high, uint32_t low) {
     uint64_t r;
     p4_wide_slice(&r, 1, a, limbs, high, low);

@@ -90,6 +90,14 @@ void p4_engine_free(struct p4_engine *engine) {
     free(engine);
 }
 
+/* As when its rates were set. */
+static void refill(struct p4_meter *meter) {
+    for (uint32_t i = 0; i < meter->count; i++) {
+        meter->bucket[i].tokens = meter->bucket[i].burst;
+        meter->bucket[i].filled = 0;
+    }
+}
+
 void p4_engine_reset(struct p4_engine *engine) {
     const struct p4_program *program = engine->program;
     for (uint32_t i = 0; i < program->register_groups; i++)
@@ -97,7 +105,7 @@ void p4_engine_reset(struct p4_engine *engine) {
     for (uint32_t i = 0; i < program->counters; i++)
         memset(engine->counters[i].cell, 0, engine->counters[i].cells * sizeof *engine->counters[i].cell);
     for (uint32_t i = 0; i < program->meters; i++)
-        memset(engine->meters[i].cell, 0, engine->meters[i].cells * sizeof *engine->meters[i].cell);
+        for (uint64_t j = 0; j < engine->meters[i].cells; j++) refill(&engine->meters[i].cell[j]);
     p4_records_free(&engine->log);
     p4_records_free(&engine->digests);
     memset(engine->counts, 0, sizeof engine->counts);
@@ -232,6 +240,11 @@ int p4_engine_grow_meter(struct p4_engine *engine, uint32_t meter, uint64_t cell
 struct p4_counter *p4_engine_counter(struct p4_engine *engine, uint32_t counter, uint64_t index) {
     struct p4_counters *counters = &engine->counters[counter];
     return index < counters->cells ? &counters->cell[index] : NULL;
+}
+
+void p4_engine_reset_counter(struct p4_engine *engine, uint32_t counter) {
+    struct p4_counters *counters = &engine->counters[counter];
+    memset(counters->cell, 0, counters->cells * sizeof *counters->cell);
 }
 
 void p4_engine_set_meter(struct p4_engine *engine, uint32_t meter, uint64_t index, uint32_t count, const double *rates,

@@ -207,6 +207,7 @@ struct p4_engine {
     uint64_t out_bits, out_limit;
     uint32_t oversize;
     /* this pass */
+    void *current; /* its state */
     uint64_t now, pass;
     uint32_t length; /* bytes of the packet as it entered ingress */
     uint32_t turns, runs;
@@ -270,6 +271,11 @@ static inline int p4_turn(struct p4_engine *engine) {
 uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
 /* Of them and the packet's payload. */
 uint64_t p4_hash_payload(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
+/* What `hash` gives. */
+static inline uint64_t p4_within(uint64_t hashed, uint64_t low, uint64_t limit) {
+    return low + hashed % (limit ? limit : 1);
+}
+
 /* 64 bits. */
 uint64_t p4_random(struct p4_engine *engine);
 /* Whether a number from low to high was drawn. negatives: they are signed. */
@@ -341,6 +347,7 @@ P4_EXPORT int p4_engine_grow_counter(struct p4_engine *engine, uint32_t counter,
 P4_EXPORT int p4_engine_grow_meter(struct p4_engine *engine, uint32_t meter, uint64_t cells);
 /* Cell or NULL. */
 P4_EXPORT struct p4_counter *p4_engine_counter(struct p4_engine *engine, uint32_t counter, uint64_t index);
+P4_EXPORT void p4_engine_reset_counter(struct p4_engine *engine, uint32_t counter);
 /* rates and bursts: committed, then peak; count 0: green from now on. */
 P4_EXPORT void p4_engine_set_meter(struct p4_engine *engine, uint32_t meter, uint64_t index, uint32_t count,
                                    const double *rates, const uint64_t *bursts);

@@ -196,8 +196,7 @@ static void clone_after_egress(struct p4_engine *engine, const void *state, uint
     const struct p4_replicas *session = session_of(engine);
     if (!session) return;
     if (passes + 1 > engine->program->limits.passes) {
-        const struct p4_replicas *group = session->group ? p4_directory_find(&engine->groups, session->group) : NULL;
-        drop_bounded(engine, session->count + (group ? group->count : 0));
+        drop_bounded(engine, 1);
         return;
     }
     queue_clones(engine, session, state, state, engine->wishes.clone_list, EGRESS_CLONE, passes + 1);
@@ -211,6 +210,7 @@ static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uin
         return;
     }
     engine->pass++;
+    engine->current = state;
     const struct p4_replicas *known = engine->depths.count ? p4_directory_find(&engine->depths, port) : NULL;
     uint32_t depth = known ? known->replica[0].port : 0;
     set(engine, state, P4_EGRESS_PORT, port);
@@ -296,15 +296,15 @@ static int parse(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, 
     return end;
 }
 
-static void clone_after_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, const void *state,
-                                uint32_t passes) {
+static void clone_after_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, uint64_t port,
+                                const void *state, uint32_t passes) {
     const struct p4_replicas *session = session_of(engine);
     if (!session) return;
     struct p4_wishes wishes = engine->wishes;
     const uint8_t *payload = engine->payload;
     uint64_t payload_size = engine->payload_size;
     memset(engine->copy, 0, engine->program->state_size);
-    set(engine, engine->copy, P4_INGRESS_PORT, get(engine, state, P4_INGRESS_PORT));
+    set(engine, engine->copy, P4_INGRESS_PORT, port);
     if (parse(engine, bytes, size, engine->copy) == P4_DROP)
         drop(engine);
     else
@@ -361,8 +361,10 @@ static void run_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t
         return;
     }
     engine->pass++;
+    engine->current = state;
     engine->length = (uint32_t)size;
     forget_wishes(engine);
+    uint64_t from_port = get(engine, state, P4_INGRESS_PORT);
     int end = parse(engine, bytes, size, state);
     set(engine, state, P4_PARSER_ERROR, end == P4_REJECT ? engine->error : 0);
     if (end != P4_DROP) end = program->verify(engine, state);
@@ -372,7 +374,7 @@ static void run_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t
         drop(engine);
         return;
     }
-    if (engine->wishes.clone) clone_after_ingress(engine, bytes, size, state, passes);
+    if (engine->wishes.clone) clone_after_ingress(engine, bytes, size, from_port, state, passes);
     uint32_t group = (uint32_t)get(engine, state, P4_MCAST_GRP), port = (uint32_t)get(engine, state, P4_EGRESS_SPEC);
     if (engine->wishes.resubmit)
         queue_again(engine, bytes, size, passes + 1, state, engine->wishes.resubmit_list, RESUBMITTED);
