@@ -60,6 +60,8 @@ class Classifier:
         self.opener = ""
         self.declares = ""
         self.listed: set[int] = set()
+        self.level = 0
+        self.end = "the end of the program"
         self.fault: P4Error | None = None
 
     def run(self, tokens: list[Token]) -> list[Token]:

@@ -24,6 +24,9 @@ from switchagg.p4vm.source import P4Error, Position
 DEPTH_MAX = 200
 """Levels of the tree: those who walk it may recurse that deep."""
 
+ANNOTATIONS_MAX = 16
+"""How deep annotations may stand in the bodies of annotations."""
+
 _GRAMMAR = Path(__file__).with_name("p4.lark")
 _STARTS = ["program", "annotation_body"]
 
@@ -119,6 +122,9 @@ class _Parser:
             annotation.args = [tree.String(lexer.string(body[0]), position=scopes.source.position(body[0].at))]
             return
         within = Classifier(scopes.source, self.marks, self.annotate)
+        within.level, within.end = scopes.level + 1, "']'" if structured else "')'"
+        if within.level > ANNOTATIONS_MAX:
+            raise self.error(f"annotations nest deeper than {ANNOTATIONS_MAX}", scopes, body[0])
         within.braces = scopes.braces[:1]
         classified = within.run(body)
         try:

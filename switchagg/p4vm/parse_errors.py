@@ -45,6 +45,14 @@ _WORDS = {
     "CASE_OPEN": "'{'",
     "$END": "the end of the program",
 }
+_LIBRARIES = {
+    "core.p4": words("packet_in packet_out"),
+    "v1model.p4": words(
+        "standard_metadata_t register counter direct_counter meter direct_meter action_profile action_selector"
+        " CounterType MeterType HashAlgorithm CloneType Checksum16 V1Switch"
+    ),
+}
+_FOREIGN = {"while": "use for (…; …; …)", "goto": "use if and else", "do": "use for (…; …; …)"}
 _ORDER = ("';'", "a declaration", "a statement", "a name", "a type", "an expression")
 
 
@@ -53,13 +61,15 @@ def quoted(token: Token) -> str:
         return "the end of the program"
     if token.type == "ANNOTATION":
         return "an annotation"
-    text = str(token.value)
+    text = " ".join(str(token.value).split())
     return f"'{text if len(text) <= 40 else text[:37] + '...'}'"
 
 
 def explain(error: UnexpectedToken, scopes: Classifier) -> P4Error:
     """The error of a parser that could not go on, in words."""
     token: Token = error.token
+    if token.type == "$END":
+        token = Token("$END", "", len(scopes.source.text))
     tokens = scopes.out
     index = next((at for at, other in enumerate(tokens) if other is token), len(tokens))
     before = tokens[index - 1] if index else None
@@ -70,8 +80,12 @@ def explain(error: UnexpectedToken, scopes: Classifier) -> P4Error:
         return P4Error(f"found the end of the program, but {scopes.still_open()}", where)
     if special := _special(token, before, expected, scopes, tokens[index + 1] if index + 1 < len(tokens) else None):
         return special
+    if foreign := _foreign(token, before, scopes):
+        return foreign
     names = _named(expected, scopes.marks)
-    found = quoted(token) if token.type != "UNKNOWN" else f"{quoted(token)}, which is no part of P4"
+    found = scopes.end if ended else quoted(token)
+    if token.type == "UNKNOWN":
+        found += ", which is no part of P4"
     if "';'" in names and before is not None and not ended:
         last = scopes.source.position(before.at + len(str(before.value)) - 1)
         if last.line and (last.file, last.line) != (where.file, where.line):
@@ -103,6 +117,28 @@ def _special(
     return None
 
 
+def _statement(token: Token, scopes: Classifier) -> list[Token]:
+    """The tokens before this one that are of the same statement."""
+    found: list[Token] = []
+    for earlier in reversed(scopes.out):
+        if earlier.at < token.at:
+            if earlier.value in (";", "{", "}"):
+                break
+            found.append(earlier)
+    return found
+
+
+def _foreign(token: Token, before: Token | None, scopes: Classifier) -> P4Error | None:
+    """Habits from other languages."""
+    where = scopes.source.position(token.at)
+    for earlier in _statement(token, scopes):
+        if remedy := _FOREIGN.get(str(earlier.value)):
+            return P4Error(f"P4 has no '{earlier.value}'; {remedy}", scopes.source.position(earlier.at))
+    if token.value == "++" or (token.value == "-" and before is not None and before.value == "-"):
+        return P4Error(f"P4 has no '{'++' if token.value == '++' else '--'}' for counting; use += 1 or -= 1", where)
+    return None
+
+
 def _no_type(name: Token, scopes: Classifier) -> P4Error:
     """A name that stands where a type must; it may be declared further down."""
     where = scopes.source.position(name.at)
@@ -111,7 +147,9 @@ def _no_type(name: Token, scopes: Classifier) -> P4Error:
         if token.value == text and token.at > name.at and index and scopes.out[index - 1].value in _DECLARING:
             place = scopes.source.position(token.at)
             return P4Error(f"type {text} is declared only later, at {place}; expected it before its first use", where)
-    return P4Error(f"'{text}' is no type that is declared before this; expected a type", where)
+    library = next((library for library, types in _LIBRARIES.items() if text in types), None)
+    remedy = f"include <{library}> first" if library else "expected a type"
+    return P4Error(f"'{text}' is no type that is declared before this; {remedy}", where)
 
 
 _DECLARING = words("struct header header_union enum control parser extern package")

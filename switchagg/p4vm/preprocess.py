@@ -23,24 +23,30 @@ from switchagg.p4vm.source import P4Error, Position
 
 INCLUDE_DEPTH_MAX = 40
 FILE_BYTES_MAX = 8 << 20
-EXPANSION_TOKENS_MAX = 2_000_000
-"""Tokens looked at while macros are expanded: some 20 times what our largest program needs, a few seconds of work."""
+EXPANSION_TOKENS_MAX = 8_000_000
+"""Tokens looked at while macros are expanded: some 25 times what our switch program needs, 2 or 3 seconds of work."""
 
 OWN_INCLUDES = Path(__file__).parent / "include"
 
 _MACRO_NAME = re.compile(r"[A-Za-z_]\w*(\([^()]*\))?")
+_NEEDS = {
+    "include": '<file> or "file"',
+    **dict.fromkeys(("define", "undef", "ifdef", "ifndef"), "the name of a macro"),
+    **dict.fromkeys(("if", "elif"), "a condition"),
+}
 _WORD = re.compile(r"\w")
 
 
 @dataclass(slots=True)
 class Preprocessed:
-    """text: what is left to parse. starts: offsets where a new place begins; places: file, line, column there, line 0
-    if unknown. files: all that were read, the program first. warnings: texts of #warning, with their places."""
+    """text: what is left to parse. starts: offsets where a new place begins; places: file, line, column there, and
+    whether what follows was written there too (not so in what macros make). files: all that were read, the program
+    first. warnings: texts of #warning, with their places."""
 
     text: str
     file: str
     starts: list[int] = field(default_factory=list)
-    places: list[tuple[str, int, int]] = field(default_factory=list)
+    places: list[tuple[str, int, int, bool]] = field(default_factory=list)
     files: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -49,8 +55,8 @@ class Preprocessed:
         at = bisect_right(self.starts, offset) - 1
         if at < 0:
             return Position(self.file, 1, 1)
-        file, line, column = self.places[at]
-        return Position(file, line, column + offset - self.starts[at])
+        file, line, column, written = self.places[at]
+        return Position(file, line, column + (offset - self.starts[at] if written else 0))
 
 
 class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
@@ -82,10 +88,11 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         self.line_starts[shown] = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
         return text
 
-    def place(self, token: Any) -> tuple[str, int, int]:
-        """File, line and column of a token; of what a macro made, those of the macro's use."""
+    def place(self, token: Any) -> tuple[str, int, int, bool]:
+        """File, line and column of a token; of what a macro made (then False), those of the macro's use."""
         file, line = token.source, token.lineno
-        if getattr(token, "written", False) and file in self.line_starts:
+        written = getattr(token, "written", False) and file in self.line_starts
+        if written:
             starts = self.line_starts[file]
             line = bisect_right(starts, token.lexpos)
             column = token.lexpos - starts[line - 1] + 1
@@ -95,7 +102,7 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         if changes and (at := bisect_right(changes, (line,)) - 1) >= 0:
             after, number, name = changes[at]
             file, line = name, number + line - after - 1
-        return file, line, column
+        return file, line, column, written
 
     @staticmethod
     def _use(token: Any, lines: Sequence[str], line: int) -> int:
@@ -111,7 +118,7 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         if token is None:
             return Position(self.files[0] if self.files else "", 1, 1)
         token.written = True
-        return Position(*self.place(token))
+        return Position(*self.place(token)[:3])
 
     # ---- what pcpp asks and tells
 
@@ -134,11 +141,16 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
             where = Position(place.source, place.lineno, 1) if place else self.directive_position()
             raise P4Error(f"macros expand to more than {EXPANSION_TOKENS_MAX:,} tokens", where)
         expanded: list[Any] = super().expand_macros(tokens, list(expanding_from))
+        if expanding_from:
+            self.work += len(expanded) * len(expanding_from)  # each level looks at all of it again
         return expanded
 
     def on_error(self, file: str, line: int, message: str) -> None:
         last = self.directive_position()
         where = Position(file, line, 1) if file in self.lines and line != last.line else last
+        message = " ".join(message.split())
+        if found := re.match(r"Could not evaluate .*\(passed to evaluator: '(.*)'\)", message):
+            message = f"the condition can't be evaluated: {found[1]}"
         raise P4Error(message[:1].lower() + message[1:], where)
 
     def on_file_open(self, is_system_include: bool, path: str) -> io.StringIO:
@@ -154,6 +166,12 @@ class _Reader(pcpp.Preprocessor):  # type: ignore[misc]
         own = [] if system or not folder else [folder]
         folders = list(dict.fromkeys([*map(_shown, own), *map(_shown, self.searched)]))
         raise P4Error(f"#include: no file {name!r} in {', '.join(folders)}; name its folder with -I", where)
+
+    def on_directive_handle(self, directive: Any, tokens: list[Any], passing: bool, before: list[Any]) -> bool:
+        self.lastdirective = directive
+        if not tokens and (needed := _NEEDS.get(directive.value)):
+            raise P4Error(f"#{directive.value}: expected {needed} after it", self.directive_position())
+        return True
 
     def on_directive_unknown(self, directive: Any, tokens: list[Any], passing: bool, before: list[Any]) -> bool:
         name, text = directive.value, "".join(token.value for token in tokens).strip()
