@@ -15,7 +15,7 @@ from switchagg.p4vm import (
     types,
 )
 from switchagg.p4vm.checked import CallNote
-from switchagg.p4vm.lower_body import Body, Made, Packet
+from switchagg.p4vm.lower_body import Body
 from switchagg.p4vm.lower_kinds import BOOL, INT, bind, width_bounds
 from switchagg.p4vm.source import P4Error, Position
 
@@ -90,19 +90,26 @@ def _invoke(
 
 
 def is_instance(body: Body, parameter: tree.Parameter) -> bool:
-    """Whether a parameter stands for an extern's instance (or the packet) rather than a value."""
-    return isinstance(body.world.checked.type_of.get(parameter), types.Extern | types.Callable)
+    """Whether a parameter stands for an extern's instance, the packet or an int, which no routine takes as a value."""
+    kind = body.world.checked.type_of.get(parameter)
+    return isinstance(kind, types.Extern | types.Callable) or (kind == types.INTEGER and not parameter.direction)
 
 
 def bindings(
     body: Body, parameters: Sequence[tree.Parameter], arguments: Sequence[tree.Expression | None]
-) -> tuple[ir.ExternInstance | Made | Packet, ...]:
-    """The instances among the arguments, in order."""
-    return tuple(
-        lower_instances.instance(body, argument)
-        for parameter, argument in zip(parameters, arguments, strict=True)
-        if argument is not None and is_instance(body, parameter)
-    )
+) -> tuple[lower_instances.Given, ...]:
+    """The instances and ints among the arguments, in order."""
+    found: list[lower_instances.Given] = []
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        written = argument if argument is not None else parameter.default
+        if written is None or not is_instance(body, parameter):
+            continue
+        if body.world.checked.type_of.get(parameter) == types.INTEGER:
+            number = lower_expressions.literal(body, written, f"parameter {parameter.name}")
+            found.append(ir.Const(INT, number))
+        else:
+            found.append(lower_instances.instance(body, written))
+    return tuple(found)
 
 
 def _action(body: Body, node: tree.Call, note: CallNote) -> None:

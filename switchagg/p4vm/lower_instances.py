@@ -22,6 +22,8 @@ from switchagg.p4vm.lower_tidy import tidy
 from switchagg.p4vm.source import P4Error, Position
 
 Instance = ir.ExternInstance | Made | Packet
+Given = Instance | ir.Const
+"""What a parameter that is no value stands for."""
 PACKETS = frozenset({"packet_in", "packet_out"})
 
 
@@ -140,10 +142,15 @@ def applied(body: Body, node: tree.Call, note: CallNote) -> Made:
 # ---- routines
 
 
-def routine(world: World, made: Made, externs: tuple[Instance, ...], position: Position) -> ir.Routine:
-    """The routine of an instance. externs: what its extern parameters stand for. Raises P4Error."""
+def distinct(externs: Sequence[Binding]) -> tuple[object, ...]:
+    """What tells two uses apart; all packets are one."""
+    return tuple(one.value if isinstance(one, ir.Const) else one for one in externs if not isinstance(one, Packet))
+
+
+def routine(world: World, made: Made, externs: tuple[Given, ...], position: Position) -> ir.Routine:
+    """The routine of an instance. externs: what its extern and int parameters stand for. Raises P4Error."""
     if made.routine is not None:
-        if made.externs != externs and any(not isinstance(one, Packet) for one in (*made.externs, *externs)):
+        if distinct(made.externs) != distinct(externs):
             raise P4Error(f"{made.name} is applied with different externs; make one instance for each", position)
         return made.routine
     declaration = made.declaration
@@ -218,9 +225,7 @@ def _finish_action(body: Body, node: tree.Action) -> None:
     body.world.routines.append(body.routine)
 
 
-def function(
-    world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Instance, ...]
-) -> ir.Routine:
+def function(world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Given, ...]) -> ir.Routine:
     """The function's routine for these types and externs."""
     frame = Frame(world.globals, bound=bound)
     looking = scratch(world, frame)
@@ -228,7 +233,7 @@ def function(
     kinds = tuple(looking.kind_of(p) for p in parameters)
     returns = world.checked.type_of.get(node.prototype.returns) if node.prototype.returns is not None else None
     result = looking.kind(returns, node.position) if returns is not None and returns != types.VOID else None
-    key = (node, kinds, result, tuple(str(kind) for kind in bound.values()), externs)
+    key = (node, kinds, result, tuple(str(kind) for kind in bound.values()), distinct(externs))
     known = world.functions.get(key)
     if known is not None:
         return known

@@ -126,6 +126,9 @@ def statement(of: ir.Statement, indent: str = "") -> list[str]:
     match of:
         case ir.If():
             lines = [f"{indent}if {expression(of.condition)}", *_nested(of.yes, inner)]
+            if len(of.no) == 1 and isinstance(of.no[0], ir.If):
+                first, *rest = statement(of.no[0], indent)
+                return [*lines, f"{indent}else {first.strip()}", *rest]
             return lines + ([f"{indent}else", *_nested(of.no, inner)] if of.no else [])
         case ir.Switch():
             lines = [f"{indent}switch {expression(of.subject)}"]
