@@ -26,8 +26,8 @@ compare: ready ## real training through the switch and over host allreduce: a ta
 bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, 25 minutes; ARGS=--quick: three minutes
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
-test: ready ## the tests; ARGS="tests/test_wire.py -k golden" chooses some
-	@$(BIN)/python -m pytest $(ARGS)
+test: ready ## the tests, on up to four processors; ARGS="tests/test_wire.py -k golden" chooses some, on one
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4)
 
 check: ready ## formatting, lint, types, tidiness
 	@$(BIN)/ruff format --check --quiet . || { echo "check: run $(BIN)/ruff format ." >&2; exit 1; }

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
@@ -102,6 +103,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs the compiled core: {reason}"))
 
 
+# ---- parallel runs (pytest -n 2)
+
+
+def group_of(file: str) -> str:
+    """Tests of a file stay together, and all files whose tests make links: they look at the machine's."""
+    text = Path(file).read_text(encoding="utf-8") if file.endswith(".py") else ""
+    makes_links = any(word in text for word in ("mark.system", "requires_root_namespaces", "requires_mininet"))
+    return "system" if makes_links else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TestGroups(LoadScopeScheduling):  # type: ignore[misc]
+        groups: ClassVar[dict[str, str]] = {}
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            if file not in self.groups:
+                self.groups[file] = group_of(str(config.rootpath / file))
+            return self.groups[file]
+
+    return TestGroups(config, log)
+
+
+def is_parallel_worker(config: pytest.Config) -> bool:
+    """True in the processes that pytest-xdist starts: the one that started them looks for leftovers."""
+    return hasattr(config, "workerinput")
+
+
+def parallel_workers(config: pytest.Config) -> list[int]:
+    """Processes of a parallel run: all that the process which gives out the tests has started."""
+    if not config.pluginmanager.hasplugin("dsession"):
+        return []
+    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+
+
 # ---- nothing is left behind
 
 
@@ -138,15 +177,19 @@ def leftovers(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ[TOKEN_NAME] = f"{os.getpid()}-{time.time_ns()}"
+    if not is_parallel_worker(config):
+        os.environ[TOKEN_NAME] = f"{os.getpid()}-{time.time_ns()}"
     config.stash[LINKS_BEFORE] = network_names()
     config.stash[SYSTEM_TESTS_RAN] = False
     config.stash[LEFTOVERS] = []
+    config.pluginmanager.register(SystemTests(config))
     run_pid = os.getpid()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         """A time limit ends the run with TERM: let every `finally` end what its test started."""
         if os.getpid() == run_pid:
+            for pid in parallel_workers(config):
+                os.kill(pid, signal.SIGTERM)
             raise KeyboardInterrupt
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
@@ -156,13 +199,22 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what the tests start has to hear Ctrl-C
 
 
-def pytest_runtest_call(item: pytest.Item) -> None:
-    if item.get_closest_marker("system"):
-        item.config.stash[SYSTEM_TESTS_RAN] = True
+class SystemTests:
+    """Notes that a system test ran, here or in a worker of a parallel run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and "system" in report.keywords:
+            self._config.stash[SYSTEM_TESTS_RAN] = True
 
 
+@pytest.hookimpl(trylast=True)  # after the workers of a parallel run have ended
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if processes, links or namespaces made by it are still there after a grace period."""
+    if is_parallel_worker(session.config):
+        return
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     while (found := leftovers(session.config)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -13,6 +13,7 @@ import pytest
 CONFTEST = Path(__file__).with_name("conftest.py")
 SETTINGS = "[pytest]\nmarkers = system: needs root\n"
 NOT_INHERITED = ("SWITCHAGG_SEEDS", "SWITCHAGG_TEST_RUN", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
+NOT_INHERITED += ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 
 
 def start(
@@ -86,9 +87,13 @@ SOON = {"SWITCHAGG_LEFTOVER_GRACE_S": "0.3"}
 LEAK = "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '45'], start_new_session={detached})\n"
 
 
+PARALLEL = ("-n", "2")
+
+
+@pytest.mark.parametrize("arguments", [(), PARALLEL])
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool) -> None:
-    status, output = run(tmp_path, LEAK.format(detached=detached), **SOON)
+def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool, arguments: tuple[str, ...]) -> None:
+    status, output = run(tmp_path, LEAK.format(detached=detached), *arguments, **SOON)
     left = [line for line in output.splitlines() if line.endswith("sleep 45")]
     for line in left:
         os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
@@ -97,13 +102,29 @@ def test_a_process_left_behind_fails_the_run(tmp_path: Path, detached: bool) -> 
     assert "1 passed" in output
 
 
+def test_a_parallel_run_keeps_a_files_tests_and_the_system_tests_together(tmp_path: Path) -> None:
+    name = "import os, pytest\ndef note(n):\n    open(f'{n}.worker', 'w').write(os.environ['PYTEST_XDIST_WORKER'])\n"
+    count = "@pytest.mark.parametrize('n', range(20))\n"
+    (tmp_path / "test_one.py").write_text(f"{name}{count}@pytest.mark.system\ndef test_it(n): note(f'one{{n}}')\n")
+    (tmp_path / "test_two.py").write_text(f"{name}{count}@pytest.mark.system\ndef test_it(n): note(f'two{{n}}')\n")
+    status, output = run(tmp_path, f"{name}{count}def test_it(n): note(f'it{{n}}')\n", *PARALLEL)
+    assert status == 0, output
+    assert "60 passed" in output
+    workers = {kind: {file.read_text() for file in tmp_path.glob(f"{kind}*.worker")} for kind in ("one", "two", "it")}
+    assert all(len(names) == 1 for names in workers.values())
+    assert workers["one"] == workers["two"] != workers["it"]
+
+
 @pytest.mark.system
-def test_a_link_left_behind_fails_the_run(tmp_path: Path, requires_root_namespaces: None) -> None:
+@pytest.mark.parametrize("arguments", [(), PARALLEL])
+def test_a_link_left_behind_fails_the_run(
+    tmp_path: Path, requires_root_namespaces: None, arguments: tuple[str, ...]
+) -> None:
     body = (
         "import pytest, subprocess\n@pytest.mark.system\n"
         "def test_it(): subprocess.run(['ip', 'link', 'add', 'forgotten', 'type', 'bridge'], check=True)\n"
     )
-    status, output = run(tmp_path, body, within=("unshare", "--net"), **SOON)
+    status, output = run(tmp_path, body, *arguments, within=("unshare", "--net"), **SOON)
     assert status == 1
     assert "link forgotten\n" in output
     assert "1 passed" in output
@@ -121,7 +142,8 @@ def test_ctrl_c_is_heard_by_what_a_run_in_the_background_starts(tmp_path: Path) 
     assert "False\n" in output
 
 
-def test_term_ends_the_run_through_finally(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [(), PARALLEL])
+def test_term_ends_the_run_through_finally(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     body = (
         "import time, pathlib\n"
         "def test_it():\n"
@@ -129,7 +151,7 @@ def test_term_ends_the_run_through_finally(tmp_path: Path) -> None:
         "    try: time.sleep(50)\n"
         "    finally: pathlib.Path('cleaned').touch()\n"
     )
-    process = start(tmp_path, body)
+    process = start(tmp_path, body, *arguments)
     try:
         deadline = time.monotonic() + 50
         while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
