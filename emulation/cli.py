@@ -173,7 +173,11 @@ def switch(
     keys: KeysOption = None,
     packets: Annotated[int | None, PACKETS] = None,
     dataplane: Annotated[
-        str, typer.Option(help="auto (the fastest that works here), native, batched, reference; xdp: in the kernel")
+        str,
+        typer.Option(
+            help="auto (the fastest that works here), native, batched, reference; xdp: in the kernel; p4, bmv2: the P4 "
+            "program, up to 256 elements"
+        ),
     ] = "auto",
     interface: Annotated[
         list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")

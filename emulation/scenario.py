@@ -23,7 +23,7 @@ from transport.method_name import parse as parse_method
 
 BACKENDS = ("mininet", "sim")
 WORKLOADS = ("digits", "text")
-DATAPLANES = ("auto", "native", "batched", "reference", "xdp")  # auto: the fastest that passes its self-test
+DATAPLANES = ("auto", "native", "batched", "reference", "xdp", "p4", "bmv2")  # auto: the fastest that passes its test
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once

@@ -5,6 +5,8 @@
 | reference | `Aggregator`, one packet at a time | the oracle |
 | batched | the same rules on whole bundles with NumPy | fastest that needs no compiler |
 | native | the same rules in C (`switchagg/native/plane.c`) | more than 10 times batched |
+| p4 | the P4 program of p4/v1model on our engine (`switchagg/p4vm`); E up to 256 | needs switchagg[p4] |
+| bmv2 | the same program on bmv2's simple_switch | slow: for conformance; needs bmv2, p4c and root |
 """
 
 from collections.abc import Callable, Sequence
@@ -64,9 +66,26 @@ def _native(slots: int, elements: int) -> DataPlane:
     return NativePlane(slots, elements)
 
 
+def _p4(slots: int, elements: int) -> DataPlane:
+    from switchagg.dataplane.p4 import P4Plane
+
+    return P4Plane(slots, elements)
+
+
+def _bmv2(slots: int, elements: int) -> DataPlane:
+    from switchagg.dataplane.bmv2 import Bmv2Plane
+
+    return Bmv2Plane(slots, elements)
+
+
 DATAPLANES: dict[str, Callable[[int, int], DataPlane]] = {
     "reference": _reference,
     "batched": _batched,
     "native": _native,
+    "p4": _p4,
+    "bmv2": _bmv2,
 }
-"""name -> maker(slots, elements). native raises JobError where the C core is missing, saying why."""
+"""name -> maker(slots, elements). Makers raise JobError where what they need is missing, saying what."""
+
+WITHOUT_P4 = ("reference", "batched", "native")
+"""Those that hold any E and need nothing beyond this package."""

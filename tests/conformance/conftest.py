@@ -1,0 +1,19 @@
+"""Skips, with the reason, what runs over a data plane that this machine lacks."""
+
+from pathlib import Path
+
+import pytest
+
+from switchagg.dataplane import bmv2, p4
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {"p4": p4.missing(), "bmv2": bmv2.missing()}
+    here = Path(__file__).parent
+    for item in items:
+        if here not in item.path.parents:
+            continue
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        for value in parameters.values():
+            if isinstance(value, str) and reasons.get(value):
+                item.add_marker(pytest.mark.skip(reason=f"data plane {value}: {reasons[value]}"))
