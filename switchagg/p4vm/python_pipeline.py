@@ -13,8 +13,9 @@ Order and passes
     which holds for the unicast and multicast copies. The last call of clone, resubmit and recirculate in a pass
     counts, the smallest of truncate. Clone in ingress is always I2E, in egress E2E, whatever its type argument;
     resubmit in egress does nothing. session & 0x7FFF names the session; an unknown one clones nothing.
-5.  I2E clone: the bytes as this pass got them are parsed again (standard: ingress_port alone), then standard and
-    metadata zero but for instance_type 1 and the field list's fields as ingress left them. One parse for all copies.
+5.  I2E clone: the bytes as this pass got them are parsed again (standard: zero but for ingress_port as ingress left
+    it), then standard and metadata zero but for instance_type 1 and the field list's fields as ingress left them. One
+    parse for all copies.
 6.  A session's copies: the multicast group's, in order, then its own replicas, in order. Each has egress_rid =
     instance.
 7.  Multicast (mcast_grp != 0): a copy of all headers (also what invalid ones store), metadata and standard for each
@@ -31,9 +32,9 @@ Order and passes
     nothing.
 12. Bounds. On its way from the port to where it is a copy may have gone through PASSES_MAX resubmissions,
     recirculations and E2E clones; and one incoming packet may cause RUNS_MAX passes through ingress and egress in
-    all. Who comes next is dropped: too_many_passes += 1, dropped += 1. Turns of loops are counted over all that one
-    incoming packet causes, in all loops together: the turn after LOOP_TURNS_MAX drops the packet that is being
-    processed (and any later one that turns): too_many_turns += 1, dropped += 1.
+    all. Each copy that comes next is dropped: too_many_passes += 1, dropped += 1. Turns of loops are counted over all
+    that one incoming packet causes, in all loops together: the turn after LOOP_TURNS_MAX drops the packet that is
+    being processed (and any later one that turns): too_many_turns += 1, dropped += 1.
 13. A dropped pass (12, or a failed assert or assume) ends at once: no clones, no compute; what it had written to
     registers, counters, digests and log stays. In the parser of an I2E clone it drops the clones alone (once).
 
@@ -132,17 +133,18 @@ class FieldPath:
             getattr(holder, self.slots[-1]).assign(value)
 
 
-class Copy:
-    """A packet on its way through egress."""
+class Burst:
+    """A packet on its way to egress. replicas: a copy for each, with a state of its own; None: itself, to `port`."""
 
-    __slots__ = ("headers", "metadata", "packet", "port", "standard")
+    __slots__ = ("headers", "metadata", "packet", "port", "replicas", "standard")
 
-    def __init__(self, packet: Packet, port: int, headers: Any, metadata: Any, standard: Any) -> None:
+    def __init__(self, packet: Packet, headers: Any, metadata: Any, standard: Any) -> None:
         self.packet = packet
-        self.port = port
         self.headers = headers
         self.metadata = metadata
         self.standard = standard
+        self.port = 0
+        self.replicas: tuple[Replica, ...] | None = None
 
 
 class Session:
@@ -180,7 +182,7 @@ class Pipeline:
         self.depths: dict[int, int] = {}
         self.direct_meters: list[Any] = []
         self.waiting: deque[tuple[bytes, int, Kept, int]] = deque()
-        self.copies: deque[Copy] = deque()
+        self.bursts: deque[Burst] = deque()
         self.runs = 0
         fields = dict(program.standard.fields)
         lacking = [name for name in NEEDED.split() if name not in fields]
@@ -207,9 +209,9 @@ class Pipeline:
         standard.ingress_port = port & self.masks["ingress_port"]
         standard.ingress_global_timestamp = now_us & self.masks["ingress_global_timestamp"]
         self.enter(Packet(shared, data, now_us, 0), standard, [])
-        while self.copies or self.waiting:
-            if self.copies:
-                self.leave(self.copies.popleft(), sent)
+        while self.bursts or self.waiting:
+            if self.bursts:
+                self.leave(self.bursts.popleft(), sent)
             else:
                 again, kind, kept, passes = self.waiting.popleft()
                 standard = self.routines.standard()
@@ -220,30 +222,23 @@ class Pipeline:
 
     # ---- bounds
 
-    def drop(self) -> None:
-        self.shared.counters.dropped += 1
+    def drop(self, count: int = 1) -> None:
+        self.shared.counters.dropped += count
+
+    def drop_bounded(self, count: int = 1) -> None:
+        """Packets beyond what one may cause."""
+        self.shared.counters.too_many_passes += count
+        self.drop(count)
 
     def oversize(self) -> None:
         self.shared.count("oversize")
         self.drop()
 
-    def run_begins(self) -> bool:
-        """Counts a pass; False: there were too many."""
+    def run_begins(self) -> None:
+        """Counts a pass."""
         self.runs += 1
-        if self.runs > RUNS_MAX:
-            self.shared.counters.too_many_passes += 1
-            self.drop()
-            return False
         for meter in self.direct_meters:
             meter.color = 0
-        return True
-
-    def may_pass_again(self, packet: Packet) -> bool:
-        if packet.passes >= PASSES_MAX:
-            self.shared.counters.too_many_passes += 1
-            self.drop()
-            return False
-        return True
 
     # ---- ingress
 
@@ -260,15 +255,16 @@ class Pipeline:
 
     def enter(self, packet: Packet, standard: Any, kept: Kept) -> None:
         """A pass through ingress, and what follows from it."""
-        if not self.run_begins():
+        if self.runs >= RUNS_MAX:
+            self.drop_bounded()
             return
+        self.run_begins()
         routines = self.routines
         standard.packet_length = len(packet.data) & self.masks["packet_length"]
         packet.standard = standard
         headers, metadata = routines.headers(), routines.metadata()
         for path, value in kept:
             path.set(metadata, value)
-        port = standard.ingress_port
         try:
             standard.parser_error = self.parse(packet, headers, metadata, standard)
             routines.verify(packet, headers, metadata)
@@ -277,11 +273,9 @@ class Pipeline:
             self.drop()
             return
         if packet.clone is not None:
-            self.clone_ingress(packet, metadata, port)
+            self.clone_ingress(packet, metadata, standard.ingress_port)
         if packet.resubmit is not None:
-            if self.may_pass_again(packet):
-                kept = self.keep(packet.resubmit[0], metadata)
-                self.waiting.append((packet.data, RESUBMITTED, kept, packet.passes + 1))
+            self.again(packet, packet.data, packet.resubmit[0], metadata, RESUBMITTED)
         elif standard.mcast_grp:
             replicas = self.groups.get(standard.mcast_grp, ())
             if not replicas:
@@ -292,9 +286,17 @@ class Pipeline:
             self.drop()
         else:
             standard.instance_type = NORMAL
-            made = packet.copy()
-            made.recirculate = packet.recirculate
-            self.copies.append(Copy(made, standard.egress_spec, headers, metadata, standard))
+            made = Burst(packet.copy(), headers, metadata, standard)
+            made.packet.recirculate = packet.recirculate
+            made.port = standard.egress_spec
+            self.bursts.append(made)
+
+    def again(self, packet: Packet, data: bytes, field_list: int | None, metadata: Any, kind: int) -> None:
+        """Another pass through ingress."""
+        if packet.passes >= PASSES_MAX:
+            self.drop_bounded()
+        else:
+            self.waiting.append((data, kind, self.keep(field_list, metadata), packet.passes + 1))
 
     def keep(self, number: int | None, metadata: Any) -> Kept:
         """What a field list keeps of metadata."""
@@ -303,10 +305,10 @@ class Pipeline:
     def replicate(
         self, packet: Packet, replicas: tuple[Replica, ...], headers: Any, metadata: Any, standard: Any
     ) -> None:
-        for replica in replicas:
-            its_own = standard.copy()
-            its_own.egress_rid = replica.instance & self.masks["egress_rid"]
-            self.copies.append(Copy(packet.copy(), replica.port, headers.copy(), metadata.copy(), its_own))
+        if replicas:
+            made = Burst(packet, headers, metadata, standard)
+            made.replicas = replicas
+            self.bursts.append(made)
 
     def clone_ingress(self, packet: Packet, metadata: Any, port: int) -> None:
         """The packet as it came, parsed again."""
@@ -333,19 +335,37 @@ class Pipeline:
         standard.instance_type = kind
         for path, value in kept:
             path.set(metadata, value)
-        group = self.groups.get(session.group, ()) if session.group else ()
-        self.replicate(packet, (*group, *session.replicas), headers, metadata, standard)
+        self.replicate(packet, self.replicas(session), headers, metadata, standard)
+
+    def replicas(self, session: Session) -> tuple[Replica, ...]:
+        return self.groups.get(session.group, ()) + session.replicas if session.group else session.replicas
 
     # ---- egress
 
-    def leave(self, copy: Copy, sent: Sent) -> None:
-        """A copy's pass through egress, and what follows from it."""
-        if not self.run_begins():
+    def leave(self, burst: Burst, sent: Sent) -> None:
+        """All copies of a burst through egress."""
+        if burst.replicas is None:
+            if self.runs >= RUNS_MAX:
+                self.drop_bounded()
+            else:
+                self.egress(burst.packet, burst.port, burst.headers, burst.metadata, burst.standard, sent)
             return
-        packet, standard, masks = copy.packet, copy.standard, self.masks
+        for at, replica in enumerate(burst.replicas):
+            if self.runs >= RUNS_MAX:
+                self.drop_bounded(len(burst.replicas) - at)
+                return
+            standard = burst.standard.copy()
+            standard.egress_rid = replica.instance & self.masks["egress_rid"]
+            headers, metadata = burst.headers.copy(), burst.metadata.copy()
+            self.egress(burst.packet.copy(), replica.port, headers, metadata, standard, sent)
+
+    def egress(self, packet: Packet, port: int, headers: Any, metadata: Any, standard: Any, sent: Sent) -> None:
+        """One packet's pass through egress, and what follows from it."""
+        self.run_begins()
+        masks = self.masks
         packet.standard = standard
-        depth = self.depths.get(copy.port, 0)
-        standard.egress_port = copy.port & masks["egress_port"]
+        depth = self.depths.get(port, 0)
+        standard.egress_port = port & masks["egress_port"]
         standard.egress_spec = 0
         standard.packet_length = len(packet.data) & masks["packet_length"]
         standard.enq_timestamp = packet.now_us & masks["enq_timestamp"]
@@ -355,13 +375,13 @@ class Pipeline:
         standard.egress_global_timestamp = packet.now_us & masks["egress_global_timestamp"]
         routines = self.routines
         try:
-            routines.egress(packet, copy.headers, copy.metadata, standard)
+            routines.egress(packet, headers, metadata, standard)
             if packet.clone is not None:
-                self.clone_egress(copy)
+                self.clone_egress(packet, headers, metadata)
             if standard.egress_spec == DROP_PORT:
                 raise Dropped
-            routines.compute(packet, copy.headers, copy.metadata)
-            routines.deparser(packet, copy.headers)
+            routines.compute(packet, headers, metadata)
+            routines.deparser(packet, headers)
         except Dropped:
             self.drop()
             return
@@ -369,19 +389,22 @@ class Pipeline:
         if data is None:
             self.oversize()
         elif packet.recirculate is None:
-            sent.append((copy.port, data))
-        elif self.may_pass_again(packet):
-            kept = self.keep(packet.recirculate[0], copy.metadata)
-            self.waiting.append((data, RECIRCULATED, kept, packet.passes + 1))
+            sent.append((port, data))
+        else:
+            self.again(packet, data, packet.recirculate[0], metadata, RECIRCULATED)
 
-    def clone_egress(self, copy: Copy) -> None:
+    def clone_egress(self, packet: Packet, headers: Any, metadata: Any) -> None:
         """The packet as egress left it."""
-        packet = copy.packet
         assert packet.clone is not None
         number, field_list = packet.clone
         packet.clone = None
         session = self.sessions.get(number)
-        if session is not None and self.may_pass_again(packet):
-            cloned = Packet(self.shared, packet.data, packet.now_us, packet.passes + 1)
-            cloned.payload = packet.payload
-            self.clone(cloned, session, copy.headers, self.keep(field_list, copy.metadata), EGRESS_CLONE)
+        if session is None:
+            return
+        if packet.passes >= PASSES_MAX:
+            self.drop_bounded(len(self.replicas(session)))
+            return
+        cloned = Packet(self.shared, packet.data, packet.now_us, packet.passes + 1)
+        cloned.payload = packet.payload
+        # compute and deparser may still change these headers
+        self.clone(cloned, session, headers.copy(), self.keep(field_list, metadata), EGRESS_CLONE)
