@@ -1,28 +1,56 @@
-"""From a P4 file to an engine that runs it, by way of a cache."""
+"""From a P4 file to an engine that runs it, by way of a cache.
+
+The cache holds, for what a program read and the engine's own sources, the small program; and for that and a compiler,
+the library. What starts from it reads no P4.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switchagg.p4vm import ir
+from switchagg.p4vm.cache import Cache, default_folder, digest
 from switchagg.p4vm.engine import Engine
 from switchagg.p4vm.source import P4Error
 
+if TYPE_CHECKING:
+    from switchagg.p4vm.native_engine import NativeEngine
+
 BACKENDS = ("auto", "native", "python")
+HERE = Path(__file__).parent
+NOT_THE_COMPILER = ("control", "commands", "stf", "fit")
+"""Names of files that programs' code doesn't depend on begin so."""
 
 
 def front_end(
     path: str | Path, *, includes: Sequence[str | Path] = (), defines: Mapping[str, str] | None = None
 ) -> ir.Program:
-    """The program as the back ends read it. Raises P4Error."""
-    from switchagg.p4vm.check import check
-    from switchagg.p4vm.lower import lower
-    from switchagg.p4vm.parse import parse
-    from switchagg.p4vm.preprocess import preprocess
+    """The program as the back ends read it, compiled now. Raises P4Error."""
+    return _front_end(path, includes, defines)[0]
 
-    preprocessed = preprocess(path, [Path(folder) for folder in includes], dict(defines or {}))
-    return lower(check(parse(preprocessed)), str(path))
+
+def _front_end(
+    path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
+) -> tuple[ir.Program, tuple[str, ...]]:
+    """The program, and all files that it was read from."""
+    try:
+        from switchagg.p4vm.check import check
+        from switchagg.p4vm.lower import lower
+        from switchagg.p4vm.parse import parse
+        from switchagg.p4vm.preprocess import preprocess
+    except ModuleNotFoundError as error:
+        if error.name not in ("lark", "pcpp"):
+            raise
+        raise P4Error(f"P4 programs need {error.name}: pip install 'switchagg[p4]'") from None
+    preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
+    return lower(check(parse(preprocessed)), str(path)), preprocessed.files
 
 
 def compile_program(
@@ -36,11 +64,103 @@ def compile_program(
 ) -> Engine:
     """An engine for the program, ready to run.
 
-    backend: native, python, or auto: native where a C compiler is there. cache: its folder; None: the user's own.
-    optimize: 0 compiles fastest, None runs fastest. Raises P4Error: the program is wrong, or there is no C compiler.
+    backend: native, python, or auto: native where a C compiler is there, else a line on stderr says why not. cache: its
+    folder; None: the user's own. optimize: 0 compiles fastest, None runs fastest.
+    Raises P4Error: the program is wrong, there is no C compiler, or the cache can be written by others.
     """
     if backend not in BACKENDS:
         raise P4Error(f"there is no back end {backend}; choose one of {', '.join(BACKENDS)}")
+    folder = Cache(default_folder() if cache is None else Path(cache))
+    key, program = known_program(path, includes, defines, folder)
+    if backend != "python":
+        from switchagg.p4vm import native_build
+
+        try:
+            by = native_build.needed_compiler()
+        except P4Error as error:
+            if backend == "native":
+                raise
+            print(f"{path}: runs on the Python back end, which is slow: {error}", file=sys.stderr)
+        else:
+            from switchagg.p4vm.native_engine import NativeEngine
+
+            level = native_build.OPTIMIZE if optimize is None else optimize
+            return NativeEngine(program, *native_build.build(program, by, folder, key, level))
     from switchagg.p4vm.python_engine import PythonEngine
 
-    return PythonEngine(front_end(path, includes=includes, defines=defines))
+    return PythonEngine(program)
+
+
+def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Path | None = None) -> list[NativeEngine]:
+    """Engines for small programs, all in one library: for tests, which have many. Raises P4Error."""
+    from switchagg.p4vm import native_build
+    from switchagg.p4vm.c_program import c_of
+    from switchagg.p4vm.native_engine import NativeEngine
+
+    by = native_build.needed_compiler()
+    made = [c_of(program, str(at)) for at, program in enumerate(programs)]
+    with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+        kept = Cache(default_folder() if cache is None else Path(cache))
+        library = Path(folder, "programs.so")
+        native_build.library_of(
+            by, [text for text, _ in made], native_build.runtime_object(by, kept), library, optimize
+        )
+        return [
+            NativeEngine(program, library, layout, str(at))
+            for at, (program, (_, layout)) in enumerate(zip(programs, made, strict=True))
+        ]
+
+
+# ---- what was compiled before
+
+
+@functools.lru_cache(maxsize=1)
+def engine_version() -> str:
+    """Of the sources that turn P4 into what runs."""
+    files = [path for path in sorted(HERE.iterdir()) if path.suffix in (".py", ".lark")]
+    wanted = [path for path in files if not path.name.startswith(NOT_THE_COMPILER)]
+    version = ".".join(map(str, sys.version_info[:2]))
+    return digest(version, *(part for path in wanted for part in (path.name, path.read_bytes())))
+
+
+def known_program(
+    path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None, cache: Cache
+) -> tuple[str, ir.Program]:
+    """(key, program), from the cache where nothing that it was read from has changed. Raises P4Error."""
+    folders = [os.path.abspath(folder) for folder in includes]
+    given = json.dumps([str(path), os.path.abspath(path), folders, sorted((defines or {}).items())])
+    name = digest(engine_version(), given)[:40]
+    files = cache.load(f"{name}.files")
+    if isinstance(files, dict) and all(content_of(file) == content for file, content in files.items()):
+        key = digest(name, json.dumps(sorted(files.items())))
+        kept = cache.load(f"{key[:40]}.program")
+        if isinstance(kept, tuple) and isinstance(kept[-1], ir.Program):
+            return key, kept[-1]
+    program, read = _front_end(path, includes, defines)
+    files = {os.path.abspath(file): content_of(file) for file in read}
+    files |= {file: "" for file in shadows(list(files), os.path.dirname(os.path.abspath(path)), folders)}
+    key = digest(name, json.dumps(sorted(files.items())))
+    # callees first: so pickle nests no deeper than one routine does
+    cache.store(f"{key[:40]}.program", (program.records, program.routines, program))
+    cache.store(f"{name}.files", files)
+    return key, program
+
+
+def content_of(file: str) -> str:
+    """A key of what is in a file; "": it isn't there."""
+    try:
+        return digest(Path(file).read_bytes())
+    except OSError:
+        return ""
+
+
+def shadows(files: Sequence[str], own: str, includes: Sequence[str]) -> list[str]:
+    """Files that aren't there: were they, they would be included in place of those that were read."""
+    made = []
+    folders = [own, *includes, str(HERE / "include")]
+    for file in files:
+        for at, folder in enumerate(folders):
+            if file.startswith(folder + os.sep):
+                inner = os.path.relpath(file, folder)
+                made += [os.path.join(earlier, inner) for earlier in folders[:at]]
+    return [file for file in dict.fromkeys(made) if file not in files and not os.path.exists(file)]

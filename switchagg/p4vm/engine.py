@@ -106,7 +106,9 @@ class Engine(Protocol):
 
     program: ir.Program
     backend: str
-    counters: Counters
+
+    @property
+    def counters(self) -> Counters: ...
 
     def process(self, port: int, data: bytes, now_us: int = 0) -> list[tuple[int, bytes]]:
         """All packets that this one causes, (port, bytes) in the order they leave."""

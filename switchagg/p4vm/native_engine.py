@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,17 @@ from switchagg.p4vm.c_types import rep, width_of
 from switchagg.p4vm.c_wire import data_limbs
 from switchagg.p4vm.engine import ActionCall, Counters, Digest, MeterRate, Replica, TableEntry
 from switchagg.p4vm.native_library import load
-from switchagg.p4vm.native_tables import KeyParts, Members, Rows, Slots, argument_limbs, array, members_of
-from switchagg.p4vm.native_tables import rows_of, value_set_rows
+from switchagg.p4vm.native_tables import (
+    KeyParts,
+    Members,
+    Rows,
+    Slots,
+    argument_limbs,
+    array,
+    members_of,
+    rows_of,
+    value_set_rows,
+)
 from switchagg.p4vm.python_runtime import formatted
 from switchagg.p4vm.source import P4Error
 
@@ -45,7 +54,7 @@ LOG, DIGESTS = range(2)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a batch caused: firsts[i] … firsts[i + 1] - 1 are the outputs of packet i. Valid until the engine's next call.
+    """What a batch caused: outputs firsts[i] … firsts[i + 1] - 1 are packet i's. Valid until the engine's next call.
 
     outputs: of `OUTPUT`, in the order they leave; data: uint8.
     """
@@ -161,10 +170,10 @@ class NativeEngine:
         if not total:
             return Batch(firsts, np.zeros(0, OUTPUT), np.zeros(0, np.uint8))
         where = ctypes.addressof(self.library.p4_engine_outputs(self.alive).contents)
-        outputs = np.frombuffer((ctypes.c_uint8 * (OUTPUT.itemsize * total)).from_address(where), OUTPUT)
+        outputs = view(where, OUTPUT.itemsize * total).view(OUTPUT)
         size = int(outputs[-1]["at"]) + int(outputs[-1]["size"])
         start = self.library.p4_engine_data(self.alive)
-        return Batch(firsts, outputs, np.frombuffer((ctypes.c_uint8 * size).from_address(start), np.uint8))
+        return Batch(firsts, outputs, view(start, size))
 
     # ---- what the control plane sets
 
@@ -318,7 +327,7 @@ class NativeEngine:
         if not cells:
             return
         start = self.library.p4_engine_registers(self.alive, group)
-        whole = np.frombuffer((ctypes.c_uint8 * (cells * stride)).from_address(start), np.uint8).reshape(cells, stride)
+        whole = view(start, cells * stride).reshape(cells, stride)
         whole[:, offset : offset + size] = 0
 
     def cell_of(self, name: str, index: int) -> tuple[int, bool, int]:
@@ -362,9 +371,12 @@ class NativeEngine:
     @property
     def counters(self) -> Counters:
         """As they are now."""
-        numbers = self.library.p4_engine_counts(self.alive)
-        named = zip(NAMED_COUNTS, numbers[len(COUNTS) : len(COUNTS) + len(NAMED_COUNTS)], strict=True)
-        return Counters(*numbers[: len(COUNTS)], {name: count for name, count in named if count})
+        found = self.library.p4_engine_counts(self.alive)[: len(COUNTS) + len(NAMED_COUNTS)]
+        named = zip(NAMED_COUNTS, found[len(COUNTS) :], strict=True)
+        made = Counters(names={name: count for name, count in named if count})
+        for name, count in zip(COUNTS, found, strict=False):
+            setattr(made, name, count)
+        return made
 
     def take_digests(self) -> list[Digest]:
         return [Digest(values[0], tuple(values[1:])) for _, values in self.take_records(DIGESTS)]
@@ -402,6 +414,11 @@ class NativeEngine:
         self.finalizer()
 
 
+def view(start: int, size: int) -> NDArray[np.uint8]:
+    """The engine's own memory."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
+
+
 def address(values: NDArray[Any]) -> int:
     return int(values.ctypes.data)
 
@@ -411,7 +428,7 @@ def taken(batch: Batch) -> list[list[tuple[int, bytes]]]:
     blob = batch.data.tobytes()
     outputs = [(port, blob[at : at + size]) for port, size, at in batch.outputs.tolist()]
     firsts = batch.firsts.tolist()
-    return [outputs[first:last] for first, last in zip(firsts, firsts[1:], strict=False)]
+    return [outputs[first:last] for first, last in pairwise(firsts)]
 
 
 def signed(value: int, kind: ir.Type) -> int:

@@ -180,6 +180,7 @@ static int64_t deparse(struct p4_engine *engine, void *state) {
     }
     engine->out = engine->data + engine->data_size;
     engine->out_bits = 0;
+    engine->out_limit = 8ull * engine->program->limits.packet_bytes;
     engine->oversize = 0;
     if (engine->program->deparser(engine, state) == P4_DROP) return -1;
     uint64_t size = (engine->out_bits + 7) / 8;
