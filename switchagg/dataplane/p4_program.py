@@ -143,9 +143,9 @@ class Control:
     def seen(self, slot: int, version: int) -> SlotView:
         """What a slot version holds: as the last pass has it, which a packet reaches when all others have taken it."""
         index = self._index(self._passes - 1, slot, version)
-        lines = self._run([f"register_read {name} {index}" for name in (HELD, SEEN)])
-        chunk, bitmap = (int(line.rsplit("=", 1)[1]) for line in lines)
-        bitmap %= 1 << 64  # bmv2 prints it with a sign
+        lines = self._run([f"register_read {name} {index}" for name in (HELD, SEEN_LOW, SEEN_HIGH)])
+        chunk, low, high = (int(line.rsplit("=", 1)[1]) for line in lines)
+        bitmap = high << 32 | low
         return SlotView(chunk, tuple(rank for rank in range(bitmap.bit_length()) if bitmap >> rank & 1))
 
     def counters(self) -> dict[str, int]:
@@ -166,7 +166,8 @@ class Control:
                     held = first_held(offset, version, stream.window_slots)
                     for number in range(self._passes):
                         index = self._index(number, stream.first_slot + offset, version)
-                        writes += [f"register_write {HELD} {index} {held}", f"register_write {SEEN} {index} 0"]
+                        writes.append(f"register_write {HELD} {index} {held}")
+                        writes += [f"register_write {seen} {index} 0" for seen in (SEEN_LOW, SEEN_HIGH)]
         self._run(writes)
 
     def _make_group(self, job_id: int, ports: Sequence[int]) -> int:
@@ -207,7 +208,8 @@ class Control:
 
 
 HELD = "SwitchIngress.held.held"
-SEEN = "SwitchIngress.seen.seen"
+SEEN_LOW = "SwitchIngress.seen.low"
+SEEN_HIGH = "SwitchIngress.seen.high"
 OUTCOME_COUNTER = "SwitchIngress.counters.outcomes"
 JOBS = "SwitchIngress.admission.jobs"
 STREAMS = "SwitchIngress.admission.streams"
