@@ -247,7 +247,8 @@ class Host:
     def counts(self) -> dict[int, PortCounts]:
         """Port -> what became of its packets."""
         for seat in self.seats.values():
-            seat.counts.queue_full = seat.queue.overflowed
+            seat.counts.queue_full += seat.queue.overflowed
+            seat.queue.overflowed = 0
         return {number: seat.counts for number, seat in self.seats.items()}
 
     def summary(self) -> list[str]:
@@ -299,4 +300,3 @@ def make_host(switch: Switch, ports: dict[int, str], options: HostOptions | None
         if missing() is None:
             return NativeHost(switch, ports, options)
     return Host(switch, ports, options)
-
