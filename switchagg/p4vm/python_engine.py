@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from struct import Struct as Wire
 from typing import Any
@@ -16,6 +17,9 @@ from switchagg.p4vm.python_pipeline import Pipeline, Routines, Session
 from switchagg.p4vm.python_routines import Layout, module_of
 from switchagg.p4vm.python_tables import KeyParts, Profile, Table, ValueSet, fitting
 from switchagg.p4vm.source import P4Error
+
+RECURSION = 5000
+"""Calls deep that writing a program may go: its tree is at most 200 levels deep, of a few calls each."""
 
 
 class PythonEngine:
@@ -37,8 +41,15 @@ class PythonEngine:
         self.module: dict[str, Any] = {name: getattr(runtime, name) for name in RUNTIME}
         self.module |= HASHES | {"Wire": Wire}
         self.make_instances(layout)
-        self.source = module_of(layout)
-        self.run_source()
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, RECURSION))
+        try:
+            self.source = module_of(layout)
+            exec(compile(self.source, f"<{program.file}>", "exec"), self.module)
+        except (SyntaxError, RecursionError, MemoryError) as fault:
+            raise P4Error(f"{program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
+        finally:
+            sys.setrecursionlimit(limit)
         self.pipeline = Pipeline(
             program, Routines(program, lambda thing: self.module[self.name(layout, thing)]), self.shared
         )
@@ -47,12 +58,6 @@ class PythonEngine:
     @staticmethod
     def name(layout: Layout, thing: Any) -> str:
         return layout.names.record(thing) if isinstance(thing, ir.Record) else layout.names.of(thing)
-
-    def run_source(self) -> None:
-        try:
-            exec(compile(self.source, f"<{self.program.file}>", "exec"), self.module)
-        except (SyntaxError, RecursionError, MemoryError) as fault:
-            raise P4Error(f"{self.program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
 
     def make_instances(self, layout: Layout) -> None:
         """Registers, counters, meters, profiles, tables and value sets, where the module finds them."""

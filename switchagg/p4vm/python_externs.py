@@ -188,7 +188,7 @@ class ExternWriter:
         self.writer.line(f"packet.digest({self.text(receiver)}, [{', '.join(values)}])")
 
     def log_msg(self, s: ir.CallExtern) -> None:
-        values = self.writer.expression.values(s.arguments[1]) if len(s.arguments) > 1 else []
+        values = [value for argument in s.arguments[1:] for value in self.writer.expression.values(argument)]
         self.writer.line(f"packet.log({self.text(s.arguments[0])}, [{', '.join(values)}])")
 
     def check(self, s: ir.CallExtern) -> None:
