@@ -14,6 +14,9 @@ from switchagg.p4vm.source import P4Error
 if TYPE_CHECKING:
     from switchagg.p4vm.c_program import Context
 
+NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
+"""Lines that begin so declare nothing in their block."""
+
 
 class StatementWriter:
     """Writes the statements of one routine. context: what it must know of the program around it."""
@@ -52,8 +55,9 @@ class StatementWriter:
         before = len(self.lines)
         getattr(self, f"_{type(statement).__name__.lower()}")(statement)
         made = self.lines[before:]
-        if len(made) > 1 and not made[0].lstrip().startswith(("if (", "switch (", "for (")):
-            outer = "    " * self.indent
+        outer = "    " * self.indent
+        own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
+        if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
             self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
 
     def block(self, statements: list[ir.Statement]) -> None:

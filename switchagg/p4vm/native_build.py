@@ -23,8 +23,8 @@ RUNTIME = Path(__file__).with_name("runtime")
 UNITS = ("bits.c", "wide.c", "packet.c", "tables.c", "externs.c", "pipeline.c", "engine.c")
 """Of the runtime; its headers belong to it too."""
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-w")
-OPTIMIZE = 1
-"""What programs are compiled with: see docs; the runtime always with RUNTIME_OPTIMIZE."""
+OPTIMIZE = 2
+"""What programs are compiled with: 32 values take 0.2 s more of the compiler than at 1, and run a quarter faster."""
 RUNTIME_OPTIMIZE = 2
 COMPILE_SECONDS_MAX = 600.0
 REMEDY = "install gcc or clang (Debian: apt install gcc libc6-dev), or set CC, or take backend python"
