@@ -10,6 +10,7 @@ from switchagg.p4vm.checked import CallNote
 from switchagg.p4vm.lower_body import Body, Packet
 from switchagg.p4vm.lower_fold import number
 from switchagg.p4vm.lower_kinds import BIT32, INT
+from switchagg.p4vm.lower_reach import is_plain
 from switchagg.p4vm.source import P4Error
 
 FUNCTIONS = frozenset(
@@ -96,7 +97,7 @@ def _extern(
     back: list[tuple[ir.Expression, ir.Expression]] = []
     for at, direction in enumerate(directions):
         target = arguments[at]
-        if direction in ("out", "inout") and not lower_places.is_plain(target):
+        if direction in ("out", "inout") and not is_plain(target):
             arguments[at] = body.temporary(target.type, node.position)
             if direction == "inout":
                 body.emit(ir.Assign(arguments[at], target, node.position))

@@ -29,14 +29,6 @@ def classic(body: Body, node: tree.For) -> None:
     body.emit(ir.Loop(inside, step, node.position))
 
 
-def leave(body: Body, node: tree.Break) -> None:
-    body.emit(ir.Break())
-
-
-def go_on(body: Body, node: tree.Continue) -> None:
-    body.emit(ir.Continue())
-
-
 def each(body: Body, node: tree.ForIn) -> None:
     """for (x in collection) body: the collection is evaluated once, before the first turn."""
     collection = node.collection

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from switchagg.p4vm import ir, lower_expressions, tree
 from switchagg.p4vm.lower_body import Body
-from switchagg.p4vm.lower_reach import Effects, Path, any_overlap, overlap, path_of
+from switchagg.p4vm.lower_reach import Effects, Path, any_overlap, is_plain, is_whole, overlap, path_of
 from switchagg.p4vm.source import NOWHERE, P4Error, Position
 
 
@@ -33,27 +33,6 @@ def others_invalid(body: Body, target: ir.Expression, value: ir.Expression | Non
         body.emit(valid)
     else:
         body.emit(ir.If(ir.Valid(ir.Bool(), target), [valid], []))
-
-
-def is_plain(place: ir.Expression) -> bool:
-    """Whether a reference to it can be passed: a Local, or fields and known elements of one, that no union owns."""
-    while not isinstance(place, ir.Local):
-        match place:
-            case ir.Member():
-                if isinstance(place.base.type, ir.Record) and place.base.type.kind == "union":
-                    return False
-            case ir.Index():
-                if not isinstance(place.index, ir.Const):
-                    return False
-            case _:
-                return False
-        place = place.base
-    return True
-
-
-def is_whole(kind: ir.Type) -> bool:
-    """Whether `in` arguments of this type are passed by reference."""
-    return isinstance(kind, ir.Record | ir.Array | ir.Varbits)
 
 
 @dataclass(slots=True)

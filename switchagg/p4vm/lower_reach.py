@@ -60,6 +60,27 @@ def path_of(place: ir.Expression) -> Path | None:
         place = place.base if not isinstance(place, ir.Cast) else place.operand
 
 
+def is_plain(place: ir.Expression) -> bool:
+    """Whether a reference to it can be passed: a Local, or fields and known elements of one, that no union owns."""
+    while not isinstance(place, ir.Local):
+        match place:
+            case ir.Member():
+                if isinstance(place.base.type, ir.Record) and place.base.type.kind == "union":
+                    return False
+            case ir.Index():
+                if not isinstance(place.index, ir.Const):
+                    return False
+            case _:
+                return False
+        place = place.base
+    return True
+
+
+def is_whole(kind: ir.Type) -> bool:
+    """Whether `in` arguments of this type are passed by reference."""
+    return isinstance(kind, ir.Record | ir.Array | ir.Varbits)
+
+
 def parts(expression: ir.Expression) -> list[ir.Expression]:
     """The expressions directly within."""
     match expression:

@@ -168,10 +168,6 @@ def _return(body: Body, node: tree.Return) -> None:
     body.emit(ir.Return(value))
 
 
-def _exit(body: Body, node: tree.Exit) -> None:
-    body.emit(ir.Exit())
-
-
 # ---- switch
 
 
@@ -256,6 +252,26 @@ def _emit_switch(body: Body, value: ir.Expression, cases: Cases, default: tree.B
         body.out.extend(otherwise)
 
 
+def _for(body: Body, node: tree.For) -> None:
+    lower_loops.classic(body, node)
+
+
+def _for_in(body: Body, node: tree.ForIn) -> None:
+    lower_loops.each(body, node)
+
+
+def _break(body: Body, node: tree.Break) -> None:
+    body.emit(ir.Break())
+
+
+def _continue(body: Body, node: tree.Continue) -> None:
+    body.emit(ir.Continue())
+
+
+def _exit(body: Body, node: tree.Exit) -> None:
+    body.emit(ir.Exit())
+
+
 def _empty(body: Body, node: tree.Node) -> None:
     pass
 
@@ -269,11 +285,11 @@ HANDLERS: dict[type, Callable[[Body, Any], None]] = {
     tree.Block: _block,
     tree.If: _if,
     tree.Switch: _switch,
-    tree.For: lower_loops.classic,
-    tree.ForIn: lower_loops.each,
+    tree.For: _for,
+    tree.ForIn: _for_in,
     tree.Return: _return,
     tree.Exit: _exit,
-    tree.Break: lower_loops.leave,
-    tree.Continue: lower_loops.go_on,
+    tree.Break: _break,
+    tree.Continue: _continue,
     tree.Empty: _empty,
 }

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 
 from switchagg.p4vm import ir
-from switchagg.p4vm.lower_places import is_plain
-from switchagg.p4vm.lower_reach import WRITTEN, Reach, any_overlap, parts, path_of, reads
+from switchagg.p4vm.lower_reach import WRITTEN, Reach, any_overlap, is_plain, parts, path_of, reads
 
 WRITES_ALWAYS = frozenset({"hash", "random", "register.read", "meter.execute_meter", "direct_meter.read"})
 """Externs that only write their argument, whatever happens."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p4vm import ir_rules
 from switchagg.p4vm import ir, show
 from switchagg.p4vm.check import check
 from switchagg.p4vm.lower import lower
@@ -56,7 +57,9 @@ def lowered(top: str = "", local: str = "", body: str = "") -> ir.Program:
 
 def ran(top: str = "", local: str = "", body: str = "", packet: bytes = PACKET) -> bytes:
     """The packet after ingress; it leaves by port 1."""
-    engine = PythonEngine(lowered(top, local, body))
+    program = lowered(top, local, body)
+    assert ir_rules.faults(program) == []
+    engine = PythonEngine(program)
     ((port, data),) = engine.process(0, packet)
     assert port == 1
     return data
