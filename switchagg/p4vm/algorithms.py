@@ -4,7 +4,7 @@
     most significant; zero bits at the end up to whole bytes. int<W> as two's complement, Bool 1 bit, a Symbol 32
     bits, a varbit the bits it has now. An invalid header within the data gives none; a valid one all its fields;
     stacks their elements in order. `_with_payload`: then the bytes the parser left unread.
-2.  crc16, crc16_custom: polynomial 0x8005 reflected, start 0, no final exclusive-or (CRC-16/ARC). crc32,
+2.  crc16, and crc16_custom until set_crc: 0x8005 reflected, start 0, no final exclusive-or (CRC-16/ARC). crc32,
     crc32_custom: the Ethernet one. csum16: RFC 1071, complemented, a last odd byte is the high one; of nothing:
     0xFFFF. xor16: exclusive-or of big-endian 16-bit words, a last odd byte is the high one. identity: the first 8
     bytes (or fewer) as a big-endian number. random: the next 64 bits of the generator. All are numbers of at most 64
@@ -30,7 +30,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
-from switchagg.p4vm.engine import MeterRate
+from switchagg.p4vm.engine import Crc, MeterRate
 
 RANDOM_SEED = 1
 WORD = (1 << 64) - 1
@@ -55,6 +55,26 @@ def crc16(data: bytes) -> int:
     for byte in data:
         remainder = remainder >> 8 ^ CRC16[(remainder ^ byte) & 0xFF]
     return remainder
+
+
+def reflected(value: int, width: int) -> int:
+    """The bits in opposite order."""
+    return int(f"{value:0{width}b}"[::-1], 2)
+
+
+def custom_crc(crc: Crc) -> Callable[[bytes], int]:
+    """The CRC with these parameters."""
+    top, mask = 1 << (crc.width - 1), (1 << crc.width) - 1
+
+    def compute(data: bytes) -> int:
+        remainder = crc.initial
+        for byte in data:
+            remainder ^= (reflected(byte, 8) if crc.reflect_data else byte) << (crc.width - 8)
+            for _ in range(8):
+                remainder = (remainder << 1 ^ crc.polynomial if remainder & top else remainder << 1) & mask
+        return (reflected(remainder, crc.width) if crc.reflect_remainder else remainder) ^ crc.final_xor
+
+    return compute
 
 
 def crc32(data: bytes) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from switchagg.p4vm.commands_words import Command, number
 from switchagg.p4vm.control_values import show_key
-from switchagg.p4vm.engine import MeterRate
+from switchagg.p4vm.engine import Crc, MeterRate
 from switchagg.p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -135,6 +135,26 @@ def _pvs_get(switch: Switch, words: list[str]) -> str:
     )
 
 
+# ---- custom hashes
+
+
+def _truth(word: str) -> bool:
+    if word in ("true", "True", "false", "False"):
+        return word.lower() == "true"
+    return bool(number(word, "bool parameter"))
+
+
+def _set_crc(switch: Switch, words: list[str], width: int) -> str:
+    polynomial, initial, final_xor = (number(word, "CRC parameter") for word in words[1:4])
+    switch.set_crc_parameters(Crc(width, polynomial, initial, final_xor, _truth(words[4]), _truth(words[5])))
+    return ""
+
+
+CRC_SAYS = (
+    "What crc{0}_custom computes; one setting holds for all of a program, whatever NAME is.\n"
+    "Example, CRC-{1}: set_crc{0}_parameters calc {2}"
+)
+
 REGISTER, COUNTER, METER, VALUE_SET = ("register",), ("counter",), ("meter",), ("value set",)
 
 COMMANDS: dict[str, Command] = {
@@ -180,6 +200,20 @@ COMMANDS: dict[str, Command] = {
         METER,
     ),
     "meter_get_rates": Command("meter_get_rates METER INDEX", "As set.", _meter_get_rates, 2, 2, METER),
+    "set_crc16_parameters": Command(
+        "set_crc16_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
+        CRC_SAYS.format(16, "16/CCITT-FALSE", "0x1021 0xffff 0x0000 false false"),
+        lambda switch, words: _set_crc(switch, words, 16),
+        6,
+        6,
+    ),
+    "set_crc32_parameters": Command(
+        "set_crc32_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
+        CRC_SAYS.format(32, "32C", "0x1edc6f41 0xffffffff 0xffffffff true true"),
+        lambda switch, words: _set_crc(switch, words, 32),
+        6,
+        6,
+    ),
     "pvs_add": Command("pvs_add VALUE_SET VALUE", "Add a value; a word for each field.", _pvs_add, 2, None, VALUE_SET),
     "pvs_remove": Command("pvs_remove VALUE_SET VALUE", "Remove a value.", _pvs_remove, 2, None, VALUE_SET),
     "pvs_clear": Command("pvs_clear VALUE_SET", "Remove all values.", _pvs_clear, 1, 1, VALUE_SET),

@@ -20,7 +20,7 @@ from switchagg.p4vm.control_cells import CellControl
 from switchagg.p4vm.control_groups import ReplicationControl, checked_port
 from switchagg.p4vm.control_profiles import ProfileControl
 from switchagg.p4vm.control_tables import table_state
-from switchagg.p4vm.engine import Engine
+from switchagg.p4vm.engine import Crc, Engine
 from switchagg.p4vm.source import P4Error
 
 QUEUE_DEPTH = 64
@@ -87,6 +87,17 @@ class Switch(ProfileControl, CellControl, ReplicationControl):
         from switchagg.p4vm.commands import run_file
 
         return run_file(self, Path(path))
+
+    # ---- hashes
+
+    def set_crc_parameters(self, crc: Crc) -> None:
+        """What crc16_custom (width 16) or crc32_custom (width 32) computes from now on."""
+        if crc.width not in (16, 32):
+            raise P4Error(f"a CRC of {crc.width} bits: the custom ones have 16 or 32")
+        for value in (crc.polynomial, crc.initial, crc.final_xor):
+            if not 0 <= value < 1 << crc.width:
+                raise P4Error(f"Integer cannot fit within {crc.width} bits: {value:#x}")
+        self.engine.set_crc(crc)
 
     # ---- queues
 

@@ -78,6 +78,18 @@ class MeterRate:
 
 
 @dataclass(frozen=True, slots=True)
+class Crc:
+    """What crc16_custom (width 16) or crc32_custom (width 32) computes, in the usual parameters of a CRC."""
+
+    width: int
+    polynomial: int
+    initial: int
+    final_xor: int
+    reflect_data: bool
+    reflect_remainder: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Digest:
     """receiver: digest's first argument; values: the fields, in order (flattened)."""
 
@@ -133,6 +145,9 @@ class Engine(Protocol):
 
     def set_queue_depths(self, depths: dict[int, int]) -> None:
         """Port -> enq_qdepth/deq_qdepth that egress is to see (hosts with real queues tell it)."""
+
+    def set_crc(self, crc: Crc) -> None:
+        """What the custom CRC of that width is from now on; before: what crc16 or crc32 is."""
 
     def register_read(self, name: str, index: int) -> int: ...
 

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.c_tables import Layout
 from switchagg.p4vm.c_types import rep, width_of
 from switchagg.p4vm.c_wire import data_limbs
-from switchagg.p4vm.engine import ActionCall, Counters, Digest, MeterRate, Replica, TableEntry
+from switchagg.p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
 from switchagg.p4vm.native_library import load
 from switchagg.p4vm.native_tables import (
     KeyParts,
@@ -299,6 +299,10 @@ class NativeEngine:
                 self.alive, which, number, len(replicas), address(given), group, min(truncate, 0xFFFF_FFFF)
             )
         )
+
+    def set_crc(self, crc: Crc) -> None:
+        given = (ctypes.c_uint32 * 6)(*map(int, astuple(crc)))
+        self.library.p4_engine_set_crc(self.alive, given)
 
     # ---- cells
 

@@ -54,6 +54,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_engine_counter": (ctypes.POINTER(Counter), [POINTER, UINT, LONG]),
     "p4_engine_reset_counter": (VOID, [POINTER, UINT]),
     "p4_engine_set_meter": (VOID, [POINTER, UINT, LONG, UINT, POINTER, POINTER]),
+    "p4_engine_set_crc": (VOID, [POINTER, POINTER]),
     "p4_engine_record": (ctypes.POINTER(Record), [POINTER, INT]),
     "p4_engine_take_record": (VOID, [POINTER, INT]),
 }

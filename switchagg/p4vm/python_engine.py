@@ -9,8 +9,8 @@ from typing import Any
 
 from switchagg.p4vm import ir
 from switchagg.p4vm import python_runtime as runtime
-from switchagg.p4vm.algorithms import HASHES, RANDOM_SEED
-from switchagg.p4vm.engine import ActionCall, Counters, Digest, MeterRate, Replica, TableEntry
+from switchagg.p4vm.algorithms import HASHES, RANDOM_SEED, custom_crc
+from switchagg.p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
 from switchagg.p4vm.python_cells import Counter, DirectCounter, DirectMeter, MeterArray, Meters, Register, Tally
 from switchagg.p4vm.python_names import RUNTIME
 from switchagg.p4vm.python_pipeline import Pipeline, Routines, Session
@@ -154,6 +154,12 @@ class PythonEngine:
         self.pipeline.depths = dict(depths)
 
     # ---- state
+
+    def set_crc(self, crc: Crc) -> None:
+        name, function = f"crc{crc.width}_custom", custom_crc(crc)
+        self.module[name] = function
+        for table in self.tables.values():
+            table.hashes = table.hashes | {name: function}
 
     def register_read(self, name: str, index: int) -> int:
         register = self.registers[name]

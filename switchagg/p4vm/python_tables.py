@@ -138,6 +138,7 @@ class Table:
         self.entries: list[TableEntry] = []
         self.found: list[Outcome | None] = []
         self.matching = [at for at, key in enumerate(table.keys) if key.match != "selector"]
+        self.hashes = HASHES
         self.selecting = [at for at, key in enumerate(table.keys) if key.match == "selector"]
         kinds = [table.keys[at].match for at in self.matching]
         self.matcher = Matcher(kinds, [table.keys[at].expression.type for at in self.matching])
@@ -287,4 +288,4 @@ class Table:
         data = joined((width_of(kind), key) for kind, key in zip(types, selectors, strict=True))
         implementation = self.table.implementation
         algorithm = str(implementation.arguments[0]) if implementation and implementation.arguments else "crc16"
-        return self.draw() if algorithm == "random" else HASHES.get(algorithm, HASHES["crc16"])(data)
+        return self.draw() if algorithm == "random" else self.hashes.get(algorithm, HASHES["crc16"])(data)

@@ -39,7 +39,7 @@ control MyIngress(inout headers_t hdr, inout meta_t meta, inout standard_metadat
     meter(3, MeterType.packets) limit;
     direct_meter<bit<8>>(MeterType.packets) policer;
     action_profile(4) choices;
-    action_selector(HashAlgorithm.crc16, 8, 16) hashed;
+    action_selector(HashAlgorithm.crc16_custom, 8, 16) hashed;
 
     action drop() { mark_to_drop(standard); }
     action forward(bit<48> dst, bit<9> port) { hdr.ethernet.dst = dst; standard.egress_spec = port; }

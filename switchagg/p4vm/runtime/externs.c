@@ -30,6 +30,25 @@ static uint64_t crc32(const uint8_t *data, uint64_t size) {
     return (uint32_t)~remainder;
 }
 
+static uint32_t reflect(uint32_t value, uint32_t width) {
+    uint32_t reflected = 0;
+    for (uint32_t bit = 0; bit < width; bit++) reflected |= (value >> bit & 1) << (width - 1 - bit);
+    return reflected;
+}
+
+static uint64_t custom_crc(const struct p4_crc *crc, const uint8_t *data, uint64_t size) {
+    uint32_t top = 1u << (crc->width - 1), mask = top | (top - 1), remainder = crc->initial;
+    for (uint64_t i = 0; i < size; i++) {
+        uint32_t byte = crc->reflect_data ? reflect(data[i], 8) : data[i];
+        remainder ^= byte << (crc->width - 8);
+        for (int bit = 0; bit < 8; bit++) remainder = remainder & top ? remainder << 1 ^ crc->polynomial : remainder << 1;
+    }
+    remainder &= mask;
+    return ((crc->reflect_remainder ? reflect(remainder, crc->width) : remainder) ^ crc->final_xor) & mask;
+}
+
+void p4_engine_set_crc(struct p4_engine *engine, const struct p4_crc *crc) { engine->crc[crc->width == 32] = *crc; }
+
 static uint64_t xor16(const uint8_t *data, uint64_t size) {
     uint32_t high = 0, low = 0;
     for (uint64_t i = 0; i < size; i += 2) high ^= data[i];
@@ -53,10 +72,12 @@ static uint64_t identity(const uint8_t *data, uint64_t size) {
 
 uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size) {
     switch (algorithm) {
-        case P4_CRC32:
-        case P4_CRC32_CUSTOM: return crc32(data, size);
-        case P4_CRC16:
-        case P4_CRC16_CUSTOM: return crc16(data, size);
+        case P4_CRC32_CUSTOM:
+            if (engine->crc[1].width) return custom_crc(&engine->crc[1], data, size); /* fall through */
+        case P4_CRC32: return crc32(data, size);
+        case P4_CRC16_CUSTOM:
+            if (engine->crc[0].width) return custom_crc(&engine->crc[0], data, size); /* fall through */
+        case P4_CRC16: return crc16(data, size);
         case P4_RANDOM: return p4_random(engine);
         case P4_IDENTITY: return identity(data, size);
         case P4_CSUM16: return csum16(data, size);

@@ -151,6 +151,11 @@ struct p4_meters {
     struct p4_meter *cell;
 };
 
+/* What crc16_custom or crc32_custom computes; width 0: what crc16 or crc32 does. */
+struct p4_crc {
+    uint32_t width, polynomial, initial, final_xor, reflect_data, reflect_remainder;
+};
+
 /* A line of the log or a digest: `id` names the place in the program. */
 struct p4_record {
     struct p4_record *next;
@@ -216,6 +221,7 @@ struct p4_engine {
     struct p4_wishes wishes;
     /* state of the program */
     uint64_t random;
+    struct p4_crc crc[2]; /* custom: of 16 bits, of 32 */
     void **registers;
     struct p4_table *tables, *value_sets;
     struct p4_profile *profiles;
@@ -351,6 +357,7 @@ P4_EXPORT void p4_engine_reset_counter(struct p4_engine *engine, uint32_t counte
 /* rates and bursts: committed, then peak; count 0: green from now on. */
 P4_EXPORT void p4_engine_set_meter(struct p4_engine *engine, uint32_t meter, uint64_t index, uint32_t count,
                                    const double *rates, const uint64_t *bursts);
+P4_EXPORT void p4_engine_set_crc(struct p4_engine *engine, const struct p4_crc *crc);
 /* The oldest record, to be read and then taken away; NULL: none. which: 0 log, 1 digests. */
 P4_EXPORT const struct p4_record *p4_engine_record(const struct p4_engine *engine, int which);
 P4_EXPORT void p4_engine_take_record(struct p4_engine *engine, int which);
