@@ -5,11 +5,13 @@ address they were rewritten to says where they go. Jobs are admitted by filling 
 that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.aggregator import SlotView, check_admission
 from switchagg.dataplane import Output
@@ -20,11 +22,10 @@ from switchagg.dataplane.p4_program import (
     defines,
     folder,
     headers_of,
-    receiver_of,
 )
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.wire import Bundle
+from switchagg.wire import HEADER_BYTES, Bundle, headers
 
 if TYPE_CHECKING:
     from switchagg.p4vm.control import Switch
@@ -34,9 +35,6 @@ PORTS = 64
 
 IDLE_ELEMENTS = 32
 """E of the program that counts strangers' packets before any job is there."""
-
-Pieces = list[tuple[tuple[int, ...], list[bytes]]]
-"""Runs of results of equal size that go to the same ports, in order."""
 
 
 def missing() -> str:
@@ -96,25 +94,29 @@ class P4Plane:
         raise KeyError(slot)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
-        size = bundle.shape[1]
-        rows = [row.tobytes() for row in bundle]
-        pieces: Pieces = []
-        start = 0
-        while start < len(rows):
-            program = self._program_of(rows[start])
-            end = start + 1
-            while end < len(rows) and self._program_of(rows[end]) is program:
-                end += 1
-            program.process(rows[start:end], port, size, pieces)
-            start = end
-        return [
-            Output(np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), size), ports)
-            for ports, frames in pieces
-        ]
+        outputs: list[Output] = []
+        for start, end, program in self._runs(bundle):
+            outputs += program.process(bundle[start:end], port)
+        return outputs
 
-    def _program_of(self, row: bytes) -> "_Program":
-        """Where a packet's job is, if there is such a job; else any: all count strangers alike."""
-        job = self._jobs.get(int.from_bytes(row[4:6], "big"))
+    def _runs(self, bundle: Bundle) -> Iterator[tuple[int, int, "_Program"]]:
+        """Rows start … end - 1 are for one program."""
+        if bundle.shape[1] < HEADER_BYTES:
+            yield 0, len(bundle), self._program_of(-1)
+            return
+        jobs = headers(bundle)["job"].astype(np.int64)
+        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(bundle)]
+        start, program = 0, self._program_of(int(jobs[0]) if len(bundle) else -1)
+        for edge in edges[1:-1]:
+            other = self._program_of(int(jobs[edge]))
+            if other is not program:
+                yield start, edge, program
+                start, program = edge, other
+        yield start, len(bundle), program
+
+    def _program_of(self, job_id: int) -> "_Program":
+        """Where a job is, if there is such a job; else any: all count strangers alike."""
+        job = self._jobs.get(job_id)
         if job is not None:
             return self._program(job.elements)
         return next(iter(self._programs.values()), None) or self._program(IDLE_ELEMENTS)
@@ -131,27 +133,61 @@ class _Program:
     def __init__(self, elements: int, slots: int, backend: str) -> None:
         self._switch = _compiled(elements, slots, backend)
         self.control = Control(self._run, elements, slots, PORTS)
-        self._headers: dict[tuple[int, int], bytes] = {}
+        self._headers: dict[tuple[int, int], Bundle] = {}
 
-    def process(self, rows: list[bytes], port: int, size: int, pieces: Pieces) -> None:
-        """Add what goes out for these datagrams to `pieces`."""
-        headers = self._headers.get((port, size))
-        if headers is None:
-            headers = self._headers[port, size] = headers_of(port, size)
-        physical = self.control.physical(port)
-        for sent in self._switch.process_many([physical] * len(rows), [headers + row for row in rows]):
-            if not sent:
-                continue
-            ports = tuple([receiver_of(frame) for _, frame in sent])
-            result = sent[0][1][HEADERS_BYTES:]
-            if pieces and pieces[-1][0] == ports:
-                pieces[-1][1].append(result)
-            else:
-                pieces.append((ports, [result]))
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        """Datagrams of equal size from a port; results, those in a row that go the same way together."""
+        rows, size = bundle.shape
+        prefix = self._headers.get((port, size))
+        if prefix is None:
+            prefix = self._headers[port, size] = np.frombuffer(headers_of(port, size), np.uint8)
+        sent = np.empty((rows, HEADERS_BYTES + size), np.uint8)
+        sent[:, :HEADERS_BYTES] = prefix
+        sent[:, HEADERS_BYTES:] = bundle
+        counts, frames = self._through(sent, self.control.physical(port))
+        receivers = _receivers(frames)
+        outputs: list[Output] = []
+        place = 0
+        for copies, run in groupby(counts):
+            packets = sum(1 for _ in run)
+            if copies:
+                end = place + copies * packets
+                outputs += _together(frames[place:end], receivers[place:end], copies)
+                place = end
+        return outputs
+
+    def _through(self, sent: Bundle, port: int) -> tuple[list[int], Bundle]:
+        """How many frames each packet causes, and all of them; results are as long as what caused them."""
+        engine: Any = self._switch.engine  # the native one takes arrays
+        rows, size = sent.shape
+        if engine.backend == "native":
+            offsets = np.arange(0, rows * size + 1, size, dtype=np.uint32)
+            batch = engine.run_batch(np.full(rows, port, np.uint16), offsets, sent.reshape(-1))
+            return np.diff(batch.firsts.astype(np.int64)).tolist(), batch.data.reshape(-1, size)
+        made = engine.process_many([port] * rows, [row.tobytes() for row in sent])
+        frames = b"".join(frame for copies in made for _, frame in copies)
+        return [len(copies) for copies in made], np.frombuffer(frames, np.uint8).reshape(-1, size)
 
     def _run(self, commands: Sequence[str]) -> list[str]:
         with self._switch.batch():
             return [self._switch.run_command(command) for command in commands]
+
+
+def _receivers(frames: Bundle) -> NDArray[np.int64]:
+    """The port that each frame from the switch is addressed to; see `port_of`."""
+    address = np.ascontiguousarray(frames[:, 31:34]).astype(np.int64) @ (1 << 16, 1 << 8, 1)
+    udp_port = frames[:, 36].astype(np.int64) << 8 | frames[:, 37]
+    receivers: NDArray[np.int64] = udp_port - 10_000 << 24 | address
+    return receivers
+
+
+def _together(frames: Bundle, receivers: NDArray[np.int64], copies: int) -> Iterator[Output]:
+    """Results of packets that cause so many copies each: an output for those in a row that go to the same ports."""
+    ways = receivers.reshape(-1, copies)
+    edges = np.flatnonzero((ways[1:] != ways[:-1]).any(axis=1)) + 1
+    for start, end in pairwise([0, *edges.tolist(), len(ways)]):
+        results = np.ascontiguousarray(frames[start * copies : end * copies : copies, HEADERS_BYTES:])
+        yield Output(results, tuple(ways[start].tolist()))
 
 
 def _compiled(elements: int, slots: int, backend: str) -> "Switch":
