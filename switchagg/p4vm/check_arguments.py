@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from switchagg.p4vm import check_convert, check_expressions, check_literals, check_unify, tree, types
 from switchagg.p4vm.check_literals import UNTYPED_DEFAULT, UNTYPED_HEADER, unsettled
-from switchagg.p4vm.check_scope import State, fail, nearest
+from switchagg.p4vm.check_scope import State, counted, fail, nearest
 
 Candidate = tuple[tree.Node, types.Callable]
 
@@ -46,7 +46,7 @@ def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: l
         return found[0]
     forms = ", ".join(f"{name}({', '.join(p.name for p in c[1].parameters)})" for c in candidates[:4])
     if not found:
-        fail(node, f"no {name!r} takes these {len(arguments)} arguments; there are {forms}")
+        fail(node, f"no {name!r} takes {counted(len(arguments), 'argument')} so; there are {forms}")
     fail(node, f"call of {name!r} is ambiguous between {forms}; name the arguments")
 
 
@@ -58,8 +58,7 @@ def in_order(
     if any(a.name is not None for a in arguments):
         return by_name(name, signature, names, arguments, node)
     if len(arguments) > len(names):
-        what = "argument" if len(names) == 1 else "arguments"
-        fail(node, f"{name} takes {len(names)} {what}, not {len(arguments)}")
+        fail(node, f"{name} takes {counted(len(names), 'argument')}, not {len(arguments)}")
     ordered: list[tree.Argument | None] = [*arguments, *([None] * (len(names) - len(arguments)))]
     return complete(node, name, signature, ordered)
 
@@ -175,7 +174,7 @@ def give_type_arguments(
 ) -> None:
     variables = signature.type_parameters
     if explicit and len(explicit) != len(variables):
-        fail(node, f"{name} takes {len(variables)} type arguments, not {len(explicit)}")
+        fail(node, f"{name} takes {counted(len(variables), 'type argument')}, not {len(explicit)}")
     for variable, kind in zip(variables, explicit, strict=False):
         if isinstance(kind, types.Table):
             fail(node, f"{kind} cannot be a type argument of {name}")
@@ -229,7 +228,7 @@ def unlike(name: str, inference: check_unify.Inference, pattern: types.Type, kin
     if not isinstance(wanted, types.Callable) or wanted.kind != kind.kind:
         return start
     if len(wanted.parameters) != len(kind.parameters):
-        return f"{start}, with {len(wanted.parameters)} parameters, not {len(kind.parameters)}"
+        return f"{start}, with {counted(len(wanted.parameters), 'parameter')}, not {len(kind.parameters)}"
     for one, other in zip(wanted.parameters, kind.parameters, strict=True):
         if one.direction != other.direction:
             return f"{start}: parameter {other.name!r} needs direction {one.direction or 'none'}"

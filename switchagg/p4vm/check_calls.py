@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from switchagg.p4vm import check_arguments, check_convert, check_expressions, check_types, check_unify, tree, types
 from switchagg.p4vm.check_core import check_core_call, size_of
-from switchagg.p4vm.check_scope import CallNote, State, Symbol, fail, nearest
+from switchagg.p4vm.check_scope import CallNote, State, Symbol, article, counted, fail, nearest
 
 WHERE_APPLIED = {"parser": "parser state", "control": "apply block", "table": "apply block"}
 WHERE_TO_APPLY = {
@@ -58,7 +58,8 @@ def named_call(state: State, node: tree.Call, callee: tree.Name, expected: types
     if symbol.kind == "action":
         if state.place.kind not in ("apply block", "action"):
             fail(
-                node, f"action {callee.name!r} can be called in apply blocks and actions only, not in a {place(state)}"
+                node,
+                f"action {callee.name!r} is called in apply blocks and actions only, not in {article(place(state))}",
             )
         assert isinstance(symbol.type, types.Callable)
         note = note_of(state, node, "action", callee.name, [(symbol.declaration, symbol.type)], expected)
@@ -136,7 +137,7 @@ def apply(
         fail(node, f"{base} has no method {callee.name!r}; it has {known}" + nearest(callee.name, ["apply"]))
     in_key = what == "table" and state.place.kind == "table"
     if state.place.kind != WHERE_APPLIED[what] and not in_key:
-        fail(node, f"{base} cannot be applied in a {place(state)}; {WHERE_TO_APPLY[what]}")
+        fail(node, f"{base} cannot be applied in {article(place(state))}; {WHERE_TO_APPLY[what]}")
     if isinstance(base, types.Table):
         if node.arguments or node.type_arguments:
             fail(node, f"apply of {base} takes no arguments")
@@ -205,7 +206,7 @@ def builtin(state: State, node: tree.Call, callee: tree.Member, base: types.Stru
 
 def require_arguments(node: tree.Call, name: str, count: int) -> None:
     if len(node.arguments) != count or node.type_arguments:
-        fail(node, f"{name} takes {count or 'no'} argument{'s' if count != 1 else ''}, not {len(node.arguments)}")
+        fail(node, f"{name} takes {counted(count, 'argument') if count else 'no arguments'}, not {len(node.arguments)}")
 
 
 def stack_method(state: State, node: tree.Call, callee: tree.Member, base: types.Stack) -> CallNote:

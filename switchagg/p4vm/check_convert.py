@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from switchagg.p4vm import check_types, check_values, tree, types
 from switchagg.p4vm.check_literals import unsettled
-from switchagg.p4vm.check_scope import State, fail, nearest, show
+from switchagg.p4vm.check_scope import State, counted, fail, nearest, show
 
 ASSIGN = "cannot assign {found} to {to}"
 
@@ -116,7 +116,7 @@ def convert_list(state: State, node: tree.ListExpression, to: types.Type, templa
         return
     if len(node.items) > len(parts) or (len(node.items) < len(parts) and not node.rest):
         hint = "" if len(node.items) > len(parts) else "; end it with ... for default values"
-        fail(node, f"a list of {len(node.items)} values for {to}, which takes {len(parts)}{hint}")
+        fail(node, f"a list of {counted(len(node.items), 'value')} for {to}, which takes {len(parts)}{hint}")
     names = [name for name, _ in to.fields] if isinstance(to, types.Structure) else None
     for number, item in enumerate(node.items):
         inner = template if names is None else f"field {names[number]!r} of {to}: {ASSIGN}"

@@ -18,6 +18,7 @@ from switchagg.p4vm.check_scope import Place, State, Symbol, fail
 from switchagg.p4vm.check_unify import DONT_CARE, variables_of
 
 Prototype = tree.FunctionPrototype
+LOCALS = (tree.Variable, tree.Constant, tree.Instance, tree.Action, tree.Table, tree.ValueSet)
 
 
 def parameters(state: State, nodes: list[tree.Parameter], owner: str, kind: str) -> tuple[types.Parameter, ...]:
@@ -229,8 +230,11 @@ def container(state: State, node: tree.Parser | tree.Control, kind: str) -> None
         own = types.Callable(kind, node.name, made, types.VOID, variables, variables)
         state.note(node, own)
         with state.inner():
+            before = state.later
+            state.later = before | {d.name: d.position for d in node.locals if isinstance(d, LOCALS)}
             for declaration in node.locals:
                 local(state, declaration, kind)
+            state.later = before
             if isinstance(node, tree.Parser):
                 check_parsers.check_states(state, node)
             else:

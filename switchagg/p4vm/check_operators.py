@@ -273,6 +273,8 @@ def check_cast(state: State, node: tree.Cast, found: types.Type, to: types.Type)
             hint = f"; width and sign change one after the other: ({to})({types.Bits(to.width, found.signed)})"
         elif isinstance(found, types.Bits) and to == types.BOOL:
             hint = "; only bit<1> becomes bool; compare it, as in x != 0"
+        elif found == types.BOOL and isinstance(to, types.Bits):
+            hint = f"; bool becomes bit<1>: ({to})(bit<1>)"
         fail(node, f"cannot cast {found} to {to}{hint}")
     inner = check_types.bare(to)
     if isinstance(inner, types.Integer) and not state.is_known(node.operand):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchagg.p4vm import check_convert, check_expressions, check_sets, check_statements, check_types, tree, types
-from switchagg.p4vm.check_scope import Place, State, Symbol, fail, nearest
+from switchagg.p4vm.check_scope import Place, State, Symbol, counted, fail, nearest
 
 BUILT_IN = ("accept", "reject")
 
@@ -77,7 +77,7 @@ def check_case(state: State, case: tree.SelectCase, kinds: list[types.Type], who
         check_sets.check_value_set(state, keys[0], symbol, whole)
         state.note(keys[0], types.SetOf(whole))
     else:
-        fail(case, f"{len(keys)} values in this case; select has {len(kinds)}")
+        fail(case, f"{counted(len(keys), 'value')} in this case; select has {len(kinds)}")
 
 
 def unwrapped(keys: list[tree.Expression], kinds: list[types.Type]) -> list[tree.Expression]:

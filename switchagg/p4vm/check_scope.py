@@ -83,7 +83,7 @@ class State:
 
     specialised: structure made of a generic one, by identity -> that one and its arguments. methods: extern -> its
     methods and constructors by name. later: names declared at the top level -> where. busy: names of declarations
-    around. loose: variables of inference that stand for types still to be found.
+    around. members: types that have members, by name -> declaration. leaves: structure -> fields counted through.
     """
 
     checked: Checked
@@ -96,6 +96,7 @@ class State:
     structures: dict[tuple[tree.Structure, tuple[types.Type, ...]], types.Structure] = field(default_factory=dict)
     methods: dict[str, dict[str, list[tuple[tree.FunctionPrototype, types.Callable]]]] = field(default_factory=dict)
     constructors: dict[tree.Node, types.Callable] = field(default_factory=dict)
+    leaves: dict[str, int] = field(default_factory=dict)
     members: dict[str, tree.Node] = field(default_factory=dict)
     later: dict[str, Position] = field(default_factory=dict)
     busy: list[str] = field(default_factory=list)
@@ -185,6 +186,16 @@ class State:
 
 def type_parameter_names(declaration: tree.Node | None) -> list[str]:
     return getattr(declaration, "type_parameters", [])
+
+
+def counted(number: int, word: str) -> str:
+    """`1 key`, `2 keys`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def article(what: str) -> str:
+    """`a table`, `an action`."""
+    return f"{'an' if what[:1] in 'aeiou' else 'a'} {what}"
 
 
 def nearest(name: str, known: Iterator[str] | list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchagg.p4vm import check_convert, check_expressions, check_operators, check_types, tree, types
-from switchagg.p4vm.check_scope import State, Symbol, fail
+from switchagg.p4vm.check_scope import State, Symbol, counted, fail
 
 LABEL = "a value to match with {to} is {found}"
 
@@ -24,7 +24,7 @@ def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
     elif isinstance(node, tree.ListExpression) and isinstance(element, types.Tuple | types.Structure):
         parts = check_convert.parts_of(element)
         if parts is None or len(parts) != len(node.items):
-            fail(node, f"{len(node.items)} values to match with {element}")
+            fail(node, f"{counted(len(node.items), 'value')} to match with {element}")
         for item, part in zip(node.items, parts, strict=True):
             check_set(state, item, part)
     elif isinstance(node, tree.ListExpression) and len(node.items) == 1:

@@ -13,7 +13,7 @@ from switchagg.p4vm import (
     tree,
     types,
 )
-from switchagg.p4vm.check_scope import Place, State, Symbol, fail, nearest, show
+from switchagg.p4vm.check_scope import Place, State, Symbol, article, fail, nearest, show
 
 OPERATORS = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "<<", ">>", "&", "|", "^", "++"})
 BODIES = frozenset({"parser state", "apply block", "action", "function", "abstract method"})
@@ -90,7 +90,10 @@ def check_shadowing(state: State, node: tree.Node, name: str) -> None:
 
 
 def instance(state: State, node: tree.Instance) -> None:
-    fail(node, f"an instance cannot be declared in a {state.place.kind}; declare it in the control or parser around")
+    fail(
+        node,
+        f"an instance cannot be declared in {article(state.place.kind)}; declare it in the control or parser around",
+    )
 
 
 # ---- simple statements
@@ -136,7 +139,7 @@ def if_(state: State, node: tree.If) -> None:
 def return_(state: State, node: tree.Return) -> None:
     wanted = state.place.returns
     if state.place.kind not in ("function", "action", "apply block", "abstract method"):
-        fail(node, f"return is not allowed in a {state.place.kind}")
+        fail(node, f"return is not allowed in {article(state.place.kind)}")
     if node.value is None:
         if wanted != types.VOID:
             fail(node, f"return needs a value of type {wanted}")
@@ -149,7 +152,7 @@ def return_(state: State, node: tree.Return) -> None:
 
 def exit_(state: State, node: tree.Exit) -> None:
     if state.place.kind not in ("apply block", "action"):
-        fail(node, f"exit is not allowed in a {state.place.kind}; only in controls and their actions")
+        fail(node, f"exit is not allowed in {article(state.place.kind)}; only in controls and their actions")
 
 
 def empty(state: State, node: tree.Empty) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchagg.p4vm import check_arguments, check_expressions, check_literals, check_sets, check_types, tree, types
-from switchagg.p4vm.check_scope import CallNote, Place, State, Symbol, fail, nearest, show
+from switchagg.p4vm.check_scope import CallNote, Place, State, Symbol, counted, fail, nearest, show
 
 KNOWN_PROPERTIES = frozenset({"size", "implementation", "counters", "meters", "support_timeout"})
 SIZE_MAX = 1 << 31
@@ -75,8 +75,8 @@ def check_ref(state: State, ref: tree.ActionRef) -> tree.ActionRef:
     declaration, signature = action_of(state, ref)
     directed = tuple(p for p in signature.parameters if p.direction)
     if len(ref.arguments) > len(directed):
-        known = f"it has {len(directed)} parameters with a direction; the others come from the control plane"
-        fail(ref, f"action {ref.name!r} is given {len(ref.arguments)} arguments here; {known}")
+        known = "the control plane gives those of its parameters that have no direction"
+        fail(ref, f"action {ref.name!r} is given {counted(len(ref.arguments), 'argument')} here; {known}")
     if len(ref.arguments) < len(directed):
         name = directed[len(ref.arguments)].name
         fail(ref, f"parameter {name!r} of action {ref.name!r} has a direction, so it must be given here")
@@ -175,7 +175,7 @@ def check_entry_keys(state: State, node: tree.Table, entry: tree.Entry, keys: li
         state.note(given[0], types.SetOf(types.Tuple(tuple(keys))))
         return
     if len(given) != len(keys):
-        fail(entry, f"an entry with {len(given)} keys; table {node.name!r} has {len(keys)}")
+        fail(entry, f"an entry with {counted(len(given), 'key')}; table {node.name!r} has {len(keys)}")
     for key, part, kind in zip(node.keys, given, keys, strict=True):
         check_sets.check_set(state, part, kind)
         allowed = MATCH_SIGNS.get(key.match_kind)

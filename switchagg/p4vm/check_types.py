@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchagg.p4vm import check_convert, check_expressions, check_unify, tree, types
-from switchagg.p4vm.check_scope import State, Symbol, fail, show, type_parameter_names
+from switchagg.p4vm.check_scope import State, Symbol, counted, fail, show, type_parameter_names
 from switchagg.p4vm.checked import Value
 
 WIDTH_MAX = 1 << 16
@@ -86,7 +86,10 @@ def specialise_symbol(state: State, node: tree.Node, symbol: Symbol, arguments: 
     if symbol.kind != "generic":
         fail(node, f"{symbol.name!r} is not generic; leave out its type arguments")
     if len(names) != len(arguments):
-        fail(node, f"{symbol.name!r} takes {len(names)} type arguments ({', '.join(names)}), not {len(arguments)}")
+        fail(
+            node,
+            f"{symbol.name!r} takes {counted(len(names), 'type argument')} ({', '.join(names)}), not {len(arguments)}",
+        )
     for argument in arguments:
         if isinstance(argument, types.Table | types.Callable):
             fail(node, f"{argument} cannot be a type argument of {symbol.name!r}")
@@ -199,13 +202,15 @@ def check_field(structure: tree.Structure, field: tree.Field, kind: types.Type, 
         fail(field, f"{where}; a header is expected")
 
 
-def leaves(kind: types.Type) -> int:
+def leaves(state: State, kind: types.Type) -> int:
     """How many fields a type has, counted through everything nested."""
     if isinstance(kind, types.Structure):
-        return sum(leaves(field) for _, field in kind.fields) or 1
+        if kind.name not in state.leaves:
+            state.leaves[kind.name] = sum(leaves(state, field) for _, field in kind.fields) or 1
+        return state.leaves[kind.name]
     if isinstance(kind, types.Stack):
-        return kind.size * leaves(kind.element)
-    return sum(map(leaves, kind.items)) if isinstance(kind, types.Tuple) else 1
+        return kind.size * leaves(state, kind.element)
+    return sum(leaves(state, item) for item in kind.items) if isinstance(kind, types.Tuple) else 1
 
 
 # ---- declarations of types
@@ -226,7 +231,7 @@ def declare_structure(state: State, node: tree.Structure) -> types.Structure:
                 fail(field, "'_' cannot be a field's name")
             check_field(node, field, kind)
             check_annotations(state, field.annotations)
-            total += leaves(kind)
+            total += leaves(state, kind)
             if total > LEAVES_MAX:
                 fail(field, f"{node.kind} {node.name!r} has more than {LEAVES_MAX} fields, counted through nested ones")
             seen.add(field.name)
