@@ -3,15 +3,20 @@
     sudo mn --custom emulation/mn_custom.py --topo switchagg,4 --switch switchagg --host switchagg \\
         --controller none --link tc,bw=100 --test pingall
 
-topos `switchagg,WORKERS`; switches `switchagg[,dataplane=NAME]` (bridge and switch daemon) and `switchagg_bridge`
-(bridge alone); hosts `switchagg`. `mn` runs under the system's Python: this file needs nothing but Mininet, and starts
-the daemon with `$SWITCHAGG_PYTHON`, else the repository's `.venv`. What `--link tc,…` was asked for and the kernel did
-not do is refused when the switch starts.
+topos `switchagg,WORKERS`; switches `switchagg[,dataplane=NAME]` (bridge and switch daemon), `switchagg_bridge` (bridge
+alone), `switchagg_p4` (a P4 program, see P4Switch); hosts `switchagg`. `mn` runs under the system's Python: this file
+needs nothing but Mininet, and starts the daemon with `$SWITCHAGG_PYTHON`, else the repository's `.venv`. What
+`--link tc,…` was asked for and the kernel did not do is refused when the switch starts.
+
+    sudo mn --custom emulation/mn_custom.py --topo single,2 --host switchagg --controller none \\
+        --switch switchagg_p4,program=prog.p4,commands=entries.txt --test pingall
 """
 
 import inspect
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 # `mn` executes this file without a __file__
@@ -37,8 +42,68 @@ class DaemonSwitch(topology.AggSwitch):
 
     def __init__(self, name, dataplane="auto", **params):
         command = (daemon_python(), "-P", "-m", "emulation.cli", "switch", "--dataplane", dataplane)
-        environment = {**os.environ, "PYTHONPATH": str(_FOLDER)}
-        super().__init__(name, topology.DataPlaneProcess(command, environment=environment), **params)
+        super().__init__(name, topology.DataPlaneProcess(command, environment=_environment()), **params)
+
+
+class P4Switch(topology.AggSwitch):
+    """A P4 program as a switch: Mininet's port numbers (s1-eth1 is 1) are the program's. Nothing else forwards.
+
+    program: its file. commands, json (as the P4 tutorials' s1-runtime.json): files of entries, carried out at the
+    start; pcap: folder for captures; log: file for what the switch writes, with log_msg. backend: auto, native, python.
+    In all of them {name} stands for the switch's name. `s1.p4("table_dump t")` carries out a command; from a shell:
+    `switchagg p4 cli --control` with what `s1.control` says. In Python: `net.addSwitch("s1", cls=P4Switch, program=…)`.
+    """
+
+    def __init__(self, name, program=None, commands=None, json=None, pcap=None, log=None, backend="auto", **params):
+        if program is None:
+            raise topology.UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
+        named = {"commands": commands, "runtime-json": json, "pcap": pcap}
+        self.control = os.path.join(tempfile.gettempdir(), f"switchagg-p4-{name}-{os.getpid()}.sock")
+        self.command = [daemon_python(), "-P", "-m", "emulation.cli", "p4"]
+        self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
+        self._words += [f"--{option}={_named(value, name)}" for option, value in named.items() if value is not None]
+        self._log_path = None if log is None else Path(_named(log, name))
+        super().__init__(name, **params)
+
+    def start(self, controllers):
+        """Starts the program on all ports and waits for it. Raises UnfitError with its last words."""
+        ports = [(number, interface.name) for interface, number in self.ports.items() if interface.name != "lo"]
+        for _, interface in ports:
+            topology.netns.run_script(self.pid, _PORT.replace("@", interface))
+        self._check_by_hand()
+        words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
+        if self._log_path is not None:
+            words.append("--log")
+        self.data_plane = topology.DataPlaneProcess(
+            (*self.command, *self._words, *words), "Ctrl-C ends", self._log_path, environment=_environment()
+        )
+        self.start_process()
+
+    def p4(self, *commands):
+        """What commands for the running switch print."""
+        words = [word for command in commands for word in ("-c", command)]
+        done = subprocess.run(
+            [*self.command, "cli", "--control", self.control, *words],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+
+_PORT = """ip link set @ up
+[ ! -e /proc/sys/net/ipv6/conf/@/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/@/disable_ipv6
+ethtool -K @ tx off tso off gso off gro off > /dev/null 2>&1 || :
+"""
+
+
+def _named(text, name):
+    return os.path.abspath(str(text).replace("{name}", name))
+
+
+def _environment():
+    return {**os.environ, "PYTHONPATH": str(_FOLDER)}
 
 
 def cleanup():
@@ -49,7 +114,7 @@ def cleanup():
 
 
 topos = {"switchagg": topology.StarTopo}
-switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch}
+switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch, "switchagg_p4": P4Switch}
 hosts = {"switchagg": topology.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict
 LINKS = {"default": topology.Link, "tc": topology.HandLink}

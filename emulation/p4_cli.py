@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,12 +127,12 @@ def check(
 
 def _source(program: ir.Program, python: bool) -> str:
     if python:
-        from switchagg.p4vm.python_engine import source
+        from switchagg.p4vm.python_engine import PythonEngine
 
-        return source(program)
-    from switchagg.p4vm.c_program import source as c_source
+        return PythonEngine(program).source
+    from switchagg.p4vm.c_program import c_of
 
-    return c_source(program)
+    return c_of(program)[0]
 
 
 def _contents(program: ir.Program, show: bool) -> list[str]:
@@ -299,8 +300,9 @@ def _serve(host: Host, program: Path, control: str | None, seconds: float | None
     for warning in host.warnings:
         typer.echo(f"warning: {warning}", err=True)
     names = ", ".join(f"{number}@{seat.port.interface}" for number, seat in host.seats.items())
-    where = f" --control {control}" if control else ""
-    typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: switchagg p4 cli{where}; Ctrl-C ends")
+    sudo = "sudo " if "SUDO_UID" in os.environ else ""  # its socket is its user's alone
+    cli = f"{sudo}switchagg p4 cli{f' --control {control}' if control else ''}"
+    typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: {cli}; Ctrl-C ends")
     if ready_file is not None:
         ready_file.write_text(f"{host.control.address if host.control else ''}\n")
     sys.stdout.flush()

@@ -269,9 +269,13 @@ class AggSwitch(BridgeSwitch):
     def start(self, controllers: Sequence[Any]) -> None:
         """Makes the bridge, starts the data plane, waits until it is ready. Raises UnfitError with its last words."""
         super().start(controllers)
-        if self.data_plane is None:
-            return
+        self.start_process()
+
+    def start_process(self) -> None:
+        """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last words."""
         plane = self.data_plane
+        if plane is None:
+            return
         self._log = open(plane.log_path, "w+b") if plane.log_path else tempfile.TemporaryFile()  # noqa: SIM115
         self.process = netns.spawn(
             self.pid,

@@ -32,7 +32,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def default_address() -> str:
     """Where a switch of this user answers unless told otherwise."""
-    return str(Path(tempfile.gettempdir()) / f"switchagg-p4-{os.getuid()}.sock")
+    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return str(Path(folder) / f"switchagg-p4-{os.getuid()}.sock")
 
 
 def parse_address(text: str) -> str | tuple[str, int]:
