@@ -231,7 +231,7 @@ class Build:
 
 @dataclass(slots=True, eq=False)
 class Invalid:
-    """{#}: an invalid header or union."""
+    """{#}: an invalid header or union, all its fields zero."""
 
     type: Type
 
@@ -456,8 +456,8 @@ class Routine:
 
     packet_in, packet_out and extern parameters are gone: there is one packet, and instances are known. locals: all
     variables, temporaries too; each is Reset or assigned before it is read. An out parameter is Reset by the routine
-    where that shows, but for the parser of the program: its headers are zero and invalid when it starts. A parser's body
-    runs before its first state, `start`; states accept and reject are implied.
+    where that shows, but for the parser of the program: its headers are zero and invalid when it starts. A parser's
+    body runs before its first state, `start`; states accept and reject are implied.
     """
 
     name: str
@@ -609,6 +609,7 @@ class Table:
     meter: ExternInstance | None = None
     support_timeout: bool = False
     setup: list[Statement] = field(default_factory=list)
+    annotations: dict[str, str] = field(default_factory=dict)
     position: Position = NOWHERE
 
 

@@ -61,6 +61,7 @@ def _program(world: World, file: str) -> ir.Program:
     if parser.body and isinstance(parser.body[0], ir.Reset):
         del parser.body[0]  # the pipeline gives zeros
     _field_lists(world, metadata)
+    _names_differ(world)
     kept = _reachable(world, list(routines.values()))
     drop_unused(kept, world.tables)
     return ir.Program(
@@ -122,6 +123,17 @@ def _routine(world: World, found: Made, role: str) -> ir.Routine:
     if len(routine.parameters) != SIGNATURES[role]:
         raise P4Error(f"the {role} of V1Switch has {SIGNATURES[role]} parameters besides the packet", routine.position)
     return routine
+
+
+def _names_differ(world: World) -> None:
+    """Raises P4Error: two tables, or two externs of a kind, that a control plane could not tell apart."""
+    named = [("table", one.name, one.position) for one in world.tables]
+    named += [(one.kind, one.name, one.position) for one in world.externs]
+    seen: set[tuple[str, str]] = set()
+    for kind, name, position in named:
+        if (kind, name) in seen:
+            raise P4Error(f"another {kind} is called {name} too; rename one, or its @name", position)
+        seen.add((kind, name))
 
 
 # ---- field lists

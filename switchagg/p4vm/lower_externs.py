@@ -112,7 +112,7 @@ def _extern(
 
 
 def _settled(kind: types.Type) -> bool:
-    return not isinstance(kind, types.Integer | types.Tuple) and kind != types.VOID
+    return not isinstance(kind, types.Integer) and kind != types.VOID
 
 
 def _value(body: Body, node: tree.Expression) -> ir.Expression:

@@ -118,6 +118,10 @@ def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Ins
     known = body.world.nameless.get((node, body.frame))
     if known is None:
         called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
+        taken = {one.name for one in body.world.nameless.values()}
+        first, number = called, 1
+        while called in taken:
+            called, number = f"{first}_{number}", number + 1
         made = make(body, note, called, (), node.position)
         assert not isinstance(made, Packet)
         known = body.world.nameless[node, body.frame] = made

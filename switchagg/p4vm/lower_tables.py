@@ -6,7 +6,7 @@ from functools import partial
 
 from switchagg.p4vm import ir, lower_entries, lower_expressions, lower_fold, lower_instances, lower_places, tree
 from switchagg.p4vm.lower_body import Body, Frame
-from switchagg.p4vm.lower_names import control_name, find, given_name, key_name
+from switchagg.p4vm.lower_names import control_name, find, given_name, key_name, notes
 from switchagg.p4vm.source import P4Error
 
 MATCHES = frozenset({"exact", "lpm", "ternary", "range", "optional", "selector"})
@@ -23,7 +23,7 @@ TIMEOUTS = frozenset({"support_timeout", "supportTimeout"})
 def table(body: Body, node: tree.Table) -> ir.Table:
     """The table of this control's instance. Raises P4Error."""
     name = control_name(body.frame.prefix, node.name, node.annotations)
-    made = ir.Table(name, [], [], 0, size=SIZE_DEFAULT, position=node.position)
+    made = ir.Table(name, [], [], 0, size=SIZE_DEFAULT, annotations=notes(node.annotations), position=node.position)
     with body.into(made.setup):
         _keys(body, node, made)
     listed = _actions(body, node, made)

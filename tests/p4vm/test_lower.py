@@ -261,6 +261,116 @@ def test_order_of_evaluation(name: str) -> None:
     assert list(found) == [changes.get(place, byte) for place, byte in enumerate(PACKET)]
 
 
+# ---- constructs that lowering gives their meaning
+
+ONE = "action one() { hdr.h.c = 77; }"
+MEANING = {
+    "calls in a table's key": (
+        "bit<8> two(inout bit<8> x) { x = x + 1; return 2; }",
+        ONE + 'table t { key = { two(hdr.h.a) : exact @name("k"); hdr.h.a : exact; }'
+        " actions = { one; NoAction; } const entries = { (2, 2) : one(); } }",
+        "t.apply();",
+        {0: 2, 2: 77},
+    ),
+    "generics that call generics": (
+        "struct W<T> { T v; } W<T> wrap<T>(in T x) { W<T> w; w.v = x; return w; }"
+        "T un<T>(in T x) { W<T> w = wrap(x); return w.v; }",
+        "",
+        "hdr.h.a = un(hdr.h.b); W<bit<16>> w = wrap(hdr.h.c ++ hdr.h.d); hdr.h.b = w.v[7:0];",
+        {0: 2, 1: 4},
+    ),
+    "names within names": (
+        "",
+        "bit<8> x = 1; action a(inout bit<8> y) { bit<8> x = 50; y = x; }",
+        "{ bit<8> x = 5; a(x); hdr.h.a = x; { bit<8> x = 6; hdr.h.b = x; } } hdr.h.c = x;",
+        {0: 50, 1: 6, 2: 1},
+    ),
+    "a variable is new in each turn": (
+        "",
+        "",
+        "for (bit<8> i = 0; i < 3; i = i + 1) { bit<8> z; if (i == 1) { z = 5; } hdr.h.a = z; }",
+        {0: 0},
+    ),
+    "fields of results and of lists": (
+        "struct S { bit<8> a; bit<8> b; } S mk(in bit<8> x) { return {x, x + 1}; }",
+        "",
+        "hdr.h.a = mk(5).b; hdr.s[0] = {mk(1).a, mk(2).b}; tuple<bit<8>, bit<8>> u = {7, 8}; hdr.h.b = u[1];",
+        {0: 6, 1: 8, 4: 1, 5: 3},
+    ),
+    "comparison with lists and {#}": (
+        "",
+        "",
+        "if (hdr.h == {1, 2, 3, 4}) { hdr.h.a = 9; } hdr.s[1] = (E){#}; if (hdr.s[1] == (E){#}) { hdr.h.b = 9; }"
+        " hdr.s[1] = {5, 6};",
+        {0: 9, 1: 9, 6: 5, 7: 6},
+    ),
+    "members of a union": (
+        "header_union U { H h; E e; } struct X { U u; }",
+        "",
+        "X x; x.u.e.setValid(); x.u.h = hdr.h; if (x.u.h.isValid() && !x.u.e.isValid()) { hdr.h.a = x.u.h.b; }"
+        " x.u.h = (H){#}; if (!x.u.isValid()) { hdr.h.b = 9; }",
+        {0: 2, 1: 9},
+    ),
+    "a union's member passed on": (
+        "header_union U { H h; E e; } struct X { U u; } void f(inout H h) { h.setValid(); h.a = 8; }",
+        "",
+        "X x; x.u.e.setValid(); f(x.u.h); if (!x.u.e.isValid()) { hdr.h.a = x.u.h.a; }",
+        {0: 8},
+    ),
+    "controls as constructors' arguments": (
+        "control T(inout bit<8> x); control Inc(inout bit<8> x)(bit<8> by) { apply { x = x + by; } }"
+        "control Two(inout bit<8> x)(T i) { apply { i.apply(x); i.apply(x); } }",
+        "Two(Inc(5)) t;",
+        "t.apply(hdr.h.a);",
+        {0: 11},
+    ),
+    "externs as arguments of apply": (
+        "control S(inout bit<8> x, register<bit<8>> r) { apply { r.write(1, x); r.read(x, 0); } }",
+        "register<bit<8>>(2) q; S() s;",
+        "s.apply(hdr.h.a, q); q.read(hdr.s[hdr.h.c - 1].x, 1);",
+        {0: 0, 8: 1},
+    ),
+    "break and continue within switch": (
+        "",
+        "",
+        "hdr.h.a = 0; for (bit<8> i = 0; i < 3; i += 1) { for (bit<8> j = 0; j < 5; j += 1)"
+        " { switch (j) { 3: { break; } 1: { continue; } } hdr.h.a += 1; } }",
+        {0: 6},
+    ),
+    "exit ends what is around": (
+        "control S(inout bit<8> x) { apply { x = 9; exit; } }",
+        "S() s;",
+        "s.apply(hdr.h.a); hdr.h.b = 9;",
+        {0: 9},
+    ),
+    "parts of a table's entry that are bound": (
+        "",
+        "action a(out bit<4> r, bit<4> v) { r = v; } table t { key = { hdr.h.a : exact; }"
+        " actions = { a(hdr.h.b[7:4]); } const entries = { 1 : a(hdr.h.b[7:4], 9); } }",
+        "t.apply();",
+        {1: 0x92},
+    ),
+    "saturation, signs, enums": (
+        "enum bit<4> K { A = 3, B = 7 }",
+        "",
+        "hdr.h.a = hdr.h.a |-| 5; hdr.h.b = hdr.h.b |+| 254; meta.i = -1; meta.i = meta.i >> 1;"
+        " hdr.h.c = (bit<8>)meta.i; K k = K.B; hdr.h.d = (bit<8>)(bit<4>)k;",
+        {0: 0, 1: 255, 2: 255, 3: 7},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEANING)
+def test_meaning(name: str) -> None:
+    top, local, body, changes = MEANING[name]
+    assert list(ran(top, local, body)) == [changes.get(place, byte) for place, byte in enumerate(PACKET)]
+
+
+def test_log_msg_takes_its_list_apart() -> None:
+    program = lowered("", "", 'log_msg("{} {} {}", {hdr.h.a, 3w5, hdr.s[0]});')
+    assert ingress_text(program) == 'log_msg("{} {} {}", hdr.h.a, 3w5, hdr.s[32w0].x, hdr.s[32w0].y)'
+
+
 # ---- no copies where nothing would show
 
 
@@ -513,6 +623,12 @@ FAULTS = {
         "table t { key = { hdr.h.a : exact; } actions = { NoAction; } const entries = { _ : NoAction(); } }",
         "t.apply();",
         "exact",
+    ),
+    "one name for two tables": (
+        "",
+        'table t { actions = { NoAction; } } @name("t") table u { actions = { NoAction; } }',
+        "t.apply(); u.apply();",
+        "another table is called I.t",
     ),
     "mask with holes": (
         "",
