@@ -99,7 +99,7 @@ def shown_rest(node: Any) -> str:
         ("a >> 2 > b", "((a >> 2) > b)"),
         ("-a.b[3]", "-a.b[3]"),
         ("!a && ~b == - + c", "(!a && (~b == -+c))"),
-        ("a ? b : c ? d : e", "((a ? b : c) ? d : e)"  # as p4c),
+        ("a ? b : c ? d : e", "((a ? b : c) ? d : e)"),  # as p4c
         ("a ? b ? c : d : e", "(a ? (b ? c : d) : e)"),
         ("a || b ? 1 : 2", "((a || b) ? 1 : 2)"),
         ("(bit<8>) a + b", "([bit<8>]a + b)"),
