@@ -1,4 +1,4 @@
-"""Right under any faults? Seeded worlds over every data plane; S1 to S8, W1 to W9, P5, F7.
+"""Right under any faults? Seeded worlds over the data planes; S1 to S8, W1 to W9, P5, F7.
 
 A failure prints the one command that repeats it. `--seeds 10000` runs more worlds, `--seed S` one.
 """
@@ -13,7 +13,7 @@ import pytest
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
-from switchagg.dataplane import DATAPLANES, DataPlane
+from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane, p4
 from switchagg.dataplane.batched import BatchedPlane
 from switchagg.endpoint import Endpoint
 from switchagg.native.endpoint import NativeEndpoint
@@ -34,10 +34,17 @@ def replayable(test: str, seed: int, dataplane: str = "") -> Iterator[None]:
         pytest.fail(f"{error}\nreplay: {command}", pytrace=not isinstance(error, Violation))
 
 
-@pytest.mark.parametrize("dataplane", DATAPLANES)
+@pytest.mark.parametrize("dataplane", WITHOUT_P4)
 def test_any_mixture_of_faults(dataplane: str, seed: int) -> None:
     with replayable("test_any_mixture_of_faults", seed, dataplane):
         World(seed, None, DATAPLANES[dataplane]).run()
+
+
+@pytest.mark.skipif(bool(p4.missing()), reason=f"data plane p4: {p4.missing()}")
+@pytest.mark.parametrize("seed", range(4))
+def test_the_p4_program_leaves_the_same_trace(seed: int) -> None:
+    """Few seeds: a program is compiled for each number of elements."""
+    assert World(seed, None, DATAPLANES["p4"]).run() == World(seed, None, DATAPLANES["reference"]).run()
 
 
 def test_any_order_delivery(seed: int) -> None:
@@ -62,7 +69,7 @@ def test_any_order_delivery_with_endpoints_in_c(seed: int) -> None:
 
 
 @requires_native
-@pytest.mark.parametrize("dataplane", DATAPLANES)
+@pytest.mark.parametrize("dataplane", WITHOUT_P4)
 @pytest.mark.parametrize("faults", [ANY_ORDER, IN_ORDER_LOSS, Faults(corrupt=0.2)], ids=["any", "loss", "corrupt"])
 def test_endpoints_leave_the_same_trace(dataplane: str, faults: Faults) -> None:
     for seed in range(5):
@@ -70,7 +77,7 @@ def test_endpoints_leave_the_same_trace(dataplane: str, faults: Faults) -> None:
         assert traces[0] == traces[1], seed
 
 
-@pytest.mark.parametrize("dataplane", DATAPLANES)
+@pytest.mark.parametrize("dataplane", WITHOUT_P4)
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_seed_gives_the_same_trace(seed: int, dataplane: str) -> None:
     traces = {World(seed, None, DATAPLANES[name]).run() for name in ("reference", dataplane) for _ in range(2)}
