@@ -4,7 +4,7 @@ One shared library, loaded through ctypes (`switchagg/native/library.py`): it in
 every interpreter. Without a C compiler the package installs all the same and runs on its Python loops. The XDP programs
 are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was built
 and what was not is said in one line each. In place, each file is replaced at once: a process that loads it meanwhile
-gets the old one or the new one, and one that has it open keeps it.
+gets the old one or the new one, and one that has it open keeps it. The P4 programs of p4/ go into the package too.
 """
 
 import os
@@ -17,12 +17,14 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 FOLDER = Path("switchagg/native")
 SOURCES = sorted(str(path) for path in FOLDER.glob("*.c") if not path.name.endswith(".bpf.c"))
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
+PROGRAMS = sorted(str(path) for path in Path("p4").rglob("*") if path.suffix in (".p4", ".md"))
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
@@ -80,6 +82,18 @@ class BuildNative(build_ext):
                 _put(temporary / name, folder / name)
 
 
+class BuildWithPrograms(build_py):
+    """Copies the P4 programs into the package; in place they are found where they are."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            for source in PROGRAMS:
+                target = Path(self.build_lib) / "switchagg" / "programs" / Path(source).relative_to("p4")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self.copy_file(source, str(target))
+
+
 class PlatformWheel(bdist_wheel):
     """A wheel for this platform and every Python 3: the library is one's own, not an extension of Python's."""
 
@@ -123,5 +137,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildWithPrograms, "bdist_wheel": PlatformWheel},
 )

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "switchagg", "transport", "emulation")
+PARTS = (
+    "setup.py",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "switchagg",
+    "transport",
+    "emulation",
+    "p4",
+)
 LIBRARY = "switchagg/native/libswitchagg.so"
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.bpf.o")
 
@@ -85,7 +95,15 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
     assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli.py", "transport/session.py"} <= names
-    assert not [name for name in names if name.endswith((".c", ".h", "setup.py")) or name.startswith("tests/")]
+    runtime = {name for name in names if name.startswith("switchagg/p4vm/runtime/")}  # compiled with P4 programs
+    assert len(runtime) > 5
+    sources = [name for name in names - runtime if name.endswith((".c", ".h"))]
+    assert not [name for name in names if name.endswith("setup.py") or name.startswith("tests/")] + sources
+    programs = {path.relative_to(ROOT / "p4").as_posix() for path in (ROOT / "p4").rglob("*.p4")}
+    assert len(programs) > 20
+    assert {f"switchagg/programs/{name}" for name in programs} <= names
+    program = "from switchagg.dataplane.p4_program import folder\nprint(folder())"
+    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
     program = (
         "from switchagg.native import library\nfrom switchagg.dataplane.self_test import fastest\n"
         "print(library.missing(), library.LIBRARY, fastest(64, 360))"
@@ -99,7 +117,8 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").glob("*.[ch]")}
-    assert len(compiled) > 5
+    compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "p4").rglob("*.p4")}
+    assert len(compiled) > 25
     assert compiled | {"setup.py", "pyproject.toml"} <= names
 
 
