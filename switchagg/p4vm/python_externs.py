@@ -75,7 +75,10 @@ class ExternWriter:
     def data(self, e: ir.Expression) -> str:
         """Bytes of hashed data."""
         pieces = self.writer.expression.pieces(e)
-        return f"joined([{', '.join(pieces)}])"
+        if len(pieces) < 4:
+            return f"joined([{', '.join(pieces)}])"
+        inner = "\n" + "    " * (self.writer.indent + 1)
+        return f"joined([{inner}{f',{inner}'.join(pieces)}])"
 
     def hashed(self, s: ir.CallExtern, algorithm: ir.Expression, data: ir.Expression) -> str:
         kind = algorithm.type

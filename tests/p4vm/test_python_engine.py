@@ -49,6 +49,7 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
         }
         if (what == 10) { resubmit_preserving_field_list(1); }
         if (what == 17) { standard.mcast_grp = 3; }
+        if (what == 18) { standard.mcast_grp = 1; standard.egress_spec = 511; }
     }
 }
 control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
@@ -146,6 +147,7 @@ def test_a_session_cuts_its_copies_and_may_be_unknown(engine: PythonEngine) -> N
 def test_multicast_copies_in_order_with_their_instances(engine: PythonEngine) -> None:
     out = engine.process(3, command(3, 1))
     assert [(port, seen(data)["rid"], seen(data)["kind"]) for port, data in out] == [(1, 11, 5), (2, 12, 5)]
+    assert len(engine.process(3, command(18))) == 2  # egress_spec starts anew
     assert engine.process(3, command(3, 2)) == []
     assert engine.counters.dropped == 1
 
@@ -166,7 +168,14 @@ def test_an_egress_clone_keeps_headers_and_field_list(engine: PythonEngine) -> N
     assert len(clone) == len(data) + 14
     assert seen(clone) == {"kind": 2, "egress": 9, "rid": 0, "length": 8, "stamp": 5, "kept": 17, "lost": 0}
     assert seen(clone[14:])["kind"] == 0
-    assert [port for port, _ in engine.process(3, command(16))][:1] == [9]  # the dropped packet's clone
+    assert [port for port, _ in engine.process(3, command(16))] == [9]  # the dropped packet's clone
+
+
+def test_an_egress_clone_is_taken_before_compute() -> None:
+    engine = PythonEngine(program(PIPELINE, "", "hdr.command.more = hdr.command.more + 100;"))
+    engine.set_mirror(5, [Replica(9)])
+    (_, data), (_, clone) = engine.process(3, command(11))
+    assert data[15] == clone[14 + 15] == 101
 
 
 def test_recirculation_parses_what_was_deparsed(engine: PythonEngine) -> None:
@@ -230,9 +239,10 @@ header kind_t { bit<8> kind; }
 header tag_t { bit<8> last; }
 header long_t { bit<8> size; varbit<64> options; }
 header odd_t { bit<3> a; int<5> b; bit<7> c; bool d; }
+header half_t { bit<4> four; }
 header_union either_t { tag_t tag; odd_t odd; }
 header result_t { bit<8> fault; bit<8> extra; }
-struct headers { result_t result; kind_t kind; tag_t[3] tags; long_t long; odd_t odd; either_t either; }
+struct headers { result_t result; kind_t kind; tag_t[3] tags; long_t long; odd_t odd; either_t either; half_t half; }
 struct metadata { bit<8> extra; }
 error { Mine }
 parser Inner(packet_in packet, out bit<8> size) {
@@ -244,7 +254,7 @@ parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout stand
     state start {
         packet.extract(hdr.kind);
         transition select(hdr.kind.kind) {
-            tagged: tags; 1: tags; 2: long; 3: odd; 4: looks; 5: turns; 6: checked; 7: either; 8: jump; 9: inside;
+            tagged: tags; 1: tags; 2: long; 3: odd; 4: looks; 5: turns; 6: checked; 7: either; 8: jump; 9: inside; 10: half;
             20 .. 29: accept; 0x40 &&& 0xF0: reject;
         }
     }
@@ -268,6 +278,7 @@ parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout stand
     state checked { verify(packet.length() > 4, error.Mine); transition accept; }
     state either { packet.extract(hdr.either.tag); packet.extract(hdr.either.odd); transition accept; }
     state jump { packet.advance(16); transition accept; }
+    state half { packet.extract(hdr.half); transition accept; }
     state inside { inner.apply(packet, meta.extra); transition accept; }
 }
 control In(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
@@ -311,6 +322,7 @@ control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t st
         ("union: the last one", "07 01 e5 81 99", "0000 07 e5 81 99"),
         ("advance", "08 01 02 03", "0000 08 03"),
         ("advance too far", "08 01", "0100 08 01"),
+        ("half a byte", "0a 7f 33", "0000 0a 70 33"),
         ("sub-parser", "09 2a ff", "002a 09 ff"),
     ],
 )
@@ -374,12 +386,12 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
         hdr.work.result = long;
         if (what == 11) { counted.apply(); }
         if (what == 12) { chosen.apply(); }
-        if (what == 20) { hdr.work.result = (bit<64>)standard.checksum_error; }
+        if (what >= 20) { hdr.work.result = (bit<64>)standard.checksum_error; }
     }
 }
 control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) { apply { } }
 """
-VERIFY = "verify_checksum(hdr.sum.isValid(), { hdr.sum.one, hdr.sum.two }, hdr.sum.check, HashAlgorithm.csum16);"
+VERIFY = "verify_checksum(true, { hdr.sum.one, hdr.sum.two }, hdr.sum.check, HashAlgorithm.csum16);"
 COMPUTE = (
     "update_checksum_with_payload(hdr.sum.isValid(), { hdr.sum.one, hdr.sum.two }, hdr.sum.check,"
     " HashAlgorithm.csum16);"
@@ -482,6 +494,7 @@ def test_a_selector_spreads_over_the_members_of_its_group(externs: PythonEngine)
 def test_checksums_are_verified_and_computed_with_the_payload(externs: PythonEngine) -> None:
     good = bytes.fromhex("0001 f203 0dfb")
     assert work(externs, 20, rest=good) == 0
+    assert work(externs, 21) == 0  # the field's header isn't there
     assert work(externs, 20, rest=bytes.fromhex("0001 f203 0dfa")) == 1
     ((_, out),) = externs.process(0, bytes([20]) + bytes(16) + good + bytes.fromhex("f4f5 f6f7"))
     assert out[17:].hex() == "0001f203220df4f5f6f7"

@@ -20,6 +20,7 @@ KINDS = [
     ("range",),
     ("optional",),
     ("exact", "lpm"),
+    ("lpm", "lpm"),
     ("exact", "exact", "exact"),
     ("lpm", "ternary"),
     ("exact", "range", "optional"),
@@ -97,6 +98,15 @@ def test_the_entry_that_wins_is_the_one_the_rules_name(kinds: tuple[str, ...], s
             outcome = table.look(PACKET, shown)
             assert outcome.hit == bool(best)
             assert outcome.arguments == (best[0].handle if best else 999,)
+
+
+def test_of_prefixes_as_long_in_all_the_first_wins() -> None:
+    table = bare_table(("lpm", "lpm"), signed=False)
+    rows = [((0, 1), (0, 0)), ((0, 0), (16, 1)), ((16, 1), (0, 0))]
+    table.set([TableEntry(row, ActionCall(0, (at,)), handle=at) for at, row in enumerate(rows)], ActionCall(0, (9,)))
+    assert table.look(PACKET, (16, 16)).arguments == (1,)
+    assert table.look(PACKET, (0, 16)).arguments == (0,)
+    assert table.look(PACKET, (16, 0)).arguments == (2,)
 
 
 def towards_zero(left: int, right: int) -> int:
