@@ -8,7 +8,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.algorithms import RANDOM_SEED
 from switchagg.p4vm.c_states import StateWriter
 from switchagg.p4vm.c_tables import KeyLayout, Layout, RecordSite, layout_of
-from switchagg.p4vm.c_types import CTypes, identifier, is_number, width_of
+from switchagg.p4vm.c_types import CTypes, bytes_of, identifier, is_number, width_of
 from switchagg.p4vm.c_wire import Wire
 from switchagg.p4vm.engine import (
     DROP_PORT,
@@ -51,6 +51,8 @@ ERRORS = (
 """As `enum p4_error`."""
 LIMITS = (PASSES_MAX, RUNS_MAX, PARSER_STEPS_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, LOG_MAX, DROP_PORT, RANDOM_SEED)
 """As `struct p4_limits`."""
+LOCALS_BYTES_MAX = 1 << 22
+"""Of all routines together: no two calls of one are under way at once, so no stack overflows."""
 IN_WALK = ("type", "position", "routine", "instance", "type_arguments", "variable")
 
 
@@ -99,6 +101,7 @@ class Context:
         for routine in program.routines:
             self._learn(routine)
         self._learn_rejecting()
+        self._measure()
 
     def error(self, name: str) -> int:
         """Number of a core error; 0 where the program doesn't have it."""
@@ -136,6 +139,17 @@ class Context:
                 shared = self.frames.setdefault(routine.owner, [])
                 if node.variable not in shared:
                     shared.append(node.variable)
+
+    def _measure(self) -> None:
+        """Raises P4Error: variables take more than a stack has."""
+        total = 0
+        for routine in self.program.routines:
+            total += sum(bytes_of(variable.type) for variable in routine.locals)
+            if total > LOCALS_BYTES_MAX:
+                raise P4Error(
+                    f"variables up to those of {routine.name} take {total} bytes; the engine has {LOCALS_BYTES_MAX}",
+                    routine.position,
+                )
 
     def _ends(self, node: object) -> bool:
         """Whether a statement or expression may end its routine's caller too."""

@@ -15,7 +15,8 @@ from switchagg.p4vm.source import P4Error
 
 HAS_128 = struct.calcsize("P") == 8
 """gcc and clang have __int128 wherever pointers have 64 bits."""
-WIDTH_MAX = 1 << 20
+WIDTH_MAX = 1 << 16
+"""Bits of one number or varbit: they are handed about on the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,15 @@ def wire_width(kind: ir.Type) -> int:
     if isinstance(kind, ir.Array):
         return kind.size * wire_width(kind.element)
     return width_of(kind)
+
+
+def bytes_of(kind: ir.Type) -> int:
+    """About what a variable takes in memory."""
+    if isinstance(kind, ir.Record):
+        return 8 + sum(bytes_of(field) for _, field in kind.fields)
+    if isinstance(kind, ir.Array):
+        return 8 + kind.size * bytes_of(kind.element)
+    return 8 + (kind.width if isinstance(kind, ir.Varbits) else width_of(kind)) // 8
 
 
 def varbit_of(kind: ir.Type) -> ir.Varbits | None:

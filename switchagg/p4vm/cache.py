@@ -4,10 +4,13 @@ other."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import pickle
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -34,19 +37,43 @@ def digest(*parts: bytes | str) -> str:
     return made.hexdigest()
 
 
+def default_cache() -> Cache:
+    """In `default_folder`; where that can't be written, in one of this process alone. Raises P4Error: others may write
+    it."""
+    try:
+        return Cache(default_folder())
+    except Unwritable:
+        return Cache(_own_folder())
+
+
+@functools.lru_cache(maxsize=1)
+def _own_folder() -> Path:
+    made = tempfile.mkdtemp(prefix="switchagg-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+class Unwritable(P4Error):
+    """There is no such cache folder, and it can't be made."""
+
+
 class Cache:
-    """folder: made if it isn't there, for its owner alone. Raises P4Error: another user may write it."""
+    """folder: made if it isn't there, for its owner alone. Raises P4Error: another user may write it; Unwritable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.stat()
-            if found.st_uid == os.geteuid() and found.st_mode & OTHERS_WRITE:
+            if found.st_uid == os.geteuid() and found.st_mode & 0o077:
                 folder.chmod(0o700)
                 found = folder.stat()
         except OSError as error:
-            raise P4Error(f"cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours") from None
+            raise Unwritable(
+                f"cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"
+            ) from None
+        if not os.access(folder, os.W_OK):
+            raise Unwritable(f"cache folder {folder} can't be written; set XDG_CACHE_HOME to a folder of yours")
         if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
             raise P4Error(f"cache folder {folder} can be written by others; set XDG_CACHE_HOME to a folder of yours")
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchagg.p4vm import ir
-from switchagg.p4vm.cache import Cache, default_folder, digest
+from switchagg.p4vm.cache import Cache, default_cache, digest
 from switchagg.p4vm.engine import Engine
 from switchagg.p4vm.source import P4Error
 
 if TYPE_CHECKING:
+    from switchagg.p4vm.native_build import Compiler
     from switchagg.p4vm.native_engine import NativeEngine
 
 BACKENDS = ("auto", "native", "python")
@@ -70,25 +71,34 @@ def compile_program(
     """
     if backend not in BACKENDS:
         raise P4Error(f"there is no back end {backend}; choose one of {', '.join(BACKENDS)}")
-    folder = Cache(default_folder() if cache is None else Path(cache))
-    key, program = known_program(path, includes, defines, folder)
-    if backend != "python":
-        from switchagg.p4vm import native_build
+    folder = default_cache() if cache is None else Cache(Path(cache))
+    by = _wanted_compiler(path, backend)
+    if by is None:
+        from switchagg.p4vm.python_engine import PythonEngine
 
-        try:
-            by = native_build.needed_compiler()
-        except P4Error as error:
-            if backend == "native":
-                raise
-            print(f"{path}: runs on the Python back end, which is slow: {error}", file=sys.stderr)
-        else:
-            from switchagg.p4vm.native_engine import NativeEngine
+        return PythonEngine(known_program(path, includes, defines, folder)[1])
+    from switchagg.p4vm import native_build
+    from switchagg.p4vm.native_engine import NativeEngine
 
-            level = native_build.OPTIMIZE if optimize is None else optimize
-            return NativeEngine(program, *native_build.build(program, by, folder, key, level))
-    from switchagg.p4vm.python_engine import PythonEngine
+    with native_build.runtime_meanwhile(by, folder):
+        key, program = known_program(path, includes, defines, folder)
+    level = native_build.OPTIMIZE if optimize is None else optimize
+    return NativeEngine(program, *native_build.build(program, by, folder, key, level))
 
-    return PythonEngine(program)
+
+def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
+    """None: take the Python back end. Raises P4Error: backend native needs one that isn't there."""
+    if backend == "python":
+        return None
+    from switchagg.p4vm import native_build
+
+    try:
+        return native_build.needed_compiler()
+    except P4Error as error:
+        if backend == "native":
+            raise
+        print(f"{path}: runs on the Python back end, which is slow: {error}", file=sys.stderr)
+        return None
 
 
 def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Path | None = None) -> list[NativeEngine]:
@@ -100,7 +110,7 @@ def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Pa
     by = native_build.needed_compiler()
     made = [c_of(program, str(at)) for at, program in enumerate(programs)]
     with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
-        kept = Cache(default_folder() if cache is None else Path(cache))
+        kept = default_cache() if cache is None else Cache(Path(cache))
         library = Path(folder, "programs.so")
         native_build.library_of(
             by, [text for text, _ in made], native_build.runtime_object(by, kept), library, optimize

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,15 +83,20 @@ def runtime_sources() -> dict[str, bytes]:
     return {name: (RUNTIME / name).read_bytes() for name in (*UNITS, "bits.h", "tables.h", "p4vm.h")}
 
 
-def runtime_key(by: Compiler, extra: Sequence[str] = ()) -> str:
+@functools.lru_cache(maxsize=8)
+def runtime_key(by: Compiler) -> str:
     """Of the runtime's object."""
     parts = [part for name, data in runtime_sources().items() for part in (name.encode(), data)]
-    return digest(by.identity, " ".join((*FLAGS, *extra, str(RUNTIME_OPTIMIZE))), *parts)
+    return digest(by.identity, " ".join((*FLAGS, str(RUNTIME_OPTIMIZE))), *parts)
+
+
+def runtime_name(by: Compiler) -> str:
+    return f"runtime-{runtime_key(by)[:32]}.o"
 
 
 def runtime_object(by: Compiler, cache: Cache) -> Path:
     """The runtime, compiled: all programs link it."""
-    name = f"runtime-{runtime_key(by)[:32]}.o"
+    name = runtime_name(by)
     if cache.read(f"{name}.sum") != (file_digest(cache.trusted(name)) or b""):
         with cache.replacing(name) as path:
             everything = "".join(f'#include "{unit}"\n' for unit in UNITS)
@@ -109,6 +115,18 @@ def runtime_object(by: Compiler, cache: Cache) -> Path:
                 run(command, Path(folder))
         cache.write(f"{name}.sum", file_digest(cache.trusted(name)) or b"")
     return cache.path(name)
+
+
+@contextlib.contextmanager
+def runtime_meanwhile(by: Compiler, cache: Cache) -> Iterator[None]:
+    """Has the runtime compiled beside what is done within, where it isn't there yet."""
+    name = runtime_name(by)
+    if cache.trusted(name):
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(runtime_object, by, cache)  # what is wrong with it shows when it is linked
+        yield
 
 
 def file_digest(path: Path | None) -> bytes | None:

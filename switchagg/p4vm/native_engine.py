@@ -47,7 +47,7 @@ NAMED_COUNTS = (
 """Both, in this order, as `enum p4_count`."""
 OUTPUT = np.dtype([("port", np.uint32), ("size", np.uint32), ("at", np.uint64)])
 """As `struct p4_output`: bytes at … at + size - 1 of a batch's data leave through a port."""
-BATCH_BYTES_MAX = 1 << 30
+BATCH_BYTES_MAX = 1 << 26
 GROUPS, SESSIONS, DEPTHS = range(3)
 LOG, DIGESTS = range(2)
 
@@ -69,10 +69,10 @@ class NativeEngine:
 
     backend = "native"
 
-    def __init__(self, program: ir.Program, library: str | Path, layout: Layout, tag: str = "0") -> None:
+    def __init__(self, program: ir.Program, library: str | Path | ctypes.CDLL, layout: Layout, tag: str = "0") -> None:
         self.program = program
         self.layout = layout
-        self.library: Any = load(library)
+        self.library: Any = load(library) if isinstance(library, str | Path) else library
         described = ctypes.addressof(ctypes.c_char.in_dll(self.library, f"p4_program_{tag}"))
         handle = self.library.p4_engine_new(described)
         if not handle:
