@@ -79,6 +79,11 @@ def identifier(name: str) -> str:
     return f"{made}_" if keyword.iskeyword(made) else made
 
 
+def docstring(text: str) -> str:
+    """text in quotes that it can't leave."""
+    return '"""' + text.replace("\\", "/").replace('"', "'") + '"""'
+
+
 class Names:
     """Distinct names for things that may be called alike. Things are known by identity."""
 

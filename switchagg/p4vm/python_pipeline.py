@@ -208,7 +208,7 @@ class Pipeline:
         standard = self.routines.standard()
         standard.ingress_port = port & self.masks["ingress_port"]
         standard.ingress_global_timestamp = now_us & self.masks["ingress_global_timestamp"]
-        self.enter(Packet(shared, data, now_us, 0), standard, [])
+        self.enter(Packet(shared, bytes(data), now_us, 0), standard, [])
         while self.bursts or self.waiting:
             if self.bursts:
                 self.leave(self.bursts.popleft(), sent)

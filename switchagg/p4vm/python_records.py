@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from switchagg.p4vm import ir
-from switchagg.p4vm.python_names import ProgramNames, fields_of
+from switchagg.p4vm.python_names import ProgramNames, docstring, fields_of
 
 CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
@@ -85,7 +85,7 @@ class RecordWriter:
         varbits = sum(field.width for _, field in self.fields if isinstance(field, ir.Varbits))
         slots = [slot for slot, _ in self.fields]
         made = [f"class {self.name}({'Header' if self.header else 'Struct'}):"]
-        made += [f'    """{self.kind.kind} {self.kind.name}"""', ""]
+        made += ["    " + docstring(f"{self.kind.kind} {self.kind.name}"), ""]
         made += [f"    __slots__ = {tuple(slots)!r}", "    FIELDS = ("]
         made += [f"        {(slot, letter(field), width_of(field))!r}," for slot, field in self.fields]
         made += ["    )", f"    WIDTH, VARBITS, WHOLE = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}"]

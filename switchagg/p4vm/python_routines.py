@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from switchagg.p4vm import ir
-from switchagg.p4vm.python_names import Names, ProgramNames, identifier
+from switchagg.p4vm.python_names import Names, ProgramNames, docstring, identifier
 from switchagg.p4vm.python_records import RecordWriter, in_order, is_scalar, zero
 from switchagg.p4vm.python_statements import StatementWriter
 
@@ -139,7 +139,7 @@ class RoutineWriter:
         parameters = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
         parameters += [self.locals[id(p.variable)] for p in routine.parameters]
         made = [f"def {self.layout.names.of(routine)}({', '.join(parameters)}):"]
-        made.append(f'    """{routine.kind} {identifier(routine.name)}: {routine.position}"""'.replace("\\", "/"))
+        made.append("    " + docstring(f"{routine.kind} {routine.name}: {routine.position}"))
         self.openings()
         guarded = self.layout.gives_rejected(routine)
         if guarded:
@@ -212,7 +212,8 @@ def frame_lines(layout: Layout, control: ir.Routine) -> list[str]:
     """The class of a control's variables that its actions use."""
     shared = layout.shared[control]
     slots = frame_slots(shared)
-    made = [f"class {frame_name(layout, control)}:", f'    """Variables of {control.name} that its actions use."""', ""]
+    made = [f"class {frame_name(layout, control)}:"]
+    made += ["    " + docstring(f"Variables of {control.name} that its actions use."), ""]
     made += [f"    __slots__ = {tuple(slot for _, slot in slots)!r}", "", "    def __init__(self):"]
     for variable, slot in slots:
         if is_scalar(variable.type):
@@ -235,5 +236,5 @@ def module_of(layout: Layout) -> str:
     blocks = [RecordWriter(record, layout.names).lines() for record in records.values()]
     blocks += [frame_lines(layout, control) for control in layout.shared]
     blocks += [RoutineWriter(layout, routine).lines() for routine in program.routines]
-    head = [f'"""{program.file}, as Python runs it."""'.replace("\\", "/")]
+    head = [docstring(f"{program.file}, as Python runs it.")]
     return "\n".join(line for block in [head, *blocks] for line in [*block, "", ""])

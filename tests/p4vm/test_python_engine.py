@@ -10,7 +10,7 @@ from switchagg.p4vm.engine import ActionCall, Digest, MeterRate, Replica, TableE
 from switchagg.p4vm.lower import lower
 from switchagg.p4vm.parse import parse_text
 from switchagg.p4vm.python_engine import PythonEngine
-from switchagg.p4vm.source import P4Error
+from switchagg.p4vm.source import P4Error, Position
 from tests.p4vm import differential, programs
 
 FRAME = """
@@ -254,8 +254,8 @@ parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout stand
     state start {
         packet.extract(hdr.kind);
         transition select(hdr.kind.kind) {
-            tagged: tags; 1: tags; 2: long; 3: odd; 4: looks; 5: turns; 6: checked; 7: either; 8: jump; 9: inside; 10: half;
-            20 .. 29: accept; 0x40 &&& 0xF0: reject;
+            tagged: tags; 1: tags; 2: long; 3: odd; 4: looks; 5: turns; 6: checked; 7: either; 8: jump; 9: inside;
+            10: half; 20 .. 29: accept; 0x40 &&& 0xF0: reject;
         }
     }
     state tags {
@@ -555,3 +555,10 @@ def test_the_source_is_readable_python() -> None:
     compile(source, "<source>", "exec")
     assert "def MyIngress_forward(packet, here, port):" in source
     assert "here.standard.egress_spec = port" in source
+
+
+def test_a_name_is_no_code() -> None:
+    made = programs.forwarder()
+    made.file = 'x"""\nraise SystemExit\n"""\\'
+    made.routines[0].position = Position('y"""+boom()+"""', 1, 1)
+    assert len(PythonEngine(made).process(3, bytes(5) + b"\1" + bytes(8))) == 1
