@@ -219,6 +219,8 @@ class Host:
         elif len(data) > seat.port.longest or len(data) < 14:
             seat.counts.not_sent += 1
         else:
+            if seat.queue.full:
+                self._send(seat)  # packets of one batch come faster than any link
             seat.queue.put(data)
 
     def _send(self, seat: _Seat) -> None:

@@ -19,9 +19,13 @@ class OutputQueue:
     next_us: float = 0.0
     overflowed: int = 0
 
+    @property
+    def full(self) -> bool:
+        return len(self.packets) >= self.depth
+
     def put(self, data: bytes) -> None:
         """A packet that finds the queue full is dropped and counted."""
-        if len(self.packets) >= self.depth:
+        if self.full:
             self.overflowed += 1
         else:
             self.packets.append(data)

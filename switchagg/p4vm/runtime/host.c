@@ -144,27 +144,6 @@ static int queue_grow(struct queue *queue) {
     return 1;
 }
 
-static void put(struct host *host, uint32_t number, const uint8_t *data, uint32_t size) {
-    int seat = number <= UINT16_MAX ? host->seat[number] : -1;
-    if (seat < 0) {
-        host->no_port++;
-        return;
-    }
-    struct port *port = &host->port[seat];
-    struct queue *queue = &port->queue;
-    if (size > port->longest || size < ETHERNET) {
-        port->counters.not_sent++;
-        return;
-    }
-    uint8_t *copy;
-    if (queue->count >= queue->depth || (queue->count == queue->room && !queue_grow(queue)) || !(copy = malloc(size))) {
-        port->counters.queue_full++;
-        return;
-    }
-    memcpy(copy, data, size);
-    queue->packets[(queue->first + queue->count++) & (queue->room - 1)] = (struct packet){copy, size};
-}
-
 static uint32_t due(struct queue *queue, double now) {
     if (!queue->count || !queue->rate) return queue->count;
     if (queue->next_us < now - BURST_US) queue->next_us = now - BURST_US;
@@ -207,6 +186,28 @@ static int send_due(struct host *host, struct port *port) {
     }
     if (queue->rate) queue->next_us += gone * 1e6 / queue->rate;
     return full;
+}
+
+static void put(struct host *host, uint32_t number, const uint8_t *data, uint32_t size) {
+    int seat = number <= UINT16_MAX ? host->seat[number] : -1;
+    if (seat < 0) {
+        host->no_port++;
+        return;
+    }
+    struct port *port = &host->port[seat];
+    struct queue *queue = &port->queue;
+    if (size > port->longest || size < ETHERNET) {
+        port->counters.not_sent++;
+        return;
+    }
+    if (queue->count >= queue->depth) send_due(host, port); /* packets of one batch come faster than any link */
+    uint8_t *copy;
+    if (queue->count >= queue->depth || (queue->count == queue->room && !queue_grow(queue)) || !(copy = malloc(size))) {
+        port->counters.queue_full++;
+        return;
+    }
+    memcpy(copy, data, size);
+    queue->packets[(queue->first + queue->count++) & (queue->room - 1)] = (struct packet){copy, size};
 }
 
 /* ---- one port's packets */
