@@ -224,6 +224,8 @@ class StatementWriter:
     def pattern(self, key: ir.Key) -> str:
         """A key as its bits; for a range of int<W>, so that order is that of numbers."""
         kind = key.expression.type
+        if not isinstance(kind, ir.Bits | ir.Bool | ir.Symbol):
+            raise P4Error(f"key {key.name} is neither a number nor bool, enum or error; match its parts", key.position)
         if not isinstance(kind, ir.Bits) or not kind.signed:
             return self.expression(key.expression)
         if key.match == "range":
