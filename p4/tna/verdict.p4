@@ -4,6 +4,10 @@
 // lower half of the sums and fetches the upper half in a second pass (HARVEST); a repeated one fetches both (READ, which
 // adds zeros, then HARVEST). These passes change nothing, and held tells them if the chunk is gone meanwhile.
 
+// What a packet makes at most when nothing is lost or repeated: `switchagg p4 fit` reckons with it.
+@noWarn("unused")
+const bit<8> RECIRCULATIONS = 1;
+
 const bit<8> WRITE = 1;
 const bit<8> SUM = 2;
 const bit<8> MAX = 3;
