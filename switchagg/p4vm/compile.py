@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,14 +147,18 @@ def known_program(
         kept = cache.load(f"{key[:40]}.program")
         if isinstance(kept, tuple) and isinstance(kept[-1], ir.Program):
             return key, kept[-1]
+    started = time.time_ns()
     program, read = _front_end(path, includes, defines)
     files = {os.path.abspath(file): content_of(file) for file in read}
+    settled = all(os.path.exists(file) and os.stat(file).st_mtime_ns < started for file in read)
     files |= {file: "" for file in shadows(list(files), os.path.dirname(os.path.abspath(path)), folders)}
     key = digest(name, json.dumps(sorted(files.items())))
     # callees first: so pickle nests no deeper than one routine does
-    cache.store(f"{key[:40]}.program", (program.records, program.routines, program))
-    cache.store(f"{name}.files", files)
-    return key, program
+    if settled:
+        cache.store(f"{key[:40]}.program", (program.records, program.routines, program))
+        cache.store(f"{name}.files", files)
+        return key, program
+    return digest(key, str(started)), program  # a file was written meanwhile: who knows which text was read
 
 
 def content_of(file: str) -> str:
