@@ -1,0 +1,11 @@
+// Bits shifted out on the left are lost.
+#include "include/values.p4"
+
+CONTROL(Work) {
+    apply {
+        s.egress_spec = 1;
+        h.v.a = h.v.a << 3; h.v.c = h.v.c << h.v.b;
+    }
+}
+
+SWITCH(Work)

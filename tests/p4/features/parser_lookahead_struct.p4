@@ -1,0 +1,39 @@
+// lookahead of a header's type gives all of its fields.
+#include <core.p4>
+#include <v1model.p4>
+
+header seen_t {
+    bit<8> how;
+}
+
+header key_t {
+    bit<8> x;
+    bit<8> y;
+}
+
+struct headers {
+    seen_t seen;
+    key_t k;
+}
+
+struct metadata {}
+
+parser Read(packet_in b, out headers h, inout metadata m, inout standard_metadata_t s) {
+    state start {
+        key_t next = b.lookahead<key_t>();
+        h.seen.setValid();
+        h.seen.how = next.x + next.y;
+        transition accept;
+    }
+}
+
+#include "include/pipeline.p4"
+
+CONTROL(Work) {
+    apply {
+        s.egress_spec = 1;
+
+    }
+}
+
+SWITCH(Work)

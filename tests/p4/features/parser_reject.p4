@@ -1,0 +1,41 @@
+// transition reject: the packet goes on to ingress with what was parsed.
+#include <core.p4>
+#include <v1model.p4>
+
+header seen_t {
+    bit<8> how;
+}
+
+header key_t {
+    bit<8> x;
+    bit<8> y;
+}
+
+struct headers {
+    seen_t seen;
+    key_t k;
+}
+
+struct metadata {}
+
+parser Read(packet_in b, out headers h, inout metadata m, inout standard_metadata_t s) {
+    state start {
+        b.extract(h.k);
+        transition select(h.k.x) {
+            1: reject;
+            default: accept;
+        }
+    }
+}
+
+#include "include/pipeline.p4"
+
+CONTROL(Work) {
+    apply {
+        s.egress_spec = 1;
+        h.seen.setValid();
+        h.seen.how = h.k.isValid() ? 8w5 : 8w6;
+    }
+}
+
+SWITCH(Work)

@@ -1,0 +1,26 @@
+// lpm: the longest prefix that holds, in whatever order the entries came.
+#include "include/values.p4"
+
+CONTROL(Work) {
+    action set(bit<16> x) {
+        h.v.c = x;
+    }
+
+    table t {
+        key = {
+            h.v.d : lpm;
+        }
+        actions = {
+            set;
+            NoAction;
+        }
+        default_action = set(0xdddd);
+    }
+
+    apply {
+        s.egress_spec = 1;
+        t.apply();
+    }
+}
+
+SWITCH(Work)
