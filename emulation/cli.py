@@ -158,6 +158,10 @@ KeysOption = Annotated[
         metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over udp, rdma: control only)"
     ),
 ]
+PLANES = (
+    "auto (the fastest that works here), native, batched, reference; xdp: in the kernel; p4, bmv2: the P4 program, up "
+    "to 256 elements"
+)
 ELEMENTS = typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
 PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
 IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
@@ -172,13 +176,7 @@ def switch(
     link: Annotated[str, typer.Option(help="udp; zeromq: TCP; rdma: RoCEv2 queue pairs, at --data HOST:4791")] = "udp",
     keys: KeysOption = None,
     packets: Annotated[int | None, PACKETS] = None,
-    dataplane: Annotated[
-        str,
-        typer.Option(
-            help="auto (the fastest that works here), native, batched, reference; xdp: in the kernel; p4, bmv2: the P4 "
-            "program, up to 256 elements"
-        ),
-    ] = "auto",
+    dataplane: Annotated[str, typer.Option(help=PLANES)] = "auto",
     interface: Annotated[
         list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
     ] = None,
