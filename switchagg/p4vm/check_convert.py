@@ -59,13 +59,16 @@ def mismatch(node: tree.Node, found: types.Type, to: types.Type, template: str) 
 def convert_value(state: State, node: tree.Expression, found: types.Type, to: types.Type, template: str) -> None:
     constants = state.checked.constants
     number = isinstance(found, types.Bits) and isinstance(to, types.Integer) and state.is_known(node)
-    if not number and not converts(found, to):
+    # The reference compiler lets a number without width become a `type` where it is assigned, and nowhere else.
+    named = isinstance(found, types.Integer) and isinstance(to, types.Distinct) and template == ASSIGN
+    if not number and not (named and castable(found, to)) and not converts(found, to):
         mismatch(node, found, to, template)
+    bits = check_types.bare(to)
     if node in constants:
         value = constants[node]
-        if isinstance(found, types.Integer) and isinstance(to, types.Bits) and isinstance(value, int):
-            warn_overflow(state, node, value, to)
-        made = check_values.cast(value, found, to)
+        if isinstance(found, types.Integer) and isinstance(bits, types.Bits) and isinstance(value, int):
+            warn_overflow(state, node, value, bits)
+        made = check_values.cast(value, found, bits)
         if made is None:
             del constants[node]
         else:
@@ -190,9 +193,10 @@ def castable(found: types.Type, to: types.Type) -> bool:
     if found == to or converts(found, to):
         return True
     if isinstance(to, types.Distinct):
-        return found == to.original or castable(found, to.original)
+        inner = isinstance(to.original, types.Distinct) or not isinstance(found, types.Integer)
+        return found == to.original if inner else castable(found, to.original)
     if isinstance(found, types.Distinct):
-        return castable(found.original, to)
+        return to == found.original
     if isinstance(to, types.Bits):
         return castable_to_bits(found, to)
     if isinstance(to, types.Enum):

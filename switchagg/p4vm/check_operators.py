@@ -273,6 +273,10 @@ def check_cast(state: State, node: tree.Cast, found: types.Type, to: types.Type)
             hint = f"; width and sign change one after the other: ({to})({types.Bits(to.width, found.signed)})"
         elif isinstance(found, types.Bits) and to == types.BOOL:
             hint = "; only bit<1> becomes bool; compare it, as in x != 0"
+        elif isinstance(found, types.Distinct):
+            hint = f"; it becomes {found.original} only, which can be cast further"
+        elif isinstance(to, types.Distinct):
+            hint = f"; only {to.original} becomes it: cast to that first"
         elif found == types.BOOL and isinstance(to, types.Bits):
             hint = f"; bool becomes bit<1>: ({to})(bit<1>)"
         fail(node, f"cannot cast {found} to {to}{hint}")

@@ -47,7 +47,7 @@ def check_key(state: State, node: tree.Table, key: tree.Key) -> types.Type:
     kind = check_expressions.value_type(state, key.expression)
     if isinstance(kind, types.Integer):
         fail(key.expression, "a key needs a known width; cast it, as in (bit<8>)")
-    if not check_sets.is_matchable(kind) and not isinstance(check_types.bare(kind), types.Varbits):
+    if not check_sets.is_matchable(kind):
         fail(key.expression, f"a key of table {node.name!r} cannot be {kind}; bits, bool, an enum or error is expected")
     if key.match_kind not in state.match_kinds:
         fail(key, f"unknown match kind {key.match_kind!r}" + nearest(key.match_kind, sorted(state.match_kinds)))

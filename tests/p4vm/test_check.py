@@ -122,6 +122,7 @@ def values(found: Checked) -> list[Any]:
         ("const bool x = E.A == E.B || 3 < 2;", False),
         ("const bool x = (bool)1;", True),
         ("const Port x = (Port)9w5;", 5),
+        ("const Port x = 513;", 1),
         ("const tuple<bit<8>, bool> x = {1, true};", (1, True)),
         ("const S x = {{1, 2}, 3, 4};", ((1, 2), 3, 4)),
         ("const S x = {y = 4, x = 3, h = {b = 2, a = 1}};", ((1, 2), 3, 4)),
@@ -343,7 +344,7 @@ def test_actions_of_tables_note_which_arguments_are_given() -> None:
     found = checked(
         "action b(in bit<8> x, bit<8> y) { }\n"
         "table t { key = { s.x: exact; s.y: ternary; } actions = { b(s.x); } default_action = b(s.x, 2);\n"
-        "const entries = { (1, _): b(s.x, 3); (2, 1 &&& 3): b(s.x, 4); } }",
+        "const entries = { (1, _): b(s.x, 3); (2, 1 &&& 3): b(4); } }",
         "control",
     )
     table = every(found, tree.Table)[-1]
@@ -351,6 +352,7 @@ def test_actions_of_tables_note_which_arguments_are_given() -> None:
     assert [type(a).__name__ for a in listed.arguments] == ["Member", "NoneType"]
     refs = [table.default_action, *(entry.action for entry in table.entries)]
     assert [found.constants[found.bound[ref].arguments[1]] for ref in refs] == [2, 3, 4]
+    assert {found.bound[ref].arguments[0] for ref in refs} == {listed.arguments[0]}
     assert found.converted[found.bound[refs[0]].arguments[1]] == BIT8
     assert found.type_of[table] == types.Table("t", ("b",))
     assert isinstance(found.declared[table.actions[0]], tree.Action)
