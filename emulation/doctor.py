@@ -30,12 +30,13 @@ from rich.table import Table
 from rich.text import Text
 
 from emulation import netns
+from switchagg.dataplane import p4
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
 from switchagg.native.libbpf import libbpf
 from transport.rdma import hardware
 
-LATER = "nothing in this release;"
+BESIDES = "not needed to run;"
 PROBE_TIMEOUT_S = 30.0
 """For one child process. `import torch` takes seconds on a cold disk; all else milliseconds."""
 
@@ -416,6 +417,15 @@ def _rdma() -> Finding:
     return Finding("RDMA hardware", True, ", ".join(devices), "", needed_for)
 
 
+def _p4_engine() -> Finding:
+    """A C compiler makes it fast; without one it runs on Python."""
+    needed_for = "switchagg p4, the data plane p4"
+    if reason := p4.missing():
+        return Finding("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
+    back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
+    return Finding("P4 engine", True, f"programs become {back_end}; lark {metadata.version('lark')}", "", needed_for)
+
+
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
 PROBES: dict[str, Callable[[], Finding]] = {
     "Python": _python,
@@ -439,8 +449,9 @@ PROBES: dict[str, Callable[[], Finding]] = {
     "XDP programs": _xdp_programs,
     "libbpf": _libbpf,
     "XDP on veth": _xdp_on_veth,
-    "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{LATER} P4 programs on bmv2"),
-    "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{LATER} compiling P4 programs"),
+    "P4 engine": _p4_engine,
+    "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{BESIDES} the data plane bmv2, for conformance"),
+    "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{BESIDES} P4 programs on bmv2"),
     "RDMA hardware": _rdma,
 }
 
@@ -474,7 +485,7 @@ def as_json(findings: list[Finding]) -> str:
 def _mark(finding: Finding) -> Text:
     if finding.ok:
         return Text("yes", "green")
-    if finding.needed_for.startswith(LATER):
+    if finding.needed_for.startswith(BESIDES):
         return Text("no", "dim")
     return Text("NO", "bold red" if finding.needed_for == EVERYTHING else "yellow")
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from switchagg.controller import Controller
-from switchagg.dataplane import DATAPLANES
+from switchagg.dataplane import DATAPLANES, ELEMENTS_MOST, DataPlane
+from switchagg.dataplane.bmv2 import Bmv2Plane
 from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.p4 import P4Plane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
@@ -110,6 +112,7 @@ class SwitchDaemon:
             if dataplane not in (AUTO, NATIVE, XDP):
                 raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {dataplane} has none")
             dataplane = NATIVE if dataplane == AUTO else dataplane
+        elements = min(elements, ELEMENTS_MOST.get(dataplane, elements))
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
@@ -169,7 +172,7 @@ class SwitchDaemon:
     ) -> SwitchLoop:
         """The data plane for bundles over ZeroMQ, bound; sets `dataplane` and `data_address`."""
         self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
-        plane = DATAPLANES[self.dataplane.name](slots, elements)
+        plane = _made(self.dataplane.name, slots, elements)
         try:
             link = ZeroMqLink(bind_data, keys=keys)
         except JobError as error:
@@ -201,7 +204,7 @@ class SwitchDaemon:
             self._log(f"data plane {XDP}: {kernel.mode}")
             return kernel
         self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
-        plane = DATAPLANES[self.dataplane.name](slots, elements)
+        plane = _made(self.dataplane.name, slots, elements)
         try:
             link = UdpLink(bind_data)
         except JobError as error:
@@ -382,6 +385,14 @@ def _signals() -> Iterator[list[str]]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def _made(name: str, slots: int, elements: int) -> DataPlane:
+    """A data plane, ready for jobs of that many elements. Raises JobError."""
+    plane = DATAPLANES[name](slots, elements)
+    if isinstance(plane, P4Plane | Bmv2Plane):
+        plane.prepare()
+    return plane
 
 
 def _check(

@@ -87,5 +87,8 @@ DATAPLANES: dict[str, Callable[[int, int], DataPlane]] = {
 }
 """name -> maker(slots, elements). Makers raise JobError where what they need is missing, saying what."""
 
+ELEMENTS_MOST = {"p4": 256, "bmv2": 256}
+"""Planes that can't hold every E, and the largest they hold."""
+
 WITHOUT_P4 = ("reference", "batched", "native")
 """Those that hold any E and need nothing beyond this package."""

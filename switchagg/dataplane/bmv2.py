@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from switchagg.aggregator import SlotView, check_admission
-from switchagg.dataplane import Output
+from switchagg.dataplane import ELEMENTS_MOST, Output
 from switchagg.dataplane.p4_program import (
     HEADERS_BYTES,
     LANES,
@@ -82,6 +82,10 @@ class Bmv2Plane:
         self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
         self._switches: dict[int, _SimpleSwitch] = {}
         self._closed = weakref.finalize(self, _close, self._switches)
+
+    def prepare(self) -> None:
+        """Compile and start for the largest E now: the first job of that E doesn't wait."""
+        self._switch(min(self._elements, ELEMENTS_MOST[self.name]))
 
     @property
     def counters(self) -> dict[str, int]:

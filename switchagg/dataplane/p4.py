@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.aggregator import SlotView, check_admission
-from switchagg.dataplane import Output
+from switchagg.dataplane import ELEMENTS_MOST, Output
 from switchagg.dataplane.p4_program import (
     HEADERS_BYTES,
     Control,
@@ -64,6 +64,10 @@ class P4Plane:
         self._slots, self._elements, self._backend = slots, elements, backend
         self._jobs: dict[int, JobConfig] = {}
         self._programs: dict[int, _Program] = {}
+
+    def prepare(self) -> None:
+        """Compile for the largest E now: the first job of that E doesn't wait."""
+        self._program(min(self._elements, ELEMENTS_MOST[self.name]))
 
     @property
     def counters(self) -> dict[str, int]:

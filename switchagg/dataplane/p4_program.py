@@ -10,11 +10,11 @@ from pathlib import Path
 
 import switchagg
 from switchagg.aggregator import SlotView, first_held
+from switchagg.dataplane import ELEMENTS_MOST
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES
 
-ELEMENTS_MOST = 256
 LANES = 32
 """Values that one pass of a packet sums."""
 
@@ -61,10 +61,11 @@ def room(slots: int) -> int:
 
 def check_elements(job: JobConfig, plane: str) -> None:
     """Raise JobError unless the program can be compiled for the job's E."""
-    if job.elements > ELEMENTS_MOST:
+    most = ELEMENTS_MOST[plane]
+    if job.elements > most:
         raise JobError(
             f"job {job.job_id}: {job.elements} elements per packet; the program of data plane {plane} holds "
-            f"{ELEMENTS_MOST} ({ELEMENTS_MOST // LANES} passes of {LANES}); choose fewer, or another data plane"
+            f"{most} ({most // LANES} passes of {LANES}); choose fewer, or another data plane"
         )
 
 
