@@ -33,6 +33,8 @@ def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
         check_value_set(state, node, value_set, element)
     else:
         check_expressions.value_type(state, node, element)
+        if isinstance(node, tree.Call) and not state.is_known(node):
+            fail(node, "a value to match with cannot be a call; call it before, into a variable")
         check_convert.convert(state, node, element, LABEL)
         state.depth -= 1
         return
