@@ -124,10 +124,18 @@ def layout_of(program: ir.Program) -> Layout:
             )
         )
     for number, value_set in enumerate(program.value_sets):
-        matches_of = [*value_set.matches, *["exact"] * len(value_set.types)]
-        made.value_sets.append(key_layout(list(zip(value_set.types, matches_of, strict=False))))
+        kinds = [scalar for kind in value_set.types for scalar in scalars_of(kind)]
+        matches_of = [*value_set.matches, *["exact"] * len(kinds)]
+        made.value_sets.append(key_layout(list(zip(kinds, matches_of, strict=False))))
         made.value_set_numbers[value_set.name] = number
     return made
+
+
+def scalars_of(kind: ir.Type) -> list[ir.Type]:
+    """The types of a struct's parts, in order; of anything else its own."""
+    if isinstance(kind, ir.Record):
+        return [scalar for _, field in kind.fields for scalar in scalars_of(field)]
+    return [kind]
 
 
 def _place_instance(made: Layout, instance: ir.ExternInstance) -> None:
