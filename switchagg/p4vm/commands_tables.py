@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from switchagg.p4vm.commands_words import Command, data_words, keys_text, number
+from switchagg.p4vm.commands_words import Command, data_words, keys_text, number, short_data_words
 from switchagg.p4vm.control_tables import TableState
 from switchagg.p4vm.control_values import show_key
 from switchagg.p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
@@ -57,7 +57,7 @@ def _table_add(switch: Switch, words: list[str]) -> str:
 def _call_lines(state: TableState, action: str, call: ActionCall | MemberRef | GroupRef) -> list[str]:
     assert isinstance(call, ActionCall)
     data = "\t".join(data_words(state.table.actions[call.action], call, ":"))
-    return [f"{'action:':<20} {action}", f"{'runtime data:':<20} {data}".rstrip()]
+    return [f"{'action:':<20} {action}", f"{'runtime data:':<20} {data}"]
 
 
 def _table_modify(switch: Switch, words: list[str]) -> str:
@@ -103,7 +103,7 @@ def _action_line(state: TableState, action: ActionCall | MemberRef | GroupRef) -
     if isinstance(action, GroupRef):
         return f"Index: group({action.handle})"
     chosen = state.table.actions[action.action]
-    return f"Action entry: {chosen.name} - {', '.join(data_words(chosen, action))}"
+    return f"Action entry: {chosen.name} - {', '.join(short_data_words(chosen, action))}"
 
 
 def _entry_lines(state: TableState, entry: TableEntry) -> list[str]:
@@ -131,7 +131,7 @@ def _profile_lines(profile: ProfileState) -> list[str]:
 def _member_lines(profile: ProfileState, handle: int) -> list[str]:
     call = profile.members[handle]
     chosen = profile.table_actions[call.action]
-    return [f"Dumping member {handle}", f"Action entry: {chosen.name} - {', '.join(data_words(chosen, call))}"]
+    return [f"Dumping member {handle}", f"Action entry: {chosen.name} - {', '.join(short_data_words(chosen, call))}"]
 
 
 def _group_lines(profile: ProfileState, handle: int) -> list[str]:

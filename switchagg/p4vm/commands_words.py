@@ -46,8 +46,17 @@ def number(word: str, what: str) -> int:
         raise P4Error(f"Bad format for {what}, expected integer, got '{word[:80]}'") from None
 
 
+def short_data_words(table_action: ir.TableAction, call: ActionCall) -> list[str]:
+    """An action's arguments in hex as dumps have them: bytes of zeros in front are left out."""
+    words = []
+    for word in data_words(table_action, call):
+        digits = word.lstrip("0")
+        words.append("0" * (len(digits) % 2) + digits or "00")
+    return words
+
+
 def data_words(table_action: ir.TableAction, call: ActionCall, separator: str = "") -> list[str]:
-    """An action's arguments in hex."""
+    """An action's arguments in hex, all bytes."""
     return [
         hex_bytes(value, parameter.variable.type, separator)
         for value, parameter in zip(call.arguments, table_action.data, strict=True)

@@ -231,7 +231,7 @@ class TableControl(ControlCore):
         if handle in state.entries:
             return state.entries[handle]
         if 0 <= handle < state.next_handle:
-            raise refused("table", "EXPIRED_HANDLE", f"entry {handle} of {state.name} was deleted; see table_dump")
+            raise refused("table", "INVALID_HANDLE", f"entry {handle} of {state.name} was deleted; see table_dump")
         raise refused("table", "INVALID_HANDLE", f"{state.name} never had an entry {handle}; see table_dump")
 
     def _call(self, state: TableState, action: str, arguments: Arguments, default: bool = False) -> ActionCall:

@@ -42,7 +42,7 @@ TRANSCRIPTS = {
         "match key:           TERNARY-0a:00:00:00 &&& ff:00:00:00\tRANGE-01 -> 05\t"
         "TERNARY-00:00:00:00:00:01 &&& ff:ff:ff:ff:ff:ff\n"
         "action:              drop\n"
-        "runtime data:\n"
+        "runtime data:        \n"
         "Entry has been added with handle 0",
     ),
     "default": (
@@ -74,9 +74,14 @@ TRANSCRIPTS = {
         "==========\nTABLE ENTRIES\n**********\nDumping entry 0x0\nMatch key:\n"
         "* hdr.ipv4.kind       : EXACT     07\nIndex: group(0)\n"
         "==========\nMEMBERS\n**********\nDumping member 0\n"
-        "Action entry: MyIngress.forward - 000000000001, 0002\n"
+        "Action entry: MyIngress.forward - 01, 02\n"
         "==========\nGROUPS\n**********\nDumping group 0\nMembers: [0]\n"
         "==========\nDumping default entry\nAction entry: NoAction - \n==========",
+    ),
+    "short arguments": (
+        "table_add routes forward 10.0.1.0/24 => 0 256 | table_dump_entry routes 0",
+        "Dumping entry 0x0\nMatch key:\n* hdr.ipv4.dst        : LPM       0a000100/24\n"
+        "Action entry: MyIngress.forward - 00, 0100",
     ),
     "older names of members": (
         "table_indirect_create_member chosen set_tag 3",
