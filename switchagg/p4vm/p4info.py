@@ -6,6 +6,7 @@ other name of its kind has.
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +15,7 @@ from switchagg.p4vm import ir
 from switchagg.p4vm.control_cells import instances, size_of
 from switchagg.p4vm.control_core import parameter_name
 from switchagg.p4vm.control_profiles import profile_states
-from switchagg.p4vm.control_values import width_of
+from switchagg.p4vm.control_values import full_mask, width_of
 
 ACTION, TABLE, VALUE_SET, PROFILE = 0x01, 0x02, 0x03, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16
@@ -121,6 +122,7 @@ def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     made["actionRefs"] = [_action_reference(action, ids) for action in table.actions]
     if table.default_const:
         made["constDefaultActionId"] = ids.of(ACTION, table.actions[table.default].name)
+    made["initialDefaultAction"] = _default_action(table, ids)
     if table.implementation is not None:
         made["implementationId"] = ids.of(PROFILE, table.implementation.name)
     direct = [(DIRECT_COUNTER, table.counter), (DIRECT_METER, table.meter)]
@@ -130,7 +132,26 @@ def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     made["size"] = str(table.size)
     if table.entries_const:
         made["isConstTable"] = True
+    if table.entries:
+        made["hasInitialEntries"] = True
     return made
+
+
+def _default_action(table: ir.Table, ids: _Ids) -> dict[str, Any]:
+    action = table.actions[table.default]
+    made: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
+    values = zip(action.data, table.default_arguments, strict=True)
+    arguments = [
+        {"paramId": place, "value": base64.b64encode(_shortest(value, parameter.variable.type)).decode()}
+        for place, (parameter, value) in enumerate(values, 1)
+    ]
+    return made | ({"arguments": arguments} if arguments else {})
+
+
+def _shortest(value: int, kind: ir.Type) -> bytes:
+    """A value as P4Runtime writes it: without bytes of zeros in front."""
+    bits = value & full_mask(kind)
+    return bits.to_bytes(max(1, (bits.bit_length() + 7) // 8), "big")
 
 
 def _action_reference(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:

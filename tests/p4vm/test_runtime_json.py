@@ -165,7 +165,9 @@ def test_p4info_has_all_that_a_controller_names() -> None:
     assert routes["size"] == "4"
     counters = {counter["preamble"]["id"]: counter for counter in info["directCounters"]}
     assert counters[routes["directResourceIds"][0]]["directTableId"] == routes["preamble"]["id"]
-    assert tables["MyIngress.fixed"]["isConstTable"] is True
+    assert actions[routes["initialDefaultAction"]["actionId"]] == "MyIngress.drop"
+    assert [tables[f"MyIngress.{name}"].get("isConstTable") for name in ("fixed", "first")] == [True, None]
+    assert [tables[f"MyIngress.{name}"].get("hasInitialEntries") for name in ("first", "routes")] == [True, None]
     profiles = {profile["preamble"]["alias"]: profile for profile in info["actionProfiles"]}
     assert profiles["hashed"]["withSelector"] is True
     assert profiles["hashed"]["size"] == "8"
