@@ -5,6 +5,7 @@ addresses, and nothing but our frames should arrive. Every packet is counted onc
 has done its work and how many frames it sends; nothing is guessed from silence.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -18,6 +19,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from itertools import count, groupby
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -279,9 +281,17 @@ class _SimpleSwitch:
             if select.select([pipe], [], [], 0.2)[0]:
                 more = os.read(pipe.fileno(), 65536)
                 if not more:
-                    raise SwitchaggError(f"data plane bmv2: simple_switch_CLI ended: {text.decode(errors='replace')}")
+                    self._explain_end(text)
                 text += more
         return [part.decode().strip() for part in text.split(PROMPT)[:wanted]]
+
+    def _explain_end(self, text: bytes) -> NoReturn:
+        """Raise SwitchaggError: the command line has ended, mostly since the switch has."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes[0].wait(1.0)
+        self._check(time.monotonic() + 1.0, "")
+        said = text.decode(errors="replace").strip().splitlines()[-1:]
+        raise SwitchaggError(f"data plane bmv2: simple_switch_CLI ended: {' '.join(said)}")
 
 
 def _ip(*words: str) -> None:
