@@ -9,10 +9,10 @@ Order and passes
 3.  Zero but for: a packet from a port: ingress_port, packet_length, ingress_global_timestamp = now_us. Resubmitted
     (type 6) or recirculated (4): packet_length, instance_type, and the field list's fields of metadata. ingress_port
     and the timestamp are 0 then, as in simple_switch. All values are cut to the field's width.
-4.  What ingress asks for ends with its pass, but for recirculate, which holds for the unicast packet, and truncate,
-    which holds for the unicast and multicast copies. The last call of clone, resubmit and recirculate in a pass
-    counts, the smallest of truncate. Clone in ingress is always I2E, in egress E2E, whatever its type argument;
-    resubmit in egress does nothing. session & 0x7FFF names the session; an unknown one clones nothing.
+4.  What ingress asks for ends with its pass, but for recirculate and truncate, which hold for the unicast packet (not
+    for multicast copies). The last call of clone, resubmit and recirculate in a pass counts, the smallest of
+    truncate. Clone in ingress is always I2E, in egress E2E, whatever its type argument; resubmit in egress does
+    nothing. session & 0x7FFF names the session; an unknown one clones nothing.
 5.  I2E clone: the bytes as this pass got them are parsed again (standard: zero but for ingress_port as ingress left
     it), then standard and metadata zero but for instance_type 1 and the field list's fields as ingress left them. One
     parse for all copies.
@@ -26,7 +26,7 @@ Order and passes
     port, egress_global_timestamp = now_us. Other fields as ingress left them.
 10. After egress: clone E2E (headers as they are; standard and metadata zero but for instance_type 2 and the field
     list; the payload; it joins the end of the egress queue), then drop if egress_spec == 511, then compute, deparser,
-    truncate, then recirculate or output on the copy's port (which may be any number given to set_group and
+    then recirculate (whole) or truncate and output on the copy's port (which may be any number given to set_group and
     set_mirror).
 11. A field list that doesn't exist keeps nothing. clone, clone3, resubmit, recirculate with data or without keep
     nothing.
@@ -281,6 +281,7 @@ class Pipeline:
             if not replicas:
                 self.drop()
             standard.instance_type = REPLICATION
+            packet.keep = None
             self.replicate(packet, replicas, headers, metadata, standard)
         elif standard.egress_spec == DROP_PORT:
             self.drop()
@@ -389,7 +390,7 @@ class Pipeline:
         if data is None:
             self.oversize()
         elif packet.recirculate is None:
-            sent.append((port, data))
+            sent.append((port, data if packet.keep is None else data[: packet.keep]))
         else:
             self.again(packet, data, packet.recirculate[0], metadata, RECIRCULATED)
 

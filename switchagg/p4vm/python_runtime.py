@@ -192,14 +192,14 @@ class Packet:
         self.loose = self.loose_bits = 0
 
     def deparsed(self) -> bytes | None:
-        """The packet as it leaves, and no longer than asked for; None: longer than packets may be."""
+        """All of the packet, before it is cut; None: longer than packets may be."""
         if self.loose_bits:
             self.flush()
         self.parts.append(self.payload)
         data = b"".join(self.parts)
         if len(data) > PACKET_BYTES_MAX:
             return None
-        return data if self.keep is None else data[: self.keep]
+        return data
 
     # ---- externs and bounds
 

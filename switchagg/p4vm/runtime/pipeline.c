@@ -190,7 +190,7 @@ static int64_t deparse(struct p4_engine *engine, void *state) {
     }
     if (engine->payload_size) memcpy(engine->out + size, engine->payload, engine->payload_size);
     size += engine->payload_size;
-    return (int64_t)(size < engine->wishes.truncate ? size : engine->wishes.truncate);
+    return (int64_t)size;
 }
 
 static void clone_after_egress(struct p4_engine *engine, const void *state, uint32_t passes) {
@@ -241,6 +241,7 @@ static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uin
                     RECIRCULATED);
         return;
     }
+    if (size > engine->wishes.truncate) size = engine->wishes.truncate;
     engine->outputs[engine->output_count++] = (struct p4_output){port, (uint32_t)size, engine->data_size};
     engine->data_size += (uint64_t)size;
 }
@@ -323,13 +324,12 @@ static void multicast(struct p4_engine *engine, void *state, uint32_t number, ui
     }
     set(engine, state, P4_INSTANCE_TYPE, REPLICATION);
     if (!engine->burst_first) {
-        run_list(engine, group, state, passes, engine->wishes.truncate);
+        run_list(engine, group, state, passes, UINT32_MAX);
         return;
     }
     struct p4_burst *burst = new_burst(engine, state, passes);
     if (!burst) return;
     burst->lists[0] = group;
-    burst->truncate = engine->wishes.truncate;
     queue_burst(engine, burst);
 }
 
