@@ -154,6 +154,12 @@ def links(quick: Quick = False, out: Out = OUT) -> None:
 
 
 @app.command()
+def p4(quick: Quick = False, out: Out = OUT) -> None:
+    """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
+    _part("p4", quick, out)
+
+
+@app.command()
 def matrix(quick: Quick = False, out: Out = OUT) -> None:
     """Allreduce at 100 to 1000 Mb/s, 2 to 8 workers, 4 KB to 64 MB, beside Gloo and the TCP ring."""
     _part("allreduce", quick, out)

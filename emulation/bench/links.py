@@ -43,7 +43,7 @@ class VethPair:
         self._holders: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> VethPair:
-        names = [f"sa{os.getpid()}{side}" for side in "ab"]
+        self.names = names = [f"sa{os.getpid()}{side}" for side in "ab"]
         try:
             for _ in HOSTS:
                 self._holders.append(self._namespace())

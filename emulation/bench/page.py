@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import collectives, links, suite, table
+from emulation.bench import collectives, links, p4, suite, table
 from emulation.bench.figures import draw_all
 from emulation.bench.targets import cells, judged
 from emulation.figures import inline_svg
@@ -22,6 +22,7 @@ TITLES = {
     "planes": "Data planes in memory",
     "numbers": "Quantise and dequantise",
     "links": "Links one way",
+    "p4": "P4 engine",
     "collectives": "Host collectives in virtual time",
 }
 NETWORKS = ("allreduce", "unshaped", "loss")
@@ -40,7 +41,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         for name in NETWORKS
         if parts.get(name)
     }
-    for name, module in (("links", links), ("collectives", collectives)):
+    for name, module in (("links", links), ("collectives", collectives), ("p4", p4)):
         if parts.get(name, {}).get("rows"):
             networks[name] = ["\n".join(module.lines(parts[name]))]
     text = environment.get_template("bench.html.j2").render(

@@ -21,7 +21,7 @@ from transport.session import SEGMENTS_MAX
 Say = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
-PARTS = ("planes", "numbers", "collectives", "links", "unshaped", "loss", "allreduce")
+PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "loss", "allreduce")
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
@@ -36,6 +36,7 @@ MINUTES = {
     "numbers": (0.1, 0.5),
     "collectives": (0.1, 0.1),
     "links": (0.7, 2),
+    "p4": (0.5, 1.5),
     "unshaped": (0.4, 2),
     "loss": (1, 4),
     "allreduce": (0.8, 14),
@@ -234,6 +235,15 @@ def _links(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
     return part
 
 
+def _p4(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+    from emulation.bench import p4
+
+    part = p4.measure(quick, say)
+    for line in p4.lines(part):
+        say(line)
+    return part
+
+
 def _switches() -> str:
     """Our own methods that this machine can run, fastest first."""
     names = [f"switch:{methods.resolve_plane('auto')}"]
@@ -334,6 +344,7 @@ MEASURES: dict[str, Callable[[bool, Say, OnRow], Any]] = {
     "numbers": _numbers,
     "collectives": _collectives,
     "links": _links,
+    "p4": _p4,
     "unshaped": _unshaped,
     "loss": _loss,
     "allreduce": _allreduce,

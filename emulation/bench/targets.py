@@ -11,6 +11,7 @@ from emulation.bench.table import columns
 BUCKET_BYTES = 25 * MEGABYTE
 RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 PLAIN_WAYS = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "plain push no-copy")
+BMV2_PPS = 38_000  # 32 values, 2 workers on veth, two cores: where simple_switch isn't here to be measured
 IN_SWITCH = ", lost in the switch"
 
 Verdict = dict[str, Any]
@@ -32,6 +33,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_ring(matrix),
         *_links(parts.get("links", {})),
         *_collectives(parts.get("collectives", {})),
+        *_p4(parts.get("p4", {})),
         *_checked([*matrix, *unshaped, *_rows(parts.get("loss", []))]),
     ]
 
@@ -213,6 +215,23 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
     yield _verdict("a decision of the scheduler", 5000, decision, "ns", at_most=True)
 
 
+def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
+    for backend, target in (("native", 1_000_000), ("python", 3_000)):
+        row = _one(part.get("rows", []), backend=backend)
+        rate = row and 1e9 / row["ns"]["median"]
+        yield _verdict(f"P4 engine, {backend}, 32 values, in memory", target, rate, "packets/s")
+    for kind, target_s in (("cold", 3.0), ("cached", 0.3)):
+        start = _one(part.get("starts", []), backend="native", kind=kind)
+        seconds = start and start["seconds"]["median"]
+        yield _verdict(f"P4 program to ready, {kind}", target_s, seconds, "s", at_most=True)
+    rows = {row["switch"]: row["pps"]["median"] for row in part.get("veth", [])}
+    ours, theirs = rows.get("native"), rows.get("simple_switch", BMV2_PPS)
+    because = f"{ours:,.0f} packets/s against {theirs:,.0f}" if ours else ""
+    if ours and "simple_switch" not in rows:
+        because += ", bmv2's as published"
+    yield _verdict("P4 switch on veth, 2 workers: of bmv2's rate", 3.0, ours and ours / theirs, "x", because)
+
+
 def _checked(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     wrong = sum(row["wrong_elements"] for row in rows) if rows else None
     yield _verdict("wrong elements, all operations and ranks", 0, wrong, "", at_most=True)
@@ -259,6 +278,8 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "x": lambda value: f"{value:.2f}x",
     "ns": lambda value: f"{value:.0f} ns",
     "Gb/s": lambda value: f"{value:.2f} Gb/s",
+    "packets/s": lambda value: f"{value:,.0f} packets/s",
+    "s": lambda value: f"{value:.2f} s",
     "": lambda value: f"{value:g}",
 }
 
