@@ -42,6 +42,8 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
             if (what == 3) { standard.mcast_grp = hdr.command.port; }
             if (what == 4) { standard.mcast_grp = 1; mark_to_drop(standard); }
             if (what == 5) { truncate(3); truncate(9); }
+            if (what == 13) { truncate(5); }
+            if (what == 19) { truncate(5); standard.mcast_grp = 1; }
             if (what == 6) { digest<tuple<bit<8>, bit<16>>>(3, { what, hdr.command.port }); }
             if (what == 7) { log_msg("what {} port {}", { what, hdr.command.port }); }
             if (what == 8) { assert(hdr.command.port == 1); }
@@ -159,6 +161,7 @@ def test_drops_before_and_after_egress(engine: PythonEngine) -> None:
 
 def test_truncate_keeps_the_smallest_length(engine: PythonEngine) -> None:
     assert [len(data) for _, data in engine.process(3, command(5))] == [3]
+    assert [len(data) for _, data in engine.process(3, command(19))] == [22, 22]  # multicast copies are whole
 
 
 def test_an_egress_clone_keeps_headers_and_field_list(engine: PythonEngine) -> None:
@@ -179,7 +182,7 @@ def test_an_egress_clone_is_taken_before_compute() -> None:
 
 
 def test_recirculation_parses_what_was_deparsed(engine: PythonEngine) -> None:
-    # the second pass takes the seen_t for a command: what 0, port 0
+    # whole, although ingress asked for 5 bytes; the second pass takes the seen_t for a command: what 0, port 0
     ((port, data),) = engine.process(3, command(13), 5)
     assert port == 0
     assert seen(data) == {"kind": 0, "egress": 0, "rid": 0, "length": 22, "stamp": 5, "kept": 17, "lost": 0}
