@@ -5,7 +5,8 @@
     expect 1 080000000111 ************ 0800 45…
 
 - Per port, packets are compared with the `expect` lines of that port by position, wherever these stand in the file; a
-  packet that no line expects fails, and so does a line without packet. Order between ports isn't judged.
+  packet that no line expects fails, also on a port that the file never names (p4c's runner doesn't look there), and so
+  does a line without packet. Order between ports isn't judged.
 - `*` stands for any nibble. A longer packet matches unless the line ends in `$`. `expect 1` alone: any packet.
 - `add` writes values as 0x, 0b (with * for digits that don't matter), decimal, value/prefix, value&&&mask, low->high.
   Keys left out match anything; a greater priority wins, as P4Runtime has it. A label (`= a`) names the entry for
