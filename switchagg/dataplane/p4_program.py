@@ -18,7 +18,7 @@ from switchagg.native.library import OUTCOMES
 LANES = 32
 """Values that one pass of a packet sums."""
 
-SLOTS = (256, 4096, 65536)
+SLOTS = (4096, 65536)
 """Numbers of slots that programs are compiled for: the least that suffices is taken."""
 
 COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated")

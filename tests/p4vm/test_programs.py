@@ -23,6 +23,7 @@ from switchagg.dataplane.p4_program import (
     folder,
     headers_of,
     mac_of,
+    room,
 )
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.p4vm import ir
@@ -332,7 +333,7 @@ def test_every_pass_asks_again_whose_packet_it_is() -> None:
     world.switch.run_command("table_delete SwitchIngress.admission.jobs 0")
     while world.pipeline.waiting:
         world.again()
-    second = 2 * 256
+    second = 2 * room(1)
     assert world.switch.register_read("SwitchIngress.seen.low", 0) == 1
     assert world.switch.register_read("SwitchIngress.seen.low", second) == 0
     assert world.switch.register_read("SwitchIngress.held.held", second) == MODULUS - 2
