@@ -104,13 +104,14 @@ class World:
 @dataclass(slots=True, eq=False)
 class Body:
     """A routine being written. out: where statements go now; names: those of its variables;
-    temporaries: those that no statement of the program named."""
+    counts: the next number for a name that is taken; temporaries: those that no statement of the program named."""
 
     world: World
     routine: ir.Routine
     frame: Frame
     out: list[ir.Statement] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
     temporaries: set[ir.Variable] = field(default_factory=set)
 
     def emit(self, statement: ir.Statement) -> None:
@@ -129,9 +130,10 @@ class Body:
         """A new local of the routine, under this name or one like it."""
         if kind == INT:
             raise P4Error(f"{name} is of type int, which has no width; give it one: bit<32>", position)
-        made, number = name, 1
+        made, number = name, self.counts.get(name, 1)
         while made in self.names:
             made, number = f"{name}_{number}", number + 1
+        self.counts[name] = number
         self.names.add(made)
         variable = ir.Variable(made, kind, self.routine.name)
         self.routine.locals.append(variable)

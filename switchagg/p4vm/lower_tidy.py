@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
 from switchagg.p4vm import ir
 from switchagg.p4vm.lower_reach import WRITTEN, Reach, any_overlap, is_plain, parts, path_of, reads
@@ -16,8 +16,9 @@ Lists = list[list[ir.Statement]]
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
     """Of a routine just written. temporaries: its variables that nothing but its own statements sees."""
+    uses = _uses(routine)
     for statements in all_lists(routine):
-        _forward(statements, _uses(routine), temporaries)
+        _forward(statements, uses, temporaries)
         _drop_resets(statements, reach)
 
 
@@ -155,24 +156,22 @@ def _is(expression: ir.Expression | None, variable: ir.Variable) -> bool:
 
 def _drop_resets(statements: list[ir.Statement], reach: Reach) -> None:
     """Takes away a Reset whose variable is written whole before anything else looks at it."""
-    number = 0
-    while number < len(statements):
-        statement = statements[number]
-        target = statement.target if isinstance(statement, ir.Reset) else None
-        if isinstance(target, ir.Local) and _written_next(target.variable, statements[number + 1 :], reach):
-            del statements[number]
-        else:
-            number += 1
-
-
-def _written_next(variable: ir.Variable, following: Iterable[ir.Statement], reach: Reach) -> bool:
-    path = (variable, ())
-    for statement in following:
-        effects = reach.statements([statement])
-        if not any_overlap([path], effects.reads) and not any_overlap([path], effects.writes):
-            continue
-        return _writes_whole(statement, variable) and not any_overlap([path], effects.reads)
-    return False
+    resets = {number: one.target for number, one in enumerate(statements) if isinstance(one, ir.Reset)}
+    if not resets:
+        return
+    effects = [reach.statements([one]) for one in statements]
+    mentioned = [{path[0] for path in one.reads | one.writes} for one in effects]
+    kept = []
+    for number, statement in enumerate(statements):
+        target = resets.get(number)
+        if isinstance(target, ir.Local):
+            variable = target.variable
+            after = next((at for at in range(number + 1, len(statements)) if variable in mentioned[at]), None)
+            whole = after is not None and _writes_whole(statements[after], variable)
+            if after is not None and whole and not any_overlap([(variable, ())], effects[after].reads):
+                continue
+        kept.append(statement)
+    statements[:] = kept
 
 
 def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
@@ -204,9 +203,9 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
     for table in tables:
         used.update(_in_table(table))
     for routine in routines:
-        parameters = {parameter.variable for parameter in routine.parameters}
+        seen = used | {parameter.variable for parameter in routine.parameters}
         for statements in all_lists(routine):
-            statements[:] = [one for one in statements if not _idle(one, used | parameters)]
+            statements[:] = [one for one in statements if not _idle(one, seen)]
         routine.locals = [variable for variable in routine.locals if variable in used]
 
 
