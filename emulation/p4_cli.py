@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from emulation.p4_generate_cli import generate
+
 if TYPE_CHECKING:
     from switchagg.p4vm import ir
     from switchagg.p4vm.control import Switch
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 NEEDED = ("lark", "pcpp")
 
 app = typer.Typer(name="p4", no_args_is_help=True, rich_markup_mode="markdown")
+app.command()(generate)
 
 Include = Annotated[
     list[Path] | None,
@@ -44,24 +47,28 @@ def _describe() -> None:
 
     `switchagg p4 test prog.p4 prog.stf` : packets in, packets out, as p4c's tests say it
 
+    `switchagg p4 generate -o faulty.stf` : tests of many packets, with loss and reordering, for aggregation programs
+
     `switchagg p4 run prog.p4 -i 0@veth0 -i 1@veth1` : a switch on interfaces
+
+    `switchagg p4 fit prog.p4` : does it fit a Tofino?
 
     `switchagg p4 cli` : tables, groups, registers of a switch that runs, with the commands of bmv2's command line
     """
 
 
 @contextmanager
-def _outcomes() -> Iterator[None]:
+def outcomes() -> Iterator[None]:
     """As `emulation.cli.outcomes`; what P4 needs is named where it is missing."""
-    from emulation.cli import EXIT_FAILED, outcomes, stop
+    from emulation import cli
 
-    with outcomes():
+    with cli.outcomes():
         try:
             yield
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in NEEDED:
                 raise
-            stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[p4]'", EXIT_FAILED)
+            cli.stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[p4]'", cli.EXIT_FAILED)
 
 
 def _wrong(message: str) -> None:
@@ -109,7 +116,7 @@ def check(
 
     `switchagg p4 check prog.p4 -I includes -D WORKERS=4 --show`
     """
-    with _outcomes():
+    with outcomes():
         from switchagg.p4vm.compile import front_end
 
         checked = front_end(program, includes=include or (), defines=_defines(define))
@@ -188,7 +195,7 @@ def run_tests(
     if backend not in ("native", "python", "both", "auto"):
         _wrong(f"--backend {backend}: unknown; allowed: native, python, both, auto")
     failed = False
-    with _outcomes():
+    with outcomes():
         for name in ("python", "native") if backend == "both" else (backend,):
             make = _maker(program, name, include, define)
             for path in tests or [program.with_suffix(".stf")]:
@@ -267,7 +274,7 @@ def run(
 
     `set_queue_rate 1000 2` : at most 1000 packets per second leave through port 2
     """
-    with _outcomes():
+    with outcomes():
         from switchagg.p4vm.host import HostOptions, make_host
         from switchagg.p4vm.host_control import default_address
         from switchagg.p4vm.host_ports import parse_ports
@@ -315,6 +322,42 @@ def _serve(host: Host, program: Path, control: str | None, seconds: float | None
         sys.stdout.flush()
 
 
+# ---- Tofino
+
+
+@app.command()
+def fit(
+    program: Program,
+    include: Include = None,
+    define: Define = None,
+    recirculations: Annotated[
+        int | None, typer.Option(min=0, help="Further passes a packet makes  [default: as the program says]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON")] = False,
+) -> None:
+    """Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes, and the share of line rate left.
+
+    A static check against published limits: what it refuses can't work, with the line; what it accepts, the vendor's
+    compiler may still refuse for reasons that are not public.
+
+    **Examples**
+
+    `switchagg p4 fit p4/tna/switchagg.p4`
+
+    `switchagg p4 fit mine.p4 -D SLOTS=8192 --json`
+
+    **Exit code**: 0 it fits, 1 it doesn't.
+    """
+    with _outcomes():
+        from switchagg.p4vm.fit import fit as judge
+        from switchagg.p4vm.fit_report import summary, text
+
+        found = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
+        typer.echo(json.dumps(summary(found), indent=2) if as_json else text(found))
+        if found.faults:
+            raise typer.Exit(1)
+
+
 # ---- commands
 
 
@@ -339,7 +382,7 @@ def cli(
     """
     from emulation.cli import EXIT_FAILED
 
-    with _outcomes():
+    with outcomes():
         from switchagg.p4vm.host_control import Client, default_address
 
         client = Client(control or default_address())
