@@ -10,7 +10,6 @@ CONTROL(Work) {
         h.v.d = s.instance_type | (bit<32>) s.priority;
         m.x = 5;
         s.egress_spec = 1;
-        s.priority = 3;
     }
 }
 

@@ -27,7 +27,7 @@ parser Read(packet_in b, out headers h, inout metadata m, inout standard_metadat
 
 CONTROL(Work) {
     apply {
-        s.egress_spec = 1;
+        s.egress_spec = h.layers[0].left == 5 ? 9w2 : 9w1;
     }
 }
 

@@ -3,7 +3,7 @@
 
 CONTROL(Work) {
     apply {
-        s.egress_spec = 1;
+        s.egress_spec = h.v.d == 0xff ? 9w2 : 9w1;
         h.v.b = h.v.b + 1;
         h.v.d = s.instance_type;
     }
