@@ -348,7 +348,7 @@ def fit(
 
     **Exit code**: 0 it fits, 1 it doesn't.
     """
-    with _outcomes():
+    with outcomes():
         from switchagg.p4vm.fit import fit as judge
         from switchagg.p4vm.fit_report import summary, text
 
