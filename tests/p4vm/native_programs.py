@@ -21,14 +21,18 @@ COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 REST = """
 control Nothing(inout headers hdr, inout metadata meta) { apply { } }
-control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) { apply { } }
 control Deparse(packet_out packet, in headers hdr) { apply { packet.emit(hdr); } }
 V1Switch(Parse(), Nothing(), In(), Out(), Nothing(), Deparse()) main;
 """
 
 
-def lowered(text: str, file: str) -> ir.Program:
-    return lower(check(parse_text("#include <core.p4>\n#include <v1model.p4>\n" + text + REST, file)), file)
+EGRESS = "control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) { apply { } }"
+
+
+def lowered(text: str, file: str, egress: str = EGRESS) -> ir.Program:
+    """headers, metadata, Parse and In are in the text."""
+    whole = "#include <core.p4>\n#include <v1model.p4>\n" + text + egress + REST
+    return lower(check(parse_text(whole, file)), file)
 
 
 def numbers(widths: Sequence[int], *, signed: bool) -> ir.Program:
@@ -142,7 +146,8 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
         hdr.keys.said = hdr.keys.said + (bit<128>)(int<128>)before;
         bit<200> more; wider.read(more, 1); hdr.keys.address = more[150:23];
         bit<1> flag; flags.read(flag, (bit<32>)hdr.keys.small); flags.write((bit<32>)hdr.keys.small, ~flag);
-        random(hdr.keys.drawn, (bit<32>)hdr.keys.small, 1000);
+        random(hdr.keys.drawn, (bit<32>)hdr.keys.small << 4, 1000);
+        int<33> drawn = 0; random(drawn, hdr.keys.signed, 5); hdr.keys.drawn = hdr.keys.drawn ^ (bit<32>)(bit<33>)drawn;
         hash(hdr.keys.kind, HashAlgorithm.crc16, 15w3, { hdr.keys.said, hdr.keys.flag, hdr.keys.signed }, 17w0x8000);
         log_msg("{} and {}", { hdr.keys.signed, hdr.keys.said });
         digest<tuple<int<33>, bit<128>>>(1, { hdr.keys.signed, hdr.keys.said });
@@ -185,6 +190,8 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
         if (hdr.tail.isValid()) { hdr.tail.wide = hdr.tail.wide + (bit<99>)meta.at; }
         if (hdr.wholes[0] == hdr.wholes[1]) { hdr.whole.g = 9; }
         if (hdr.either.isValid()) { hdr.whole.setValid(); hdr.whole.b = (bit<24>)meta.at; }
+        odd_t spare; spare.setInvalid(); spare.b = 5;
+        if (spare == hdr.either.odd) { hdr.whole.a = 77; }
         bit<16> sum;
         hash(sum, HashAlgorithm.csum16, 16w0, { hdr.odds[0], hdr.tail, hdr.either.whole, meta.at }, 17w0x10000);
         meta.at = sum;
@@ -193,6 +200,56 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
     }
 }
 """
+
+PASSES = """
+header command_t { bit<8> what; bit<8> turn; bit<16> port; }
+header seen_t {
+    bit<32> kind; bit<9> port; bit<16> rid; bit<32> length; bit<48> stamp; bit<19> depth;
+    bit<8> kept; bit<8> lost; bit<4> pad;
+}
+struct headers { seen_t seen; command_t command; }
+struct metadata { @field_list(1) bit<8> kept; bit<8> lost; bit<16> turns; }
+parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    state start { packet.extract(hdr.command); transition select(hdr.command.what) { 20: start; default: accept; } }
+}
+control In(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    apply {
+        bit<8> what = hdr.command.what;
+        standard.egress_spec = hdr.command.port[8:0];
+        meta.lost = 8; meta.kept = meta.kept + 1;
+        hdr.command.turn = hdr.command.turn + 1;
+        if (what == 1 || what == 2 && meta.kept < 3) { resubmit_preserving_field_list(1); }
+        if (what == 3 || what == 4 && hdr.command.turn < 5) { recirculate_preserving_field_list(1); }
+        if (what == 5) { clone_preserving_field_list(CloneType.I2E, 5, 1); }
+        if (what == 6) { standard.mcast_grp = 3; truncate(10); }
+        if (what == 7) {
+            for (bit<32> i = 0; i < 9000; i = i + 1) { meta.turns = meta.turns + 1; }
+            resubmit_preserving_field_list(1);
+        }
+        if (what == 8) { assert(hdr.command.port == 0); }
+        if (what == 12 && standard.instance_type != 4) { standard.mcast_grp = 9; }
+        if (what == 13) { clone(CloneType.I2E, 6); mark_to_drop(standard); }
+    }
+}
+control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    apply {
+        bit<8> what = hdr.command.what;
+        hdr.seen = { standard.instance_type, standard.egress_port, standard.egress_rid, standard.packet_length,
+            standard.egress_global_timestamp, standard.enq_qdepth, meta.kept, meta.lost, 0 };
+        if (what == 9 || what == 10 && standard.instance_type != 2) {
+            clone_preserving_field_list(CloneType.E2E, 5, 1);
+        }
+        if (what == 11) { mark_to_drop(standard); }
+        if (what == 12) { recirculate_preserving_field_list(1); }
+        if (what == 14) { clone(CloneType.E2E, 6); }
+    }
+}
+"""
+
+
+def passes() -> ir.Program:
+    """What a packet's first byte asks for: resubmission, recirculation, clones, copies, too much of each."""
+    return lowered(PASSES, "passes of all kinds", "")
 
 
 def tables() -> ir.Program:

@@ -26,6 +26,7 @@ MAKERS = {
     "ints": lambda: native_programs.numbers(native_programs.WIDTHS, signed=True),
     "tables": native_programs.tables,
     "anywhere": native_programs.anywhere,
+    "passes": native_programs.passes,
     "everything": everything.program,
     "forwarder": programs.forwarder,
     "counter": programs.counter_of_ports,
@@ -56,6 +57,26 @@ def fresh(name: str) -> NativeEngine:
 def test_does_what_the_python_engine_does(name: str, seed: int) -> None:
     engine = fresh(name)
     assert compare(PythonEngine(engine.program), engine, seed=seed, packets=PACKETS.get(name, 200)) > 0 or seed
+
+
+def test_passes_are_bounded_and_leave_in_the_same_order() -> None:
+    engine = fresh("passes")
+    twins = [engine, PythonEngine(engine.program)]
+    for twin in twins:
+        twin.set_group(3, [Replica(1, 7), Replica(600, 70_000), Replica(2, 9)])
+        twin.set_group(9, [Replica(port, port) for port in range(40)])
+        twin.set_mirror(5, [Replica(4, 1), Replica(5, 2)], group=3)
+        twin.set_mirror(6, [Replica(6)], truncate=13)
+        twin.set_queue_depths({4: 1 << 18})
+    for what in (*range(16), 20, 7, 0):
+        for port in (0, 1, 511):
+            packet = bytes([what, 0]) + port.to_bytes(2, "big") + bytes(range(30))
+            native, python = (twin.process(2, packet, 1000 * what) for twin in twins)
+            assert native == python, what
+            assert twins[0].counters == twins[1].counters, what
+    assert engine.counters.too_many_passes > 3
+    assert engine.counters.too_many_turns == 6
+    assert engine.take_log() == twins[1].take_log()
 
 
 def frame(destination: int) -> bytes:
