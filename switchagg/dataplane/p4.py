@@ -190,7 +190,7 @@ def _together(frames: Bundle, receivers: NDArray[np.int64], copies: int) -> Iter
     ways = receivers.reshape(-1, copies)
     edges = np.flatnonzero((ways[1:] != ways[:-1]).any(axis=1)) + 1
     for start, end in pairwise([0, *edges.tolist(), len(ways)]):
-        results = np.ascontiguousarray(frames[start * copies : end * copies : copies, HEADERS_BYTES:])
+        results = frames[start * copies : end * copies : copies, HEADERS_BYTES:].copy()  # the engine's own memory
         yield Output(results, tuple(ways[start].tolist()))
 
 

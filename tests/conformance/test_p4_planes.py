@@ -82,6 +82,17 @@ def test_eight_passes(plane: str) -> None:
 
 
 @pytest.mark.parametrize("plane", ["p4"])
+def test_results_stay_when_the_engine_goes_on(plane: str) -> None:
+    switch = P4Plane(1, 1)
+    switch.admit(JobConfig(1, 2, 1, 1, (StreamConfig(0, 1),)), [0])
+    kept = []
+    for chunk in range(3):
+        data = encode(Packet(1, 2, 0, 0, Op.SUM, 0, chunk % 2, chunk, np.array([chunk], np.int32)))
+        kept += switch.process(np.frombuffer(data, np.uint8)[np.newaxis, :], 0)
+    assert [output.bundle[0, -1] for output in kept] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("plane", ["p4"])
 def test_no_datagram_is_too_short(plane: str) -> None:
     switch = P4Plane(1, 1, backend="python")
     assert switch.process(np.zeros((2, 0), np.uint8), 3) == []
