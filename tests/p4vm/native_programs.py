@@ -210,7 +210,11 @@ header seen_t {
 struct headers { seen_t seen; command_t command; }
 struct metadata { @field_list(1) bit<8> kept; bit<8> lost; bit<16> turns; }
 parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout standard_metadata_t standard) {
-    state start { packet.extract(hdr.command); transition select(hdr.command.what) { 20: start; default: accept; } }
+    state start {
+        packet.extract(hdr.command);
+        transition select(hdr.command.what, standard.packet_length) { (20, _): start; (5, 0): clone; default: accept; }
+    }
+    state clone { packet.advance(24); transition accept; }
 }
 control In(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
     apply {
@@ -228,6 +232,7 @@ control In(inout headers hdr, inout metadata meta, inout standard_metadata_t sta
         }
         if (what == 8) { assert(hdr.command.port == 0); }
         if (what == 12 && standard.instance_type != 4) { standard.mcast_grp = 9; }
+        if (what == 15) { truncate(21); }
         if (what == 13) { clone(CloneType.I2E, 6); mark_to_drop(standard); }
     }
 }
