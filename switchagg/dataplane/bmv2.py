@@ -49,6 +49,9 @@ COMPILE_S = 600.0
 PROMPT = b"RuntimeCmd: "
 THRIFT_PORT = 9090
 COMMANDS_AT_ONCE = 200
+COMMANDS_MOST = 100_000
+"""That one connection carries; about 100 bytes each."""
+
 QUEUE_DEPTH = 10_000
 RECEIVE_BYTES = 1 << 26
 
@@ -153,6 +156,8 @@ class _SimpleSwitch:
         self._folder = Path(tempfile.mkdtemp(prefix="switchagg-bmv2-"))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
+        self._counted: dict[str, int] = {}
+        self._commands = 0  # that the present command line was given
         self.control: Control
         try:
             self._make_links()
@@ -165,7 +170,7 @@ class _SimpleSwitch:
 
     def process(self, rows: list[bytes], port: int, workers: int) -> Iterator[tuple[int, bytes]]:
         """(port, frame) of all that goes out for datagrams of one job of so many workers, in order for each port."""
-        before = self.control.counters()
+        before = self._counted
         physical = self.control.physical(port)
         for row in rows:
             self._sockets[physical].send(headers_of(port, len(row)) + row)
@@ -174,6 +179,7 @@ class _SimpleSwitch:
         while sum(after.values()) - sum(before.values()) < len(rows):
             self._check(deadline, "has not counted all packets")
             after = self.control.counters()
+        self._counted = after
         new = {name: packets - before.get(name, 0) for name, packets in after.items()}
         due = workers * new.get("broadcast", 0) + new.get("reply", 0)
         while due:
@@ -190,11 +196,7 @@ class _SimpleSwitch:
         for each in self._sockets:
             each.close()
         for process in reversed(self._processes):
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            _end(process)
         if Path(f"/run/netns/{self._name}").exists():
             _ip("netns", "delete", self._name)  # and the links in it, and so their other ends
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -227,9 +229,18 @@ class _SimpleSwitch:
         while not self._listens():
             self._check(deadline, "does not answer")
             time.sleep(0.02)
+        self._open_command_line()
+
+    def _open_command_line(self) -> None:
         cli = ["simple_switch_CLI", "--thrift-port", str(THRIFT_PORT)]
         self._processes.append(self._popen(cli, subprocess.PIPE))
+        self._commands = 0
         self._answers(1)
+
+    def _renew_command_line(self) -> None:
+        """Thrift ends a connection that has carried 100 MB, in the midst of a command."""
+        _end(self._processes.pop())
+        self._open_command_line()
 
     def _popen(self, command: list[str], output: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
@@ -259,6 +270,9 @@ class _SimpleSwitch:
         printed: list[str] = []
         for start in range(0, len(commands), COMMANDS_AT_ONCE):
             some = commands[start : start + COMMANDS_AT_ONCE]
+            if self._commands > COMMANDS_MOST:
+                self._renew_command_line()
+            self._commands += len(some)
             pipe = self._processes[1].stdin
             assert pipe is not None
             pipe.write("".join(f"{command}\n" for command in some).encode())
@@ -292,6 +306,14 @@ class _SimpleSwitch:
         self._check(time.monotonic() + 1.0, "")
         said = text.decode(errors="replace").strip().splitlines()[-1:]
         raise SwitchaggError(f"data plane bmv2: simple_switch_CLI ended: {' '.join(said)}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _ip(*words: str) -> None:
