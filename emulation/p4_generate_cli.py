@@ -59,12 +59,10 @@ def generate(
         try:
             shape = Shape(seed, packets, workers, elements, window, jobs, streams)
             faults = faults_of(fault)
-            reference = rule_of(rule)
-            steps = list(traffic(shape, faults, reference))
+            steps = traffic(shape, faults, rule_of(rule))
+            lines = list((stf if form == "stf" else vector)(steps, shape, title_of(shape, faults, rule)))
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
-        title = title_of(shape, faults, rule)
-        lines = (stf if form == "stf" else vector)(steps, shape, title)
         text = "".join(f"{line}\n" for line in lines)
         if str(output) == "-":
             typer.echo(text, nl=False)

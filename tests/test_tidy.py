@@ -52,7 +52,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "mininet": ("emulation/topology.py",),
     "lark": ("switchagg/p4vm/parse.py", "switchagg/p4vm/parse_errors.py", "switchagg/p4vm/parse_tree.py"),
     "pcpp": ("switchagg/p4vm/preprocess.py",),
-    "scapy": (),
+    "scapy": ("tools/scapy/",),
 }
 P4_LIBRARIES = ("lark", "pcpp")  # optional: the front end of the P4 engine
 
