@@ -142,6 +142,7 @@ def sent_to(port: int, data: bytes) -> bytes:
 
 def _with_checksum(frame: bytes) -> bytes:
     covered = frame[26:34] + struct.pack("!HH", 17, len(frame) - 34) + frame[34:40] + frame[42:]
+    covered += bytes(len(covered) % 2)
     total = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
