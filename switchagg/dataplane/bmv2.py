@@ -33,6 +33,7 @@ from switchagg.dataplane.p4_program import (
     defines,
     folder,
     headers_of,
+    program_path,
     receiver_of,
 )
 from switchagg.errors import JobError, SwitchaggError
@@ -325,23 +326,26 @@ def _ip(*words: str) -> None:
 def compiled(elements: int, slots: int) -> Path:
     """The program in bmv2's JSON, compiled at most once for each version of it. Raises JobError: p4c refused it."""
     macros = defines(elements, slots)
-    sources = sorted(folder().glob("*.p4")) + sorted((folder() / "v1model").glob("*.p4"))
+    ours = folder() / "v1model"  # what another program hasn't of its own
+    source = program_path()
+    sources = [path for place in (folder(), ours, source.parent) for path in sorted(place.glob("*.p4"))]
     compiler = _compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=60, check=False).stdout
-    digest = hashlib.sha256(repr((macros, version, [path.read_bytes() for path in sources])).encode()).hexdigest()
+    digest = hashlib.sha256(
+        repr((macros, version, source.name, [path.read_bytes() for path in sources])).encode()
+    ).hexdigest()
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = home / "switchagg" / "bmv2" / f"{digest[:32]}.json"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        words = [f"-D{name}={value}" for name, value in macros.items()]
-        source = str(folder() / "v1model" / "switchagg.p4")
-        made = Path(place) / "switchagg.json"
+        words = [f"-I{ours}", *(f"-D{name}={value}" for name, value in macros.items())]
+        made = Path(place) / f"{source.stem}.json"
         if compiler == "p4c":
-            command = ["p4c", "--target", "bmv2", "--arch", "v1model", *words, "-o", place, source]
+            command = ["p4c", "--target", "bmv2", "--arch", "v1model", *words, "-o", place, str(source)]
         else:
-            command = ["p4c-bm2-ss", *words, "-o", str(made), source]
+            command = ["p4c-bm2-ss", *words, "-o", str(made), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
         if done.returncode or not made.exists():
             words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -1,5 +1,7 @@
 """The P4 program of p4/v1model behind the data-plane contract, run in-process by the engine of switchagg/p4vm.
 
+$SWITCHAGG_P4_PROGRAM names another program to run: one with the same tables, registers and counters.
+
 Datagrams go in as Ethernet frames from an address that stands for their port; results come out as frames, and the
 address they were rewritten to says where they go. Jobs are admitted by filling tables and registers, with the commands
 that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs.
@@ -22,6 +24,7 @@ from switchagg.dataplane.p4_program import (
     defines,
     folder,
     headers_of,
+    program_path,
 )
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
@@ -44,6 +47,7 @@ def missing() -> str:
         return f"the engine's libraries are missing: {', '.join(lacking)}; install switchagg[p4]"
     try:
         folder()
+        program_path()
     except JobError as error:
         return str(error)
     return ""
@@ -200,9 +204,8 @@ def _compiled(elements: int, slots: int, backend: str) -> "Switch":
     from switchagg.p4vm.source import P4Error
 
     try:
-        engine = compile_program(
-            folder() / "v1model" / "switchagg.p4", backend=backend, defines=defines(elements, slots)
-        )
+        ours = folder() / "v1model"  # what another program hasn't of its own
+        engine = compile_program(program_path(), backend=backend, includes=[ours], defines=defines(elements, slots))
     except P4Error as error:
         raise JobError(f"data plane p4: {error}") from error
     return Switch(engine)

@@ -3,6 +3,7 @@
 Whatever runs the program (the engine, bmv2) understands the same commands, so jobs are admitted in the same words.
 """
 
+import os
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -20,6 +21,9 @@ LANES = 32
 
 SLOTS = (4096, 65536)
 """Numbers of slots that programs are compiled for: the least that suffices is taken."""
+
+PROGRAM_VARIABLE = "SWITCHAGG_P4_PROGRAM"
+"""Environment variable: path of the P4 program to run in place of ours."""
 
 COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated")
 """Names of the program's outcomes (p4/outcomes.p4), by their index."""
@@ -47,6 +51,20 @@ def folder() -> Path:
         if (place / "v1model" / "switchagg.p4").is_file():
             return place
     raise JobError(f"the P4 programs are missing: neither {package}/programs nor {package.parent}/p4 has them")
+
+
+def program_path() -> Path:
+    """The program to run: $SWITCHAGG_P4_PROGRAM, or our own. What it includes and hasn't beside it is ours.
+
+    Raises JobError: it isn't there.
+    """
+    named = os.environ.get(PROGRAM_VARIABLE, "")
+    if not named:
+        return folder() / "v1model" / "switchagg.p4"
+    path = Path(named).absolute()
+    if not path.is_file():
+        raise JobError(f"{PROGRAM_VARIABLE} is {named}: there is no such file")
+    return path
 
 
 def defines(elements: int, slots: int) -> dict[str, str]:
