@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p4vm.test_lower import PACKET, ingress_text, lowered, ran
+from p4vm.test_lower import ADD, FRAME, PACKET, ingress_text, lowered, ran
 from switchagg.p4vm import ir, show
 from switchagg.p4vm.check import check
 from switchagg.p4vm.lower import lower
