@@ -19,6 +19,8 @@ from pathlib import Path
 from switchagg.p4vm.source import P4Error
 
 DIGEST_BYTES = 32
+FILES_MAX = 1000
+"""Beyond it the oldest go: about 60 MB, 300 programs."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -122,6 +124,16 @@ class Cache:
         """Silently not, where it is nested too deeply for pickle."""
         with contextlib.suppress(RecursionError):
             self.write(name, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def prune(self) -> None:
+        """Takes away the oldest files where there are too many: they are made again when they are needed."""
+        aged = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                aged.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(aged)[: max(0, len(aged) - FILES_MAX)]:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[Path]:

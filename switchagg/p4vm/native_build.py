@@ -167,5 +167,6 @@ def build(program: ir.Program, by: Compiler, cache: Cache, key: str, optimize: i
         library_of(by, [text], runtime_object(by, cache), path, optimize)
         path.chmod(0o700)
         made = file_digest(path)
+    cache.prune()
     cache.store(f"{name}.layout", (made, layout))
     return cache.path(f"{name}.so"), layout

@@ -15,6 +15,7 @@ from lark.exceptions import UnexpectedToken, VisitError
 from lark.lexer import Lexer
 
 from switchagg.p4vm import lexer, parse_errors, tree
+from switchagg.p4vm.cache import default_cache
 from switchagg.p4vm.lexer import Token
 from switchagg.p4vm.lexer_scopes import Classifier
 from switchagg.p4vm.parse_tree import TreeBuilder
@@ -44,9 +45,14 @@ class _Tokens(Lexer):
             raise fault
 
 
-def cache_folder() -> Path:
-    """Where what is built once for all programs is kept: $XDG_CACHE_HOME/switchagg/p4."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "switchagg" / "p4"
+def _grammar_file() -> str:
+    """Where the parser's tables are kept; "": nowhere, others could have written there."""
+    name = f"grammar-{lark.__version__}.pickle"
+    try:
+        kept = default_cache()
+    except P4Error:
+        return ""
+    return str(kept.path(name)) if kept.trusted(name) or not os.path.lexists(kept.path(name)) else ""
 
 
 class _Parser:
@@ -55,12 +61,6 @@ class _Parser:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.builder = TreeBuilder(Preprocessed("", ""))
-        folder = cache_folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            writable = os.access(folder, os.W_OK)
-        except OSError:
-            writable = False
         self.lark = lark.Lark(
             _GRAMMAR.read_text(encoding="utf-8"),
             parser="lalr",
@@ -68,7 +68,7 @@ class _Parser:
             start=_STARTS,
             maybe_placeholders=True,
             transformer=self.builder,
-            cache=str(folder / f"grammar-{lark.__version__}.pickle") if writable else False,  # Lark checks its content
+            cache=_grammar_file() or False,  # Lark checks its content, but not whose it is
         )
         self.marks = {str(terminal.pattern.value): terminal.name for terminal in self.lark.terminals}
 

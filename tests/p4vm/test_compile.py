@@ -137,6 +137,16 @@ def test_the_folder_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.M
         Cache(tmp_path / "new")
 
 
+def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "FILES_MAX", 3)
+    cache = Cache(tmp_path)
+    for at, name in enumerate("dbeac"):
+        cache.write(name, b"x")
+        os.utime(cache.path(name), (at, at))
+    cache.prune()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "e"]
+
+
 def test_goes_without_a_cache_where_none_can_be(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Unwritable, match="set XDG_CACHE_HOME"):
