@@ -111,7 +111,8 @@ def _six(world: World, note: CallNote) -> dict[str, ir.Routine]:
     for role, argument in zip(ROLES, note.arguments, strict=True):
         if argument is None:
             raise P4Error(f"V1Switch needs six arguments; the {role} is missing", world.place)
-        found = lower_instances.instance(body, argument)
+        made_by = world.checked.calls.get(argument) if isinstance(argument, tree.Call) else None
+        found = lower_instances.instance(body, argument, made_by.name if made_by is not None else "")
         if not isinstance(found, Made):
             raise P4Error(f"the {role} must be an instance of a parser or control", argument.position)
         made[role] = _routine(world, found, role)

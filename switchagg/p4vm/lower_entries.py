@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchagg.p4vm import ir, lower_expressions, lower_fold, lower_sets, lower_tables, lower_values, tree
+from switchagg.p4vm import ir, lower_expressions, lower_fold, lower_sets, lower_tables, tree
 from switchagg.p4vm.lower_body import Body
 from switchagg.p4vm.lower_names import find
 from switchagg.p4vm.source import P4Error, Position
@@ -98,14 +98,13 @@ def data_arguments(
     positional = [argument for argument in reference.arguments if argument.name is None]
     every = len(positional) > len(parameters) or len(positional) == len(declaration.parameters)
     given = lower_tables.arguments_of(reference, list(declaration.parameters) if every else parameters)
-    kinds = {parameter.variable.name: parameter.variable.type for parameter in action.data}
+    kinds = [parameter.variable.type for parameter in action.data]
     values = []
-    for parameter in parameters:
+    for parameter, kind in zip(parameters, kinds, strict=True):
         argument = given.get(parameter.name, parameter.default)
         if argument is None:
             raise P4Error(f"no argument for parameter {parameter.name} of action {reference.name}", reference.position)
-        value = lower_expressions.expression(body, argument, kinds[parameter.name])
-        known = lower_fold.number(lower_values.coerce(body, value, kinds[parameter.name], argument.position))
+        known = lower_fold.number(lower_expressions.expression(body, argument, kind))
         if known is None:
             raise P4Error(f"argument {parameter.name} must be known at compile time", argument.position)
         values.append(known)

@@ -17,7 +17,7 @@ from switchagg.p4vm import (
 )
 from switchagg.p4vm.checked import CallNote
 from switchagg.p4vm.lower_body import Binding, Body, Frame, Made, Packet, World
-from switchagg.p4vm.lower_names import control_name, notes
+from switchagg.p4vm.lower_names import control_name, given_name, notes
 from switchagg.p4vm.lower_tidy import tidy
 from switchagg.p4vm.source import P4Error, Position
 
@@ -182,7 +182,8 @@ def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Seque
             body.frame.bindings[parameter] = next(instances, Packet())
             continue
         direction = parameter.direction or ("data" if body.routine.kind == "action" else "in")
-        variable = body.parameter(parameter.name, body.kind_of(parameter), direction, parameter.position)
+        called = (given_name(parameter.annotations) if direction == "data" else None) or parameter.name
+        variable = body.parameter(called, body.kind_of(parameter), direction, parameter.position)
         body.frame.bindings[parameter] = variable
         if direction == "out":
             body.emit(ir.Reset(ir.Local(variable.type, variable)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from switchagg.p4vm import tree
-from switchagg.p4vm.checked import Value
+from switchagg.p4vm import tree, types
+from switchagg.p4vm.checked import Checked
 from switchagg.p4vm.source import P4Error
 
 
@@ -45,43 +45,61 @@ def notes(annotations: Sequence[tree.Annotation]) -> dict[str, str]:
     return {one.name: text_of(one) or one.tokens for one in annotations}
 
 
-def key_name(node: tree.Expression, known: Mapping[tree.Node, Value]) -> str | None:
-    """How a table's key is called after its expression; None: such an expression needs @name. known: constants."""
+def key_name(node: tree.Expression, checked: Checked) -> str | None:
+    """How a table's key is called after its expression; None: such an expression needs @name."""
     match node:
         case tree.Name():
             return node.name
         case tree.Member():
-            outer = key_name(node.base, known)
-            return f"{outer}.{node.name}" if outer is not None else None
+            return _member_name(node, checked)
         case tree.Index():
-            outer, index = key_name(node.base, known), _number(node.index, known)
-            inner = key_name(node.index, known) if index is None else str(index)
+            outer, index = key_name(node.base, checked), _number(node.index, checked)
+            inner = key_name(node.index, checked) if index is None else str(index)
             return f"{outer}[{inner}]" if outer is not None and inner is not None else None
         case tree.Slice():
-            return _slice_name(node, known)
+            return _slice_name(node, checked)
         case tree.Call():
             callee = node.callee
             if isinstance(callee, tree.Member) and callee.name == "isValid":
-                outer = key_name(callee.base, known)
+                outer = key_name(callee.base, checked)
                 return f"{outer}.$valid$" if outer is not None else None
         case tree.Binary(operator="&"):
-            return key_name(node.right if _number(node.left, known) is not None else node.left, known)
+            parts = [_mask_part(one, checked) for one in (node.left, node.right)]
+            return f"{parts[0]} & {parts[1]}" if None not in parts else None
         case tree.Number():
             return str(node.value)
-        case tree.Cast():
-            return key_name(node.operand, known)
     return None
 
 
-def _slice_name(node: tree.Slice, known: Mapping[tree.Node, Value]) -> str | None:
-    outer, low = key_name(node.base, known), _number(node.low, known)
-    high = _number(node.high, known) if node.high is not None else None
-    width = _number(node.width, known) if node.width is not None else None
+def _mask_part(node: tree.Expression, checked: Checked) -> str | None:
+    number = _number(node, checked)
+    return f"{number:#x}" if number is not None else key_name(node, checked)
+
+
+def _member_name(node: tree.Member, checked: Checked) -> str | None:
+    """base.field, by the field's @name if it has one; one that begins with a dot is the whole name."""
+    called = node.name
+    kind = checked.type_of.get(node.base)
+    if isinstance(kind, types.Structure):
+        for declaration in checked.program.declarations:
+            if isinstance(declaration, tree.Structure) and declaration.name == kind.name:
+                fields = {field.name: field.annotations for field in declaration.fields}
+                called = given_name(fields.get(node.name, ())) or called
+    if called.startswith("."):
+        return called[1:]
+    outer = key_name(node.base, checked)
+    return f"{outer}.{called}" if outer is not None else None
+
+
+def _slice_name(node: tree.Slice, checked: Checked) -> str | None:
+    outer, low = key_name(node.base, checked), _number(node.low, checked)
+    high = _number(node.high, checked) if node.high is not None else None
+    width = _number(node.width, checked) if node.width is not None else None
     if low is not None and width is not None:
         high = low + width - 1
     return f"{outer}[{high}:{low}]" if outer is not None and high is not None and low is not None else None
 
 
-def _number(node: tree.Expression, known: Mapping[tree.Node, Value]) -> int | None:
-    value = node.value if isinstance(node, tree.Number) else known.get(node)
+def _number(node: tree.Expression, checked: Checked) -> int | None:
+    value = node.value if isinstance(node, tree.Number) else checked.constants.get(node)
     return value if isinstance(value, int) else None

@@ -34,6 +34,8 @@ def table(body: Body, node: tree.Table) -> ir.Table:
     made.entries_const = node.entries_const
     if node.entries is not None:
         lower_entries.entries(body, node, made, listed)
+        if node.entries_const and all(one.name != "size" for one in node.properties):
+            made.size = len(made.entries)
     body.world.tables.append(made)
     return made
 
@@ -54,7 +56,7 @@ def _keys(body: Body, node: tree.Table, made: ir.Table) -> None:
             raise P4Error(f"match kind {written.match_kind} is not supported; {known} are", written.position)
         if written.match_kind in ("lpm", "ternary", "range") and not isinstance(value.type, ir.Bits | ir.Bool):
             raise P4Error(f"a {written.match_kind} key is of bits; match this one exact", written.position)
-        name = given_name(written.annotations) or key_name(written.expression, body.world.checked.constants)
+        name = given_name(written.annotations) or key_name(written.expression, body.world.checked)
         if name is None:
             raise P4Error('this key needs a name for the control plane: @name("…")', written.position)
         made.keys.append(ir.Key(name, written.match_kind, value, written.position))

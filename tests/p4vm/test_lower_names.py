@@ -136,9 +136,7 @@ def test_names_that_annotations_and_types_give() -> None:
         }
     """
     text = FRAME.replace("@top@", "").replace("@locals@", local).replace("@body@", "t.apply();")
-    text = text.replace("control I(", top + " control I(").replace(
-        "V1Switch(P(), V(), I()", "I() named; V1Switch(P(), V(), named"
-    )
+    text = text.replace("control I(", top + " control I(")
     program = lower(check(parse_text(text)), "test.p4")
     (table,) = program.tables
     assert table.name == "I.t"
