@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from emulation.host import host_facts
 from emulation.results import MethodResult, RunFailed, document, write_json
 from emulation.scenario import DATAPLANES, Scenario, ScenarioError
 from emulation.timeline import write_trace
+from switchagg.dataplane import ELEMENTS_MOST
+from switchagg.dataplane.p4_program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from transport.method_name import parse
 
@@ -91,6 +94,8 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
                 f"--on sim: {others}"
             )
         return Choice("xdp", {})  # the switch says what is missing, when it starts among its interfaces
+    if switch.dataplane in ELEMENTS_MOST and os.environ.get(PROGRAM_VARIABLE):
+        return Choice(switch.dataplane, {})  # the rule of a user's own program is not ours to judge
     if reason := fault(switch.dataplane, slots, switch.elements):
         raise RunFailed(
             f"{scenario.file}: [switch] dataplane: {switch.dataplane} can't run here: {reason}; or choose auto"

@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulation.compare import choose_plane
 from emulation.p4_generate_cli import rule_of
+from emulation.results import RunFailed
+from emulation.scenario import load
 from switchagg.dataplane.p4 import P4Plane, missing
 from switchagg.dataplane.p4_program import folder
 from switchagg.dataplane.traffic import Shape, traffic
@@ -56,3 +59,13 @@ def test_a_sum_does_not_wait_for_the_last(backend: str, monkeypatch: pytest.Monk
 def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", "nowhere.p4")
     assert missing() == "SWITCHAGG_P4_PROGRAM is nowhere.p4: there is no such file"
+
+
+def test_training_is_not_held_to_our_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test of data planes would refuse a program of another rule, if a user names one, and only then."""
+    scenario = load(HERE / "training.toml")
+    monkeypatch.setattr("emulation.compare.fault", lambda *_: "it fails its self-test")
+    with pytest.raises(RunFailed, match="fails its self-test"):
+        choose_plane(scenario, "mininet")
+    monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(HERE / "switchagg.p4"))
+    assert choose_plane(scenario, "mininet").name == "p4"
