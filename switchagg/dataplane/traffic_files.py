@@ -10,6 +10,7 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+from switchagg.dataplane import ELEMENTS_MOST
 from switchagg.dataplane.p4_program import (
     AGGREGATION_PORT,
     COUNTERS,
@@ -89,6 +90,8 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
     """
     if shape.ports > PORTS_MOST:
         raise SwitchaggError(f"{shape.ports} workers in all: a v1model switch has {PORTS_MOST} ports")
+    if shape.elements > ELEMENTS_MOST["p4"]:
+        raise SwitchaggError(f"{shape.elements} elements per packet: the program holds {ELEMENTS_MOST['p4']}")
     if shape.slots > SLOTS[-1]:
         raise SwitchaggError(f"{shape.slots} slots in all: the program holds {SLOTS[-1]}")
     yield f"# {title}"
