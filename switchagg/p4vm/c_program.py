@@ -11,6 +11,7 @@ from switchagg.p4vm.c_tables import KeyLayout, Layout, RecordSite, layout_of
 from switchagg.p4vm.c_types import CTypes, bytes_of, identifier, is_number, width_of
 from switchagg.p4vm.c_wire import Wire
 from switchagg.p4vm.engine import (
+    CAUSED_BYTES_MAX,
     DROP_PORT,
     LOG_MAX,
     LOOP_TURNS_MAX,
@@ -49,7 +50,17 @@ ERRORS = (
     "ParserInvalidArgument",
 )
 """As `enum p4_error`."""
-LIMITS = (PASSES_MAX, RUNS_MAX, PARSER_STEPS_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, LOG_MAX, DROP_PORT, RANDOM_SEED)
+LIMITS = (
+    PASSES_MAX,
+    RUNS_MAX,
+    PARSER_STEPS_MAX,
+    LOOP_TURNS_MAX,
+    PACKET_BYTES_MAX,
+    CAUSED_BYTES_MAX,
+    LOG_MAX,
+    DROP_PORT,
+    RANDOM_SEED,
+)
 """As `struct p4_limits`."""
 LOCALS_BYTES_MAX = 1 << 22
 """Of all routines together: no two calls of one are under way at once, so no stack overflows."""

@@ -42,6 +42,7 @@ NAMED_COUNTS = (
     "assert_failed",
     "assume_failed",
     "oversize",
+    "too_many_bytes",
     "no_memory",
 )
 """Both, in this order, as `enum p4_count`."""

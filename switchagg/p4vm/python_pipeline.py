@@ -32,7 +32,9 @@ Order and passes
     nothing.
 12. Bounds. On its way from the port to where it is a copy may have gone through PASSES_MAX resubmissions,
     recirculations and E2E clones; and one incoming packet may cause RUNS_MAX passes through ingress and egress in
-    all. Each copy that comes next is dropped: too_many_passes += 1, dropped += 1. Turns of loops are counted over all
+    all. Each copy that comes next is dropped: too_many_passes += 1, dropped += 1. It may cause CAUSED_BYTES_MAX bytes:
+    of what is sent, resubmitted and recirculated, each packet that goes beyond is dropped: names["too_many_bytes"] +=
+    1, dropped += 1. Turns of loops are counted over all
     that one incoming packet causes, in all loops together: the turn after LOOP_TURNS_MAX drops the packet that is
     being processed (and any later one that turns): too_many_turns += 1, dropped += 1.
 13. A dropped pass (12, or a failed assert or assume) ends at once: no clones, no compute; what it had written to
@@ -92,7 +94,7 @@ from functools import reduce
 from typing import Any
 
 from switchagg.p4vm import ir
-from switchagg.p4vm.engine import DROP_PORT, PACKET_BYTES_MAX, PASSES_MAX, RUNS_MAX, Replica
+from switchagg.p4vm.engine import CAUSED_BYTES_MAX, DROP_PORT, PACKET_BYTES_MAX, PASSES_MAX, RUNS_MAX, Replica
 from switchagg.p4vm.python_names import fields_of
 from switchagg.p4vm.python_records import is_scalar
 from switchagg.p4vm.python_runtime import Dropped, Packet, Reject, Shared
@@ -183,7 +185,7 @@ class Pipeline:
         self.direct_meters: list[Any] = []
         self.waiting: deque[tuple[bytes, int, Kept, int]] = deque()
         self.bursts: deque[Burst] = deque()
-        self.runs = 0
+        self.runs = self.caused = 0
         fields = dict(program.standard.fields)
         lacking = [name for name in NEEDED.split() if name not in fields]
         if lacking:
@@ -200,7 +202,7 @@ class Pipeline:
         """All that this packet causes."""
         shared = self.shared
         shared.counters.received += 1
-        shared.turns = self.runs = 0
+        shared.turns = self.runs = self.caused = 0
         sent: Sent = []
         if len(data) > PACKET_BYTES_MAX:
             self.oversize()
@@ -233,6 +235,15 @@ class Pipeline:
     def oversize(self) -> None:
         self.shared.count("oversize")
         self.drop()
+
+    def fits(self, size: int) -> bool:
+        """Whether a packet of that many bytes may still be caused; if not, it is dropped."""
+        if self.caused + size > CAUSED_BYTES_MAX:
+            self.shared.count("too_many_bytes")
+            self.drop()
+            return False
+        self.caused += size
+        return True
 
     def run_begins(self) -> None:
         """Counts a pass."""
@@ -296,7 +307,7 @@ class Pipeline:
         """Another pass through ingress."""
         if packet.passes >= PASSES_MAX:
             self.drop_bounded()
-        else:
+        elif self.fits(len(data)):
             self.waiting.append((data, kind, self.keep(field_list, metadata), packet.passes + 1))
 
     def keep(self, number: int | None, metadata: Any) -> Kept:
@@ -390,7 +401,9 @@ class Pipeline:
         if data is None:
             self.oversize()
         elif packet.recirculate is None:
-            sent.append((port, data if packet.keep is None else data[: packet.keep]))
+            data = data if packet.keep is None else data[: packet.keep]
+            if self.fits(len(data)):
+                sent.append((port, data))
         else:
             self.again(packet, data, packet.recirculate[0], metadata, RECIRCULATED)
 

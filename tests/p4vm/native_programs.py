@@ -241,7 +241,7 @@ control Out(inout headers hdr, inout metadata meta, inout standard_metadata_t st
         bit<8> what = hdr.command.what;
         hdr.seen = { standard.instance_type, standard.egress_port, standard.egress_rid, standard.packet_length,
             standard.egress_global_timestamp, standard.enq_qdepth, meta.kept, meta.lost, 0 };
-        if (what == 9 || what == 10 && standard.instance_type != 2) {
+        if (what == 9 || what == 10 && standard.instance_type != 2 || what == 16 && standard.egress_rid < 2) {
             clone_preserving_field_list(CloneType.E2E, 5, 1);
         }
         if (what == 11) { mark_to_drop(standard); }

@@ -282,7 +282,7 @@ class Disorder:
         data = bytes(frame(chunk(rank, number, self.values[number, rank].tolist(), self.job), rank))
         standard = self.pipeline.routines.standard()
         standard.ingress_port = rank
-        self.pipeline.runs = 0
+        self.pipeline.runs = self.pipeline.caused = 0
         self.pipeline.enter(Arriving(self.pipeline.shared, data, 0, 0), standard, [])
         self.leave()
 
@@ -296,7 +296,7 @@ class Disorder:
             return  # lost between two passes
         standard = self.pipeline.routines.standard()
         standard.instance_type = kind
-        self.pipeline.runs = 0
+        self.pipeline.runs = self.pipeline.caused = 0
         self.pipeline.enter(Arriving(self.pipeline.shared, data, 0, passes), standard, kept)
         self.leave()
 

@@ -47,6 +47,7 @@ enum p4_count {
     P4_ASSERT_FAILED,
     P4_ASSUME_FAILED,
     P4_OVERSIZE,
+    P4_TOO_MANY_BYTES,
     P4_NO_MEMORY,
     P4_COUNTS,
 };
@@ -89,7 +90,7 @@ struct p4_field {
 };
 
 struct p4_limits {
-    uint32_t passes, runs, steps, turns, packet_bytes, records, drop_port;
+    uint32_t passes, runs, steps, turns, packet_bytes, caused_bytes, records, drop_port;
     uint64_t seed;
 };
 
@@ -216,6 +217,7 @@ struct p4_engine {
     uint64_t now, pass;
     uint32_t length; /* bytes of the packet as it entered ingress */
     uint32_t turns, runs;
+    uint64_t caused; /* bytes */
     const uint8_t *payload;
     uint64_t payload_size;
     struct p4_wishes wishes;

@@ -77,6 +77,17 @@ static void drop_bounded(struct p4_engine *engine, uint64_t copies) {
     engine->counts[P4_DROPPED] += copies;
 }
 
+/* Whether a packet of that size may still be caused; if not, it is dropped. */
+static int caused(struct p4_engine *engine, uint64_t size) {
+    if (engine->caused + size > engine->program->limits.caused_bytes) {
+        engine->counts[P4_TOO_MANY_BYTES]++;
+        drop(engine);
+        return 0;
+    }
+    engine->caused += size;
+    return 1;
+}
+
 /* ---- queues */
 
 static struct p4_burst *new_burst(struct p4_engine *engine, const void *state, uint32_t passes) {
@@ -115,6 +126,7 @@ static void queue_again(struct p4_engine *engine, const uint8_t *bytes, uint64_t
         drop_bounded(engine, 1);
         return;
     }
+    if (!caused(engine, size)) return;
     struct p4_again *made = aligned_alloc(16, (sizeof *made + engine->program->state_size + 15) & ~(size_t)15);
     uint8_t *own = malloc(size + 1);
     if (!made || !own) {
@@ -140,13 +152,17 @@ static const struct p4_replicas *session_of(const struct p4_engine *engine) {
     return engine->wishes.clone ? p4_directory_find(&engine->sessions, engine->wishes.clone_session) : NULL;
 }
 
+static const struct p4_replicas *group_of(const struct p4_engine *engine, const struct p4_replicas *session) {
+    return session->group ? p4_directory_find(&engine->groups, session->group) : NULL;
+}
+
 /* A session's copies of a state join the egress queue; they have the field list's fields of `from`. */
 static void queue_clones(struct p4_engine *engine, const struct p4_replicas *session, const void *state,
                          const void *from, uint32_t list, uint32_t type, uint32_t passes) {
     struct p4_burst *burst = new_burst(engine, state, passes);
     if (!burst) return;
     begin_anew(engine, burst->state, from, list, type);
-    burst->lists[0] = session->group ? p4_directory_find(&engine->groups, session->group) : NULL;
+    burst->lists[0] = group_of(engine, session);
     burst->lists[1] = session;
     if (session->truncate) burst->truncate = session->truncate;
     queue_burst(engine, burst);
@@ -197,7 +213,8 @@ static void clone_after_egress(struct p4_engine *engine, const void *state, uint
     const struct p4_replicas *session = session_of(engine);
     if (!session) return;
     if (passes + 1 > engine->program->limits.passes) {
-        drop_bounded(engine, 1);
+        const struct p4_replicas *group = group_of(engine, session);
+        drop_bounded(engine, session->count + (group ? group->count : 0));
         return;
     }
     queue_clones(engine, session, state, state, engine->wishes.clone_list, EGRESS_CLONE, passes + 1);
@@ -242,6 +259,7 @@ static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uin
         return;
     }
     if (size > engine->wishes.truncate) size = engine->wishes.truncate;
+    if (!caused(engine, (uint64_t)size)) return;
     engine->outputs[engine->output_count++] = (struct p4_output){port, (uint32_t)size, engine->data_size};
     engine->data_size += (uint64_t)size;
 }
@@ -396,6 +414,7 @@ static void process(struct p4_engine *engine, uint32_t port, const uint8_t *byte
         return;
     }
     engine->turns = engine->runs = 0;
+    engine->caused = 0;
     memset(engine->state, 0, engine->program->state_size);
     set(engine, engine->state, P4_INGRESS_PORT, port);
     set(engine, engine->state, P4_PACKET_LENGTH, size);
