@@ -28,8 +28,8 @@ PACKET_BYTES_MAX = 1 << 17
 """Longer ones are dropped: as they are received, and, before truncate and recirculate, as they are deparsed: dropped +=
 1, names["oversize"] += 1."""
 CAUSED_BYTES_MAX = 1 << 26
-"""Bytes of all packets that one incoming packet causes, sent (after truncate), resubmitted or recirculated. Each further
-one that doesn't fit is dropped: dropped += 1, names["too_many_bytes"] += 1."""
+"""Bytes of all packets that one incoming packet causes, sent (after truncate), resubmitted or recirculated. Each
+further one that doesn't fit is dropped: dropped += 1, names["too_many_bytes"] += 1."""
 
 
 @dataclass(frozen=True, slots=True)
