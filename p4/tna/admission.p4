@@ -1,6 +1,9 @@
 // P6 and S1. All tables look at the packet alone, so they share a stage; `reasons` then is the rule, line by line. The
 // control plane fills the tables when it admits a job and empties them when it evicts one (S7, S8).
 
+// UDP's header and ours: what is left of UDP's length without the values.
+#define HEADERS 28
+
 control Admission(inout headers_t hdr, inout metadata_t meta) {
     action set_job(bit<16> group) {
         meta.job = 1;
@@ -106,6 +109,21 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
         size = 256;
     }
 
+    // A table, or the compiler puts the shift into the subtraction, which is more than one stage can do.
+    action size_of_values() {
+        meta.size = hdr.chunk.elements << 2;
+    }
+
+    table sizing {
+        actions = { size_of_values; }
+        const default_action = size_of_values();
+        size = 1;
+    }
+
+    action admit() {
+        meta.outcome = UNDECIDED;
+    }
+
     action drop(bit<8> reason) {
         meta.outcome = reason;
     }
@@ -113,13 +131,13 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     // The first line that fits: P6 in its order, then S1 in its order.
     table reasons {
         key = {
-            meta.outcome: ternary;
+            meta.short: ternary;
             hdr.chunk.magic: ternary;
             hdr.chunk.wire_version: ternary;
             hdr.chunk.op: ternary;
             hdr.chunk.spare: ternary;
             hdr.chunk.elements: ternary;
-            meta.excess: ternary;
+            meta.others: ternary;
             hdr.chunk.result: ternary;
             meta.job: ternary;
             meta.generation: ternary;
@@ -129,22 +147,22 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.member: ternary;
             meta.elements: ternary;
         }
-        actions = { drop; NoAction; }
+        actions = { drop; admit; }
         const default_action = drop(DROP_MAGIC);
         const entries = {
-            (DROP_SHORT, _, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_SHORT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, ELEMENTS, 0, 0, 1, 1, 1, 1, 1, 1, 1): NoAction();
+            (1, _, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_SHORT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, ELEMENTS, HEADERS, 0, 1, 1, 1, 1, 1, 1, 1): admit();
             (_, 0x5341, 1, 0 &&& 0xe, 0, 0, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
             (_, 0x5341, 1, 0 &&& 0xe, 0, 0x8000 &&& 0x8000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
             (_, 0x5341, 1, 0 &&& 0xe, 0, 0x4000 &&& 0x4000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, 1, _, _, _, _, _, _, _): drop(DROP_RESULT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, 0, _, _, _, _, _, _): drop(DROP_JOB);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, 0, _, _, _, _, _): drop(DROP_GENERATION);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, 0, _, _, _, _): drop(DROP_STREAM);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, 0, _, _, _): drop(DROP_SLOT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, 0, _, _): drop(DROP_RANK);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, _, 0, _): drop(DROP_PORT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, 0, _, _, _, _, _, _, _, _): drop(DROP_ELEMENTS);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, 1, _, _, _, _, _, _, _): drop(DROP_RESULT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, 0, _, _, _, _, _, _): drop(DROP_JOB);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, 0, _, _, _, _, _): drop(DROP_GENERATION);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, 0, _, _, _, _): drop(DROP_STREAM);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, 0, _, _, _): drop(DROP_SLOT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, 0, _, _): drop(DROP_RANK);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, _, 0, _): drop(DROP_PORT);
+            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, _, _, _): drop(DROP_ELEMENTS);
             (_, 0x5341, 1, 0 &&& 0xe, 0, _, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
             (_, 0x5341, 1, 0 &&& 0xe, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_FLAGS);
             (_, 0x5341, 1, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_OP);
@@ -154,7 +172,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        meta.excess = hdr.udp.length - (28 + (hdr.chunk.elements << 2));
+        sizing.apply();
         meta.index = hdr.chunk.slot[12:0] ++ hdr.chunk.version;
         meta.oldest = hdr.chunk.chunk + 0x80000001;
         jobs.apply();
@@ -164,6 +182,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
         ranks.apply();
         members.apply();
         sizes.apply();
+        meta.others = hdr.udp.length - meta.size;
         reasons.apply();
     }
 }

@@ -47,12 +47,13 @@ control Held(inout headers_t hdr, inout metadata_t meta) {
             meta.mode: ternary;
             hdr.chunk.chunk: ternary;
         }
-        actions = { compare; compare_past_zero; check; }
-        const default_action = check();
+        actions = { compare; compare_past_zero; check; NoAction; }
+        const default_action = NoAction(); // never: a default can't use a register
         const entries = {
             (Mode.COUNT, 0x7fffffff): compare();
             (Mode.COUNT, 0 &&& 0x80000000): compare_past_zero();
             (Mode.COUNT, _): compare();
+            (_, _): check();
         }
         size = 4;
     }

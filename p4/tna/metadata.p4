@@ -45,6 +45,7 @@ struct metadata_t {
     bit<8>   finally;  // the outcome once all passes are made
     bit<8>   work;     // for the sums
     bit<1>   sent;
+    bit<1>   short;    // no room for a header
 
     // Admission: what is known of the packet's job, stream and rank.
     bit<1>   job;
@@ -54,7 +55,8 @@ struct metadata_t {
     bit<1>   rank;
     bit<1>   member;
     bit<1>   elements;
-    bit<16>  excess;   // UDP's length beyond what the elements ask for
+    bit<16>  size;     // of the values
+    bit<16>  others;   // UDP's length without them
     bit<16>  group;
     bit<32>  rank_low; // the bitmap of this rank
     bit<32>  rank_high;

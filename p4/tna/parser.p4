@@ -12,12 +12,9 @@ parser IngressParser(
     state start {
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
-        meta.port = intrinsic.ingress_port;
-        meta.mode = Mode.COUNT;
-        meta.outcome = UNDECIDED;
-        meta.finally = UNDECIDED;
         meta.work = 0;
         meta.sent = 0;
+        meta.short = 0;
         meta.job = 0;
         meta.generation = 0;
         meta.stream = 0;
@@ -27,8 +24,15 @@ parser IngressParser(
         meta.elements = 0;
         transition select(intrinsic.ingress_port) {
             PASSES_PORT: again;
-            default: ethernet;
+            default: first;
         }
+    }
+
+    state first {
+        meta.port = intrinsic.ingress_port;
+        meta.mode = Mode.COUNT;
+        meta.finally = UNDECIDED;
+        transition ethernet;
     }
 
     state again {
@@ -65,7 +69,7 @@ parser IngressParser(
     }
 
     state short {
-        meta.outcome = DROP_SHORT;
+        meta.short = 1;
         transition accept;
     }
 

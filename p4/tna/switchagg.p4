@@ -49,7 +49,7 @@ control SwitchIngress(
     Counter<bit<32>, bit<8>>(32, CounterType_t.PACKETS) outcomes;
 
     apply {
-        if (hdr.chunk.isValid() || meta.outcome == DROP_SHORT) {
+        if (hdr.chunk.isValid() || meta.short == 1) {
             if (meta.mode == Mode.READ) {
                 zeros.apply(hdr);
             }
