@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from switchagg.p4vm import ir
@@ -62,6 +63,8 @@ LIMITS = (
     RANDOM_SEED,
 )
 """As `struct p4_limits`."""
+FRAMES_MAX = 10_000
+"""Python's frames for one program, whose nesting the parser bounds."""
 LOCALS_BYTES_MAX = 1 << 22
 """Of all routines together: no two calls of one are under way at once, so no stack overflows."""
 IN_WALK = ("type", "position", "routine", "instance", "type_arguments", "variable")
@@ -402,7 +405,11 @@ def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
 def c_of(program: ir.Program, tag: str = "0") -> tuple[str, Layout]:
     """The program as C, and where its names stand in it. Raises P4Error."""
     writer = ProgramWriter(program, tag)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, FRAMES_MAX))
     try:
         return writer.text(), writer.context.layout
     except RecursionError:
         raise P4Error(f"{program.file}: an expression or block is nested too deeply; take it apart") from None
+    finally:
+        sys.setrecursionlimit(limit)

@@ -28,7 +28,7 @@ from switchagg.p4vm import (
 from switchagg.p4vm.check_scope import Place, Scope, State, fail
 from switchagg.p4vm.checked import Checked
 
-RECURSION = 5000
+RECURSION = 10_000
 """Python frames that NESTING_MAX levels may take."""
 
 check_expressions.HANDLERS.update(

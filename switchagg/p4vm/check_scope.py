@@ -12,7 +12,7 @@ from switchagg.p4vm import tree, types
 from switchagg.p4vm.checked import CallNote, Checked, Value
 from switchagg.p4vm.source import P4Error, Position
 
-NESTING_MAX = 250
+NESTING_MAX = 500
 """Levels of expressions, blocks and types within each other."""
 
 NAMES_NEAR = 0.6

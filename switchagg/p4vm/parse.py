@@ -22,8 +22,8 @@ from switchagg.p4vm.parse_tree import TreeBuilder
 from switchagg.p4vm.preprocess import Preprocessed, preprocess_text
 from switchagg.p4vm.source import P4Error, Position
 
-DEPTH_MAX = 200
-"""Levels of the tree: those who walk it may recurse that deep."""
+DEPTH_MAX = 450
+"""Levels of the tree, for chains of operators and of else if: those who walk it may recurse that deep."""
 
 ANNOTATIONS_MAX = 16
 """How deep annotations may stand in the bodies of annotations."""

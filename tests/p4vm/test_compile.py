@@ -210,3 +210,11 @@ def test_faults(program: Path, tmp_path: Path) -> None:
     for start in (front_end, lambda path: compile_program(path, cache=tmp_path / "cache")):
         with pytest.raises(P4Error, match=r"program\.p4:1\d:"):
             start(program)
+
+
+@pytest.mark.parametrize("backend", ["python", pytest.param("native", marks=needs_compiler)])
+def test_chains_that_macros_write_are_long(program: Path, backend: str, tmp_path: Path) -> None:
+    total = "bit<9> one = 1; bit<9> total = " + " + ".join(["one"] * 300) + ";"
+    arms = " else ".join(f"if (total == {at}) {{ standard.egress_spec = {at + 1}; }}" for at in range(1, 301))
+    program.write_text(PROGRAM.replace("standard.egress_spec = PORT;", f"{total} {arms}"))
+    assert compile_program(program, backend=backend, cache=tmp_path).process(1, b"x") == [(301, b"x")]
