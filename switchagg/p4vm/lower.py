@@ -84,7 +84,7 @@ def _program(world: World, file: str) -> ir.Program:
 def _main(world: World) -> CallNote:
     main = world.checked.main
     if main is None:
-        raise P4Error("the program has no main; end it with V1Switch(…) main;")
+        raise P4Error("the program has no main; end it with V1Switch(…) main;", world.checked.program.position)
     world.place = main.position
     note = world.checked.instances.get(main)
     if note is None or note.name != "V1Switch":

@@ -218,3 +218,9 @@ def test_chains_that_macros_write_are_long(program: Path, backend: str, tmp_path
     arms = " else ".join(f"if (total == {at}) {{ standard.egress_spec = {at + 1}; }}" for at in range(1, 301))
     program.write_text(PROGRAM.replace("standard.egress_spec = PORT;", f"{total} {arms}"))
     assert compile_program(program, backend=backend, cache=tmp_path).process(1, b"x") == [(301, b"x")]
+
+
+def test_a_file_without_a_program_is_named(program: Path) -> None:
+    program.write_text("")
+    with pytest.raises(P4Error, match=r"program\.p4:1:1: the program has no main"):
+        front_end(program)
