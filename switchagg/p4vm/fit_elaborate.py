@@ -257,9 +257,9 @@ class Elaboration:
                 if item.value is not None:
                     effects = self.effects(scope, item.value)
                     effects.written.add(scope.paths[item.name])
-                    self._unit(f"line {item.position.line}", item, effects, branch, condition)
+                    self._unit("", item, effects, branch, condition)
             case tree.Assign():
-                self._unit(f"line {item.position.line}", item, self._assignment(scope, item), branch, condition)
+                self._unit("", item, self._assignment(scope, item), branch, condition)
             case tree.For() | tree.ForIn():
                 raise P4Error("a Tofino pipeline has no loops; unroll it", item.position)
             case tree.Exit() | tree.Return() | tree.Empty() | tree.Constant():
@@ -339,7 +339,7 @@ class Elaboration:
             effects = self._action_effects(scope, action, call)
             self._unit(f"{scope.name}.{action.name}", call, effects, branch, condition)
             return
-        self._unit(f"line {call.position.line}", call, self._call(scope, call), branch, condition)
+        self._unit("", call, self._call(scope, call), branch, condition)
 
     def _enter(
         self,
@@ -461,7 +461,7 @@ class Elaboration:
         condition: set[str],
     ) -> Unit:
         unit = Unit(
-            name,
+            name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
             self.direction,
             node.position,
             branch,
@@ -469,6 +469,7 @@ class Elaboration:
             read=effects.read,
             written=effects.written,
             accesses=effects.accesses,
+            bare=not name,
         )
         joined = self._joins(unit)
         if joined is not None:
@@ -479,7 +480,7 @@ class Elaboration:
     def _joins(self, unit: Unit) -> Unit | None:
         """Neighbouring statements that run under one condition, and need nothing of each other, are one table."""
         last = self.units[-1] if self.units else None
-        if last is None or not unit.name.startswith("line ") or not last.name.startswith("line "):
+        if last is None or not unit.bare or not last.bare:
             return None
         touches = unit.matched | unit.read | unit.written
         shares = {a.memory for a in unit.accesses} & {a.memory for a in last.accesses}

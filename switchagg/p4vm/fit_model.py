@@ -78,7 +78,7 @@ class Unit:
 
     direction: ingress, egress. matched: fields that must be known when the stage begins (keys, conditions around it,
     register indices); read, written: by its actions. branch: for each `if` or `switch` around it, which one and the way
-    taken there. blocks: memory of the match itself.
+    taken there. blocks: memory of the match itself. bare: statements, named by their place.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Unit:
     accesses: list[Access] = field(default_factory=list)
     sram_blocks: int = 0
     tcam_blocks: int = 0
+    bare: bool = False
     stage: int = -1
 
     def excludes(self, other: Unit) -> bool:

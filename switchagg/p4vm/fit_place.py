@@ -160,7 +160,7 @@ class Placement:
             if not candidates:
                 break
             _, unit, name = max(candidates, key=lambda candidate: candidate[0])
-            words.append(f"{unit.name} (line {unit.position.line}, {name})")
+            words.append(f"{unit.name} ({name})" if unit.bare else f"{unit.name} (line {unit.position.line}, {name})")
         return words
 
 

@@ -161,7 +161,7 @@ def test_a_chain_longer_than_the_stages_names_its_links(tmp_path: Path) -> None:
     result = judged(tmp_path, chain)
     line, message = only_fault(result)
     assert line == line_of(result, "meta.x + 12") + 1
-    assert "needs stage 13 of 12; it waits for: line" in message
+    assert "needs stage 13 of 12; it waits for: p.p4:" in message
     assert "meta.x" in message
 
 
