@@ -60,8 +60,7 @@ def test_check_says_what_is_in_a_program(program: Path, capsys: pytest.CaptureFi
     assert out.startswith(f"{program}: 8 tables, 3 registers, 1 counter, 1 direct_counter, ")
     _, out, _ = called(capsys, "check", str(program), "--show")
     assert (
-        "table MyIngress.fixed                [implementation=None, mk=hdr.ipv4.kind(exact, 8)] size 2, 2 const"
-        in out
+        "table MyIngress.fixed                [implementation=None, mk=hdr.ipv4.kind(exact, 8)] size 2, 2 const" in out
     )
     assert "register MyIngress.seen [8]" in out
     _, out, _ = called(capsys, "check", str(program), "--p4info")
