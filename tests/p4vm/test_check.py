@@ -415,7 +415,7 @@ def test_refuses(place: str, source: str, error: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "const int x = " + "-" * 400 + "1;",
+        "const int x = " + "-" * 4000 + "1;",
         "void f() { " + "{" * 400 + "}" * 400 + " }",
         "struct Generic_with_a_name_of_some_length<T> { T x; }\ntypedef bit<8> t0;\n"
         + "".join(f"typedef Generic_with_a_name_of_some_length<t{i}> t{i + 1};\n" for i in range(60)),
