@@ -102,6 +102,7 @@ def check(
     show: Annotated[
         bool, typer.Option("--show", help="All tables, keys, actions, registers, counters, meters")
     ] = False,
+    lowered: Annotated[bool, typer.Option("--ir", help="The small program that both back ends read")] = False,
     python: Annotated[bool, typer.Option("--python", help="The Python that the program becomes")] = False,
     c: Annotated[bool, typer.Option("--c", help="The C that the program becomes")] = False,
     p4info: Annotated[bool, typer.Option("--p4info", help="What controllers need: P4Runtime's P4Info as JSON")] = False,
@@ -126,6 +127,10 @@ def check(
             from switchagg.p4vm.p4info import p4info as make_p4info
 
             typer.echo(json.dumps(make_p4info(checked), indent=2))
+        elif lowered:
+            from switchagg.p4vm.show import program as as_text
+
+            typer.echo(as_text(checked))
         elif python or c:
             typer.echo(_source(checked, python))
         else:

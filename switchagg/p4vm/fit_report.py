@@ -75,7 +75,7 @@ def summary(fit: Fit) -> dict[str, Any]:
 
 
 def most_accesses(fit: Fit) -> int:
-    """Registers that one packet may touch in one pass, at most: what excludes each other counts once."""
+    """An upper bound for one packet in one pass: registers on ways that exclude each other are all counted."""
     touched: set[Memory] = {a.memory for unit in fit.units for a in unit.accesses if a.memory.alu}
     return len(touched)
 

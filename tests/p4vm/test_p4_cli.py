@@ -65,6 +65,8 @@ def test_check_says_what_is_in_a_program(program: Path, capsys: pytest.CaptureFi
     assert "register MyIngress.seen [8]" in out
     _, out, _ = called(capsys, "check", str(program), "--p4info")
     assert json.loads(out)["pkgInfo"] == {"arch": "v1model"}
+    _, out, _ = called(capsys, "check", str(program), "--ir")
+    assert "\ntable MyIngress.fixed " in out
     _, out, _ = called(capsys, "check", str(program), "--python")
     compile(out, "program", "exec")
     assert "class ethernet_t" in out
