@@ -18,7 +18,7 @@ from emulation.timeline import write_trace
 from switchagg.dataplane import ELEMENTS_MOST
 from switchagg.dataplane.p4_program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
-from transport.method_name import parse
+from transport.group.method_name import parse
 
 Progress = Callable[[str, int, int, str], None]
 """progress(method, done, total, note): `done` of `total` iterations; `note` is a few words on what happens now."""
@@ -29,7 +29,7 @@ Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], Method
 FIGURES = ("training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
-_RUNNER_MODULES = {"mininet": "emulation.mininet_run", "sim": "emulation.sim_run"}
+_RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.run"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def compare(
     timelines = {result.method: result.timeline for result in results if result.timeline}
     if timelines:
         write_trace(folder / TRACE, timelines)
-    from emulation.report import write_report  # matplotlib and Jinja2: only when there is something to draw
+    from emulation.report.report import write_report  # matplotlib and Jinja2: only when there is something to draw
 
     write_report(folder, built, host, timelines)
     return Comparison(built, host, folder)

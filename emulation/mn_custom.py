@@ -23,7 +23,7 @@ from pathlib import Path
 _FOLDER = Path(inspect.currentframe().f_code.co_filename).resolve().parent.parent
 sys.path.insert(0, str(_FOLDER))
 
-from emulation import topology  # noqa: E402
+from emulation.mininet import topology  # noqa: E402
 
 topology.keep_machine_settings()
 
@@ -41,7 +41,7 @@ class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name, dataplane="auto", **params):
-        command = (daemon_python(), "-P", "-m", "emulation.cli", "switch", "--dataplane", dataplane)
+        command = (daemon_python(), "-P", "-m", "emulation.cli.main", "switch", "--dataplane", dataplane)
         super().__init__(name, topology.DataPlaneProcess(command, environment=_environment()), **params)
 
 
@@ -59,7 +59,7 @@ class P4Switch(topology.AggSwitch):
             raise topology.UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
         named = {"commands": commands, "runtime-json": json, "pcap": pcap}
         self.control = os.path.join(tempfile.gettempdir(), f"switchagg-p4-{name}-{os.getpid()}.sock")
-        self.command = [daemon_python(), "-P", "-m", "emulation.cli", "p4"]
+        self.command = [daemon_python(), "-P", "-m", "emulation.cli.main", "p4"]
         self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
         self._words += [f"--{option}={_named(value, name)}" for option, value in named.items() if value is not None]
         self._log_path = None if log is None else Path(_named(log, name))

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from emulation.scenario import Scenario, canonical
 from emulation.timeline import Span
 from transport.collectives.cost import traffic_factor
-from transport.method_name import parse
-from transport.reliable import HEADER_BYTES as RELIABLE_HEADER_BYTES
+from transport.group.method_name import parse
+from transport.meshes.reliable import HEADER_BYTES as RELIABLE_HEADER_BYTES
 
 if TYPE_CHECKING:
-    from emulation.fidelity import Certificate
+    from emulation.certificate.fidelity import Certificate
 
 SCHEMA = "switchagg-results-1"
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from switchagg.priority import CLASSES
-from transport.method_name import METHODS
-from transport.method_name import parse as parse_method
+from transport.group.method_name import METHODS
+from transport.group.method_name import parse as parse_method
 
 BACKENDS = ("mininet", "sim")
 WORKLOADS = ("digits", "text")
@@ -52,7 +52,7 @@ def _choice(default: str, allowed: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods to compare, in order, per backend, as `transport.method_name` writes them: "ring@zeromq", "switch+p3".
+    """Methods to compare, in order, per backend, as `transport.group.method_name` has them: "ring@zeromq", "switch+p3".
 
     The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
     """
@@ -340,7 +340,7 @@ def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
 
 
 def _check_method(text: Any, backend: str, where: str) -> str:
-    """The method as `transport.method_name` writes it."""
+    """The method as `transport.group.method_name` writes it."""
     try:
         name = parse_method(text if isinstance(text, str) else _repr(text))
     except ValueError as error:

@@ -12,11 +12,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from emulation import figures, wording
 from emulation.compare import Comparison
+from emulation.report import figures, wording
 from emulation.results import RunFailed, ratio, write_json
 from emulation.scenario import Scenario
-from transport.method_name import parse
+from transport.group.method_name import parse
 
 SCHEMA = "switchagg-sweep-1"
 
@@ -212,7 +212,7 @@ def _figure(document: dict[str, Any]) -> Figure:
 
 def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "report" / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

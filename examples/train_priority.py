@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from transport.group import open_group
+from transport.group.host_group import open_group
 from transport.torch import priority
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.collectives.party import CollectiveParty, Finished
-from transport.mesh import Outgoing
+from transport.meshes.mesh import Outgoing
 
 
 class Net:

@@ -79,7 +79,7 @@ class FakeSwitch:
 
 
 class FakeSession:
-    """One rank's session, with the contract of `transport.session.SwitchSession`."""
+    """One rank's session, with the contract of `transport.worker.session.SwitchSession`."""
 
     def __init__(self, switch: FakeSwitch, job: str, rank: int, workers: int) -> None:
         self.switch, self.job, self.rank, self.workers = switch, job, rank, workers

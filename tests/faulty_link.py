@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from switchagg.wire import Bundle
-from transport.link import Address, Link
+from transport.links.link import Address, Link
 
 
 class FaultyLink:

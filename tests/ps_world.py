@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from transport.mesh import Outgoing
+from transport.meshes.mesh import Outgoing
 from transport.ps.arithmetic import Arithmetic
 from transport.ps.config import PsConfig
 from transport.ps.server import PsServer

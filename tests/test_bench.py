@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bench import arithmetic, document, methods, suite, table, targets
-from emulation.bench.allreduce import Cell, Wish, row
-from emulation.bench.contestants import Numbers
+from emulation.bench import arithmetic, document, suite, table, targets
+from emulation.bench.allreduce import methods
+from emulation.bench.allreduce.cells import Cell, Wish, row
+from emulation.bench.allreduce.contestants import Numbers
+from emulation.bench.allreduce.methods import Method
+from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.figures import draw_all
-from emulation.bench.fixed_point import measure as measure_numbers
-from emulation.bench.methods import Method
-from emulation.bench.network import BenchNetwork
-from emulation.bench.planes import Traffic
-from emulation.cli import app
+from emulation.bench.planes.fixed_point import measure as measure_numbers
+from emulation.bench.planes.planes import Traffic
+from emulation.cli.main import app
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane import DATAPLANES
@@ -413,7 +414,7 @@ def test_machine_facts_and_load() -> None:
     ],
 )
 def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
     done = runner.invoke(app, ["bench", "allreduce", *arguments])
     assert done.exit_code == 2
     assert done.stderr.startswith("switchagg: ")
@@ -422,8 +423,8 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monk
 
 
 def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet_run.missing", lambda: "Mininet needs root")
+    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.mininet.run.missing", lambda: "Mininet needs root")
     for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
         done = runner.invoke(app, ["bench", *command])
         assert done.exit_code == 1
@@ -435,8 +436,8 @@ def test_results_that_cannot_be_kept_are_refused_before_anything_is_measured(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet_run.missing", lambda: "")
+    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.mininet.run.missing", lambda: "")
     monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
     monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
     done = runner.invoke(app, ["bench", *arguments, str(tmp_path / "file" / "results")])
@@ -470,7 +471,7 @@ def test_what_a_worker_allocates_is_counted() -> None:
     if reason := library.missing():
         pytest.skip(f"needs the compiled core: {reason}")
     # In a process of its own: what other tests left to be freed would be counted as this worker's.
-    program = "import json; from emulation.bench.memory import worker_memory; print(json.dumps(worker_memory()))"
+    program = "import json; from emulation.bench.planes.memory import worker_memory; print(json.dumps(worker_memory()))"
     found = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
     if found is None:
         pytest.skip("needs mallinfo2 of glibc 2.33")

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from emulation.bench import arithmetic, collectives, figures, links, methods, targets
-from emulation.bench.link_end import LinkEnd, opened
-from emulation.bench.plain_zeromq import WAYS
+from emulation.bench import arithmetic, collectives, figures, targets
+from emulation.bench.allreduce import methods
+from emulation.bench.links import one_way as links
+from emulation.bench.links.link_end import LinkEnd, opened
+from emulation.bench.links.plain_zeromq import WAYS
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from tests.contract.meshes import free_addresses
-from transport.method_name import LINKS
+from transport.group.method_name import LINKS
 
 
 def row(name: str, gbps: float, size: int = 1 << 20) -> dict[str, Any]:

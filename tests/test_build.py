@@ -94,7 +94,7 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
-    assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli.py", "transport/session.py"} <= names
+    assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli/main.py", "transport/worker/session.py"} <= names
     runtime = {name for name in names if name.startswith("switchagg/p4vm/runtime/")}  # compiled with P4 programs
     assert len(runtime) > 5
     sources = [name for name in names - runtime if name.endswith((".c", ".h"))]

@@ -1,6 +1,6 @@
 """The ledger of calls under way: numbers by stream, and what a departure ends."""
 
-from transport.call_ledger import CallLedger
+from transport.worker.call_ledger import CallLedger
 
 
 def test_calls_are_numbered_on_each_stream() -> None:

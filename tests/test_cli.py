@@ -12,12 +12,12 @@ import pytest
 from example_results import FakeCertificate, result
 from typer.testing import CliRunner, Result
 
-from emulation.cli import app, main
-from emulation.doctor import EVERYTHING, Finding
+from emulation.cli.doctor import EVERYTHING, Finding
+from emulation.cli.main import app, main
+from emulation.cli.status import status_lines
 from emulation.results import MethodResult, RunFailed
-from emulation.status import status_lines
-from transport import control_messages as say
-from transport.daemon import SwitchDaemon
+from transport.control import messages as say
+from transport.switch.daemon import SwitchDaemon
 
 runner = CliRunner()
 SCENARIO = (
@@ -31,14 +31,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with tiny.toml to work in; both backends faked, Mininet missing."""
     (tmp_path / "tiny.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("emulation.netns.run_in_user_namespace", lambda: None)  # it would replace this very process
+    # it would replace this very process
+    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
     backend(monkeypatch, "sim", example_results.run_method)
     backend(monkeypatch, "mininet", example_results.run_method, missing="it needs root")
     return tmp_path
 
 
 def backend(monkeypatch: pytest.MonkeyPatch, name: str, run_method: object, missing: str | None = None) -> None:
-    module = ModuleType(f"emulation.{name}_run")
+    module = ModuleType(f"emulation.{name}.run")
     module.run_method = run_method  # type: ignore[attr-defined]
     module.missing = lambda: missing  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -199,7 +200,7 @@ def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -
 
 def test_doctor_prints_what_it_finds_and_returns_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Finding("numpy", False, "missing", "pip install numpy", EVERYTHING)]
-    monkeypatch.setattr("emulation.doctor.diagnose", lambda: found)
+    monkeypatch.setattr("emulation.cli.doctor.diagnose", lambda: found)
     done = invoke("doctor", "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["findings"][0]["remedy"] == "pip install numpy"
@@ -249,7 +250,7 @@ def test_scenarios_are_listed() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom emulation.cli import app\n"
+        "import sys\nfrom emulation.cli.main import app\n"
         "try: app(['compare', '--help'])\nexcept SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2', 'zmq', 'mininet'} & set(sys.modules)\n"
         "assert not heavy, heavy"

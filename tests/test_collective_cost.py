@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.simnet.host_star import HostStar
-from emulation.simnet.link import LinkConfig
-from emulation.simnet.star import StarConfig
-from emulation.simnet.stars import STARS
-from emulation.simnet.timing import time_allreduce
+from emulation.sim.network.host_star import HostStar
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.stars import STARS
+from emulation.sim.network.timing import time_allreduce
 from transport.collectives.choice import CANDIDATES, Choice, fit, to_words
 from transport.collectives.cost import LinkCost, predict, switch_seconds, textbook, traffic_factor
 from transport.collectives.party import HEAD_BYTES
-from transport.method_name import HOST_METHODS
+from transport.group.method_name import HOST_METHODS
 
 GIGABIT = 1_000_000_000
 MILLISECOND_NS = 1_000_000

@@ -11,7 +11,7 @@ from transport.collectives.algorithms import program
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
 from transport.collectives.party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.plan import Draft
-from transport.mesh import HEAD_BYTES_MAX
+from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
 

@@ -12,7 +12,7 @@ from transport.collectives.halving import blocks, is_power_of_two, reversed_bits
 from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides
 from transport.collectives.trees import binary_tree, complementary_trees
-from transport.method_name import HOST_METHODS
+from transport.group.method_name import HOST_METHODS
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)
 ALLREDUCES = tuple(ALGORITHMS["allreduce"])

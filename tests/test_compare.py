@@ -13,8 +13,8 @@ import pytest
 from example_results import SCENARIO, FakeCertificate, result, run_method
 
 from emulation import compare as comparing
-from emulation import figures
 from emulation.compare import choose_backend, choose_plane, compare, problems
+from emulation.report import figures
 from emulation.results import MethodResult, RunFailed, document
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.timeline import COMPUTE, Span
@@ -30,9 +30,9 @@ def mininet(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
     """Sets what the Mininet backend says is missing."""
 
     def say(missing: str | None) -> None:
-        module = ModuleType("emulation.mininet_run")
+        module = ModuleType("emulation.mininet.run")
         module.missing = lambda: missing  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "emulation.mininet_run", module)
+        monkeypatch.setitem(sys.modules, "emulation.mininet.run", module)
 
     return say
 

@@ -22,10 +22,10 @@ from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
 from switchagg.priority import tos_of
-from transport import control
-from transport import control_messages as say
-from transport.addresses import parse_endpoint
-from transport.control import ControlClient, ControlServer, query_status
+from transport.control import messages as say
+from transport.control import service as control
+from transport.control.service import ControlClient, ControlServer, query_status
+from transport.links.addresses import parse_endpoint
 
 SECOND = 1_000_000_000
 BEAT_S = 0.05

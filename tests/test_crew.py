@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.crew import Crew, Member
+from emulation.mininet.crew import Crew, Member
 from emulation.results import RunFailed
 
 PRELUDE = """

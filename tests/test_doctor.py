@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation import doctor
-from emulation.doctor import EVERYTHING, PROBES, Finding
+from emulation.cli import doctor
+from emulation.cli.doctor import EVERYTHING, PROBES, Finding
 from switchagg.native import library
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation import departures, fidelity, monitor
-from emulation.departures import Departures
-from emulation.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge, rejoined
+from emulation.certificate import departures, fidelity, monitor
+from emulation.certificate.departures import Departures
+from emulation.certificate.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge, rejoined
 
 RATE_BPS = 200_000_000
 FRAME = 1514

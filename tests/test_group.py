@@ -12,8 +12,8 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
-from transport.group import Group, HostGroup, open_group, own_shard
-from transport.meshes import bind_place
+from transport.group.host_group import Group, HostGroup, open_group, own_shard
+from transport.meshes.opening import bind_place
 
 LIVENESS_S = 20.0
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchagg.errors import DecodeError
-from transport.hello import ANYBODY, HELLO_BYTES_MAX, Hello, disagreement, size_bytes, unpack
+from transport.meshes.hello import ANYBODY, HELLO_BYTES_MAX, Hello, disagreement, size_bytes, unpack
 
 MINE = Hello("train", "ring", "tcp", 1, 4)
 TEXT = st.text(max_size=60)

@@ -3,7 +3,7 @@
 import pytest
 
 from switchagg.errors import JobError
-from transport.impairments import Impairments, LinkImpairments, parse_impairments
+from transport.switch.impairments import Impairments, LinkImpairments, parse_impairments
 
 
 def test_words_have_units() -> None:

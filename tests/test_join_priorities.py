@@ -14,9 +14,9 @@ from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import StreamConfig
 from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
 from switchagg.native import library
-from transport import control_messages as say
-from transport.daemon import SwitchDaemon
-from transport.session import SwitchSession
+from transport.control import messages as say
+from transport.switch.daemon import SwitchDaemon
+from transport.worker.session import SwitchSession
 
 SOON_S = 20.0
 WISH = JoinRequest("j", 0, 2, 32, 2, 64, ("10.0.0.1", 4000), 70, 10**9, priorities=(0, 7))

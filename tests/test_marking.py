@@ -18,12 +18,12 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.priority import tos_of
 from switchagg.wire import Op, Packet, encode, frame_bytes
-from transport import udp
-from transport.native_switch import NativeSwitchLoop
-from transport.native_worker import NativeWorkerLoop
-from transport.switch_loop import SwitchLoop
-from transport.udp import UdpLink
-from transport.worker_loop import CallLoop, WorkerLoop
+from transport.links import udp
+from transport.links.udp import UdpLink
+from transport.switch.loop import SwitchLoop
+from transport.switch.native_loop import NativeSwitchLoop
+from transport.worker.loop import CallLoop, WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
 
 ELEMENTS = 8
 WINDOW = 12

@@ -10,10 +10,10 @@ import pytest
 
 from switchagg.errors import AggregationFailed
 from tests.contract.meshes import connect_all, free_addresses, tcp
-from transport.link import LinkClosed
-from transport.mesh import URGENT, Buffer, Event, Lost, Outgoing, Place, Received, Sent
-from transport.mesh_loop import MeshLoop
-from transport.tcp_mesh import TcpMesh
+from transport.links.link import LinkClosed
+from transport.meshes.loop import MeshLoop
+from transport.meshes.mesh import URGENT, Buffer, Event, Lost, Outgoing, Place, Received, Sent
+from transport.meshes.tcp import TcpMesh
 
 LIVENESS_S = 10.0
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from transport.method_name import LINKS, METHODS, SCHEDULES, MethodName, parse
+from transport.group.method_name import LINKS, METHODS, SCHEDULES, MethodName, parse
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ FateOf = tuple[int, int, int, int]
 
 
 def fates(count: int = PACKETS, seed: int = 1, port: int = 0, direction: int = 0, **faults: float) -> list[FateOf]:
-    from transport.impairments import LinkImpairments
-    from transport.native_switch import impairment_config
+    from transport.switch.impairments import LinkImpairments
+    from transport.switch.native_loop import impairment_config
 
     c = library.load()
     c.sa_impair_key.restype = ctypes.c_uint64

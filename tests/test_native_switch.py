@@ -21,11 +21,11 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op, Packet, decode, encode
-from transport.impairments import Impairments, LinkImpairments, parse_impairments
-from transport.link import Address
-from transport.native_switch import NativeSwitchLoop
-from transport.udp import UdpLink
-from transport.worker_loop import WorkerLoop
+from transport.links.link import Address
+from transport.links.udp import UdpLink
+from transport.switch.impairments import Impairments, LinkImpairments, parse_impairments
+from transport.switch.native_loop import NativeSwitchLoop
+from transport.worker.loop import WorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

@@ -18,18 +18,18 @@ import numpy as np
 import pytest
 from udp_relay import UdpRelay
 
-import transport.worker_loop
+import transport.worker.loop
 from switchagg.call import ArrayCall, check_array, make_call
 from switchagg.dataplane import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from transport.link import Address
-from transport.native_switch import NativeSwitchLoop
-from transport.native_worker import NativeWorkerLoop
-from transport.switch_loop import SwitchLoop
-from transport.udp import UdpLink
-from transport.worker_loop import CallLoop, WorkerLoop
+from transport.links.link import Address
+from transport.links.udp import UdpLink
+from transport.switch.loop import SwitchLoop
+from transport.switch.native_loop import NativeSwitchLoop
+from transport.worker.loop import CallLoop, WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"native worker loop: {library.missing()}")
 
@@ -122,7 +122,7 @@ def net() -> Iterator[Callable[..., Net]]:
 @pytest.fixture(autouse=True)
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that sleeps too long isn't helped by its look once a second."""
-    monkeypatch.setattr(transport.worker_loop, "IDLE_S", 3600.0)
+    monkeypatch.setattr(transport.worker.loop, "IDLE_S", 3600.0)
 
 
 # ---- sums

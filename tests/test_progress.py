@@ -2,8 +2,8 @@
 
 import pytest
 
+from emulation.cli.progress import bars, lines
 from emulation.host import host_facts
-from emulation.progress import bars, lines
 
 
 def test_lines_are_few_however_many_iterations(capsys: pytest.CaptureFixture[str]) -> None:

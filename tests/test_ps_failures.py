@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World, changed
-from transport.mesh import Outgoing
+from transport.meshes.mesh import Outgoing
 from transport.ps.config import ASP, BACKUP, BSP, SSP, PsConfig, config_from_bytes
 from transport.ps.messages import EVERYBODY, Head, Kind, Op, unpack
 from transport.ps.server import PsServer

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.cli import app
+from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
-from transport.group import open_group, own_shard
-from transport.meshes import bind_place
+from transport.group.host_group import open_group, own_shard
+from transport.meshes.opening import bind_place
 from transport.ps.config import ASP, BACKUP, SSP, PsConfig
 from transport.ps.group import PsClient, PsGroup, PsServerHost, open_ps_client, open_ps_group, open_ps_server
-from transport.zeromq_keys import make_keys
+from transport.zeromq.keys import make_keys
 
 JOIN_S = 20.0
 Act = Callable[[int, Any], Any]
@@ -287,7 +287,7 @@ def start_server(job: Job, *more: str) -> subprocess.Popen[str]:
     def listed(places: Sequence[tuple[str, int]]) -> str:
         return ",".join(f"{host}:{port}" for host, port in places)
 
-    command = [sys.executable, "-m", "emulation.cli", "server", "--link", job.link]
+    command = [sys.executable, "-m", "emulation.cli.main", "server", "--link", job.link]
     command += ["--workers", listed(job.workers), "--servers", listed(job.servers), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

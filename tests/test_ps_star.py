@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.simnet.link import LinkConfig
-from emulation.simnet.ps_star import PsStar
-from emulation.simnet.star import StarConfig
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.ps_star import PsStar
+from emulation.sim.network.star import StarConfig
 from transport.ps.config import BACKUP, BSP, SSP, PsConfig
 
 RATE_BPS = 1_000_000_000

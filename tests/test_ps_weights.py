@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World, changed
-from transport.mesh import Outgoing
+from transport.meshes.mesh import Outgoing
 from transport.ps.arithmetic import NumpyArithmetic
 from transport.ps.config import ASP, BACKUP, BSP, DC_ASGD, SSP, PsConfig
 from transport.ps.messages import Kind, Op, unpack

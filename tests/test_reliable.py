@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchagg.errors import AggregationFailed
-from transport.reliable import ACK, HEADER_BYTES, KIND_OFFSET, Message, Receiver, ReliableConfig, Sender
+from transport.meshes.reliable import ACK, HEADER_BYTES, KIND_OFFSET, Message, Receiver, ReliableConfig, Sender
 
 MS = 1_000_000
 SMALL = ReliableConfig(segment_bytes=100, window_bytes=2000)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
-from emulation import report, wording
-from emulation.report import table_rows, write_report
+from emulation.report import report, wording
+from emulation.report.report import table_rows, write_report
 from emulation.results import MethodResult, document
 from emulation.scenario import parse
 

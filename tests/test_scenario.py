@@ -167,7 +167,7 @@ def test_find_says_why_a_path_is_no_scenario(tmp_path: Path) -> None:
 
 
 def test_the_samples_of_digits_are_as_many_as_the_scenario_says() -> None:
-    workload = pytest.importorskip("emulation.workload")
+    workload = pytest.importorskip("emulation.training.workload")
     assert workload.Digits().samples == scenarios.DIGITS_SAMPLES
 
 

@@ -5,8 +5,8 @@ import random
 import pytest
 from test_scheduler_plan import MS, chain, random_profile
 
-from transport.schedule_model import Network, method_factor, predict, serve
-from transport.scheduler import LinearCost, Part, Transfer, plan_transfers
+from transport.schedule.model import Network, method_factor, predict, serve
+from transport.schedule.scheduler import LinearCost, Part, Transfer, plan_transfers
 
 
 def test_bsp_is_compute_and_then_the_network() -> None:

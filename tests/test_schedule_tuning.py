@@ -15,10 +15,11 @@ from fake_groups import FakeNetwork, run_ranks
 from test_torch_priority import batch, mlp, sgd
 from torch.nn.functional import cross_entropy
 
-from transport.schedule_policy import ByteScheduler
-from transport.schedule_tuning import CREDIT_BYTES, PARTITION_BYTES, Point, Tuner, missing
-from transport.torch import priority, priority_tuning
-from transport.torch.priority_tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, Tuning
+from transport.schedule.policy import ByteScheduler
+from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Point, Tuner, missing
+from transport.torch.priority import handle as priority
+from transport.torch.priority import tuning as priority_tuning
+from transport.torch.priority.tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, Tuning
 
 FIRST = Point(4_000_000, 16_000_000)
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 from test_scheduler_plan import COST, WORDS, chain, random_profile
 
-from transport.credit_queue import CreditQueue
-from transport.schedule_model import launch_order
-from transport.scheduler import (
+from transport.meshes.credit_queue import CreditQueue
+from transport.schedule.model import launch_order
+from transport.schedule.scheduler import (
     Lanes,
     LinearCost,
     Part,

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from transport.method_name import SCHEDULES
-from transport.schedule_policy import OPTIONS, P3, POLICIES, ByteScheduler, Fusion, MgWfbp, TicTac
-from transport.scheduler import (
+from transport.group.method_name import SCHEDULES
+from transport.schedule.policy import OPTIONS, P3, POLICIES, ByteScheduler, Fusion, MgWfbp, TicTac
+from transport.schedule.scheduler import (
     LayerProfile,
     LinearCost,
     Part,

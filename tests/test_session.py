@@ -18,13 +18,13 @@ import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
-from transport import daemon as daemon_module
-from transport import session as session_module
-from transport.control import query_status
-from transport.daemon import SwitchDaemon, run_switch
-from transport.impairments import Impairments, parse_impairments
-from transport.session import SwitchSession, retry_limit_for
-from transport.udp import UdpLink
+from transport.control.service import query_status
+from transport.links.udp import UdpLink
+from transport.switch import daemon as daemon_module
+from transport.switch.daemon import SwitchDaemon, run_switch
+from transport.switch.impairments import Impairments, parse_impairments
+from transport.worker import session as session_module
+from transport.worker.session import SwitchSession, retry_limit_for
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 LEASE_S = 1.5
@@ -469,7 +469,7 @@ def test_a_forked_child_can_not_use_the_session(daemon: SwitchDaemon) -> None:
 
 def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon, core: str) -> None:
     program = (
-        "import sys, numpy as np; from transport.session import SwitchSession\n"
+        "import sys, numpy as np; from transport.worker.session import SwitchSession\n"
         f"session = SwitchSession.join(sys.argv[1], 'exit', 0, 1, window_slots=8, core={core!r})\n"
         "print(session.allreduce(np.ones(3, np.float32)).result(10)[0])\n"
     )

@@ -7,17 +7,17 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation.replicas import Replicas
 from emulation.results import document
 from emulation.scenario import Scenario, parse
-from emulation.sim_layers import LayeredTraining
-from emulation.sim_run import run_method, schedule_of, scheduled, star_config, with_cost
-from emulation.simnet.stars import STARS
-from emulation.workload import Score
-from transport.method_name import SCHEDULES
-from transport.method_name import parse as parse_method
-from transport.schedule_policy import MgWfbp
-from transport.scheduler import LayerProfile, LinearCost, Profile, TensorProfile
+from emulation.sim.layers import LayeredTraining
+from emulation.sim.network.stars import STARS
+from emulation.sim.run import run_method, schedule_of, scheduled, star_config, with_cost
+from emulation.training.replicas import Replicas
+from emulation.training.workload import Score
+from transport.group.method_name import SCHEDULES
+from transport.group.method_name import parse as parse_method
+from transport.schedule.policy import MgWfbp
+from transport.schedule.scheduler import LayerProfile, LinearCost, Profile, TensorProfile
 
 SIZES = (120_000, 300, 50_000, 1, 4000)  # in order of arrival: most parameters are in the last layers
 LAYERS = (3, 3, 2, 1, 0)

@@ -14,10 +14,10 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from emulation.results import RunFailed, bound, document, summary, write_json
 from emulation.scenario import Scenario, parse
-from emulation.sim_run import run_method, star_config
-from emulation.sim_training import Training, union_ns
-from emulation.simnet.stars import STARS
-from emulation.workload import Score
+from emulation.sim.network.stars import STARS
+from emulation.sim.run import run_method, star_config
+from emulation.sim.training import Training, union_ns
+from emulation.training.workload import Score
 from switchagg.native import library
 
 METHODS = ["switch", "ring"]
@@ -214,7 +214,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_sim_run import METHODS, scenario
 from emulation.results import document, write_json
-from emulation.sim_run import run_method
+from emulation.sim.run import run_method
 given = scenario(loss=0.005, iterations=3)
 results = [run_method(given, method, Path(), lambda *_: None) for method in METHODS]
 write_json(Path(sys.argv[2]), document(given, "sim", results))

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.simnet.hosts import Alarm
-from emulation.simnet.link import BURST_BITS_MAX, CorruptedFrame, Link, LinkConfig, internet_checksum
-from emulation.simnet.network import Network, SimulationError
-from emulation.simnet.star import StarConfig, SwitchStar
-from emulation.simnet.timing import AllreduceTiming, time_allreduce
+from emulation.sim.network.hosts import Alarm
+from emulation.sim.network.link import BURST_BITS_MAX, CorruptedFrame, Link, LinkConfig, internet_checksum
+from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.star import StarConfig, SwitchStar
+from emulation.sim.network.timing import AllreduceTiming, time_allreduce
 from switchagg.errors import AggregationFailed
-from transport.reliable import ReliableConfig
+from transport.meshes.reliable import ReliableConfig
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 MEGABYTE = 1_000_000
@@ -301,9 +301,9 @@ def test_the_ring_gives_up_and_names_the_neighbour() -> None:
 
 
 TRACE_PROGRAM = """
-from emulation.simnet.link import LinkConfig
-from emulation.simnet.star import StarConfig
-from emulation.simnet.timing import time_allreduce
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.timing import time_allreduce
 link = LinkConfig(10**10, 1000, loss=0.01, duplicate=0.01, reorder=0.02, corrupt=0.01)
 for method in ("switch", "ring"):
     print(time_allreduce(StarConfig(4, link, seed=7, trace=True), method, 400_000, "float32"))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from switchagg.native import library
-from transport.daemon import SwitchDaemon
-from transport.session import SwitchSession
-from transport.udp import UdpLink
+from transport.links.udp import UdpLink
+from transport.switch.daemon import SwitchDaemon
+from transport.worker.session import SwitchSession
 
 SO_NO_CHECK = 11
 SLOW = "packets go to the kernel one by one"

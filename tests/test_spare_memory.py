@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transport.spare_memory import SPARE_BYTES_MAX, SPARES_MAX, SpareMemory
+from transport.meshes.spare_memory import SPARE_BYTES_MAX, SPARES_MAX, SpareMemory
 
 
 def address(memory: memoryview) -> int:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from emulation.scenario import parse
-from emulation.sim_run import star_config
-from emulation.simnet.hosts import CREDIT_BYTES_MAX
-from emulation.simnet.link import Link, LinkConfig, addressed
-from emulation.simnet.network import Network, SimulationError
-from emulation.simnet.star import StarConfig, SwitchStar
-from emulation.simnet.strict_link import StrictLink
+from emulation.sim.network.hosts import CREDIT_BYTES_MAX
+from emulation.sim.network.link import Link, LinkConfig, addressed
+from emulation.sim.network.network import Network, SimulationError
+from emulation.sim.network.star import StarConfig, SwitchStar
+from emulation.sim.network.strict_link import StrictLink
+from emulation.sim.run import star_config
 from switchagg.wire import STREAM_OFFSET
 
 FRAME = 1502  # E = 360: 1460 B of packet, 42 B of framing

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
-from transport.daemon import SwitchDaemon
-from transport.group import open_group, own_shard
-from transport.switch_group import SwitchGroup
+from transport.group.host_group import open_group, own_shard
+from transport.group.switch_group import SwitchGroup
+from transport.switch.daemon import SwitchDaemon
 
 SOON_S = 20.0
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",

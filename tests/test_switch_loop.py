@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import transport.switch_loop
+import transport.switch.loop
 from switchagg.aggregator import SlotView
 from switchagg.dataplane import DATAPLANES, WITHOUT_P4, Output
 from switchagg.dataplane.native import NativePlane
@@ -22,10 +22,10 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Bundle, Op, Packet, decode, encode
-from transport.link import Address, LinkClosed
-from transport.native_switch import NativeSwitchLoop
-from transport.switch_loop import CommandLoop, SwitchLoop
-from transport.udp import UdpLink
+from transport.links.link import Address, LinkClosed
+from transport.links.udp import UdpLink
+from transport.switch.loop import CommandLoop, SwitchLoop
+from transport.switch.native_loop import NativeSwitchLoop
 
 LOOPBACK = ("127.0.0.1", 0)
 LIVENESS_S = 10.0
@@ -303,14 +303,14 @@ def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     loop = SwitchLoop(link, plane)
     with pytest.raises(SwitchaggError, match="running"):
         loop.evict(1)
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
     monkeypatch.setattr(link, "receive", stuck)
     loop.start()
     assert entered.wait(LIVENESS_S)
     with pytest.raises(SwitchaggError, match="answer"):
         loop.admit(JOB, [A, B])
     hold.set()
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", LIVENESS_S)
+    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
     assert loop.counters()["drop_stranger"] == 0
     assert plane.jobs == {}  # what was given up is not done later
 
@@ -319,11 +319,11 @@ def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     hold.clear()
     link.wake()
     assert entered.wait(LIVENESS_S)
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
     with pytest.raises(SwitchaggError, match="answer"):
         loop.evict(1)
     hold.set()
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", LIVENESS_S)
+    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", LIVENESS_S)
     assert loop.counters()["drop_stranger"] == 0
     assert plane.jobs == {}  # but an eviction is: the job's slots are given away
 
@@ -331,7 +331,7 @@ def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     hold.clear()
     link.wake()
     assert entered.wait(LIVENESS_S)
-    monkeypatch.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+    monkeypatch.setattr(transport.switch.loop, "ANSWER_S", 0.05)
     with pytest.raises(SwitchaggError, match="did not end"):
         loop.stop()
     hold.set()
@@ -511,7 +511,7 @@ def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatc
         loop._link.wake()
         assert entered.wait(LIVENESS_S)
         with monkeypatch.context() as patience:
-            patience.setattr(transport.switch_loop, "ANSWER_S", 0.05)
+            patience.setattr(transport.switch.loop, "ANSWER_S", 0.05)
             with pytest.raises(SwitchaggError, match="answer"):
                 command()
         hold.set()

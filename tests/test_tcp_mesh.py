@@ -10,10 +10,10 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
-from transport.hello import Hello, size_bytes, unpack
-from transport.mesh import Lost, Received
-from transport.tcp_gathering import TcpOptions, congestion_control_of, listen
-from transport.tcp_mesh import TcpMesh
+from transport.meshes.hello import Hello, size_bytes, unpack
+from transport.meshes.mesh import Lost, Received
+from transport.meshes.tcp import TcpMesh
+from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, listen
 
 
 def a_mesh_and_a_bare_peer(**options: Any) -> tuple[TcpMesh, socket.socket]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from example_results import SCENARIO, result
 
-from emulation import figures
+from emulation.report import figures
 from emulation.results import document
 from emulation.timeline import COMPUTE, NETWORK, Span, chrome_trace, kept, of_one_iteration, write_trace
 

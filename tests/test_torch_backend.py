@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.daemon import SwitchDaemon
+from transport.switch.daemon import SwitchDaemon
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "torch_programs.py"

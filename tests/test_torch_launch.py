@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_torch_backend import Launch, launch, switch  # noqa: F401  # fixtures
 
-from transport.daemon import SwitchDaemon
+from transport.switch.daemon import SwitchDaemon
 
 ROOT = Path(__file__).parent.parent
 

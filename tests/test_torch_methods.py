@@ -12,10 +12,10 @@ import torch.distributed as dist
 from test_torch_backend import Launch
 
 from switchagg.errors import JobError
-from transport.meshes import bind_place
-from transport.method_name import MethodName
-from transport.session import SwitchSession
+from transport.group.method_name import MethodName
+from transport.meshes.opening import bind_place
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
+from transport.worker.session import SwitchSession
 
 PROGRAMS = Path(__file__).parent / "torch_method_programs.py"
 

@@ -11,7 +11,7 @@ from fake_groups import FakeNetwork, run_ranks
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from transport.torch import priority
+from transport.torch.priority import handle as priority
 
 WORKERS = 3  # so that dividing isn't exact
 STEPS = 8  # three observed, one with the new plan alone, and some that overlap

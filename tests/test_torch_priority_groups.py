@@ -18,11 +18,11 @@ from test_torch_priority import assert_same_bits, mlp, ordinary, sgd, trained
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from switchagg.errors import AggregationFailed
-from transport.daemon import SwitchDaemon
-from transport.group import open_group
-from transport.session import SwitchSession
-from transport.switch_group import SwitchGroup
-from transport.torch import priority
+from transport.group.host_group import open_group
+from transport.group.switch_group import SwitchGroup
+from transport.switch.daemon import SwitchDaemon
+from transport.torch.priority import handle as priority
+from transport.worker.session import SwitchSession
 
 ROOT = Path(__file__).parent.parent
 WORKERS = 2

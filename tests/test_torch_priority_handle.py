@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from switchagg.errors import AggregationFailed
-from transport.torch import priority
+from transport.torch.priority import handle as priority
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.crew import Crew, Member
-from emulation.replicas import Replicas
+from emulation.mininet.crew import Crew, Member
 from emulation.scenario import canonical, parse
-from emulation.trainer import BucketSpan, covered_ns, exposed_ns, one_line, read_config
-from transport.daemon import SwitchDaemon
+from emulation.training.replicas import Replicas
+from emulation.training.trainer import BucketSpan, covered_ns, exposed_ns, one_line, read_config
+from transport.switch.daemon import SwitchDaemon
 
 ITERATIONS, BATCH, SEED = 6, 8, 3
 SCENARIO = f"""
@@ -68,7 +68,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
             config_path.write_text(json.dumps(config | {"master_port": port}), encoding="utf-8")
             with log_path.open("wb") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "emulation.trainer", "--config", str(config_path)],
+                    [sys.executable, "-m", "emulation.training.trainer", "--config", str(config_path)],
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -283,13 +283,13 @@ def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, changes: dict[
 
 
 def test_a_configuration_that_is_not_there_ends_with_status_2(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "emulation.trainer", "--config", str(tmp_path / "none.json")]
+    command = [sys.executable, "-m", "emulation.training.trainer", "--config", str(tmp_path / "none.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (2, f"trainer: {tmp_path}/none.json: No such file or directory\n")
 
 
 def test_help_teaches() -> None:
-    command = [sys.executable, "-m", "emulation.trainer", "--help"]
+    command = [sys.executable, "-m", "emulation.training.trainer", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
     _, _, example = text.partition("One rank alone, to try it:")
     config, _, _ = example.partition("More:")

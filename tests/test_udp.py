@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import transport.udp
+import transport.links.udp
 from switchagg.errors import JobError
-from transport.link import Address
-from transport.udp import UdpLink
+from transport.links.link import Address
+from transport.links.udp import UdpLink
 
 SO_NO_CHECK = 11
 LOOPBACK = ("127.0.0.1", 0)
@@ -94,7 +94,7 @@ def test_segments_max_beyond_what_kernels_take_is_refused(segments_max: int) -> 
 def test_a_shorter_last_segment_comes_as_a_bundle_of_its_own(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     data = np.arange(1050, dtype=np.uint16).astype(np.uint8)
-    segment = [(transport.udp.SOL_UDP, transport.udp.UDP_SEGMENT, b"\xc8\x00")]
+    segment = [(transport.links.udp.SOL_UDP, transport.links.udp.UDP_SEGMENT, b"\xc8\x00")]
     here._socket.sendmsg([data.data], segment, 0, there.address)
     bundles = drain(there, 6)
     assert [frames.shape for frames in bundles] == [(5, 200), (1, 50)]
@@ -278,7 +278,7 @@ def test_resolve_refuses_the_other_family_and_finds_names() -> None:
 
 @pytest.mark.parametrize("option", ["UDP_SEGMENT", "UDP_GRO"])
 def test_gso_as_a_demand_is_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setattr(transport.udp, option, 9999)
+    monkeypatch.setattr(transport.links.udp, option, 9999)
     with pytest.raises(JobError, match="gso=None"):
         UdpLink(LOOPBACK, gso=True)
     link = UdpLink(LOOPBACK)

@@ -10,10 +10,10 @@ import pytest
 
 from switchagg.wire import Bundle
 from tests.contract.meshes import KINDS, connect_all, free_addresses, received, turn
-from transport.link import Address
-from transport.mesh import Lost, Sent
-from transport.udp import UdpLink
-from transport.udp_mesh import UdpMesh
+from transport.links.link import Address
+from transport.links.udp import UdpLink
+from transport.meshes.mesh import Lost, Sent
+from transport.meshes.udp import UdpMesh
 
 
 class BadLink(UdpLink):

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from emulation.fidelity import Bounds
+from emulation.certificate.fidelity import Bounds
 from switchagg.native import library
-from transport.daemon import SwitchDaemon
-from transport.impairments import parse_impairments
-from transport.session import SwitchSession
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.impairments import parse_impairments
+from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from faulty_link import FaultyLink
 
-import transport.worker_loop
+import transport.worker.loop
 from switchagg.call import make_call
 from switchagg.dataplane import DATAPLANES, WITHOUT_P4
 from switchagg.endpoint import StreamFailed
@@ -23,11 +23,11 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op, Packet, encode
-from transport.link import Link
-from transport.native_worker import NativeWorkerLoop
-from transport.switch_loop import SwitchLoop
-from transport.udp import UdpLink
-from transport.worker_loop import CallLoop, WorkerLoop
+from transport.links.link import Link
+from transport.links.udp import UdpLink
+from transport.switch.loop import SwitchLoop
+from transport.worker.loop import CallLoop, WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
 
 LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop}
 LOOPBACK = ("127.0.0.1", 0)
@@ -303,7 +303,7 @@ def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on(loop: type
 def test_a_failed_stream_nobody_explains_fails_all_the_same(
     monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
 ) -> None:
-    monkeypatch.setattr(transport.worker_loop, "BLAME_S", 0.05)
+    monkeypatch.setattr(transport.worker.loop, "BLAME_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
@@ -423,7 +423,7 @@ def test_a_callback_may_close_the_loop(bench: Callable[..., Bench]) -> None:
 
 
 def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.worker_loop, "JOIN_S", 0.05)
+    monkeypatch.setattr(transport.worker.loop, "JOIN_S", 0.05)
     one = bench(job_of(1))
     hold, entered = threading.Event(), threading.Event()
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from emulation import workload as workload_module
-from emulation.replicas import Replicas, bucket_layout
-from emulation.workload import TASKS, Digits, Text, WorkloadError, build_workload
+from emulation.training import workload as workload_module
+from emulation.training.replicas import Replicas, bucket_layout
+from emulation.training.workload import TASKS, Digits, Text, WorkloadError, build_workload
 
 WORKERS, BATCH = 4, 32
 

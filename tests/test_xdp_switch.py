@@ -3,9 +3,9 @@
 import pytest
 
 from switchagg.errors import SwitchaggError
-from transport.impairments import Impairments, LinkImpairments
-from transport.interfaces import Interface, interfaces
-from transport.xdp_switch import _addresses, _check_mtu, _refuse_impossible, choose
+from transport.switch.impairments import Impairments, LinkImpairments
+from transport.switch.interfaces import Interface, interfaces
+from transport.switch.xdp import _addresses, _check_mtu, _refuse_impossible, choose
 
 
 def interface(

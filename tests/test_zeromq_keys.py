@@ -13,10 +13,10 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.contract.meshes import MeshKind, connect_all, free_addresses, received, say_over_tcp, turn
-from transport.mesh import Received
-from transport.zeromq_keys import Keys, load_keys, make_keys
-from transport.zeromq_link import ZeroMqLink
-from transport.zeromq_mesh import ZeroMqMesh
+from transport.meshes.mesh import Received
+from transport.zeromq.keys import Keys, load_keys, make_keys
+from transport.zeromq.link import ZeroMqLink
+from transport.zeromq.mesh import ZeroMqMesh
 
 KIND = MeshKind(ZeroMqMesh.connect, say_over_tcp)
 

@@ -15,13 +15,13 @@ import zmq
 
 from switchagg.errors import JobError
 from tests.contract.meshes import LIVENESS_S, MeshKind, connect_all, free_addresses, received, say_over_tcp, turn
-from transport.hello import Hello
-from transport.link import Address
-from transport.mesh import Event, Lost, Received, Sent
-from transport.zeromq_gathering import BYE, CONTROL, HELLO, LOST
-from transport.zeromq_link import ZeroMqLink
-from transport.zeromq_mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
-from transport.zeromq_sockets import ZeroMqOptions
+from transport.links.link import Address
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import Event, Lost, Received, Sent
+from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST
+from transport.zeromq.link import ZeroMqLink
+from transport.zeromq.mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
+from transport.zeromq.sockets import ZeroMqOptions
 
 KIND = MeshKind(ZeroMqMesh.connect, say_over_tcp)
 
@@ -310,7 +310,7 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
 
 
 def test_a_link_forgets_who_was_sent_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transport.zeromq_link.PEERS_MAX", 3)
+    monkeypatch.setattr("transport.zeromq.link.PEERS_MAX", 3)
     here = ZeroMqLink(("127.0.0.1", 0))
     others = [ZeroMqLink(("127.0.0.1", 0)) for _ in range(5)]
     try:

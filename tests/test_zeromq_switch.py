@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.cli import app
+from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.control import query_status
-from transport.daemon import SwitchDaemon
-from transport.impairments import parse_impairments
-from transport.session import SwitchSession
-from transport.zeromq_keys import Keys, load_keys, make_keys
+from transport.control.service import query_status
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.impairments import parse_impairments
+from transport.worker.session import SwitchSession
+from transport.zeromq.keys import Keys, load_keys, make_keys
 
 LIVENESS_S = 20.0
 

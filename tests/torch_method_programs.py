@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_programs import RANK, WORLD, assert_same_everywhere, gathered, raised, small_model, start, train
 
-from transport.group import HostGroup
+from transport.group.host_group import HostGroup
 from transport.torch import switchagg_hook
 
 

@@ -1,1 +1,5 @@
-"""The benchmark: allreduce and data planes beside their baselines, with what limited each figure (README.md here)."""
+"""The benchmark: planes, numbers, links and allreduce; README.md says what each column means.
+
+Imported by cli.
+Start at suite.py.
+"""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from emulation.results import ETHERNET_BYTES, FRAME_HEADER_BYTES, IP_TCP_BYTES, IP_UDP_BYTES, percentile
 from transport.collectives.cost import traffic_factor as port_traffic
-from transport.reliable import HEADER_BYTES as RELIABLE_BYTES
+from transport.meshes.reliable import HEADER_BYTES as RELIABLE_BYTES
 
 ITEM_BYTES = 4  # float32 and int32
 ROCE_MTU_BYTES, ROCE_BYTES = 1024, 16  # BTH and ICRC, of a message's inner packets

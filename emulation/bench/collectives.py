@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from emulation.bench import arithmetic, table
-from emulation.simnet.link import LinkConfig
-from emulation.simnet.star import StarConfig
-from emulation.simnet.timing import time_allreduce
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.timing import time_allreduce
 from transport.collectives.cost import LinkCost, predict
 from transport.collectives.party import HEAD_BYTES
-from transport.schedule_plan import Part, Transfer
-from transport.scheduler import Scheduler
+from transport.schedule.plan import Part, Transfer
+from transport.schedule.scheduler import Scheduler
 
 Say = Callable[[str], None]
 

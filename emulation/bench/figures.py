@@ -1,4 +1,4 @@
-"""Figures of a benchmark, drawn from its document alone, in the style of `emulation/figures.py`."""
+"""Figures of a benchmark, drawn from its document alone, in the style of `emulation/report/figures.py`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.bench.arithmetic import payload_share, traffic_factor
 from emulation.bench.targets import IN_SWITCH, loss_shares
-from emulation.fidelity import rate_text
-from emulation.figures import STYLE
-from transport.method_name import METHODS
+from emulation.certificate.fidelity import rate_text
+from emulation.report.figures import STYLE
+from transport.group.method_name import METHODS
 
 COLOURS = {
     "switch:native": "#0072B2",

@@ -9,10 +9,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import collectives, links, p4, suite, table
+from emulation.bench import collectives, suite, table
 from emulation.bench.figures import draw_all
+from emulation.bench.links import one_way as links
+from emulation.bench.planes import p4
 from emulation.bench.targets import cells, judged
-from emulation.figures import inline_svg
+from emulation.report.figures import inline_svg
 
 TITLES = {
     "allreduce": "Allreduce on shaped links",
@@ -30,7 +32,7 @@ NETWORKS = ("allreduce", "unshaped", "loss")
 
 def write_page(built: dict[str, Any], path: Path) -> None:
     """Draws the figures again, as SVG. Raises OSError."""
-    environment = Environment(loader=PackageLoader("emulation"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=PackageLoader("emulation.report"), autoescape=True, undefined=StrictUndefined)
     parts = built["parts"]
     networks = {
         name: [

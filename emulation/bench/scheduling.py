@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from emulation.bench import arithmetic
-from transport.scheduler import (
+from transport.schedule.scheduler import (
     LayerProfile,
     Profile,
     Scheduler,

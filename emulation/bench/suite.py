@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emulation.bench import arithmetic, document, methods
-from emulation.bench.allreduce import ROUNDS, Wish, measure
+from emulation.bench import arithmetic, document
+from emulation.bench.allreduce import methods
+from emulation.bench.allreduce.cells import ROUNDS, Wish, measure
+from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.document import Load, write
-from emulation.bench.network import BenchNetwork
+from emulation.mininet.shaping import UnfitError
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
-from emulation.shaping import UnfitError
-from transport.session import SEGMENTS_MAX
+from transport.worker.session import SEGMENTS_MAX
 
 Say = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -60,7 +61,7 @@ def wishes(
     **more: Any,
 ) -> list[Wish]:
     """What one command asks for: a network for every number of workers and rate. Raises ScenarioError, RunFailed."""
-    from emulation.bench.methods import parse
+    from emulation.bench.allreduce.methods import parse
 
     if dtype not in DTYPES:
         raise ScenarioError(f"--dtype {dtype}: unknown; allowed: {', '.join(DTYPES)}")
@@ -96,7 +97,7 @@ def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, 
 
 def require() -> None:
     """Raises UnfitError in one line where no network can be built: not root, or a program is missing."""
-    from emulation import mininet_run
+    from emulation.mininet import run as mininet_run
 
     if reason := mininet_run.missing():
         raise UnfitError(f"this benchmark needs emulated links: {reason.replace(', or run it with --on sim', '')}")
@@ -187,7 +188,7 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
     """Writes the figures that the document has numbers for, and a page with all of it."""
     from emulation.bench.figures import draw_all
     from emulation.bench.page import write_page
-    from emulation.figures import save_png
+    from emulation.report.figures import save_png
 
     out.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -203,13 +204,13 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
 
 
 def _planes(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import planes
+    from emulation.bench.planes import planes
 
     return planes.measure(quick, say)
 
 
 def _numbers(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import fixed_point
+    from emulation.bench.planes import fixed_point
 
     return fixed_point.measure(quick, say)
 
@@ -224,7 +225,7 @@ def _collectives(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _links(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import links
+    from emulation.bench.links import one_way as links
 
     if reason := links.missing():
         say(f"links: left out: {reason}")
@@ -236,7 +237,7 @@ def _links(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _p4(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench import p4
+    from emulation.bench.planes import p4
 
     part = p4.measure(quick, say)
     for line in p4.lines(part):

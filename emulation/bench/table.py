@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from emulation.fidelity import rate_text
+from emulation.certificate.fidelity import rate_text
 
 HEAD = (
     f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>6} {'root':>5}  {'method':<24}{'time':>10} {'25 % … 75 %':>19}"

@@ -1,4 +1,4 @@
-/* Bundles of datagrams over a non-blocking UDP socket that somebody else made and closes (transport/udp.py's UdpLink):
+/* Bundles of datagrams over a non-blocking UDP socket that somebody else made and closes (transport/links/udp.py's UdpLink):
    UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
 
    What it guarantees. No function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized;

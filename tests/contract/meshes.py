@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transport.link import Address
-from transport.mesh import Event, Mesh, Place, Received
+from transport.links.link import Address
+from transport.meshes.mesh import Event, Mesh, Place, Received
+from transport.meshes.tcp import TcpMesh
+from transport.meshes.udp import UdpMesh
 from transport.rdma.mesh import RdmaMesh
-from transport.tcp_mesh import TcpMesh
-from transport.udp_mesh import UdpMesh
-from transport.zeromq_mesh import ZeroMqMesh
+from transport.zeromq.mesh import ZeroMqMesh
 
 LIVENESS_S = 10.0
 

@@ -11,9 +11,9 @@ import pytest
 
 from switchagg.errors import JobError
 from switchagg.wire import Bundle
-from transport.link import Address, Link, LinkClosed
-from transport.udp import UdpLink
-from transport.zeromq_link import ZeroMqLink
+from transport.links.link import Address, Link, LinkClosed
+from transport.links.udp import UdpLink
+from transport.zeromq.link import ZeroMqLink
 
 LIVENESS_S = 10.0
 

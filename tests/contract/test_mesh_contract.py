@@ -14,9 +14,9 @@ import pytest
 
 from switchagg.errors import JobError
 from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
-from transport.hello import Hello
-from transport.link import LinkClosed
-from transport.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
+from transport.links.link import LinkClosed
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
 
 ROOT = Path(__file__).resolve().parents[2]
 Gather = Callable[..., list[Any]]

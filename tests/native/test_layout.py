@@ -11,10 +11,11 @@ import pytest
 
 from switchagg.dataplane.native import RUN
 from switchagg.native import endpoint, library
-from transport import native_switch, native_udp
+from transport.links import native_udp
 from transport.rdma import dcqcn, soft
 from transport.rdma import switch as rdma_switch
 from transport.rdma.verbs import QPState
+from transport.switch import native_loop as native_switch
 
 CORE = Path(library.__file__).parent
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emulation.cli.p4_generate import rule_of
 from emulation.compare import choose_plane
-from emulation.p4_generate_cli import rule_of
 from emulation.results import RunFailed
 from emulation.scenario import load
 from switchagg.dataplane.p4 import P4Plane, missing

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from emulation.cli import app
+from emulation.cli.main import app
 from switchagg.dataplane import DATAPLANES, bmv2
 from switchagg.dataplane.p4_program import defines, folder
 from switchagg.dataplane.traffic import USUAL, Arrived, Evicted, Faults, Lost, Shape, Step, traffic

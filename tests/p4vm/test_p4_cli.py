@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from emulation.p4_cli import app, say
+from emulation.cli.p4 import app, say
 from switchagg.p4vm import host_control
 from switchagg.p4vm.control import Switch
 from switchagg.p4vm.host_control import Client, ControlServer, connect, parse_address
@@ -29,7 +29,7 @@ PASSES = f"add routes hdr.ipv4.dst:0x0a000100/24 forward(dst:0x1, port:2)\npacke
 
 
 def p4(*words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "emulation.cli", "p4", *words]
+    command = [sys.executable, "-m", "emulation.cli.main", "p4", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, input=given, check=False)
 
 
@@ -169,7 +169,7 @@ def test_a_fault_is_one_line(
 
 
 def test_a_missing_package_is_named(program: Path) -> None:
-    hidden = "import sys; sys.modules['lark'] = None; from emulation.cli import main; main()"
+    hidden = "import sys; sys.modules['lark'] = None; from emulation.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", hidden, "p4", "check", str(program)],
         capture_output=True,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emulation.bench import rdma
+from emulation.bench.links import rdma
 from emulation.results import RunFailed
 from switchagg.native import library
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation import doctor
+from emulation.cli import doctor
 from rdma import fake_pyverbs
 from switchagg.errors import JobError
-from transport.link import LinkClosed
+from transport.links.link import LinkClosed
 from transport.rdma import hardware
 from transport.rdma.mesh import RdmaMeshOptions
 from transport.rdma.provider import open_context

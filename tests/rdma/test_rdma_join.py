@@ -10,15 +10,15 @@ import pytest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import JoinRequest
 from switchagg.native import library
-from transport import control_messages as say
-from transport.control import ControlClient
-from transport.daemon import SwitchDaemon
-from transport.impairments import Impairments
+from transport.control import messages as say
+from transport.control.service import ControlClient
+from transport.links.udp import UdpLink
 from transport.rdma.places import QueuePairEnd
 from transport.rdma.worker import RdmaOptions
-from transport.session import SwitchSession
-from transport.switch_host import QueuePairEnds
-from transport.udp import UdpLink
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.host import QueuePairEnds
+from transport.switch.impairments import Impairments
+from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

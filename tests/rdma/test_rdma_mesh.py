@@ -11,8 +11,8 @@ import pytest
 from switchagg.errors import JobError
 from switchagg.native import library
 from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, rdma, received, turn
-from transport.mesh import Lost, Received, Sent
-from transport.meshes import bind_place, connect_mesh
+from transport.meshes.mesh import Lost, Received, Sent
+from transport.meshes.opening import bind_place, connect_mesh
 from transport.rdma import handshake
 from transport.rdma.handshake import MeshEnd
 from transport.rdma.mesh import RETURN_AFTER, SLOT_BYTES, SLOTS, RdmaMesh, RdmaMeshOptions

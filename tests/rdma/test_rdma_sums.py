@@ -17,10 +17,10 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op
+from transport.links.udp import UdpLink
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
 from transport.rdma.switch import RdmaSwitchLoop
 from transport.rdma.worker import RdmaWorkerEnd, RdmaWorkerLoop
-from transport.udp import UdpLink
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 

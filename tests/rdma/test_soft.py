@@ -13,7 +13,7 @@ import pytest
 
 from switchagg.errors import JobError
 from switchagg.native import library
-from transport.link import LinkClosed
+from transport.links.link import LinkClosed
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,

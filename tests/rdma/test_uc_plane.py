@@ -14,7 +14,7 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.wire import Op, Packet, decode, encode
-from transport.native_udp import NativeAddress, native_address
+from transport.links.native_udp import NativeAddress, native_address
 from transport.rdma.places import QueuePairEnd, elements_for, first_places, mtu_for, switch_ends
 from transport.rdma.switch import UC_COUNTERS, Peer, uc_switch_library
 

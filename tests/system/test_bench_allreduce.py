@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
-BENCH = [sys.executable, "-P", "-m", "emulation.cli", "bench", "allreduce"]
+BENCH = [sys.executable, "-P", "-m", "emulation.cli.main", "bench", "allreduce"]
 
 
 def bench(*arguments: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ print(s.recvfrom(100))
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation import topology
+    from emulation.mininet import topology
 
     return topology
 
@@ -159,7 +159,7 @@ def test_a_link_carries_no_more_than_its_rate(net: Any) -> None:
 
 
 def test_what_the_kernel_does_not_have_is_refused_before_anything_is_built(topology: Any) -> None:
-    from emulation import shaping
+    from emulation.mininet import shaping
 
     if shaping.netem_missing() is None:
         pytest.skip("this kernel has netem: nothing to refuse")
@@ -174,7 +174,7 @@ def test_what_the_kernel_does_not_have_is_refused_before_anything_is_built(topol
 
 
 def test_a_link_that_is_not_what_was_asked_is_refused(topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from emulation import shaping
+    from emulation.mininet import shaping
 
     monkeypatch.setattr(shaping, "shape_lines", lambda spec, interface: [":"])
     with pytest.raises(topology.UnfitError) as refused, topology.EmulatedNetwork(topology.NetworkSpec(workers=1)):
@@ -214,7 +214,7 @@ def test_a_data_plane_that_fails_is_reported_with_its_last_words(topology: Any) 
 
 def loaded(topology: Any, spec: Any, kind: str, seconds: str, prefix: tuple[str, ...] = ()) -> Any:
     """Certificate of a run in which worker 0 sends to worker 1 as fast as it can."""
-    from emulation.fidelity import FidelityMonitor
+    from emulation.certificate.fidelity import FidelityMonitor
 
     with topology.EmulatedNetwork(spec) as net:
         sink = net.spawn(1, [*LOAD, "sink", net.workers[1].address, PORT], stdout=subprocess.PIPE)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation import netns
+from emulation.mininet import netns
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -22,8 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
 RUNNER = """
 import json, os, subprocess, sys, time
-from emulation.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
-from emulation.fidelity import FidelityMonitor
+from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
+from emulation.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
 plane = DataPlaneProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
 with EmulatedNetwork(NetworkSpec(workers=2), plane) as net:
@@ -149,7 +149,7 @@ def test_an_exception_inside_leaves_nothing_and_is_passed_on() -> None:
 
 
 def test_closing_twice_is_closing_once() -> None:
-    from emulation.topology import EmulatedNetwork, NetworkSpec
+    from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 
     net = EmulatedNetwork(NetworkSpec(workers=1))
     net.close()
@@ -171,7 +171,7 @@ def test_the_machine_s_settings_stay_as_they_were(tmp_path: Path) -> None:
     """Mininet raises limits of the whole machine at its first network, also from its command line."""
     assert "def fixLimits" in inspect.getsource(importlib.import_module("mininet.util"))
     network = "with EmulatedNetwork(NetworkSpec(workers=1)): print('it ran')"
-    program = SETTINGS + "from emulation.topology import EmulatedNetwork, NetworkSpec\n" + network
+    program = SETTINGS + "from emulation.mininet.topology import EmulatedNetwork, NetworkSpec\n" + network
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("it ran\n", "")
     custom = tmp_path / "custom.py"
@@ -216,7 +216,7 @@ def test_by_hand_a_fast_link_is_really_shaped(tmp_path: Path) -> None:
 
 def test_by_hand_what_the_kernel_did_not_do_is_refused_and_nobody_else_is_hurt(tmp_path: Path) -> None:
     """After an error `mn` would end every program with certain names, whosever it is."""
-    from emulation import shaping
+    from emulation.mininet import shaping
 
     if shaping.netem_missing() is None:
         pytest.skip("this kernel has netem: nothing to refuse")
@@ -238,7 +238,7 @@ def test_by_hand_with_the_switch_daemon(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SWITCHAGG_PYTHON", sys.executable)
     script = tmp_path / "script"
     script.write_text(
-        f"h1 PYTHONPATH={REPOSITORY} {sys.executable} -m emulation.cli status tcp://10.0.0.254:5555 --json\n"
+        f"h1 PYTHONPATH={REPOSITORY} {sys.executable} -m emulation.cli.main status tcp://10.0.0.254:5555 --json\n"
     )
     output = mn(
         *BY_HAND,
@@ -303,9 +303,9 @@ def requires_user_namespaces() -> None:
 
 ROOTLESS = """
 import json, os, subprocess, sys
-from emulation import netns
+from emulation.mininet import netns
 REEXEC
-from emulation.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
+from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
 plane = DataPlaneProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
 with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000), plane) as net:
     ping = net.spawn(0, ["ping", "-c", "1", "-W", "5", "h2"], stdout=subprocess.PIPE, text=True)
@@ -336,7 +336,8 @@ def test_a_plain_user_without_it_is_told_what_to_do(tmp_path: Path) -> None:
         done.stderr.rstrip()
         .splitlines()[-1]
         .startswith(
-            "emulation.shaping.UnfitError: Mininet needs root or a user namespace: put `sudo` or `unshare -Urnm` before"
+            "emulation.mininet.shaping.UnfitError: Mininet needs root or a user namespace: "
+            "put `sudo` or `unshare -Urnm` before"
         )
     )
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from emulation import netns
-from emulation.shaping import NetworkSpec
+from emulation.mininet import netns
+from emulation.mininet.shaping import NetworkSpec
 from switchagg.native import bpf, library
 
 if TYPE_CHECKING:
-    from emulation import topology
+    from emulation.mininet import topology
 
 pytestmark = pytest.mark.system
 
 WORKER = """
 import sys
 import numpy as np
-from transport.session import SwitchSession
+from transport.worker.session import SwitchSession
 rank, elements = int(sys.argv[1]), int(sys.argv[2])
 with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, elements=elements, window_slots=64) as session:
     array = np.arange(100_000, dtype=np.int32) * (rank + 1)
@@ -33,17 +33,17 @@ with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, elements=elemen
 
 
 def daemon(plane: str, elements: int) -> "topology.DataPlaneProcess":
-    from emulation import topology
+    from emulation.mininet import topology
 
     at = topology.SWITCH_ADDRESS
-    command = [sys.executable, "-P", "-m", "emulation.cli", "switch", "--dataplane", plane]
+    command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--dataplane", plane]
     command += ["--control", f"tcp://{at}:5555", "--data", f"{at}:5556", "--elements", str(elements)]
     return topology.DataPlaneProcess(tuple(command))
 
 
 @pytest.fixture(params=[("auto", 1500), ("native", 9000), ("batched", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
 def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[topology.EmulatedNetwork]":
-    from emulation import topology
+    from emulation.mininet import topology
 
     plane, mtu_bytes = request.param
     missing = {"native": library.missing, "xdp": bpf.missing}.get(plane, lambda: "")()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from emulation.fidelity import Bounds
-from emulation.shaping import HTB_LEAF
+from emulation.certificate.fidelity import Bounds
+from emulation.mininet.shaping import HTB_LEAF
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
@@ -26,7 +26,7 @@ BUNDLE_BYTES = 16 * 1502
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation import topology
+    from emulation.mininet import topology
 
     return topology
 
@@ -97,7 +97,7 @@ def test_every_class_has_its_queue_at_both_ends(topology: Any) -> None:
     ids=["no filter", "another order", "a rate of its own", "a short queue"],
 )
 def test_a_queue_that_is_not_as_asked_is_found(topology: Any, broken: str) -> None:
-    from emulation import netns, qdisc, shaping
+    from emulation.mininet import netns, qdisc, shaping
 
     spec = topology.NetworkSpec(workers=1, priority_queues=CLASSES)
     with topology.EmulatedNetwork(spec) as net:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from emulation import mininet_run
-from emulation.mininet_run import congestion_control, merge_iterations, run_method, time_limits
+from emulation.mininet import run as mininet_run
+from emulation.mininet.run import congestion_control, merge_iterations, run_method, time_limits
 from emulation.results import IterationRecord, RunFailed
 from emulation.scenario import Scenario, parse
 
@@ -180,7 +180,7 @@ def test_a_switch_that_dies_is_named(tmp_path: Path, trouble: Callable[[str], No
     def kill_the_switch(done: int, _total: int, _note: str) -> None:
         if done >= 1:
             for child in own_children():
-                if b"emulation.cli\0switch\0" in child.read_bytes():
+                if b"emulation.cli.main\0switch\0" in child.read_bytes():
                     os.kill(int(child.parent.name), signal.SIGKILL)
 
     with pytest.raises(RunFailed, match=r"^switch: the switch ended with status -9: .*switch\.log\)$"):

@@ -118,7 +118,7 @@ class Net:
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """The switch, taking packets."""
         words = ["run", str(self.folder / "prog.p4"), "-i", "1@p1", "-i", "2@p2", "--control", self.control]
-        process = self.switch.spawn([sys.executable, "-m", "emulation.cli", "p4", *words, *options])
+        process = self.switch.spawn([sys.executable, "-m", "emulation.cli.main", "p4", *words, *options])
         assert process.stdout is not None
         for line in process.stdout:
             if "Ctrl-C ends" in line:
@@ -127,7 +127,7 @@ class Net:
 
     def cli(self, *commands: str) -> str:
         words = [word for command in commands for word in ("-c", command)]
-        command = [sys.executable, "-m", "emulation.cli", "p4", "cli", "--control", self.control, *words]
+        command = [sys.executable, "-m", "emulation.cli.main", "p4", "cli", "--control", self.control, *words]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False).stdout
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ def test_says_why_it_can_not_start(net: Net) -> None:
         command = [
             sys.executable,
             "-m",
-            "emulation.cli",
+            "emulation.cli.main",
             "p4",
             "run",
             str(net.folder / "prog.p4"),

@@ -20,8 +20,8 @@ ATTACHED = ["sa_switch", "sa_deliver"]
 
 HOST = """
 import functools, sys, threading
-import transport.daemon as daemon
-from transport.impairments import Impairments, LinkImpairments
+import transport.switch.daemon as daemon
+from transport.switch.impairments import Impairments, LinkImpairments
 daemon.XdpSwitch = functools.partial(daemon.XdpSwitch, {options})
 sys.exit(daemon.run_switch("tcp://{switch}:5555", ("{switch}", 5556), dataplane="xdp", interfaces={interfaces}))
 """
@@ -307,7 +307,7 @@ IMPOSTOR = """
 import os, select, sys
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
-from transport.xdp_switch import XdpSwitch
+from transport.switch.xdp import XdpSwitch
 
 switch = XdpSwitch(("10.77.0.254", 5556), 2, 8)
 switch.start()

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from switchagg.errors import SwitchaggError
-from transport.session import SwitchSession
+from transport.worker.session import SwitchSession
 
 ELEMENTS = 20_000
 

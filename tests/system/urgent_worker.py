@@ -14,9 +14,9 @@ import numpy as np
 from switchagg.call import ArrayCall, check_array, make_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, STREAM_OFFSET
-from transport.native_worker import NativeWorkerLoop
-from transport.udp import UdpLink
-from transport.worker_loop import WorkerLoop
+from transport.links.udp import UdpLink
+from transport.worker.loop import WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
 
 URGENT, BULK = 0, 1
 WINDOW = 600

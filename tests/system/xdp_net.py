@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from emulation import netns
+from emulation.mininet import netns
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "10.77.0.254"
@@ -108,7 +108,7 @@ class Star:
 
     def daemon(self, *options: str, plane: str = "xdp") -> "subprocess.Popen[str]":
         """The switch daemon, ready. Its log goes to its stderr."""
-        words = [sys.executable, "-m", "emulation.cli", "switch", "--dataplane", plane, "--data", f"{SWITCH}:5556"]
+        words = [sys.executable, "-m", "emulation.cli.main", "switch", "--dataplane", plane, "--data", f"{SWITCH}:5556"]
         process = self.switch.spawn([*words, "--control", CONTROL, *options])
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -140,7 +140,7 @@ class Star:
 
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
-        words = [sys.executable, "-m", "emulation.cli", "status", CONTROL, "--json"]
+        words = [sys.executable, "-m", "emulation.cli.main", "status", CONTROL, "--json"]
         done = subprocess.run(self.switch.command(words), cwd=ROOT, text=True, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))

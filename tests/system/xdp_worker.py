@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.session import SwitchSession
+from transport.worker.session import SwitchSession
 
 
 def contribution(rank: int, call: int, size: int) -> Any:

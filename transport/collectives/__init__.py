@@ -1,1 +1,5 @@
-"""Collectives among hosts: algorithms as plans, what runs any plan, a party for all calls of a member, their costs."""
+"""Collectives as plans, what runs any plan, and what they cost.
+
+Imported by group and emulation; imports meshes alone.
+Start at plan.py, then rings.py, execution.py and cost.py.
+"""

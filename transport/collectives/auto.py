@@ -16,7 +16,7 @@ from switchagg.errors import AggregationFailed
 from transport.collectives.algorithms import Kind, fitting
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
 from transport.collectives.party import CollectiveParty, Finished
-from transport.mesh import Buffer, Outgoing
+from transport.meshes.mesh import Buffer, Outgoing
 
 ROUNDS = 5
 """Messages of each size; the median counts."""

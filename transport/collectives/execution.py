@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.collectives.plan import Local, Plan, Receive, Send
-from transport.mesh import Buffer
+from transport.meshes.mesh import Buffer
 
 Op = Literal["sum", "max"]
 OPS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}

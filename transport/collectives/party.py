@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from switchagg.errors import AggregationFailed
 from transport.collectives.algorithms import ALGORITHMS, KINDS, NAMES, Kind, program, servers_of
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
-from transport.mesh import URGENT, Buffer, Outgoing
+from transport.meshes.mesh import URGENT, Buffer, Outgoing
 
 EARLY_BYTES_MAX = 1 << 30
 """Most bytes held for calls that this rank has not made. A rank that is further ahead of another fails the job."""

@@ -1,1 +1,5 @@
-"""The parameter server: keys sharded over servers that sum, or keep weights; BSP, backup workers, SSP, ASP, DC-ASGD."""
+"""The parameter server: slices on servers, its modes; server and worker are pure parties.
+
+Imported by group, torch and emulation.
+Start at config.py, then server.py and worker.py; group.py opens both in real time.
+"""

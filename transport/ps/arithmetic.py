@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.native import library
-from transport.mesh import Buffer
+from transport.meshes.mesh import Buffer
 
 Array = NDArray[Any]
 

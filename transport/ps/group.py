@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.group import Array, HostGroup
-from transport.link import Address
-from transport.mesh import Mesh
-from transport.mesh_loop import CREDIT_BYTES, MeshLoop
-from transport.meshes import BoundPlace, connect_mesh
+from transport.group.host_group import Array, HostGroup
+from transport.links.link import Address
+from transport.meshes.loop import CREDIT_BYTES, MeshLoop
+from transport.meshes.mesh import Mesh
+from transport.meshes.opening import BoundPlace, connect_mesh
 from transport.ps.config import PsConfig
 from transport.ps.server import PsServer, adopting
 from transport.ps.worker import PsWorker, checked
@@ -34,7 +34,7 @@ GIVE_UP_S = 0.5
 
 
 class PsGroup(HostGroup):
-    """A worker of a parameter-server job: a `transport.group.Group`. Made by `open_ps_group`.
+    """A worker of a parameter-server job: a `transport.group.host_group.Group`. Made by `open_ps_group`.
 
     config: what all members agreed on. Arrays are of float32, float64, int32 or int64; of bytes too where nothing is
     combined. op "avg" of allreduce and reduce_scatter divides by the number of workers that are in the sum: with backup

@@ -1,8 +1,8 @@
 """PsServer: one of the servers of a job; sums or keeps weights, slice by slice, each answered as soon as it may be.
 
-Pure, a `transport.mesh.Party`. What calls mean is in `messages.Op`, what modes mean in `PsConfig`. A slice's state is
-freed when the last worker that may still come has come, so calls without end need no memory; only "backup" keeps
-results for late workers, and never many more than `retained_bytes`: above that it waits for all again.
+Pure, a `transport.meshes.mesh.Party`. What calls mean is in `messages.Op`, what modes mean in `PsConfig`. A slice's
+state is freed when the last worker that may still come has come, so calls without end need no memory; only "backup"
+keeps results for late workers, and never many more than `retained_bytes`: above that it waits for all again.
 """
 
 from collections import Counter, deque
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from transport.mesh import URGENT, Buffer, Outgoing
+from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
 from transport.ps.aggregate import Aggregate
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.mesh import Buffer
+from transport.meshes.mesh import Buffer
 from transport.ps.arithmetic import Arithmetic, Array, Step
 from transport.ps.config import DC_ASGD, PsConfig
 from transport.ps.memory import Pool, Shared

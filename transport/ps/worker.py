@@ -1,4 +1,4 @@
-"""PsWorker: a worker's end of a parameter-server job: its calls, slice by slice. Pure, a `transport.mesh.Party`.
+"""PsWorker: a worker's end of a parameter-server job: its calls, slice by slice. Pure, a `transport.meshes.mesh.Party`.
 
 A call is one message per slice to the slice's server, and one answer per slice that this worker shall have. Slices are
 separate messages with the call's priority, answered each by itself and with the same priority, so a more urgent call
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.errors import AggregationFailed
-from transport.mesh import URGENT, Buffer, Outgoing
+from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
 from transport.ps.config import PsConfig
 from transport.ps.liveness import Liveness

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from switchagg.errors import JobError
-from transport.link import Address, LinkClosed
+from transport.links.link import Address, LinkClosed
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,

@@ -1,4 +1,4 @@
-"""RdmaMesh: messages over reliable (RC) queue pairs of any provider of verbs (see `transport.mesh.Mesh`).
+"""RdmaMesh: messages over reliable (RC) queue pairs of any provider of verbs (see `transport.meshes.mesh.Mesh`).
 
 The members meet over TCP, as those of every mesh, and tell each other their queue pairs there; afterwards those
 connections only say that a member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import JobError
-from transport.addresses import resolve_host
-from transport.hello import Hello
-from transport.link import Address, LinkClosed
-from transport.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.links.addresses import resolve_host
+from transport.links.link import Address, LinkClosed
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.tcp_gathering import Gathering, TcpOptions, listen
 from transport.rdma.handshake import MeshEnd, exchange, path_mtu_of
 from transport.rdma.places import ROCE_PORT
 from transport.rdma.provider import default_provider, open_context
@@ -38,7 +39,6 @@ from transport.rdma.verbs import (
     WCStatus,
     WorkCompletion,
 )
-from transport.tcp_gathering import Gathering, TcpOptions, listen
 
 MESSAGE_BYTES_MAX = 1 << 26
 SLOT_BYTES = (1 << 16) + 128

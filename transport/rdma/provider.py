@@ -4,7 +4,7 @@ import os
 from typing import Protocol
 
 from switchagg.errors import JobError
-from transport.link import Address
+from transport.links.link import Address
 from transport.rdma.verbs import Context
 
 PROVIDERS = ("soft", "verbs")

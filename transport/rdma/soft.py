@@ -19,8 +19,9 @@ import numpy as np
 
 from switchagg.errors import JobError
 from switchagg.native import library
-from transport.link import Address, LinkClosed
-from transport.native_udp import NativeAddress, native_address
+from transport.links.link import Address, LinkClosed
+from transport.links.native_udp import NativeAddress, native_address
+from transport.links.udp import UdpLink
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,
@@ -35,7 +36,6 @@ from transport.rdma.verbs import (
     WCStatus,
     WorkCompletion,
 )
-from transport.udp import UdpLink
 
 PORT = 4791
 """Of RoCEv2."""

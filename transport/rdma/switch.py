@@ -15,11 +15,11 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native import library
-from transport.link import Address
-from transport.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.link import Address
+from transport.links.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.udp import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, QueuePairEnd, mtu_for, switch_ends
-from transport.switch_loop import IDLE_S, CommandLoop, Port
-from transport.udp import UdpLink
+from transport.switch.loop import IDLE_S, CommandLoop, Port
 
 DATAGRAM_BYTES_MAX = 32 + 4096 + 4
 """Headers, MTU, ICRC."""

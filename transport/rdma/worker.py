@@ -22,7 +22,7 @@ from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.wire import Bundle
-from transport.link import Address
+from transport.links.link import Address
 from transport.rdma.messages import Grouping
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd
 from transport.rdma.provider import default_provider, open_context
@@ -37,7 +37,7 @@ from transport.rdma.verbs import (
     WCStatus,
     WorkCompletion,
 )
-from transport.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
+from transport.worker.loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
 
 RING_FRAMES = 1024
 """Frames that may wait to leave: four windows of the default size. More wait in the endpoint, where priority counts."""

@@ -46,7 +46,7 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
 
 
 def _join(*args: Any, **kwargs: Any) -> Session:
-    from transport.session import SwitchSession  # pulls in ZeroMQ: only for those who use the switch
+    from transport.worker.session import SwitchSession  # pulls in ZeroMQ: only for those who use the switch
 
     session: Session = SwitchSession.join(*args, **kwargs)
     return session

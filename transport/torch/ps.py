@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from switchagg.errors import SwitchaggError
-from transport.link import Address
+from transport.links.link import Address
 from transport.ps.config import PsConfig
 from transport.ps.group import PsClient, open_ps_client
 from transport.ps.worker import Array

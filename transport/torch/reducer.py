@@ -27,7 +27,7 @@ DEPTH_MAX = 3
 
 
 class Session(Protocol):
-    """The part of `transport.session.SwitchSession`, and of `transport.group.HostGroup`, that is used here."""
+    """The part of `worker.session.SwitchSession`, and of `group.host_group.HostGroup`, that is used here."""
 
     @property
     def counters(self) -> Mapping[str, int]: ...

@@ -22,14 +22,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 from switchagg.errors import JobError
-from transport.addresses import facing, resolve_host
-from transport.link import Address
-from transport.method_name import MethodName, parse
+from transport.group.method_name import MethodName, parse
+from transport.links.addresses import facing, resolve_host
+from transport.links.link import Address
 from transport.rdma.places import ELEMENTS_DEFAULT
 from transport.torch.reducer import Session
 
 if TYPE_CHECKING:
-    from transport.meshes import BoundPlace
+    from transport.meshes.opening import BoundPlace
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SwitchOptions:
     priorities: tuple[int, ...] = ()
     """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` says nothing."""
     method: str = "switch"
-    """A name of transport/method_name.py, with its link if you like: `ring`, `ring@udp`, `switch`, `gloo`, `auto`."""
+    """A name of transport/group/method_name.py, perhaps with its link: `ring`, `ring@udp`, `switch`, `gloo`, `auto`."""
     link: str = ""
     """What carries the method; default: what its name says, or the method's own default."""
     bind: str = ""
@@ -144,7 +144,7 @@ Join = Callable[..., Session]
 
 def open_host_group(name: MethodName, rank: int, addresses: list[Address], **how: Any) -> Session:
     """A host method's group, as a session."""
-    from transport.group import HostGroup, open_group  # only for those who use host methods
+    from transport.group.host_group import HostGroup, open_group  # only for those who use host methods
 
     group = open_group(name.method, name.link, rank, addresses, **how)
     assert isinstance(group, HostGroup)
@@ -253,7 +253,7 @@ class Rendezvous:
 
     def _bind(self) -> "tuple[BoundPlace | None, str]":
         """A port of our own, and what to tell the others: where it is, or why there is none."""
-        from transport.meshes import bind_place
+        from transport.meshes.opening import bind_place
 
         try:
             place = bind_place(self.method.link, self.options.own_address())

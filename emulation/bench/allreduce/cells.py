@@ -1,0 +1,321 @@
+"""Allreduce on one network: every method at every size, in turn, so that a noisy minute hits all alike.
+
+For each size there are some rounds; in each round every method makes a block of operations, and the order of the
+methods moves on by one. A block begins with a warm-up operation, since TCP forgets its window while others have their
+turn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from emulation.bench import arithmetic
+from emulation.bench.allreduce.methods import BEST, Method
+from emulation.bench.allreduce.network import BenchNetwork, RunningNetwork
+from emulation.bench.allreduce.ranks import MethodFailed, Ranks
+from emulation.certificate.monitor import Machine
+from emulation.results import percentile
+
+ROUNDS = 3
+PROBE_BYTES = 4 << 20
+PROBE_OPERATIONS = 3
+LONG = ((4.0, 1), (1.0, 2))  # (s, rounds): operations that take longer are steady, and dear: so many will do
+OPERATIONS_PER_BLOCK = 60
+WATCHED_NS = 20_000_000  # operations that last two of the kernel's ticks or more are worth asking for CPU times
+LEAST_OPERATION_S = 0.001  # first guess where the link is no bound
+SLOW_FACTOR = 20.0  # how much slower than its bound an operation may be before it is given up
+PATIENCE_S = 30.0
+
+Say = Callable[[str], None]
+OnRow = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure on one network. iterations None: as many as fit cell_s seconds, at least one per round."""
+
+    network: BenchNetwork
+    methods: tuple[Method, ...]
+    rivals: frozenset[Method]  # of each kind the slower ones are left out
+    sizes: tuple[int, ...]
+    dtype: str = "float32"
+    iterations: int | None = None
+    warmup: int = 1
+    cell_s: float = 1.0
+    rounds: int = ROUNDS
+    warmup_bytes: int = 4 << 20  # at most: enough to open TCP's window again
+
+
+@dataclass
+class Cell:
+    """What was seen of one method at one size: one entry per operation, sums over its blocks."""
+
+    durations_ns: list[int] = field(default_factory=list)  # slowest rank
+    skews_ns: list[int] = field(default_factory=list)  # last start - first start
+    worker_cpu_ns: list[int] = field(default_factory=list)  # mean over the ranks
+    wrong: int = 0
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    cpu_ticks: list[int] = field(default_factory=lambda: [0] * 8)
+
+    def add(self, answers: Sequence[dict[str, Any]], block: dict[str, Any]) -> None:
+        """One block: every rank's answer, and what was counted outside."""
+        for ranks in zip(*(answer["operations"] for answer in answers), strict=True):
+            self.durations_ns.append(max(rank["end_ns"] - rank["start_ns"] for rank in ranks))
+            starts = [rank["start_ns"] for rank in ranks]
+            self.skews_ns.append(max(starts) - min(starts))
+            self.worker_cpu_ns.append(sum(rank["cpu_ns"] for rank in ranks) // len(ranks))
+            self.wrong += sum(rank["wrong"] for rank in ranks)
+            if ranks[0]["cpu_ticks"]:
+                self.cpu_ticks = [a + b for a, b in zip(self.cpu_ticks, ranks[0]["cpu_ticks"], strict=True)]
+        counters = [answer["counters"] for answer in answers]
+        block["packets_resent"] = sum(one.get("retransmitted", 0) for one in counters)
+        self.blocks.append(block)
+
+
+def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
+    """Runs one network; returns its entry of the document. on_row gets each row as soon as its size is done.
+
+    A method that fails is given up with its reason, and the others go on, on new ranks. Raises UnfitError, RunFailed if
+    the network itself can't be had.
+    """
+    failures: dict[str, str] = {}
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    entry: dict[str, Any] = {}
+    while methods := [m for m in wish.methods if m.name not in failures and not _beaten(m, wish, entry)]:
+        try:
+            # XDP on a port changes what other methods may send there, so it has the network to itself
+            for apart in (False, True):
+                chosen = [method for method in methods if (method.variant == "xdp") == apart]
+                if chosen and any((method.name, size) not in rows for method in chosen for size in wish.sizes):
+                    _run(wish, chosen, say, rows, on_row, entry)
+            break
+        except MethodFailed as error:
+            failures[error.method.name] = str(error)
+            say(f"{wish.network.title}: {error}; going on without it")
+    ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
+    network = dataclasses.asdict(wish.network)
+    return {"network": network, "title": wish.network.title, "failures": failures, "rows": ordered, **entry}
+
+
+def _beaten(method: Method, wish: Wish, entry: dict[str, Any]) -> bool:
+    """Whether another congestion control was chosen for its kind, before a method failed."""
+    tried = entry.get("tried", {}).get(method.kind)
+    return tried is not None and method in wish.rivals and tried["chosen"] != method.name
+
+
+def _run(
+    wish: Wish,
+    methods: list[Method],
+    say: Say,
+    rows: dict[tuple[str, int], dict[str, Any]],
+    on_row: OnRow,
+    entry: dict[str, Any],
+) -> None:
+    say(f"{wish.network.title}: building the network, starting {wish.network.workers} ranks")
+    with RunningNetwork(wish.network) as network:
+        entry.setdefault("read_back", network.facts)
+        for method in methods:
+            if method.kind == "switch":
+                try:
+                    network.start_switch(method)
+                except Exception as error:
+                    raise MethodFailed(method, str(error).removeprefix(f"{method.name}: ")) from error
+        with Ranks(network, wish.dtype, max(*wish.sizes, PROBE_BYTES), _patience_s(wish)) as ranks:
+            bench = Bench(wish, network, ranks)
+            facts = entry.setdefault("methods", {})
+            for method in methods:
+                facts[method.name] = bench.open(method)
+            if wish.rivals and "tried" not in entry:
+                methods, tried = bench.keep_better(methods, say)
+                entry.setdefault("tried", {}).update(tried)
+            for size in wish.sizes:
+                missing = [method for method in methods if (method.name, size) not in rows]
+                for method, cell in bench.size(missing, size, say).items():
+                    rows[method.name, size] = row(wish, method, size, cell)
+                    on_row(rows[method.name, size])
+        if wish.network.loss is not None and not wish.network.lost_in_switch:
+            passed, lost = network.lost
+            entry["link_packets"] = {"passed": passed, "lost": lost}
+
+
+def _patience_s(wish: Wish) -> float:
+    """Longest time an operation may take."""
+    slowest = max(_expected_s(wish, method, max(wish.sizes)) for method in wish.methods)
+    return PATIENCE_S + SLOW_FACTOR * slowest
+
+
+def _expected_s(wish: Wish, method: Method, size_bytes: int) -> float:
+    """How long an operation takes at its bound, or at least."""
+    net = wish.network
+    if net.rate_bps is None:
+        return LEAST_OPERATION_S + size_bytes / 5e8
+    elements = method.elements(net.elements)
+    most = arithmetic.bound(method.kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, method.carrier)
+    return LEAST_OPERATION_S + size_bytes / most
+
+
+class Bench:
+    """The blocks of operations on one network's ranks."""
+
+    def __init__(self, wish: Wish, network: RunningNetwork, ranks: Ranks) -> None:
+        self._wish, self._network, self._ranks = wish, network, ranks
+        self._opened = 0
+        self._number = 0  # of the next operation: every one has numbers of its own
+
+    def open(self, method: Method) -> dict[str, Any]:
+        """Opens a method on all ranks; returns what rank 0 says it uses."""
+        options: dict[str, Any] = {"number": self._opened, "buffer_bytes": self._network.wish.tcp_buffer_bytes}
+        options |= self._network.wish.method_options
+        if method.kind == "switch":
+            options["switch"] = self._network.switches[method.name].control
+        self._opened += 1
+        answers = self._ranks.ask(method, "open", 90.0, options=options)
+        return dict(answers[0]["facts"])
+
+    def keep_better(self, methods: Sequence[Method], say: Say) -> tuple[list[Method], dict[str, Any]]:
+        """Without the rivals that another of BEST beats; and what all of them took."""
+        tried: dict[str, Any] = {}
+        kept = list(methods)
+        for kind in sorted({rival.kind for rival in self._wish.rivals} & {method.kind for method in methods}):
+            rivals = [method for method in methods if method.kind == kind and method.variant in BEST]
+            cells = {method: Cell() for method in rivals}
+            for _ in range(PROBE_OPERATIONS):
+                for method in rivals:
+                    self._block(method, cells[method], PROBE_BYTES, 1)
+            medians = {method: percentile(cells[method].durations_ns, 0.5) for method in rivals}
+            best = min(rivals, key=lambda method: medians[method])
+            tried[kind] = {
+                "size_bytes": PROBE_BYTES,
+                "operations": PROBE_OPERATIONS,
+                "median_ns": {method.name: medians[method] for method in rivals},
+                "chosen": best.name,
+            }
+            say(f"{self._network.wish.title}: {best.name} is the better {kind}")
+            for method in rivals:
+                if method is not best and method in self._wish.rivals:
+                    kept.remove(method)
+                    self._ranks.ask(method, "close", 30.0)
+        return kept, tried
+
+    def size(self, methods: Sequence[Method], size_bytes: int, say: Say) -> dict[Method, Cell]:
+        """All methods at one size, in rounds."""
+        wish = self._wish
+        cells = {method: Cell() for method in methods}
+        expected_s = {method: _expected_s(wish, method, size_bytes) for method in methods}
+        rounds = wish.rounds if wish.iterations is None else min(wish.rounds, wish.iterations)
+        longest_s = rounds * sum(max(wish.cell_s / rounds, time_s) for time_s in expected_s.values())
+        say(f"{self._network.wish.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
+        for turn in range(rounds):
+            shift = turn % max(1, len(methods))
+            for method in (*methods[shift:], *methods[:shift]):
+                if wish.iterations is None:
+                    if any(turn >= enough and expected_s[method] > time_s for time_s, enough in LONG):
+                        continue
+                    share_s = wish.cell_s / rounds
+                    count = arithmetic.operations_for(share_s, expected_s[method], 1, OPERATIONS_PER_BLOCK)
+                else:
+                    count = wish.iterations * (turn + 1) // rounds - wish.iterations * turn // rounds
+                self._block(method, cells[method], size_bytes, count, expected_s[method])
+                expected_s[method] = percentile(cells[method].durations_ns, 0.5) / 1e9
+        return cells
+
+    def _block(self, method: Method, cell: Cell, size_bytes: int, count: int, expected_s: float = 1.0) -> None:
+        network = self._network
+        running = network.switches.get(method.name)
+        machine, links = Machine(network.pids), network.links()
+        switch_cpu_ns, resent = running.cpu_ns() if running else 0, network.segments_resent()
+        warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
+        answers = self._ranks.ask(
+            method,
+            "run",
+            (count + self._wish.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
+            bytes=size_bytes,
+            operations=count,
+            warmup=self._wish.warmup,
+            warmup_bytes=warmup_bytes,
+            first=self._number,
+            watch_cpu=expected_s * 1e9 >= WATCHED_NS,
+        )
+        self._number += count
+        after = network.links()
+        pairs = list(zip(links, after, strict=True))
+        # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
+        worth = count + self._wish.warmup * warmup_bytes / size_bytes
+        cell.add(
+            answers,
+            {
+                "operations": count,
+                "worth": worth,
+                "up_bytes": [b.up_bytes - a.up_bytes for a, b in pairs],
+                "down_bytes": [b.down_bytes - a.down_bytes for a, b in pairs],
+                "up_packets": sum(b.up_packets - a.up_packets for a, b in pairs),
+                "queue_drops": sum(b.up_drops + b.down_drops - a.up_drops - a.down_drops for a, b in pairs),
+                "switch_cpu_ns": running.cpu_ns() - switch_cpu_ns if running else None,
+                "segments_resent": network.segments_resent() - resent,
+                "losses": machine.measures()["losses"],
+                "resident_bytes": [answer["memory_bytes"] for answer in answers],
+            },
+        )
+
+
+def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, Any]:
+    """One line of the table, as it stands in the document (README.md here)."""
+    net, kind = wish.network, method.kind
+    times = arithmetic.spread(cell.durations_ns)
+    worth = sum(block["worth"] for block in cell.blocks)
+    up = max(sum(values) for values in zip(*(block["up_bytes"] for block in cell.blocks), strict=True)) / worth
+    down = max(sum(values) for values in zip(*(block["down_bytes"] for block in cell.blocks), strict=True)) / worth
+    speed = arithmetic.algbw(size_bytes, times.median)
+    limit = most = wire_share = None
+    if net.rate_bps is not None:
+        elements, link = method.elements(net.elements), method.carrier
+        limit = arithmetic.payload_limit(kind, net.rate_bps, elements, net.mtu_bytes, link)
+        most = arithmetic.bound(kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, link)
+        wire_share = max(up, down) * 8e9 / net.rate_bps / times.median
+    ticks = sum(cell.cpu_ticks)
+    idle = (cell.cpu_ticks[3] + cell.cpu_ticks[4]) / ticks if ticks >= 10 else None
+    packets = sum(block["up_packets"] for block in cell.blocks) / worth
+    worker_cpu = percentile(cell.worker_cpu_ns, 0.5)
+    switch_cpu = [block["switch_cpu_ns"] for block in cell.blocks if block["switch_cpu_ns"] is not None]
+    losses = {name: sum(block["losses"][name] for block in cell.blocks) for name in cell.blocks[0]["losses"]}
+    return {
+        "workers": net.workers,
+        "rate_bps": net.rate_bps,
+        "method": kind,
+        "variant": method.variant,
+        "link": method.carrier,
+        "name": method.name,
+        "size_bytes": size_bytes,
+        "count": size_bytes // arithmetic.ITEM_BYTES,
+        "type": wish.dtype,
+        "redop": "sum",
+        "root": -1,
+        "time_ns": dataclasses.asdict(times),
+        "algbw_bytes_per_s": speed,
+        "busbw_bytes_per_s": arithmetic.busbw(kind, size_bytes, times.median, net.workers),
+        "wire_tx_bytes_per_rank": up,
+        "wire_rx_bytes_per_rank": down,
+        "wrong_elements": cell.wrong,
+        "payload_limit_bytes_per_s": limit,
+        "share_of_payload_limit": speed / limit if limit else None,
+        "bound_bytes_per_s": most,
+        "share_of_bound": speed / most if most else None,
+        "worker_cpu_ns": worker_cpu,
+        "worker_cpu_ns_per_packet": worker_cpu * net.workers / packets if packets else None,
+        "switch_cpu_ns": sum(switch_cpu) / worth if switch_cpu else None,
+        "switch_cpu_ns_per_packet": sum(switch_cpu) / worth / packets if switch_cpu and packets else None,
+        "packets_per_s": packets * 1e9 / times.median,
+        "start_skew_ns": percentile(cell.skews_ns, 0.5),
+        "packets_resent": sum(block["packets_resent"] for block in cell.blocks),
+        "segments_resent": sum(block["segments_resent"] for block in cell.blocks),
+        "queue_drops": sum(block["queue_drops"] for block in cell.blocks),
+        "losses": losses,
+        "cpu_idle_share": idle,
+        "cpu_stolen_share": cell.cpu_ticks[7] / ticks if ticks >= 10 else None,
+        "softirq_share": cell.cpu_ticks[6] / ticks if ticks >= 10 else None,
+        "resident_bytes": max(max(block["resident_bytes"]) for block in cell.blocks),
+        "limited_by": arithmetic.limited_by(wire_share, idle),
+    }

@@ -1,0 +1,140 @@
+"""The methods as a rank sees them: opened once, then asked for one allreduce after the other, in place.
+
+Everything that a real job sets up once (sessions, connections) is set up here, outside what is timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.bench.allreduce.methods import Method
+from emulation.results import RunFailed
+from transport.group.host_group import HostGroup, open_group
+from transport.worker.session import SwitchSession
+
+Array = NDArray[Any]
+PORT = 29_700
+CALL_TIMEOUT_S = 120.0
+
+
+class Contestant(Protocol):
+    """One method on one rank."""
+
+    def allreduce(self, array: Array) -> None:
+        """Sum over all ranks, in place; returns when it is done. Raises what the method raises."""
+
+    def counters(self) -> dict[str, int]:
+        """What the method has counted so far; `retransmitted` where it knows."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is in use: congestion control, GSO."""
+
+    def close(self) -> None: ...
+
+
+class Switch:
+    """Our own method: one session, one call per allreduce, as the process group makes them."""
+
+    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
+        settings = {name: options[name] for name in ("streams", "window_slots", "segments_max")}
+        self._session = SwitchSession.join(
+            options["switch"],
+            f"bench-{method.name}",
+            place["rank"],
+            place["workers"],
+            timeout_s=60.0,
+            call_timeout_s=CALL_TIMEOUT_S,
+            bind=place["addresses"][place["rank"]],
+            core=method.core,
+            elements=method.elements(options["elements"]),
+            link=method.carrier,
+            **settings,
+        )
+
+    def allreduce(self, array: Array) -> None:
+        self._session.allreduce(array).result(CALL_TIMEOUT_S)
+
+    def counters(self) -> dict[str, int]:
+        return self._session.counters
+
+    def facts(self) -> dict[str, Any]:
+        return {"elements": self._session.job.elements, "windows": [s.window_slots for s in self._session.job.streams]}
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class HostMethod:
+    """A host method, or parameter servers beside the workers: a group, one call per allreduce."""
+
+    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
+        addresses = [(address, PORT + options["number"]) for address in place["addresses"]]
+        over_tcp = {"congestion_control": method.variant, "buffer_bytes": options["buffer_bytes"]}
+        self._group = open_group(
+            method.kind,
+            method.carrier,
+            place["rank"],
+            addresses,
+            job=f"bench-{method.name}",
+            timeout_s=60.0,
+            call_timeout_s=CALL_TIMEOUT_S,
+            options=over_tcp if method.carrier == "tcp" else {},
+        )
+        assert isinstance(self._group, HostGroup)
+        self._details = {"link": method.carrier, **self._group.details}
+        if method.carrier == "tcp":
+            self._details["send_buffer_bytes"] = options["buffer_bytes"]
+            if self._details["congestion_control"] != method.variant:
+                self._group.close()
+                raise RunFailed(f"{method.name}: the kernel chose {self._details['congestion_control']} instead")
+
+    def allreduce(self, array: Array) -> None:
+        self._group.allreduce(array).result(CALL_TIMEOUT_S)
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return self._details
+
+    def close(self) -> None:
+        self._group.close()
+
+
+def open_contestant(method: Method, place: dict[str, Any], options: dict[str, Any]) -> Contestant:
+    """place: rank, workers, addresses, interface. options: of the method, the same on every rank."""
+    if method.kind == "gloo":
+        from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
+
+        return Gloo(method, place, options)
+    return (Switch if method.kind == "switch" else HostMethod)(method, place, options)
+
+
+class Numbers:
+    """Inputs whose exact sum is known: small whole numbers, different on every rank and in every operation.
+
+    Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
+    of these are exact in any order, and the switch's fixed point represents them exactly.
+    """
+
+    PERIOD = 101
+
+    def __init__(self, rank: int, workers: int, dtype: str, elements_most: int) -> None:
+        index = np.arange(self.PERIOD)
+        patterns = [(7 * index + 13 * r) % self.PERIOD - 50 for r in range(workers)]
+        turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
+        self._mine = np.tile(patterns[rank].astype(dtype), turns)
+        self._sums = np.tile(np.sum(patterns, axis=0).astype(dtype), turns)
+
+    def fill(self, array: Array, operation: int) -> None:
+        """Write this rank's input."""
+        at = operation % self.PERIOD
+        np.copyto(array, self._mine[at : at + len(array)])
+
+    def wrong(self, array: Array, operation: int) -> int:
+        """How many elements differ from the exact sum."""
+        at = operation % self.PERIOD
+        return int(np.count_nonzero(array != self._sums[at : at + len(array)]))

@@ -1,0 +1,79 @@
+"""Gloo as torch.distributed ships it, unchanged, on float32 or int32 tensors that share the arrays' memory.
+
+Gloo has no setting for TCP congestion control, and a namespace may choose only among those its kernel allows to
+everybody. But its sockets are this process's own: they are found among its descriptors once Gloo has made them, and
+each is told. Nothing else about them changes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from emulation.bench.allreduce.methods import Method
+from emulation.results import RunFailed
+from transport.meshes.tcp_gathering import congestion_control_of, set_congestion_control
+
+RENDEZVOUS_PORT = 29_500
+TIMEOUT = timedelta(seconds=120)
+
+
+class Gloo:
+    """One process group of backend gloo; groups of other variants have connections of their own."""
+
+    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = place["interface"]
+        torch.set_num_threads(1)
+        before = _tcp_sockets()
+        if not dist.is_initialized():
+            address = f"tcp://{place['addresses'][0]}:{RENDEZVOUS_PORT}"
+            dist.init_process_group(
+                "gloo", init_method=address, rank=place["rank"], world_size=place["workers"], timeout=TIMEOUT
+            )
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        dist.barrier(self._group)  # all its connections are there
+        self._controls = {_tell(descriptor, method.variant) for descriptor in _tcp_sockets() - before}
+        if self._controls != {method.variant} and place["workers"] > 1:
+            raise RunFailed(f"{method.name}: Gloo's sockets use {', '.join(sorted(self._controls)) or 'no TCP'}")
+
+    def allreduce(self, array: NDArray[Any]) -> None:
+        dist.all_reduce(torch.from_numpy(array), group=self._group)
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"congestion_control": ", ".join(sorted(self._controls)), "torch": torch.__version__}
+
+    def close(self) -> None:
+        dist.destroy_process_group(self._group)
+
+
+def _tcp_sockets() -> set[int]:
+    """Descriptors of this process that are connected TCP sockets."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                    copy.getpeername()
+                    found.add(int(name))
+        except OSError:  # ended meanwhile, or listening
+            continue
+    return found
+
+
+def _tell(descriptor: int, name: str) -> str:
+    """Sets one socket's congestion control; returns what it has then."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        set_congestion_control(copy, name)
+        return congestion_control_of(copy)

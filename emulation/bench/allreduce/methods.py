@@ -1,0 +1,126 @@
+"""Names of what is measured: `switch:native`, `gloo:cubic`, `ring:bbr`, `tree@zeromq`, `switch@rdma:native`.
+
+A method as in `transport.group.method_name`, without a schedule; behind a colon its variant. Parsed here, opened in
+`contestants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.results import RunFailed
+from emulation.scenario import ScenarioError
+from transport.group.method_name import LINKS, METHODS
+from transport.group.method_name import parse as parse_name
+
+PLANES = ("native", "xdp", "batched", "reference")
+CONTROLS = ("cubic", "bbr", "reno")
+BEST = ("cubic", "bbr")  # of which the better one is the baseline
+RDMA_ELEMENTS = 251  # they fill RoCEv2's path MTU of 1024, which an MTU of 1500 holds
+
+
+@dataclass(frozen=True)
+class Method:
+    """One contestant. variant: the switch's data plane, or the congestion control of what goes over our own TCP, or "".
+
+    link: as in `transport.group.method_name`; "": the method's default.
+    """
+
+    kind: str
+    variant: str
+    link: str = ""
+
+    @property
+    def carrier(self) -> str:
+        """What carries it; "" for gloo."""
+        return self.link or (LINKS[self.kind][0] if LINKS[self.kind] else "")
+
+    @property
+    def name(self) -> str:
+        return self.kind + (f"@{self.link}" if self.link else "") + (f":{self.variant}" if self.variant else "")
+
+    @property
+    def core(self) -> str:
+        """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
+        return "native" if self.variant in ("native", "xdp") and self.link != "zeromq" else "python"
+
+    def elements(self, elements: int) -> int:
+        """Values in a packet of the switch: over RDMA a path MTU's."""
+        return RDMA_ELEMENTS if self.link == "rdma" else elements
+
+
+def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:
+    """Methods of a comma-separated list, and the rivals among them: of each kind only the best rival is to be measured.
+
+    dataplane: of a bare `switch`. congestion_control: of a bare `gloo`, or host method over TCP; `best` makes rivals of
+    BEST. A method named with its variant is no rival, and measured in any case; `kernel` is this machine's default.
+    Raises ScenarioError.
+    """
+    found: list[Method] = []
+    named: set[Method] = set()
+    rivals: set[Method] = set()
+    for word in (word.strip() for word in words.split(",")):
+        kind, link, variant = _parts(word)
+        if kind == "switch":
+            variants = [resolve_plane(variant or dataplane)]
+            if (link == "rdma" and variants != ["native"]) or (link == "zeromq" and variants == ["xdp"]):
+                raise ScenarioError(f"--methods: {word}: the data plane {variants[0]} has no link {link}")
+        elif kind != "gloo" and Method(kind, "", link).carrier != "tcp":
+            if variant:
+                raise ScenarioError(f"--methods: {word}: only TCP has a congestion control to choose")
+            variants = [""]
+        elif variant:
+            variants = [check_control(variant)]
+            named.add(Method(kind, variants[0], link))
+        elif "best" in congestion_control:
+            variants = list(BEST)
+            rivals |= {Method(kind, name, link) for name in BEST}
+        else:
+            variants = [check_control(name) for name in congestion_control]
+        found += [Method(kind, name, link) for name in variants]
+    return list(dict.fromkeys(found)), rivals - named
+
+
+def _parts(word: str) -> tuple[str, str, str]:
+    """Kind, link ("" for the default) and variant. Raises ScenarioError."""
+    base, _, variant = word.partition(":")
+    if base.partition("+")[0].partition("@")[0] not in METHODS:
+        raise ScenarioError(f"--methods: '{word}' is unknown; allowed: {', '.join(METHODS)}, with @LINK and :VARIANT")
+    try:
+        method = parse_name(base)
+    except ValueError as error:
+        raise ScenarioError(f"--methods: {word}: {error}") from error
+    if method.schedule:
+        raise ScenarioError(f"--methods: {word}: schedules are for training; `switchagg compare` has them")
+    links = LINKS[method.method]
+    return method.method, method.link if links and method.link != links[0] else "", variant
+
+
+def check_control(name: str) -> str:
+    """The name, `kernel` resolved. Raises ScenarioError if it is none that TCP could be asked for."""
+    if name == "kernel":
+        return kernel_control()
+    if name not in CONTROLS:
+        raise ScenarioError(f"congestion control '{name}' is unknown; allowed: best, kernel, {', '.join(CONTROLS)}")
+    return name
+
+
+def kernel_control() -> str:
+    """This machine's default."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
+
+
+def resolve_plane(name: str) -> str:
+    """A data plane by name; `auto`: the fastest in user space that loads here. Raises ScenarioError, RunFailed."""
+    from switchagg.dataplane import DATAPLANES
+    from switchagg.native.library import missing
+
+    if name == "auto":
+        return "native" if "native" in DATAPLANES and not missing() else "batched"
+    if name not in PLANES:
+        raise ScenarioError(f"data plane '{name}' is unknown; allowed: auto, {', '.join(PLANES)}")
+    if name in ("native", "xdp") and (reason := missing()):
+        raise RunFailed(f"data plane {name}: {reason}")
+    return name

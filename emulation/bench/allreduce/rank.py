@@ -1,0 +1,162 @@
+"""One rank of the benchmark: a process in its worker's namespace that lives through all methods and sizes.
+
+    python -m emulation.bench.allreduce.rank '{"rank": 0, …}'
+
+Orders come in on stdin and answers go out on stdout, a JSON object per line: `open` a method, `run` operations, `close`
+it. All ranks start each operation at the same moment: they meet in shared memory, rank 0 names a time a little ahead,
+and each sleeps until then. What is timed on each rank is the call alone; filling the array, meeting and checking the
+result lie outside, and nobody checks while another rank is still in the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulation.bench.allreduce.contestants import Contestant, Numbers, open_contestant
+from emulation.bench.allreduce.methods import Method
+
+LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's word to the start: all must be asleep again by then
+PAUSE_S = 20e-6
+CELL = 8  # int64s: a cache line for each rank
+_PR_SET_TIMERSLACK = 29
+
+
+class MeetingPoint:
+    """A file in shared memory: how often each rank has arrived, and when the next operation starts."""
+
+    def __init__(self, path: str, rank: int, workers: int, limit_s: float) -> None:
+        self._rank, self._workers, self._limit_s = rank, workers, limit_s
+        with open(path, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), self.size_bytes(workers))
+        cells = np.frombuffer(self._memory, np.int64)
+        self._arrived = cells[: workers * CELL : CELL]
+        self._start = cells[workers * CELL : workers * CELL + 1]
+        self._turn = 0
+
+    @staticmethod
+    def size_bytes(workers: int) -> int:
+        """Of the file, filled with zeros."""
+        return 8 * CELL * (workers + 1)
+
+    def meet(self) -> None:
+        """Returns when every rank has come here as often. Raises TimeoutError that names the missing."""
+        self._turn += 1
+        self._arrived[self._rank] = self._turn
+        deadline = time.monotonic() + self._limit_s
+        while int(self._arrived.min()) < self._turn:
+            if time.monotonic() > deadline:
+                missing = np.flatnonzero(self._arrived < self._turn).tolist()
+                raise TimeoutError(f"waited {self._limit_s:g} s for rank {', '.join(map(str, missing))}")
+            time.sleep(PAUSE_S)
+
+    def start_together(self) -> None:
+        """Meets, then returns on every rank at the same moment, as far as there are CPUs for that."""
+        before = int(self._start[0])
+        self.meet()
+        if self._rank == 0:
+            self._start[0] = time.monotonic_ns() + LEAD_NS + self._workers * LEAD_NS_PER_RANK
+        while (start := int(self._start[0])) == before:
+            time.sleep(PAUSE_S)
+        time.sleep(max(0, start - time.monotonic_ns()) / 1e9)
+
+
+class Rank:
+    """Carries out orders. place: rank, workers, addresses, interface, dtype, bytes_most, meeting_point, limit_s."""
+
+    def __init__(self, place: dict[str, Any]) -> None:
+        self._place = place
+        self._contestants: dict[str, Contestant] = {}
+        elements = place["bytes_most"] // 4
+        self._numbers = Numbers(place["rank"], place["workers"], place["dtype"], elements)
+        self._array = np.zeros(elements, place["dtype"])
+        self._point = MeetingPoint(place["meeting_point"], place["rank"], place["workers"], place["limit_s"])
+
+    def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one order."""
+        method = Method(*order["method"])
+        if order["do"] == "open":
+            made = self._contestants[method.name] = open_contestant(method, self._place, order["options"])
+            return {"facts": made.facts(), "pid": os.getpid()}
+        if order["do"] == "close":
+            self._contestants.pop(method.name).close()
+            return {}
+        return self._run(self._contestants[method.name], order)
+
+    def _run(self, contestant: Contestant, order: dict[str, Any]) -> dict[str, Any]:
+        """Operations `first`, `first` + 1, … on arrays of `bytes`; warm-up operations before them aren't reported."""
+        for number in range(order["warmup"]):
+            self._operation(contestant, order["warmup_bytes"] // 4, order["first"] - 1 - number, False)
+        first = contestant.counters()
+        found = [
+            self._operation(contestant, order["bytes"] // 4, order["first"] + number, order["watch_cpu"])
+            for number in range(order["operations"])
+        ]
+        last = contestant.counters()
+        return {
+            "operations": found,
+            "counters": {name: last[name] - first.get(name, 0) for name in last},
+            "memory_bytes": _resident_bytes(),
+        }
+
+    def _operation(self, contestant: Contestant, elements: int, number: int, watch_cpu: bool) -> dict[str, Any]:
+        array = self._array[:elements]
+        self._numbers.fill(array, number)
+        watch_cpu = watch_cpu and self._place["rank"] == 0
+        self._point.start_together()
+        cpus = _cpu_ticks() if watch_cpu else []
+        cpu_ns = time.process_time_ns()
+        start_ns = time.monotonic_ns()
+        contestant.allreduce(array)
+        end_ns = time.monotonic_ns()
+        cpu_ns = time.process_time_ns() - cpu_ns
+        spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
+        self._point.meet()
+        wrong = self._numbers.wrong(array, number)
+        return {"start_ns": start_ns, "end_ns": end_ns, "cpu_ns": cpu_ns, "wrong": wrong, "cpu_ticks": spent}
+
+
+def _cpu_ticks() -> list[int]:
+    """user nice system idle iowait irq softirq steal of all CPUs, in the kernel's ticks."""
+    return list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]))
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Until stdin ends, or an order can't be carried out: then the last line is `failed`, and the status 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # 1 µs: the default of 50 µs would blur the start
+    try:
+        rank = Rank(json.loads(sys.argv[1]))
+        gc.freeze()
+        _say({"ready": True})
+        for line in sys.stdin:
+            _say(rank.carry_out(json.loads(line)))
+    except Exception as error:
+        _say({"failed": " ".join(str(error).split())[:400] or type(error).__name__})
+        sys.stdout.flush()
+        os._exit(1)
+    os._exit(0)  # connections close with the process; taking torch down takes half a second
+
+
+if __name__ == "__main__":
+    main()

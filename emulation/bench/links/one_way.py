@@ -1,0 +1,293 @@
+"""Links one way: messages of some sizes between two namespaces joined by a veth pair, not shaped.
+
+Every contender is opened once; for each size there are some rounds, and in each every contender has its turn, with the
+order moving on by one. The receiver times from the first message to the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from emulation.bench import arithmetic, table
+from emulation.bench.links import rdma
+from emulation.mininet import netns
+from emulation.results import RunFailed, percentile
+from switchagg.errors import SwitchaggError
+
+Say = Callable[[str], None]
+
+SIZES = (1024, 65_536, 1_048_576)
+PLAIN = tuple(f"plain {kind} {copy}" for kind in ("dealer", "push") for copy in ("copy", "no-copy"))
+CONTENDERS = ("zeromq", *PLAIN, *(f"{name} bounded" for name in PLAIN if "no-copy" in name), "tcp", "udp", "rdma")
+HOSTS = ("10.78.0.1", "10.78.0.2")
+PORT = 29_900
+ROUNDS, TURN_S = 7, 0.25
+QUICK_ROUNDS, QUICK_TURN_S = 3, 0.1
+PROBE_BYTES = 4 << 20
+ANSWER_S = 90.0
+
+
+class VethPair:
+    """Two namespaces, joined; both go with this process, however it ends. A context manager. Raises RunFailed."""
+
+    def __init__(self) -> None:
+        self._holders: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> VethPair:
+        self.names = names = [f"sa{os.getpid()}{side}" for side in "ab"]
+        try:
+            for _ in HOSTS:
+                self._holders.append(self._namespace())
+            here, there = self.pids
+            link = ["ip", "link", "add", names[0], "netns", str(here), "type", "veth", "peer", "name", names[1]]
+            subprocess.run([*link, "netns", str(there)], check=True, capture_output=True, timeout=20)
+            for pid, name, host in zip(self.pids, names, HOSTS, strict=True):
+                netns.run_script(pid, f"ip addr add {host}/24 dev {name}\nip link set {name} up\nip link set lo up")
+        except (subprocess.SubprocessError, OSError) as error:
+            self.close()
+            words = (getattr(error, "stderr", None) or b"").strip()
+            detail = words.decode() if isinstance(words, bytes) else words
+            raise RunFailed(f"no veth pair can be had here: {detail or error}") from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [holder.pid for holder in self._holders]
+
+    def _namespace(self) -> subprocess.Popen[bytes]:
+        """A process in a namespace of its own, which ends when our end of its pipe closes."""
+        held = subprocess.Popen(
+            ["unshare", "-n", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert held.stdout is not None
+        if not netns.wait_readable(held.stdout.fileno(), 10.0) or not held.stdout.readline():
+            held.kill()
+            held.wait()
+            raise RunFailed("no network namespace can be made here: run it as root")
+        return held
+
+    def close(self) -> None:
+        for holder in self._holders:
+            holder.kill()
+            holder.wait()
+            for pipe in (holder.stdin, holder.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._holders.clear()
+
+
+class Ends:
+    """The two processes. A context manager that ends them."""
+
+    def __init__(self, pair: VethPair, bytes_most: int) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for member, pid in enumerate(pair.pids):
+            place = {"member": member, "addresses": HOSTS, "bytes_most": bytes_most}
+            command = [sys.executable, "-P", "-m", "emulation.bench.links.link_end", json.dumps(place)]
+            self._processes.append(
+                netns.spawn(pid, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+            )
+
+    def __enter__(self) -> Ends:
+        try:
+            self._answers("")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._processes.clear()
+        self._log.close()
+
+    def ask(self, contender: str, do: str, **more: Any) -> list[dict[str, Any]]:
+        """One order to both; their answers. Raises RunFailed naming the contender."""
+        line = json.dumps({"do": do, "contender": contender, **more}).encode() + b"\n"
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(line)
+            process.stdin.flush()
+        return self._answers(contender)
+
+    def _answers(self, contender: str) -> list[dict[str, Any]]:
+        answers = []
+        until = time.monotonic() + ANSWER_S
+        for process in self._processes:
+            assert process.stdout is not None
+            if not netns.wait_readable(process.stdout.fileno(), max(0.0, until - time.monotonic())):
+                raise RunFailed(f"{contender}: no answer within {ANSWER_S:g} s")
+            line = process.stdout.readline()
+            answer = json.loads(line) if line else {"failed": self._last_words()}
+            if "failed" in answer:
+                raise RunFailed(f"{contender}: {answer['failed']}")
+            answers.append(answer)
+        return answers
+
+    def _last_words(self) -> str:
+        words = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace").strip().splitlines()
+        return words[-1] if words else "its process ended"
+
+
+def measure(quick: bool, say: Say, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
+    """The part `links` of the document. A contender that fails is left out, with its reason."""
+    failures: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
+    for size in SIZES:
+        say(f"links: {size} bytes, {len(contenders)} contenders")
+        speeds: dict[str, list[float]] = {}
+        cpu: dict[str, list[float]] = {}
+        while remaining := [name for name in contenders if name not in failures and name not in speeds]:
+            with VethPair() as pair, Ends(pair, max(SIZES)) as ends:
+                failed = _rounds(ends, remaining, size, quick, speeds, cpu)
+            for name, reason in failed.items():
+                say(f"{reason}; going on without it")
+                failures[name] = reason
+                speeds = {}  # the others again, on new processes
+        rows += [_row(name, size, values, cpu[name]) for name, values in speeds.items()]
+    return {"rows": rows, "failures": failures, "mtu_bytes": 1500, "writes": _writes(quick, say, failures)}
+
+
+def _writes(quick: bool, say: Say, failures: dict[str, str]) -> list[dict[str, Any]]:
+    """RDMA WRITE of 1 MB beside plain UDP, as `emulation.bench.links.rdma` measures it."""
+    found = []
+    for kind in ("RC", "UC"):
+        for mtu in sorted(rdma.LINK_MTU):
+            say(f"links: RDMA WRITE over {kind}, path MTU {mtu}")
+            how = {"cell_s": 0.3, "rounds": 2} if quick else {"cell_s": 0.6, "rounds": 5}
+            try:
+                found.append(rdma.rdma_write_throughput(kind, mtu, **how))  # type: ignore[arg-type]
+            except (RunFailed, SwitchaggError) as error:
+                failures[f"RDMA {kind} {mtu}"] = f"RDMA WRITE over {kind}, path MTU {mtu}: {error}"
+    return found
+
+
+def _rounds(
+    ends: Ends,
+    contenders: Sequence[str],
+    size: int,
+    quick: bool,
+    speeds: dict[str, list[float]],
+    cpu: dict[str, list[float]],
+) -> dict[str, str]:
+    """All rounds of one size; the contender that failed, with its reason, after which the processes are of no use."""
+    rounds, turn_s = (QUICK_ROUNDS, QUICK_TURN_S) if quick else (ROUNDS, TURN_S)
+    counts: dict[str, int] = {}
+    name = ""
+    try:
+        for number, name in enumerate(contenders):
+            ends.ask(name, "open", port=PORT + number)
+            counts[name] = max(8, PROBE_BYTES // size)
+            speed = _run(ends, name, size, counts[name])[0]
+            counts[name] = max(8, int(turn_s * speed / size))
+        for turn in range(rounds):
+            for place in range(len(contenders)):
+                name = contenders[(turn + place) % len(contenders)]
+                speed, cpu_ns = _run(ends, name, size, counts[name])
+                speeds.setdefault(name, []).append(speed)
+                cpu.setdefault(name, []).append(cpu_ns)
+    except RunFailed as error:
+        return {name: str(error)}
+    return {}
+
+
+def _run(ends: Ends, name: str, size: int, count: int) -> tuple[float, float]:
+    """Bytes per second, and CPU time of both processes per message."""
+    answers = ends.ask(name, "run", bytes=size, count=count)
+    duration_ns = max(1, answers[1]["duration_ns"])
+    return size * (count - 1) * 1e9 / duration_ns, sum(answer["cpu_ns"] for answer in answers) / count
+
+
+def _row(name: str, size: int, speeds: Sequence[float], cpu: Sequence[float]) -> dict[str, Any]:
+    found = arithmetic.spread(speeds)
+    return {
+        "name": name,
+        "size_bytes": size,
+        "bytes_per_s": dataclasses.asdict(found),
+        "messages_per_s": found.median / size,
+        "cpu_ns_per_message": percentile(cpu, 0.5),
+    }
+
+
+def best_plain(rows: Sequence[dict[str, Any]], size: int) -> dict[str, Any] | None:
+    """The fastest of the plain ways at this size."""
+    found = [row for row in rows if row["size_bytes"] == size and row["name"].startswith("plain")]
+    return max(found, key=lambda row: float(row["bytes_per_s"]["median"]), default=None)
+
+
+def lines(part: dict[str, Any]) -> list[str]:
+    """The table for people."""
+    cells = []
+    for row in part["rows"]:
+        speed, plain = row["bytes_per_s"], best_plain(part["rows"], row["size_bytes"])
+        share = f"{100 * speed['median'] / plain['bytes_per_s']['median']:.0f} %" if plain else "-"
+        cells.append(
+            (
+                row["name"],
+                str(row["size_bytes"]),
+                f"{speed['median'] * 8e-9:.2f}",
+                f"{speed['p25'] * 8e-9:.2f} … {speed['p75'] * 8e-9:.2f}",
+                f"{row['messages_per_s']:.0f}",
+                f"{row['cpu_ns_per_message'] / 1e3:.1f}",
+                share,
+            )
+        )
+    head = ("one way, veth, not shaped", "size (B)", "Gb/s", "25 % … 75 %", "messages/s", "CPU (us/message)")
+    return [*table.columns((*head, "of plain pyzmq"), cells), "", *_write_lines(part["writes"])]
+
+
+def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
+    cells = []
+    for found in writes:
+        ours, plain = found["rdma_gbps"], found["udp_gbps"]
+        cells.append(
+            (
+                f"RDMA WRITE {found['kind']}, path MTU {found['mtu']}",
+                str(found["message_bytes"]),
+                f"{ours['median']:.2f}",
+                f"{ours['low']:.2f} … {ours['high']:.2f}",
+                f"{plain['median']:.2f}",
+                f"{100 * found['share']:.0f} %",
+            )
+        )
+    head = ("one way, veth, not shaped", "size (B)", "Gb/s", "least … most", "plain UDP (Gb/s)", "of plain UDP")
+    return table.columns(head, cells)
+
+
+def missing() -> str:
+    """Why no veth pair can be had here; "" if it can."""
+    if not netns.is_privileged():
+        return "needs root (network namespaces)"
+    lacking = [name for name in ("ip", "unshare", "mnexec", "setpriv") if not _which(name)]
+    return f"{', '.join(lacking)} is missing" if lacking else ""
+
+
+def _which(name: str) -> bool:
+    return any((Path(folder) / name).exists() for folder in os.environ.get("PATH", "").split(":"))

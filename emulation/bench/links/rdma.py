@@ -1,0 +1,411 @@
+"""RDMA in user space against plain UDP: 1 MB writes one way over a veth, unshaped, between two processes.
+
+Both sides of a comparison use the same link, the same packets per system call and the same bytes under way, in turns.
+Plain UDP is what the socket can do: the same datagrams sent from as much memory and received into as much, with no
+header, no checksum of ours, no acknowledgement and no copy to a place. In both, one message at a time is given back for
+each that has arrived, so that the receiver's buffer is never overrun; a link has no pause frames here.
+
+    python -m emulation.bench.links.rdma [--kind RC] [--mtu 4096] [--rounds 5] [--cell 1.0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulation.mininet import netns
+from emulation.results import RunFailed
+from switchagg.errors import SwitchaggError
+from transport.rdma import soft
+from transport.rdma.verbs import AccessFlags, Opcode, QPAttributes, QPEnd, QPType, ReceiveRequest, SendRequest, WCStatus
+
+MESSAGE_BYTES = 1_000_000
+LINK_MTU = {4096: 9000, 1024: 1500}
+"""Path MTU -> the link's."""
+
+MESSAGES_UNDER_WAY = 2
+WINDOW_BYTES = 1 << 20
+"""Of RC, unacknowledged."""
+
+ADDRESSES = ("10.79.0.1", "10.79.0.2")
+UDP_PORT, CREDIT_PORT = 4800, 4801
+SILENCE_S = 0.2
+"""So long without a credit means that a message was lost."""
+
+START_S = 20.0
+SOL_UDP, UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE = 17, 103, 104, 33
+BUFFER_BYTES = 16 << 20
+
+
+# ---- what the two processes do
+
+
+class Rdma:
+    """One end's queue pair and memory. The receiver counts messages and gives one back for each over UC."""
+
+    def __init__(self, address: str, kind: str, mtu: int, message_bytes: int) -> None:
+        self._context = soft.open(address, thread=False, buffer_bytes=BUFFER_BYTES)
+        domain, self._cq = self._context.alloc_pd(), self._context.create_cq(1024)
+        self._memory = np.ones(message_bytes * MESSAGES_UNDER_WAY, np.uint8)
+        access = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
+        self._region = self._context.reg_mr(domain, self._memory, access)
+        self._pair = self._context.create_qp(domain, QPType[kind], self._cq, self._cq)
+        self._attributes = QPAttributes(path_mtu=mtu, window_packets=WINDOW_BYTES // mtu)
+        self._size, self._reliable = message_bytes, kind == "RC"
+        self.place = [*self._pair.end, self._region.address, self._region.rkey]
+
+    def connect(self, place: list[Any]) -> None:
+        self._remote = (place[-2], place[-1])
+        self._pair.connect(QPEnd(*place[:4]), self._attributes)
+        self._pair.post_recv([ReceiveRequest(0)] * 64)
+
+    def _completions(self, timeout_s: float) -> list[Any]:
+        found = self._cq.poll(64)
+        if not found and timeout_s > 0:
+            self._context.progress(timeout_s)
+            found = self._cq.poll(64)
+        if bad := [wc.status.name for wc in found if wc.status != WCStatus.SUCCESS]:
+            raise RunFailed(f"the benchmark's queue pair ended with {bad[0]}")
+        return found
+
+    def send(self, seconds: float) -> dict[str, Any]:
+        """Write for so long. RC: a message is over when it is acknowledged; UC: when it is given back."""
+        end = time.monotonic() + seconds
+        under_way = lost = sent = 0
+        heard = time.monotonic()
+        while under_way or time.monotonic() < end:
+            while under_way < MESSAGES_UNDER_WAY and time.monotonic() < end:
+                at = sent % MESSAGES_UNDER_WAY * self._size
+                self._pair.post_send(
+                    [
+                        SendRequest(
+                            1,
+                            Opcode.WRITE_WITH_IMM,
+                            self._region.address + at,
+                            self._size,
+                            self._region.lkey,
+                            self._remote[0] + at,
+                            self._remote[1],
+                        )
+                    ]
+                )
+                under_way, sent = under_way + 1, sent + 1
+            own = (soft.WCOpcode.RDMA_WRITE,) if self._reliable else (soft.WCOpcode.RECV,)
+            found = self._completions(SILENCE_S)
+            back = sum(wc.opcode in own for wc in found)
+            self._pair.post_recv([ReceiveRequest(0)] * sum(wc.opcode == soft.WCOpcode.RECV for wc in found))
+            under_way -= min(back, under_way)
+            if back:
+                heard = time.monotonic()
+            elif under_way and time.monotonic() - heard > SILENCE_S:
+                if self._reliable:
+                    continue
+                lost, under_way, heard = lost + under_way, 0, time.monotonic()
+        return {"sent": sent, "lost": lost}
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Until nothing has come for a while after so long: bytes, and the time from the first to the last message."""
+        first = last = 0.0
+        messages = 0
+        end = time.monotonic() + seconds
+        while True:
+            found = [wc for wc in self._completions(SILENCE_S) if wc.opcode == soft.WCOpcode.RECV_RDMA_WITH_IMM]
+            now = time.monotonic()
+            if found:
+                first, last = first or now, now
+                messages += len(found)
+                self._pair.post_recv([ReceiveRequest(0)] * len(found))
+                if not self._reliable:
+                    self._pair.post_send([SendRequest(2, Opcode.SEND, 0, 0, 0)] * len(found))
+            elif now > end + SILENCE_S:
+                break
+        return {"bytes": (messages - 1) * self._size, "seconds": last - first, "messages": messages}
+
+    def close(self) -> dict[str, int]:
+        counters = {**self._context.counters, **{f"pair_{name}": n for name, n in self._pair.counters.items()}}
+        self._context.close()
+        return counters
+
+
+class Udp:
+    """One end of plain UDP in bundles."""
+
+    def __init__(self, address: str, datagram_bytes: int, message_bytes: int) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
+        self._socket.setsockopt(SOL_UDP, UDP_GRO, 1)
+        self._socket.bind((address, UDP_PORT))
+        self._credits = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._credits.bind((address, CREDIT_PORT))
+        self._credits.settimeout(SILENCE_S)
+        self._socket.settimeout(SILENCE_S)
+        self._size = message_bytes
+        self._bundle_bytes = min(64, 65_000 // datagram_bytes) * datagram_bytes
+        self._memory = memoryview(bytearray(MESSAGES_UNDER_WAY * message_bytes))
+        self._ancillary = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", datagram_bytes))]
+        self._peer = ADDRESSES[address == ADDRESSES[0]]
+
+    def send(self, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        under_way = lost = sent = 0
+        while time.monotonic() < end or under_way:
+            while under_way < MESSAGES_UNDER_WAY and time.monotonic() < end:
+                message = self._memory[sent % MESSAGES_UNDER_WAY * self._size :][: self._size]
+                for at in range(0, self._size, self._bundle_bytes):
+                    piece = message[at : at + self._bundle_bytes]
+                    self._socket.sendmsg([piece], self._ancillary, 0, (self._peer, UDP_PORT))
+                under_way, sent = under_way + 1, sent + 1
+            try:
+                self._credits.recv(16)
+                under_way -= 1
+            except TimeoutError:
+                lost, under_way = lost + under_way, 0
+        return {"sent": sent, "lost": lost}
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        first = last = 0.0
+        total = 0
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                size = self._socket.recv_into(self._memory[total % (len(self._memory) - (1 << 16)) :])
+            except TimeoutError:
+                if time.monotonic() > end + SILENCE_S:
+                    break
+                continue
+            last = time.monotonic()
+            first = first or last
+            if (total + size) // self._size > total // self._size:
+                self._credits.sendto(b"credit", (self._peer, CREDIT_PORT))
+            total += size
+        return {"bytes": total, "seconds": last - first, "messages": total // self._size}
+
+    def close(self) -> dict[str, int]:
+        self._socket.close()
+        self._credits.close()
+        return {}
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """A process of the comparison: orders come as lines of JSON, answers go as such."""
+
+    def answer(value: Any) -> None:
+        print(json.dumps(value), flush=True)
+
+    def order() -> Any:
+        return json.loads(sys.stdin.readline() or '{"do": "end"}')
+
+    answer("started")
+    order()  # the link is up
+    mtu, size = settings["mtu"], settings["message_bytes"]
+    rdma = Rdma(settings["address"], settings["kind"], mtu, size)
+    udp = Udp(settings["address"], mtu + 16, size)
+    answer(rdma.place)
+    rdma.connect(order())
+    answer("ready")
+    ways = {"rdma": rdma, "udp": udp}
+    while (wish := order())["do"] != "end":
+        way = ways[wish["way"]]
+        before = time.process_time()
+        found = way.send(wish["seconds"]) if wish["do"] == "send" else way.receive(wish["seconds"])
+        answer({**found, "cpu_s": time.process_time() - before})
+    udp.close()
+    answer(rdma.close())
+
+
+# ---- who asks them
+
+
+class Pair:
+    """The two processes, each in a network namespace of its own, and the veth between them."""
+
+    def __init__(self, kind: str, mtu: int, message_bytes: int) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+        try:
+            for address in ADDRESSES:
+                settings = {"address": address, "kind": kind, "mtu": mtu, "message_bytes": message_bytes}
+                command = ["unshare", "-n", sys.executable, "-P", "-m", "emulation.bench.links.rdma"]
+                command.append(json.dumps(settings))
+                pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                self._processes.append(subprocess.Popen(command, text=True, cwd=_root(), **pipes))
+            for index in (0, 1):
+                self._heard(index, START_S)
+            self._lay_link(LINK_MTU[mtu])
+            places = self._all([None, None])
+            self._all([places[1], places[0]])
+        except BaseException:
+            self.close()
+            raise
+
+    def _lay_link(self, mtu: int) -> None:
+        left, right = (process.pid for process in self._processes)
+        lines = [["ip", "link", "add", "sa-rdma", "netns", str(left), "mtu", str(mtu), "type", "veth"]]
+        lines[0] += ["peer", "name", "sa-rdma", "netns", str(right), "mtu", str(mtu)]
+        for pid, address in ((left, ADDRESSES[0]), (right, ADDRESSES[1])):
+            inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "ip"]
+            lines += [[*inside, "addr", "add", f"{address}/24", "dev", "sa-rdma"]]
+            lines += [[*inside, "link", "set", device, "up"] for device in ("lo", "sa-rdma")]
+        for line in lines:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+            if done.returncode:
+                raise RunFailed(f"{' '.join(line)}: {done.stderr.strip()}")
+
+    def _say(self, index: int, value: Any) -> None:
+        pipe = self._processes[index].stdin
+        assert pipe is not None
+        pipe.write(json.dumps(value) + "\n")
+        pipe.flush()
+
+    def _heard(self, index: int, timeout_s: float) -> Any:
+        pipe = self._processes[index].stdout
+        assert pipe is not None
+        if not netns.wait_readable(pipe.fileno(), timeout_s):
+            raise RunFailed(f"the benchmark's process at {ADDRESSES[index]} doesn't answer")
+        if not (line := pipe.readline()):
+            raise RunFailed(f"the benchmark's process at {ADDRESSES[index]} ended")
+        return json.loads(line)
+
+    def _all(self, values: list[Any], timeout_s: float = START_S) -> list[Any]:
+        for index in (1, 0):
+            self._say(index, values[index])
+        return [self._heard(index, timeout_s) for index in (0, 1)]
+
+    def measure(self, way: str, seconds: float) -> dict[str, Any]:
+        """One run one way: Gbit/s of message bytes by the clock and by the processor time of the busier end; losses."""
+        orders = [{"do": verb, "way": way, "seconds": seconds} for verb in ("send", "receive")]
+        sent, got = self._all(orders, seconds + START_S)
+        if got["seconds"] <= 0:
+            raise RunFailed(f"{way}: nothing arrived")
+        return {
+            "gbps": got["bytes"] * 8e-9 / got["seconds"],
+            "core_gbps": got["bytes"] * 8e-9 / max(sent["cpu_s"], got["cpu_s"], 1e-9),
+            "lost": sent["sent"] - got["messages"],
+        }
+
+    def counters(self) -> list[dict[str, int]]:
+        """Of both ends, which stop."""
+        return self._all([{"do": "end"}] * 2)
+
+    def close(self) -> None:
+        for process in self._processes:
+            netns.end(process, grace_s=0.5)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def _pair(kind: str, mtu: int, message_bytes: int) -> Iterator[Pair]:
+    pair = Pair(kind, mtu, message_bytes)
+    try:
+        yield pair
+    finally:
+        pair.close()
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def rdma_write_throughput(
+    kind: str = "RC",
+    mtu: int = 4096,
+    *,
+    message_bytes: int = MESSAGE_BYTES,
+    cell_s: float = 1.0,
+    rounds: int = 5,
+) -> dict[str, Any]:
+    """Messages of `message_bytes` written one way, Gbit/s, in turns with plain UDP.
+
+    kind: RC or UC. mtu: 4096 (on a link of 9000) or 1024 (on one of 1500), bytes of payload per packet. Answers kind,
+    mtu, message_bytes, rdma_gbps and udp_gbps (median, low and high of the rounds), share (of the medians),
+    rdma_core_gbps and udp_core_gbps (by processor time: what a core for each end allows, however busy the machine is
+    with others), lost (messages: rdma, udp) and resent_packets. Takes about rounds x 2 x (cell_s + 0.4) seconds.
+    Raises RunFailed.
+    """
+    if missing := _missing():
+        raise RunFailed(missing)
+    runs: dict[str, list[dict[str, Any]]] = {"rdma": [], "udp": []}
+    with _pair(kind, mtu, message_bytes) as pair:
+        for way in runs:
+            pair.measure(way, min(cell_s, 0.2))  # memory is touched, caches and buffers are warm
+        for _ in range(rounds):
+            for way, found in runs.items():
+                found.append(pair.measure(way, cell_s))
+        sender, _ = pair.counters()
+    rates = {way: _spread([run["gbps"] for run in found]) for way, found in runs.items()}
+    cores = {way: _spread([run["core_gbps"] for run in found]) for way, found in runs.items()}
+    return {
+        "kind": kind,
+        "mtu": mtu,
+        "message_bytes": message_bytes,
+        "rounds": rounds,
+        "rdma_gbps": rates["rdma"],
+        "udp_gbps": rates["udp"],
+        "rdma_core_gbps": cores["rdma"],
+        "udp_core_gbps": cores["udp"],
+        "share": rates["rdma"]["median"] / rates["udp"]["median"],
+        "lost": {way: sum(run["lost"] for run in found) for way, found in runs.items()},
+        "resent_packets": sender["pair_resent_packets"],
+    }
+
+
+def _missing() -> str:
+    """Why this can't be measured here; "" if it can."""
+    from switchagg.native import library
+
+    if reason := library.missing():
+        return reason
+    return "" if netns.is_privileged() else "needs root, for two network namespaces"
+
+
+def main(arguments: list[str]) -> int:
+    """As a process of the comparison (one argument, JSON), or the comparison itself."""
+    if arguments and arguments[0].startswith("{"):
+        try:
+            serve(json.loads(arguments[0]))
+        except (SwitchaggError, RunFailed, KeyboardInterrupt) as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+    parser = argparse.ArgumentParser(description=rdma_write_throughput.__doc__)
+    parser.add_argument("--kind", choices=["RC", "UC"])
+    parser.add_argument("--mtu", type=int, choices=sorted(LINK_MTU))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cell", type=float, default=1.0)
+    chosen = parser.parse_args(arguments)
+    for kind in [chosen.kind] if chosen.kind else ["RC", "UC"]:
+        for mtu in [chosen.mtu] if chosen.mtu else sorted(LINK_MTU):
+            found = rdma_write_throughput(kind, mtu, cell_s=chosen.cell, rounds=chosen.rounds)
+            rdma, udp = found["rdma_gbps"], found["udp_gbps"]
+            cores = found["rdma_core_gbps"]["median"], found["udp_core_gbps"]["median"]
+            print(
+                f"{kind} MTU {mtu}: {rdma['median']:.1f} Gb/s ({rdma['low']:.1f} to {rdma['high']:.1f}), plain UDP "
+                f"{udp['median']:.1f} ({udp['low']:.1f} to {udp['high']:.1f}), {found['share']:.0%}; "
+                f"by processor time {cores[0]:.1f} and {cores[1]:.1f}, {cores[0] / cores[1]:.0%}; "
+                f"lost {found['lost']}, sent again {found['resent_packets']} packets",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,281 @@
+"""The measuring process behind the certificate, driven over its pipes: `python -m emulation.certificate.monitor`.
+
+First line in: the ports, as JSON; it answers `ready`. Then `{"watch": [pid, thread or null]}` at any time, and
+`{"stop": true}`, answered by one line of measures. It sleeps 5 ms at a time (how late it wakes is the timer measure),
+asks the backlogs every 10 ms and empties the taps every 100 ms: a few percent of one CPU for 8 ports.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulation.certificate.departures import Tap
+from emulation.certificate.fidelity import LinkTrace, gap_measures
+from emulation.mininet import netns
+from emulation.mininet.qdisc import QdiscReader
+
+SLEEP_NS = 5_000_000
+POLL_NS = 10_000_000
+POLL_NS_PER_PORT = 1_000_000  # each question costs some 20 µs: at most 2 % of a CPU with many ports
+DRAIN_NS = 100_000_000
+SECOND_NS = 1_000_000_000
+DIGEST_NS = 10 * SECOND_NS
+
+
+class Port:
+    """One shaped interface: its tap, its qdisc, what was seen of it."""
+
+    def __init__(self, wish: dict[str, Any], reader: QdiscReader) -> None:
+        self.interface = wish["interface"]
+        self.ifindex = wish["ifindex"]
+        self.trace = LinkTrace(wish["rate_bps"], wish["cuts_bundles"])
+        self.tap = Tap(wish["pid"], self.interface)
+        self.first = self.last = reader.root(self.ifindex)
+        self.polls = self.busy_polls = 0
+        self.peak_bps = 0.0
+        self._reader = reader
+        self._mark = (time.monotonic_ns(), self.first.sent_bytes)
+
+    def poll(self) -> None:
+        """Asks what is queued."""
+        before = time.time_ns()
+        self.last = self._reader.root(self.ifindex)
+        self.trace.add_poll(before, time.time_ns(), self.last.backlog_bytes)
+        self.polls += 1
+        self.busy_polls += self.last.backlog_bytes > 0
+        now, (then, sent_bytes) = time.monotonic_ns(), self._mark
+        if now - then >= DRAIN_NS:
+            self.peak_bps = max(self.peak_bps, (self.last.sent_bytes - sent_bytes) * 8e9 / (now - then))
+            self._mark = (now, self.last.sent_bytes)
+
+    def drain(self) -> None:
+        """Empties the tap."""
+        self.trace.add_departures(self.tap.drain())
+
+
+class Threads:
+    """How long the threads that carry the network have waited for a CPU: run_delay of /proc/…/schedstat."""
+
+    def __init__(self) -> None:
+        self._watched: list[tuple[int, int | None]] = []
+        self._first: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._last: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def watch(self, pid: int, thread: int | None) -> None:
+        """From now on."""
+        self._watched.append((pid, thread))
+        self.sample()
+
+    def sample(self) -> None:
+        """Reads them all; one that has ended keeps its last values."""
+        for pid, thread in self._watched:
+            for number in [thread] if thread is not None else _threads_of(pid):
+                try:
+                    words = Path(f"/proc/{pid}/task/{number}/schedstat").read_text(encoding="ascii").split()
+                except OSError:
+                    continue
+                ran_ns, waited_ns, turns = map(int, words)
+                self._first.setdefault((pid, number), (ran_ns, waited_ns, turns))
+                self._last[pid, number] = (ran_ns, waited_ns, turns)
+
+    def measures(self, duration_ns: int) -> dict[str, Any]:
+        """Waiting per turn, of the process whose threads have it worst: its busy threads dominate its idle ones.
+
+        A process that waited for less than a hundredth of the time is left out: few turns say little.
+        """
+        spent = {key: np.subtract(self._last[key], self._first[key]) for key in self._last}
+        per_process = {
+            pid: np.sum([entry for key, entry in spent.items() if key[0] == pid], axis=0).tolist()
+            for pid in {key[0] for key in spent}
+        }
+        waits = [
+            (waited_ns / turns, pid)
+            for pid, (_, waited_ns, turns) in per_process.items()
+            if turns and waited_ns >= duration_ns / 100
+        ]
+        worst_ns, worst = max(waits, default=(0.0, 0)) if spent else (None, 0)
+        return {
+            "network_threads": len(spent),
+            "network_threads_unseen": not spent and bool(self._watched),
+            "network_thread_wait_ns": worst_ns,
+            "network_thread_waiting_most": f"process {worst}",
+            "network_threads_ran_ns": sum(entry[0] for entry in per_process.values()),
+            "network_threads_waited_ns": sum(entry[1] for entry in per_process.values()),
+        }
+
+
+class Machine:
+    """Counters of the whole machine and of each namespace, between two moments."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._start_ns = time.monotonic_ns()
+        self._first = self._read()
+
+    def measures(self) -> dict[str, Any]:
+        """Differences since the start. `losses` are the machine's own, not those of the emulated queues."""
+        last = self._read()
+        wall_ns = time.monotonic_ns() - self._start_ns
+        spent = {key: last[key] - self._first[key] for key in last}
+        ticks = max(1, spent["cpu_all_ticks"])
+        losses = {key: spent[key] for key in ("udp_receive_buffer", "interface", "cpu_backlog")}
+        return {
+            "duration_ns": wall_ns,
+            "cpu_pressure_share": spent["cpu_pressure_us"] * 1000 / wall_ns,
+            "cpu_idle_share": spent["cpu_idle_ticks"] / ticks,
+            "cpu_stolen_share": spent["cpu_stolen_ticks"] / ticks,
+            "tcp_retransmitted": spent["tcp_retransmitted"],
+            "losses": losses,
+        }
+
+    def _read(self) -> dict[str, int]:
+        cpu = list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]))
+        softnet = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
+        counts = {
+            "cpu_pressure_us": _cpu_pressure_us(),
+            "cpu_all_ticks": sum(cpu[:8]),
+            "cpu_idle_ticks": cpu[3] + cpu[4],
+            "cpu_stolen_ticks": cpu[7],
+            "cpu_backlog": sum(int(line.split()[1], 16) for line in softnet),
+            "udp_receive_buffer": 0,
+            "tcp_retransmitted": 0,
+            "interface": 0,
+        }
+        for pid in self._pids:
+            protocols = _snmp(pid)
+            counts["udp_receive_buffer"] += protocols["Udp"]["RcvbufErrors"]
+            counts["tcp_retransmitted"] += protocols["Tcp"]["RetransSegs"]
+            for line in Path(f"/proc/{pid}/net/dev").read_text(encoding="ascii").splitlines()[2:]:
+                words = line.partition(":")[2].split()
+                counts["interface"] += int(words[3]) + int(words[2])  # received: dropped and errors
+        return counts
+
+
+class Orders:
+    """Lines from our parent, read without a buffer that `poll` can't see into. Its end is ours."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def next(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next line, or None if none is there in time."""
+        while b"\n" not in self._data:
+            if not netns.wait_readable(0, timeout_s):
+                return None
+            piece = os.read(0, 65_536)
+            if not piece:
+                return {"stop": True}
+            self._data += piece
+        line, _, self._data = self._data.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def measure() -> None:
+    """Until told to stop."""
+    orders = Orders()
+    wish = orders.next(timeout_s=30.0)
+    if wish is None or "ports" not in wish:
+        sys.exit("no ports to measure")
+    netns.die_with_parent(wish["parent_pid"])
+    pids = list(dict.fromkeys(port["pid"] for port in wish["ports"]))
+    readers = {pid: QdiscReader(pid) for pid in pids}
+    ports = [Port(entry, readers[entry["pid"]]) for entry in wish["ports"]]
+    threads, machine = Threads(), Machine(pids)
+    print("ready", flush=True)
+    gc.freeze()  # a collection of what lives as long as we do would make us late
+    lateness, cpu_start_ns, start_ns = [], time.process_time_ns(), time.monotonic_ns()
+    poll_every_ns = max(POLL_NS, len(ports) * POLL_NS_PER_PORT)
+    next_poll = next_drain = start_ns
+    next_sample, next_digest = start_ns + SECOND_NS, start_ns + DIGEST_NS
+    while True:
+        due_ns = time.monotonic_ns() + SLEEP_NS
+        time.sleep(SLEEP_NS / 1e9)
+        now = time.monotonic_ns()
+        lateness.append(now - due_ns)
+        if now >= next_poll:
+            next_poll = now + poll_every_ns
+            for port in ports:
+                port.poll()
+        if now >= next_drain:
+            next_drain = now + DRAIN_NS
+            for port in ports:
+                port.drain()
+            if _told_to_stop(orders, threads):
+                break
+        if now >= next_sample:
+            next_sample = now + SECOND_NS
+            threads.sample()
+        if now >= next_digest:
+            next_digest = now + DIGEST_NS
+            for port in ports:
+                port.trace.digest()
+    threads.sample()
+    cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
+    print(json.dumps(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}), flush=True)
+
+
+def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
+    for port in ports:
+        port.poll()
+        port.drain()
+        port.trace.digest()
+    packets = sum(port.last.sent_packets - port.first.sent_packets for port in ports)
+    of_machine = machine.measures()
+    return {
+        **gap_measures(port.trace for port in ports),
+        **threads.measures(of_machine["duration_ns"]),
+        **of_machine,
+        "timer_lateness_p50_ns": float(np.percentile(lateness, 50)),
+        "timer_lateness_p99_ns": float(np.percentile(lateness, 99)),
+        "sent_packets": packets,
+        "lost_share": sum(of_machine["losses"].values()) / max(1, packets),
+        "queue_drops": sum(port.last.drops - port.first.drops for port in ports),
+        "peak_bps": max(port.peak_bps for port in ports),
+        "backlogged_polls_share": {port.interface: port.busy_polls / max(1, port.polls) for port in ports},
+    }
+
+
+def _told_to_stop(orders: Orders, threads: Threads) -> bool:
+    while (message := orders.next(timeout_s=0.0)) is not None:
+        if "watch" not in message:
+            return True
+        threads.watch(*message["watch"])
+    return False
+
+
+def _threads_of(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _cpu_pressure_us() -> int:
+    """Time in which some thread waited for a CPU; 0 where the kernel keeps no such count."""
+    try:
+        return int(Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0].rpartition("=")[2])
+    except OSError:
+        return 0
+
+
+def _snmp(pid: int) -> dict[str, dict[str, int]]:
+    """Protocol counters of a process's network namespace."""
+    found: dict[str, dict[str, int]] = {}
+    lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
+    for names, values in zip(lines[::2], lines[1::2], strict=True):
+        protocol, _, keys = names.partition(":")
+        found[protocol] = dict(zip(keys.split(), [int(word) for word in values.partition(":")[2].split()], strict=True))
+    return found
+
+
+if __name__ == "__main__":
+    measure()

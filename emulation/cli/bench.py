@@ -1,0 +1,249 @@
+"""`switchagg bench …`: measurements beside their baselines. Definitions of every column: README.md in this folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Measure planes, numbers and allreduce beside their baselines, and say what limited each figure.",
+)
+
+Out = Annotated[Path, typer.Option(help="Folder of the results")]
+OUT = Path("results/bench")
+Quick = Annotated[bool, typer.Option("--quick", help="Few sizes and operations: does everything work?")]
+
+
+WorkersOption = Annotated[list[int] | None, typer.Option("--workers", min=2, max=64, help="Repeat for more")]
+RateOption = Annotated[
+    list[str] | None, typer.Option(help="Of every link, like 200M or unshaped; repeat for more  [default: 200M]")
+]
+IterationsOption = Annotated[
+    int | None, typer.Option("--iterations", "-n", min=1, help="Per size and method  [default: as many as fit]")
+]
+MethodsOption = Annotated[
+    str,
+    typer.Option(help="METHOD[@LINK][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,halving_doubling@zeromq"),
+]
+PlaneOption = Annotated[str, typer.Option(help="Of a bare `switch`: auto, native, xdp, batched, reference")]
+ControlOption = Annotated[
+    list[str] | None,
+    typer.Option(help="TCP of a bare host method: best (of cubic and bbr), kernel, or a name; repeat  [default: best]"),
+]
+ElementsOption = Annotated[
+    int | None, typer.Option(min=1, max=16_000, help="int32 values per packet  [default: fill the MTU]")
+]
+
+
+@app.command()
+def allreduce(
+    workers: WorkersOption = None,
+    rate: RateOption = None,
+    least: Annotated[str, typer.Option("--min-bytes", "-b", help="Smallest size")] = "4K",
+    most: Annotated[str, typer.Option("--max-bytes", "-e", help="Largest size")] = "16M",
+    factor: Annotated[float, typer.Option("--factor", "-f", help="From one size to the next")] = 16.0,
+    sizes: Annotated[str | None, typer.Option(help="Instead: sizes, separated by commas")] = None,
+    iterations: IterationsOption = None,
+    warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Operations before each block")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
+    methods: MethodsOption = "switch,gloo,ring",
+    dataplane: PlaneOption = "auto",
+    congestion_control: ControlOption = None,
+    elements: ElementsOption = None,
+    window: Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")] = 256,
+    segments: Annotated[int, typer.Option(min=1, max=64, help="Packets per send of the switch's workers")] = 16,
+    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
+    seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for allreduce.json and its figures")] = None,
+) -> None:
+    """Allreduce on emulated links, by each method in turn: a table with nccl-tests' columns.
+
+    **Examples**
+
+    `sudo switchagg bench allreduce`
+
+    `sudo switchagg bench allreduce --workers 8 --rate 1G --sizes 25MB --methods switch:native,switch:batched,gloo`
+
+    `sudo switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
+
+    Needs root (network namespaces). Definitions: emulation/bench/README.md
+    """
+    from emulation.cli.main import outcomes
+
+    with outcomes():
+        from emulation.bench import arithmetic, suite
+        from emulation.mininet.netns import run_in_user_namespace
+        from emulation.results import RunFailed
+
+        run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
+        wishes = suite.wishes(
+            workers or [4],
+            [_parsed("--rate", arithmetic.parse_rate, text) for text in rate or ["200M"]],
+            _sizes(least, most, factor, sizes),
+            methods=methods,
+            dataplane=dataplane,
+            congestion_control=congestion_control or ["best"],
+            dtype=dtype,
+            elements=elements,
+            window_slots=window,
+            mtu_bytes=mtu,
+            segments_max=segments,
+            iterations=iterations,
+            warmup=warmup,
+            cell_s=seconds,
+        )
+        for target in (json_file, None if out is None else out / "allreduce.json"):
+            if target is not None:
+                suite.require_folder(target.parent)
+        found = suite.run_allreduce(wishes, _say, _Printer())
+        document = suite.documented({"allreduce": found["networks"]}, found["load"])
+        for target in (json_file, None if out is None else out / "allreduce.json"):
+            if target is not None:
+                suite.write(target, document)
+        if out is not None:
+            for path in suite.draw(document, out):
+                _say(str(path))
+        if failed := suite.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
+            raise RunFailed("; ".join(failed))
+
+
+class _Printer:
+    """Prints rows as they come, each network under its heading."""
+
+    def __init__(self) -> None:
+        self._network: dict[str, Any] | None = None
+
+    def __call__(self, network: dict[str, Any], row: dict[str, Any]) -> None:
+        from emulation.bench import table
+
+        if network != self._network:
+            self._network = network
+            typer.echo("\n".join(table.heading(network)))
+        typer.echo(table.line(row))
+
+
+@app.command()
+def planes(quick: Quick = False, out: Out = OUT) -> None:
+    """Data planes and endpoints in memory: ns per packet, packets/s, elements/s."""
+    _part("planes", quick, out)
+
+
+@app.command()
+def numbers(quick: Quick = False, out: Out = OUT) -> None:
+    """Quantise and dequantise, beside a copy of the same array: GB/s on one core."""
+    _part("numbers", quick, out)
+
+
+@app.command()
+def collectives(quick: Quick = False, out: Out = OUT) -> None:
+    """Host collectives in virtual time beside the cost model, and what a decision of the scheduler costs."""
+    _part("collectives", quick, out)
+
+
+@app.command()
+def links(quick: Quick = False, out: Out = OUT) -> None:
+    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
+    _part("links", quick, out)
+
+
+@app.command()
+def p4(quick: Quick = False, out: Out = OUT) -> None:
+    """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
+    _part("p4", quick, out)
+
+
+@app.command()
+def matrix(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce at 100 to 1000 Mb/s, 2 to 8 workers, 4 KB to 64 MB, beside Gloo and the TCP ring."""
+    _part("allreduce", quick, out)
+
+
+@app.command()
+def unshaped(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce without a rate limit: CPU per packet, and where the machine gives out."""
+    _part("unshaped", quick, out)
+
+
+@app.command()
+def loss(quick: Quick = False, out: Out = OUT) -> None:
+    """Goodput against loss on every link, in each direction, as a share of the goodput without."""
+    _part("loss", quick, out)
+
+
+@app.command("all")
+def everything(quick: Quick = False, out: Out = OUT) -> None:
+    """All parts one after the other: OUT/bench.json, figures, and the table of targets. This is `make bench`."""
+    _part(None, quick, out)
+
+
+@app.command()
+def targets(
+    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """The project's targets beside what was measured: met, missed and by what, or not measured."""
+    from emulation.cli.main import outcomes
+
+    with outcomes():
+        from emulation.bench import document
+        from emulation.bench.targets import judged, lines
+
+        found = judged(document.read(file))
+        typer.echo(json.dumps(found, indent=1, sort_keys=True) if as_json else "\n".join(lines(found)))
+
+
+@app.command()
+def figures(
+    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
+) -> None:
+    """Draw the figures again from a file of results."""
+    from emulation.cli.main import outcomes
+
+    with outcomes():
+        from emulation.bench import document, suite
+
+        for path in suite.draw(document.read(file), file.parent):
+            typer.echo(str(path))
+
+
+def _part(name: str | None, quick: bool, out: Path) -> None:
+    from emulation.cli.main import outcomes
+
+    with outcomes():
+        from emulation.bench import suite
+        from emulation.mininet.netns import run_in_user_namespace
+
+        run_in_user_namespace()
+        for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _say, typer.echo, _Printer()):
+            typer.echo(line)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int]:
+    from emulation.bench import arithmetic
+
+    if listed is not None:
+        return sorted({_parsed("--sizes", arithmetic.parse_size, word) for word in listed.split(",")})
+    smallest = _parsed("--min-bytes", arithmetic.parse_size, least)
+    largest = _parsed("--max-bytes", arithmetic.parse_size, most)
+    return _parsed("--min-bytes, --max-bytes, --factor", lambda _: arithmetic.sizes(smallest, largest, factor), "")
+
+
+def _parsed(option: str, parse: Any, text: str) -> Any:
+    """A value, or one line and exit code 2."""
+    from emulation.scenario import ScenarioError
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ScenarioError(f"{option}: {error}") from error

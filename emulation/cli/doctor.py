@@ -1,0 +1,531 @@
+"""What this machine can do for switchagg: each thing is tried, not guessed, and what is missing comes with its remedy.
+
+Probes run side by side, change nothing that outlives them (qdiscs go onto the loopback of a namespace that dies with
+its process) and never raise: a probe that fails to probe is a finding too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from emulation.mininet import netns
+from switchagg.dataplane import p4
+from switchagg.errors import SwitchaggError
+from switchagg.native import bpf, library
+from switchagg.native.libbpf import libbpf
+from transport.rdma import hardware
+
+BESIDES = "not needed to run;"
+PROBE_TIMEOUT_S = 30.0
+"""For one child process. `import torch` takes seconds on a cold disk; all else milliseconds."""
+
+EVERYTHING = "every run"
+XDP_PLANE = "the data plane xdp"
+# Debian keeps tc, ethtool and brctl where a plain user's PATH does not look.
+SEARCH_PATH = os.pathsep.join(filter(None, (os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin")))
+DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
+
+SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+_BPF_SYSCALL = {"x86_64": 321, "aarch64": 280}
+_BPF_PROG_LOAD, _BPF_PROG_TYPE_XDP, _XDP_PASS = 5, 6, 2
+
+QDISCS = {
+    "htb": "htb",
+    "netem": "netem delay 1ms",
+    "tbf": "tbf rate 100mbit burst 32k latency 20ms",
+    "prio": "prio",
+    "fq": "fq",
+    "fq_codel": "fq_codel",
+    "red": "red limit 400000 min 30000 max 90000 avpkt 1500 burst 55",
+    "hfsc": "hfsc",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `remedy` says how to get what is missing; empty if `ok`."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str
+    needed_for: str
+    """What can't be done without it; `EVERYTHING` makes `switchagg doctor` exit non-zero."""
+
+
+def _answer(*command: str) -> str | None:
+    """What a command prints, or None if it is missing, fails or takes too long."""
+    environment = {**os.environ, "PATH": SEARCH_PATH}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _find(program: str) -> str | None:
+    return shutil.which(program, path=SEARCH_PATH)
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+# ---- Python
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    ok = sys.version_info >= (3, 11)
+    return Finding("Python", ok, version, "" if ok else "install Python 3.11 or newer", EVERYTHING)
+
+
+def _package(name: str, module: str) -> Finding:
+    """A Python package without which nothing runs. It is imported: half an installation is none."""
+    if _answer(sys.executable, "-P", "-c", f"import {module}") is None:
+        detail = "broken" if importlib.util.find_spec(module) else "missing"
+        return Finding(name, False, detail, f"pip install --force-reinstall {name}, or make setup", EVERYTHING)
+    return Finding(name, True, metadata.version(name), "", EVERYTHING)
+
+
+def _torch() -> Finding:
+    script = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.is_available())"
+    answer = _answer(sys.executable, "-P", "-c", script)
+    if answer is None:
+        return Finding("PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING)
+    version, cuda, available = answer.splitlines()[-1].split()
+    device = f"CUDA {cuda}, GPU usable" if available == "True" else "runs on the CPU"
+    return Finding("PyTorch", True, f"{version}, {device}", "", EVERYTHING)
+
+
+# ---- rights and namespaces
+
+
+def _root() -> Finding:
+    if os.geteuid() != 0:
+        remedy = "not needed with user namespaces (below): switchagg compare ... --on mininet; else sudo"
+        return Finding("root", False, f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
+    if _answer("unshare", "--net", "true") is None:
+        remedy = "a container needs --privileged, or --cap-add SYS_ADMIN and NET_ADMIN"
+        return Finding("root", False, "root, but may not make network namespaces", remedy, "Mininet")
+    return Finding("root", True, "root, may make network namespaces", "", "Mininet")
+
+
+def _user_namespaces() -> Finding:
+    needed_for = "Mininet without root"
+    if netns.user_namespaces_allowed():
+        return Finding("user namespaces", True, "a plain user may make network namespaces", "", needed_for)
+    if _find("unshare") is None:
+        return Finding("user namespaces", False, "unshare is missing", "apt-get install util-linux", needed_for)
+    switches = {
+        "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+        "kernel.unprivileged_userns_clone": ("0", "1"),
+        "user.max_user_namespaces": ("0", "10000"),
+    }
+    for name, (forbids, allows) in switches.items():
+        if _text("/proc/sys/" + name.replace(".", "/")) == forbids:
+            remedy = f"as root: sysctl {name}={allows}; or run as root"
+            return Finding("user namespaces", False, f"forbidden by {name}", remedy, needed_for)
+    return Finding("user namespaces", False, "forbidden here (a container's profile?)", "run as root", needed_for)
+
+
+# ---- Mininet and links
+
+
+def _mininet() -> Finding:
+    packages = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "brctl": "bridge-utils"}
+    packages |= {"ifconfig": "net-tools", "ping": "iputils-ping"}
+    missing = {program: package for program, package in packages.items() if _find(program) is None}
+    if importlib.util.find_spec("mininet") is None and not DEBIAN_MININET.is_dir():
+        missing["Python package mininet"] = "mininet"
+    if missing:
+        remedy = f"as root: apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}"
+        return Finding("Mininet", False, f"missing: {', '.join(missing)}", remedy, "Mininet")
+    return Finding("Mininet", True, f"{_mininet_version()}, with all programs it calls", "", "Mininet")
+
+
+def _mininet_version() -> str:
+    try:
+        return metadata.version("mininet")
+    except metadata.PackageNotFoundError:
+        return _answer("dpkg-query", "-W", "-f", "${Version}", "mininet") or "version unknown"
+
+
+def _in_own_network(script: str) -> str | None:
+    """What a shell script prints as root of a network namespace that ends with it; None if there can be none."""
+    rights = ("--net",) if os.geteuid() == 0 else ("--user", "--map-root-user", "--net")
+    return _answer("unshare", *rights, "sh", "-c", script)
+
+
+def _qdiscs_present() -> list[str] | None:
+    """Those of `QDISCS` that the kernel takes, each put on a loopback; None if there is no network to try in."""
+    tries = [
+        f"tc qdisc add dev lo root {options} 2>/dev/null && echo {name} && tc qdisc del dev lo root"
+        for name, options in QDISCS.items()
+    ]
+    answer = _in_own_network("; ".join(tries) + "; true")
+    return None if answer is None else answer.split()
+
+
+def _qdisc(wanted: str, needed_for: str) -> Finding:
+    name = f"qdisc {wanted}"
+    if _find("tc") is None:
+        return Finding(name, False, "tc is missing", "as root: apt-get install iproute2", needed_for)
+    present = _qdiscs_present()
+    if present is None:
+        return Finding(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+    absent = [other for other in QDISCS if other not in present]
+    detail = f"kernel has {' '.join(present) or 'none'}, not {' '.join(absent)}".removesuffix(", not ")
+    if wanted in present:
+        return Finding(name, True, detail, "", needed_for)
+    remedy = (
+        f"as root: modprobe sch_{wanted} (Ubuntu: apt-get install linux-modules-extra-{platform.release()}); "
+        "virtual time (--on sim) needs none"
+    )
+    return Finding(name, False, detail, remedy, needed_for)
+
+
+def _congestion_control() -> Finding:
+    current = _text("/proc/sys/net/ipv4/tcp_congestion_control")
+    available = _text("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    if current is None or available is None:
+        return Finding("TCP", False, "no Linux TCP settings to read", "run on Linux", "host allreduce in Mininet")
+    return Finding("TCP", True, f"{current} is in use; available: {available}", "", "host allreduce in Mininet")
+
+
+def _udp_offload() -> Finding:
+    """Four datagrams in one send, received as one bundle that names its segment size."""
+    needed_for = "speed: 10 to 30 times cheaper packets"
+    segment_bytes, segments = 1000, 4
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(2.0)
+        try:
+            receiver.setsockopt(SOL_UDP, UDP_GRO, 1)
+            sender.setsockopt(SOL_UDP, UDP_SEGMENT, segment_bytes)
+            sender.sendto(bytes(segment_bytes * segments), receiver.getsockname())
+            data, control, _, _ = receiver.recvmsg(65_536, socket.CMSG_SPACE(4))
+        except OSError as error:
+            why = error.strerror or str(error)
+            return Finding("UDP GSO/GRO", False, f"refused: {why}", "Linux 5.0 or newer; runs work without", needed_for)
+    told = [struct.unpack("i", value[:4])[0] for level, kind, value in control if (level, kind) == (SOL_UDP, UDP_GRO)]
+    if len(data) == segment_bytes * segments and told == [segment_bytes]:
+        return Finding("UDP GSO/GRO", True, f"{segments} datagrams in one send, one bundle received", "", needed_for)
+    return Finding("UDP GSO/GRO", False, "bundles are taken apart on the way", "runs work without", needed_for)
+
+
+def _priority() -> Finding:
+    """What carries a stream's priority class on its way: see `switchagg.priority`."""
+    from emulation.mininet.shaping import u32_missing
+    from transport.links.udp import takes_socket_priority
+
+    needed_for = "[topology] priority_queues in Mininet"
+    marks = "DSCP and SO_PRIORITY" if takes_socket_priority() else "DSCP, no SO_PRIORITY (Linux 6.14 or newer)"
+    if _find("tc") is None:
+        return Finding(
+            "priority", False, f"packets carry {marks}; tc is missing", "apt-get install iproute2", needed_for
+        )
+    if reason := u32_missing():
+        remedy = "as root: modprobe sch_htb cls_u32; virtual time (--on sim) needs none"
+        return Finding(
+            "priority", False, f"packets carry {marks}; no queue that reads it: {reason}", remedy, needed_for
+        )
+    return Finding("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
+
+
+# ---- other data planes
+
+
+def _load_xdp_program() -> int:
+    """Load `return XDP_PASS` into the kernel and drop it again. 0, or the errno."""
+    number = _BPF_SYSCALL.get(platform.machine())
+    if number is None or sys.platform != "linux":
+        return errno.ENOSYS
+    code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, _XDP_PASS, 0x95, 0, 0, 0))
+    licence = ctypes.create_string_buffer(b"Apache-2.0")
+    attributes = struct.pack("=IIQQ", _BPF_PROG_TYPE_XDP, 2, ctypes.addressof(code), ctypes.addressof(licence))
+    union = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(ctypes.c_long(number), ctypes.c_int(_BPF_PROG_LOAD), union, ctypes.c_uint(128))
+    if descriptor < 0:
+        return ctypes.get_errno()
+    os.close(descriptor)
+    return 0
+
+
+def _xdp() -> Finding:
+    needed_for = XDP_PLANE
+    btf = "BTF present" if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF"
+    code = _load_xdp_program()
+    if code == 0:
+        return Finding("XDP", True, f"the kernel takes XDP programs; {btf}", "", needed_for)
+    remedy = (
+        "run as root, or with CAP_BPF and CAP_NET_ADMIN" if code == errno.EPERM else "a kernel with CONFIG_BPF_SYSCALL"
+    )
+    return Finding("XDP", False, f"refused: {os.strerror(code)}; {btf}", remedy, needed_for)
+
+
+def _xdp_on_veth() -> Finding:
+    """Loads and attaches the very programs, between two interfaces that vanish with the probe."""
+    name, needed_for = "XDP on veth", XDP_PLANE
+    if _find("ip") is None or _find("tc") is None:
+        return Finding(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
+    probe = f"{shlex.quote(sys.executable)} -P -m emulation.mininet.xdp_probe || :"
+    said = _in_own_network(probe)
+    if said is None:
+        return Finding(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+    if " on veth, delivery by " in said:
+        return Finding(name, True, said, "", needed_for)
+    remedy = "a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_VETH"
+    if "not permitted" in said:
+        remedy = "run as root, or with CAP_BPF and CAP_NET_ADMIN"
+    return Finding(name, False, said or "the probe said nothing", remedy, needed_for)
+
+
+def _libbpf() -> Finding:
+    try:
+        libbpf()
+    except SwitchaggError as error:
+        return Finding("libbpf", False, str(error), "as root: apt-get install libbpf1 (before: libbpf0)", XDP_PLANE)
+    return Finding("libbpf", True, "libbpf.so.1", "", XDP_PLANE)
+
+
+def _xdp_programs() -> Finding:
+    names = (bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)
+    absent = [name for name in names if not (bpf.FOLDER / name).exists()]
+    if absent:
+        remedy = f"as root: apt-get install clang libbpf-dev; then {library.REMEDY}"
+        return Finding("XDP programs", False, f"not built: {', '.join(absent)}", remedy, XDP_PLANE)
+    return Finding("XDP programs", True, f"built: {', '.join(names)}", "", XDP_PLANE)
+
+
+# ---- the compiled core
+
+
+def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { return 42; }") -> bool:
+    """Whether a compiler turns a line of C into something."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made"
+        (Path(folder) / "probe.c").write_text(source + "\n", encoding="ascii")
+        return _answer(compiler, *flags, "-o", str(made), f"{folder}/probe.c") is not None and made.exists()
+
+
+def _compiler() -> Finding:
+    name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev; then make native"
+    needed_for = "building the compiled core"
+    found = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
+    if not found:
+        return Finding(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
+    flags = ("-shared", "-fPIC", "-include", "stdint.h", "-include", "sys/socket.h", "-include", "linux/types.h")
+    for compiler in found:
+        if _compiles(compiler, *flags):
+            version = (_answer(compiler, "--version") or compiler).splitlines()[0]
+            return Finding(name, True, version, "", needed_for)
+    return Finding(
+        name, False, f"{', '.join(found)} can't compile a line that includes C's headers", remedy, needed_for
+    )
+
+
+def _compiled_core() -> Finding:
+    needed_for = "speed: switch and workers in C"
+    if reason := library.missing():
+        detail, _, remedy = reason.partition("; ")
+        return Finding("compiled core", False, detail, remedy, needed_for)
+    detail = f"{library.load()._name}, ABI {library.ABI}, loops use {library.vectors()}"
+    return Finding("compiled core", True, detail, "", needed_for)
+
+
+BPF_SOURCE = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>"
+
+
+def _clang_for_bpf() -> Finding:
+    name, needed_for = "clang for BPF", "building the XDP programs"
+    remedy = "as root: apt-get install clang libbpf-dev; then make native"
+    if _find("clang") is None:
+        return Finding(name, False, "clang is not on PATH", remedy, needed_for)
+    if not _compiles("clang", "-target", "bpf", "-c"):
+        return Finding(name, False, "this clang has no BPF target", remedy, needed_for)
+    includes = [f"-I{folder}" for folder in Path("/usr/include").glob("*-linux-gnu")]  # asm/types.h, as Debian has it
+    if not _compiles("clang", "-target", "bpf", "-c", *includes, source=BPF_SOURCE):
+        return Finding(name, False, "libbpf's headers are missing", remedy, needed_for)
+    return Finding(name, True, (_answer("clang", "--version") or "clang").splitlines()[0], "", needed_for)
+
+
+def _fuzzer() -> Finding:
+    name, needed_for = "fuzzer", "tests of the compiled core on made-up packets"
+    source = "int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long size) { return data && size > 9; }"
+    if _find("clang") is None:
+        return Finding(
+            name, False, "clang is not on PATH", "as root: apt-get install clang libclang-rt-dev", needed_for
+        )
+    if not _compiles("clang", "-fsanitize=fuzzer,address,undefined", source=source):
+        remedy = "as root: apt-get install libclang-rt-dev (or libclang-rt-14-dev, by clang's version)"
+        return Finding(name, False, "clang can't link its fuzzer and sanitizers", remedy, needed_for)
+    return Finding(name, True, "clang links its fuzzer, AddressSanitizer and UBSan", "", needed_for)
+
+
+def _program(name: str, program: str, remedy: str, needed_for: str) -> Finding:
+    path = _find(program)
+    return Finding(name, path is not None, path or f"{program} is not on PATH", "" if path else remedy, needed_for)
+
+
+def _rdma() -> Finding:
+    """RDMA works without: this is about NICs."""
+    needed_for = "RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without"
+    try:
+        devices = hardware.devices()
+    except SwitchaggError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return Finding("RDMA hardware", False, what, remedy, needed_for)
+    if not devices:
+        return Finding("RDMA hardware", False, "no device", hardware.NO_DEVICE, needed_for)
+    return Finding("RDMA hardware", True, ", ".join(devices), "", needed_for)
+
+
+def _p4_engine() -> Finding:
+    """A C compiler makes it fast; without one it runs on Python."""
+    needed_for = "switchagg p4, the data plane p4"
+    if reason := p4.missing():
+        return Finding("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
+    back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
+    return Finding("P4 engine", True, f"programs become {back_end}; lark {metadata.version('lark')}", "", needed_for)
+
+
+P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
+PROBES: dict[str, Callable[[], Finding]] = {
+    "Python": _python,
+    "numpy": lambda: _package("numpy", "numpy"),
+    "PyTorch": _torch,
+    "pyzmq": lambda: _package("pyzmq", "zmq"),
+    "msgspec": lambda: _package("msgspec", "msgspec"),
+    "root": _root,
+    "user namespaces": _user_namespaces,
+    "Mininet": _mininet,
+    "qdisc htb": lambda: _qdisc("htb", "links with a rate in Mininet"),
+    "qdisc netem": lambda: _qdisc("netem", "delay and faults in Mininet"),
+    "priority": _priority,
+    "TCP": _congestion_control,
+    "UDP GSO/GRO": _udp_offload,
+    "C compiler": _compiler,
+    "compiled core": _compiled_core,
+    "fuzzer": _fuzzer,
+    "XDP": _xdp,
+    "clang for BPF": _clang_for_bpf,
+    "XDP programs": _xdp_programs,
+    "libbpf": _libbpf,
+    "XDP on veth": _xdp_on_veth,
+    "P4 engine": _p4_engine,
+    "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{BESIDES} the data plane bmv2, for conformance"),
+    "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{BESIDES} P4 programs on bmv2"),
+    "RDMA hardware": _rdma,
+}
+
+
+def _careful(name: str, probe: Callable[[], Finding]) -> Finding:
+    try:
+        return probe()
+    except Exception as error:  # the doctor's own faults are findings too
+        detail = f"the probe failed: {type(error).__name__}: {error}"
+        return Finding(name, False, detail, "please report this line", "unknown")
+
+
+def diagnose() -> list[Finding]:
+    """Look at everything, in the order of `PROBES`. Takes a few seconds, nearly all of it `import torch`."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(_careful, PROBES.keys(), PROBES.values()))
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """1 if something is missing that every run needs, else 0."""
+    return int(any(not finding.ok and finding.needed_for == EVERYTHING for finding in findings))
+
+
+def as_json(findings: list[Finding]) -> str:
+    """A JSON object: `ready` (bool) and `findings`, one object each, with the fields of `Finding`."""
+    return json.dumps(
+        {"ready": exit_code(findings) == 0, "findings": [asdict(finding) for finding in findings]}, indent=2
+    )
+
+
+def _mark(finding: Finding) -> Text:
+    if finding.ok:
+        return Text("yes", "green")
+    if finding.needed_for.startswith(BESIDES):
+        return Text("no", "dim")
+    return Text("NO", "bold red" if finding.needed_for == EVERYTHING else "yellow")
+
+
+def print_table(findings: list[Finding]) -> None:
+    """A table of what is there and what is not, then the remedies, then what to run."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "", "found", "needed for"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        mark = _mark(finding)
+        table.add_row(mark, Text(finding.name), Text(finding.detail), Text(finding.needed_for, "dim"))
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    console.print(table)
+    missing = [finding for finding in findings if not finding.ok]
+    if missing:
+        console.print("\nHow to get what is missing:")
+    for finding in missing:
+        console.print(Text(f"  {finding.name}: {finding.remedy}"), soft_wrap=True)
+    console.print(f"\n{conclusion(findings)}", soft_wrap=True)
+
+
+def conclusion(findings: list[Finding]) -> str:
+    """One line: which backends can run here."""
+    has = {finding.name: finding.ok for finding in findings}
+    if exit_code(findings):
+        needed = [finding.name for finding in findings if not finding.ok and finding.needed_for == EVERYTHING]
+        return f"Nothing can run here yet; missing: {', '.join(needed)}."
+    if not (has["Mininet"] and has["qdisc htb"] and (has["root"] or has["user namespaces"])):
+        return "Runs in virtual time work here (--on sim); runs in Mininet do not."
+    if has["root"]:
+        return "Runs in Mininet and in virtual time work here."
+    return "Runs in virtual time work here, and runs in Mininet with --on mininet, in a user namespace."
+
+
+def run_doctor(json_wanted: bool = False) -> int:
+    """Body of `switchagg doctor`: print the findings as a table or as JSON; the exit code."""
+    findings = diagnose()
+    if json_wanted:
+        print(as_json(findings))
+    else:
+        print_table(findings)
+    return exit_code(findings)

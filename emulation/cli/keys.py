@@ -1,0 +1,36 @@
+"""`switchagg keys`: makes the CURVE keys that `--keys` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it isn't there")],
+    client: Annotated[
+        list[str] | None, typer.Option(help="A name for whoever connects; repeat for more  [default: client]")
+    ] = None,
+) -> None:
+    """Make keys for ZeroMQ: who holds them gets in, and all that is said is encrypted (CURVE).
+
+    **Examples**
+
+    `switchagg keys keys` : one pair for the side that listens (server), one for those that connect (client)
+
+    `switchagg keys keys --client alice --client bob` : a pair each; deleting keys/clients/bob.key shuts bob out
+
+    `switchagg switch --keys keys --link zeromq`, and on the workers `SWITCHAGG_KEYS=keys`
+
+    Workers of a switch need server.key and NAME.key_secret alone; members of a ring or another host method, which all
+    listen, the whole folder. Secrets are made for their owner alone (mode 0600); copy them so (`scp -p`).
+    """
+    from emulation.cli.main import outcomes
+
+    with outcomes():
+        from transport.zeromq.keys import make_keys
+
+        for path in make_keys(folder, client or ["client"]):
+            typer.echo(str(path))

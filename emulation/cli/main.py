@@ -1,0 +1,379 @@
+"""The command `switchagg`. Each command imports what it needs when it runs, so that --help answers at once.
+
+Exit codes: 0 done; 1 could not do its work (one line says why and the remedy); 2 wrong usage or scenario; 3 done, but a
+fidelity certificate is INVALID; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+try:
+    import typer
+except KeyboardInterrupt:  # nothing has been started yet
+    sys.stderr.write("switchagg: interrupted\n")
+    sys.exit(130)
+
+if TYPE_CHECKING:
+    from transport.switch.impairments import Impairments
+
+from emulation.cli.bench import app as bench
+from emulation.cli.keys import keys as make_keys
+from emulation.cli.p4 import app as p4
+from emulation.cli.ps import server
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="switchagg",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+app.add_typer(bench)
+app.add_typer(p4)
+app.command("keys")(make_keys)
+app.command()(server)
+
+
+@app.callback()
+def _describe() -> None:
+    """Gradient aggregation in the network, for anyone with a Linux box.
+
+    **First steps**
+
+    `switchagg doctor` : what can this machine do?
+
+    `switchagg compare quickstart` : train through the switch and over host allreduce; a table and a report
+
+    `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
+
+    `switchagg server` : run a parameter server for them
+    """
+
+
+def stop(message: str, code: int) -> NoReturn:
+    """One line on stderr, then exit."""
+    typer.echo(f"switchagg: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def outcomes() -> Iterator[None]:
+    """Turns what may go wrong into one line and an exit code.
+
+    SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
+    """
+    from emulation.results import RunFailed
+    from emulation.scenario import ScenarioError
+    from switchagg.errors import SwitchaggError
+
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, _interrupt) for number in heard}  # `nohup` stays what it is
+    try:
+        yield
+    except ScenarioError as error:
+        stop(str(error), EXIT_USAGE)
+    except (RunFailed, SwitchaggError) as error:
+        stop(str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        stop("interrupted; everything it had started is stopped", EXIT_INTERRUPTED)
+    except OSError as error:  # a full disk, a file that is in the way
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        stop(f"{what}; nothing it had started is left", EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in {"emulation", "transport", "switchagg"}:
+            raise  # a fault of ours, not of the installation
+        stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[emulation]'", EXIT_FAILED)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@app.command()
+def compare(
+    scenario: Annotated[
+        str, typer.Argument(help="A scenario file, or the name of a shipped one (`switchagg scenarios`)")
+    ],
+    on: Annotated[str | None, typer.Option(metavar="mininet|sim", help="Default: mininet where it can run")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the scenario's seed")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Instead of the scenario's value")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Summary as JSON on stdout")] = False,
+) -> None:
+    """Run one scenario with each of its methods; write results.json, report.html, timeline.json and figures.
+
+    A scenario with a [sweep] is run with each of its values, in a folder each, and sweep.html sums them up.
+
+    **Examples**
+
+    `switchagg compare quickstart`
+
+    `switchagg compare quickstart --on sim --set topology.rate_bps=10e9`
+
+    `sudo switchagg compare mine.toml --on mininet --out results/mine --seed 3`
+
+    **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
+    """
+    with outcomes():
+        from emulation import scenario as scenarios
+        from emulation.cli import compare_console as console
+
+        if on is not None and on not in scenarios.BACKENDS:
+            raise scenarios.ScenarioError(f"--on: '{on}' is unknown; allowed: {', '.join(scenarios.BACKENDS)}")
+        path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
+        whole = scenarios.load(path, overrides)
+        variants = scenarios.load_variants(path, overrides)
+        if on == "mininet":
+            from emulation.mininet.netns import run_in_user_namespace
+
+            run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
+        folder = out or Path("results") / whole.name
+        status = console.run(whole, variants, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+    raise typer.Exit(status)
+
+
+KeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over udp, rdma: control only)"
+    ),
+]
+PLANES = (
+    "auto (the fastest that works here), native, batched, reference; xdp: in the kernel; p4, bmv2: the P4 program, up "
+    "to 256 elements"
+)
+ELEMENTS = typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
+PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
+IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
+IMPAIR_UP = typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
+IMPAIR_DOWN = typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
+
+
+@app.command()
+def switch(
+    control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
+    data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane")] = "0.0.0.0:5556",
+    link: Annotated[str, typer.Option(help="udp; zeromq: TCP; rdma: RoCEv2 queue pairs, at --data HOST:4791")] = "udp",
+    keys: KeysOption = None,
+    packets: Annotated[int | None, PACKETS] = None,
+    dataplane: Annotated[str, typer.Option(help=PLANES)] = "auto",
+    interface: Annotated[
+        list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
+    ] = None,
+    impair: Annotated[str | None, IMPAIR] = None,
+    impair_up: Annotated[str | None, IMPAIR_UP] = None,
+    impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
+    slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
+    elements: Annotated[int, ELEMENTS] = 360,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
+    ] = None,
+    lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
+    ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about jobs")] = False,
+) -> None:
+    """Run a switch on this host until Ctrl-C. Workers need only its address.
+
+    **Examples**
+
+    `switchagg switch`
+
+    `switchagg switch --control tcp://10.0.0.1:7000 --data 10.0.0.1:7001`
+
+    `sudo switchagg switch --dataplane xdp --data 10.0.0.1:5556 --interface eth0`
+
+    `switchagg switch --link rdma --data 10.0.0.1:4791`
+
+    `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
+
+    `switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
+
+    On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
+
+    **Words of --impair**: loss, duplicate, reorder, corrupt (probability per packet), delay, jitter, span (how late
+    reordered packets are), rate, queue, ecn (marks above so many bytes), seed
+    """
+    with outcomes():
+        from transport.switch.daemon import run_switch
+
+        _check_dataplane(dataplane)
+        _check_endpoint("--control", control)
+        _check_link(link, packets)
+        status = run_switch(
+            control,
+            _host_port("--data", data),
+            link=link,
+            keys=_keys(keys),
+            packets=packets or 16,
+            dataplane=dataplane,
+            slots=slots,
+            elements=elements,
+            advertise=None if advertise is None else _host_port("--advertise", advertise),
+            lease_s=lease,
+            interfaces=interface,
+            impairments=_impairments(impair, impair_up, impair_down),
+            ready_file=ready_file,
+            quiet=quiet,
+        )
+    raise typer.Exit(status)
+
+
+def _check_link(link: str, packets: int | None) -> None:
+    _known("--link", link, ("udp", "zeromq", "rdma"))
+    if packets is not None and link != "rdma":
+        stop(f"--packets: only rdma has messages of packets, not {link}", EXIT_USAGE)
+
+
+def _check_dataplane(name: str) -> None:
+    from emulation.scenario import DATAPLANES
+
+    _known("--dataplane", name, tuple(DATAPLANES))
+
+
+def _keys(folder: Path | None) -> Any:
+    from transport.zeromq.keys import load_keys
+
+    return None if folder is None else load_keys(folder)
+
+
+def _known(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        stop(f"{option} {value}: unknown; allowed: {', '.join(allowed)}", EXIT_USAGE)
+    return value
+
+
+def _impairments(both: str | None, up: str | None, down: str | None) -> Impairments | None:
+    """None if none are asked for."""
+    from switchagg.errors import JobError
+    from transport.switch.impairments import parse_impairments
+
+    if both is None and up is None and down is None:
+        return None
+    try:
+        return parse_impairments(both or "", up or "", down or "")
+    except JobError as error:
+        stop(f"--impair: {error}", EXIT_USAGE)
+
+
+def _host_port(option: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        stop(f"{option} {text}: not understood; allowed: HOST:PORT, like 0.0.0.0:5556", EXIT_USAGE)
+    return host, int(port)
+
+
+def _check_endpoint(option: str, text: str) -> None:
+    from switchagg.errors import JobError
+    from transport.links.addresses import parse_endpoint
+
+    try:
+        parse_endpoint(text)
+    except JobError:
+        stop(f"{option} {text}: not understood; allowed: tcp://HOST:PORT, like tcp://0.0.0.0:5555", EXIT_USAGE)
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(metavar="SWITCH", help="tcp://HOST:PORT")] = "tcp://127.0.0.1:5555",
+    job: Annotated[str | None, typer.Option(help="Also its slots: which ranks each chunk has been seen from")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, if the switch was started with keys")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """Ask a running switch for its jobs, members and counters.
+
+    **Examples**
+
+    `switchagg status tcp://10.0.0.1:5555`
+
+    `switchagg status tcp://10.0.0.1:5555 --job train` : who is the job waiting for?
+    """
+    with outcomes():
+        import msgspec
+
+        from emulation.cli.status import status_lines
+        from transport.control.service import query_status
+
+        _check_endpoint("SWITCH", address)
+        answer = query_status(address, job, keys=_keys(keys))
+        if as_json:
+            typer.echo(json.dumps(msgspec.to_builtins(answer), sort_keys=True))
+        else:
+            typer.echo("\n".join(status_lines(answer)))
+        if job is not None and job not in {running.name for running in answer.jobs} | set(answer.waiting):
+            stop(f"{address}: no job {job!r} runs or waits there", EXIT_FAILED)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
+) -> None:
+    """Say what this machine can do, what is missing, and how to get it.
+
+    **Exit code**: 1 if something is missing that every run needs, else 0.
+    """
+    with outcomes():
+        from emulation.cli.doctor import run_doctor
+
+        code = run_doctor(json_wanted=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def scenarios() -> None:
+    """List the shipped scenarios, ready for `switchagg compare NAME`."""
+    with outcomes():
+        from emulation.scenario import load, shipped
+
+        for name, path in shipped().items():
+            typer.echo(f"{name:<12} {load(path).title}")
+
+
+_ClickError: Any = typer.BadParameter.mro()[2]  # click's own base of usage errors, wherever typer keeps click
+
+
+def main() -> None:
+    """Entry point of the console script. Wrong usage is one line too, where typer would draw a box."""
+    try:
+        code = app(prog_name="switchagg", standalone_mode=False)
+    except _ClickError as error:
+        if len(sys.argv) == 1:  # the message is the whole help
+            error.show()
+        else:
+            words = " ".join(error.format_message().split()).rstrip(".")
+            sys.stderr.write(f"switchagg: {words} (see {_asked(error)} --help)\n")
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        sys.stderr.write("switchagg: interrupted\n")
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(code)
+
+
+def _asked(error: Any) -> str:
+    """The command that was given wrong arguments."""
+    return str(error.ctx.command_path) if getattr(error, "ctx", None) is not None else "switchagg"
+
+
+if __name__ == "__main__":
+    main()

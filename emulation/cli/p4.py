@@ -1,0 +1,425 @@
+"""`switchagg p4`: check, test and run P4 programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from emulation.cli.p4_generate import generate
+
+if TYPE_CHECKING:
+    from switchagg.p4vm import ir
+    from switchagg.p4vm.control import Switch
+    from switchagg.p4vm.host import Host
+    from switchagg.p4vm.stf import Result
+
+NEEDED = ("lark", "pcpp")
+
+app = typer.Typer(name="p4", no_args_is_help=True, rich_markup_mode="markdown")
+app.command()(generate)
+
+Include = Annotated[
+    list[Path] | None,
+    typer.Option("--include", "-I", metavar="DIR", help="Where to look for #include; may be repeated"),
+]
+Define = Annotated[
+    list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Macro for the preprocessor")
+]
+Backend = Annotated[str, typer.Option(metavar="auto|native|python", help="native: compiled C; auto: it where cc is")]
+Program = Annotated[Path, typer.Argument(metavar="PROGRAM.p4")]
+Control = Annotated[
+    str | None, typer.Option(metavar="PATH|HOST:PORT", help="Where the switch takes commands  [default: one per user]")
+]
+
+
+@app.callback()
+def _describe() -> None:
+    """P4 programs on this machine: no compiler to install, no switch to build.
+
+    `switchagg p4 check prog.p4` : is it right, and what is in it?
+
+    `switchagg p4 test prog.p4 prog.stf` : packets in, packets out, as p4c's tests say it
+
+    `switchagg p4 generate -o faulty.stf` : tests of many packets, with loss and reordering, for aggregation programs
+
+    `switchagg p4 run prog.p4 -i 0@veth0 -i 1@veth1` : a switch on interfaces
+
+    `switchagg p4 fit prog.p4` : does it fit a Tofino?
+
+    `switchagg p4 cli` : tables, groups, registers of a switch that runs, with the commands of bmv2's command line
+    """
+
+
+@contextmanager
+def outcomes() -> Iterator[None]:
+    """As `emulation.cli.main.outcomes`; what P4 needs is named where it is missing."""
+    from emulation.cli import main as cli
+
+    with cli.outcomes():
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in NEEDED:
+                raise
+            cli.stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[p4]'", cli.EXIT_FAILED)
+
+
+def _wrong(message: str) -> None:
+    from emulation.cli.main import EXIT_USAGE, stop
+
+    stop(message, EXIT_USAGE)
+
+
+def _defines(texts: list[str] | None) -> dict[str, str]:
+    pairs = (text.partition("=") for text in texts or [])
+    return {name: value if equals else "1" for name, equals, value in pairs}
+
+
+def _maker(program: Path, backend: str, include: list[Path] | None, define: list[str] | None) -> Callable[[], Switch]:
+    """Makes switches of the program, each with state of its own."""
+    from switchagg.p4vm.compile import compile_program
+    from switchagg.p4vm.control import Switch
+
+    defines = _defines(define)
+    return lambda: Switch(compile_program(program, backend=backend, includes=include or (), defines=defines))
+
+
+# ---- check
+
+
+@app.command()
+def check(
+    program: Program,
+    include: Include = None,
+    define: Define = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="All tables, keys, actions, registers, counters, meters")
+    ] = False,
+    lowered: Annotated[bool, typer.Option("--ir", help="The small program that both back ends read")] = False,
+    python: Annotated[bool, typer.Option("--python", help="The Python that the program becomes")] = False,
+    c: Annotated[bool, typer.Option("--c", help="The C that the program becomes")] = False,
+    p4info: Annotated[bool, typer.Option("--p4info", help="What controllers need: P4Runtime's P4Info as JSON")] = False,
+) -> None:
+    """Compile a program: what is wrong with it, or what is in it.
+
+    **Examples**
+
+    `switchagg p4 check prog.p4`
+
+    `switchagg p4 check prog.p4 --p4info > prog.p4info.json`
+
+    `switchagg p4 check prog.p4 -I includes -D WORKERS=4 --show`
+    """
+    with outcomes():
+        from switchagg.p4vm.compile import front_end
+
+        checked = front_end(program, includes=include or (), defines=_defines(define))
+        for warning in checked.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+        if p4info:
+            from switchagg.p4vm.p4info import p4info as make_p4info
+
+            typer.echo(json.dumps(make_p4info(checked), indent=2))
+        elif lowered:
+            from switchagg.p4vm.show import program as as_text
+
+            typer.echo(as_text(checked))
+        elif python or c:
+            typer.echo(_source(checked, python))
+        else:
+            typer.echo("\n".join(_contents(checked, show)))
+
+
+def _source(program: ir.Program, python: bool) -> str:
+    if python:
+        from switchagg.p4vm.python_engine import PythonEngine
+
+        return PythonEngine(program).source
+    from switchagg.p4vm.c_program import c_of
+
+    return c_of(program)[0]
+
+
+def _contents(program: ir.Program, show: bool) -> list[str]:
+    """What is in a program: one line, or all."""
+    counted: dict[str, int] = {"table": len(program.tables)}
+    for instance in program.externs:
+        counted[instance.kind] = counted.get(instance.kind, 0) + 1
+    counted["parser value set"] = len(program.value_sets)
+    parts = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counted.items() if count)
+    lines = [f"{program.file}: {parts or 'no tables, no state'}; {len(program.routines)} routines"]
+    if show:
+        from switchagg.p4vm.commands_show import describe
+
+        lines += describe(program)
+    return lines
+
+
+# ---- test
+
+
+@app.command("test")
+def run_tests(
+    program: Program,
+    tests: Annotated[list[Path] | None, typer.Argument(metavar="TEST.stf…")] = None,
+    backend: Annotated[str, typer.Option(metavar="native|python|both|auto")] = "auto",
+    include: Include = None,
+    define: Define = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also what commands and log_msg printed")] = False,
+) -> None:
+    """Run STF tests: tables filled, packets in, packets out compared. One line per test.
+
+    Without a test: PROGRAM.stf beside the program. On every port packets must come as `expect` lines say, in their
+    order, and no others.
+
+    **Example of a test**
+
+    `add ipv4_lpm hdr.ipv4.dstAddr:0x0a000100/24 forward(dstAddr:0x080000000111, port:1)`
+
+    `packet 0 ffffffffffff 000000000001 0800 4500 …`
+
+    `expect 1 080000000111 ************ 0800 45** …`
+
+    **Examples**
+
+    `switchagg p4 test prog.p4 prog.stf`
+
+    `switchagg p4 test prog.p4 tests/*.stf --backend both`
+
+    **Exit code**: 1 if a test failed.
+    """
+    from emulation.cli.main import EXIT_FAILED
+
+    if backend not in ("native", "python", "both", "auto"):
+        _wrong(f"--backend {backend}: unknown; allowed: native, python, both, auto")
+    failed = False
+    with outcomes():
+        for name in ("python", "native") if backend == "both" else (backend,):
+            make = _maker(program, name, include, define)
+            for path in tests or [program.with_suffix(".stf")]:
+                failed |= not _run_test(make, path, verbose)
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _run_test(make: Callable[[], Switch], path: Path, verbose: bool) -> bool:
+    from switchagg.p4vm.stf import run
+
+    made: list[Switch] = []
+
+    def keep() -> Switch:
+        made.append(make())
+        return made[0]
+
+    try:
+        result = run(keep, path)
+        backend = made[0].engine.backend if made else "not run"
+    finally:
+        for switch in made:
+            switch.engine.close()
+    for line in _result_lines(result, backend, verbose):
+        typer.echo(line)
+    return result.passed
+
+
+def _result_lines(result: Result, backend: str, verbose: bool) -> list[str]:
+    word = "ok  " if result.passed else "FAIL"
+    lines = [f"{word} {result.path} ({backend}): {result.packets_in} packets in, {result.packets_out} out"]
+    if verbose:
+        lines += [f"  {line}" for line in result.printed]
+    return [*lines, *(f"  {line}" for failure in result.failures for line in failure.splitlines())]
+
+
+# ---- run
+
+
+@app.command()
+def run(
+    program: Program,
+    interface: Annotated[
+        list[str] | None, typer.Option("--interface", "-i", metavar="PORT@INTERFACE", help="May be repeated")
+    ] = None,
+    backend: Backend = "auto",
+    commands: Annotated[Path | None, typer.Option(help="File of commands, carried out before the first packet")] = None,
+    runtime_json: Annotated[
+        Path | None, typer.Option("--runtime-json", help="Entries as the P4 tutorials have them: s1-runtime.json")
+    ] = None,
+    pcap: Annotated[Path | None, typer.Option(metavar="DIR", help="Captures of each interface, in and out")] = None,
+    log: Annotated[bool, typer.Option("--log", help="Show log_msg, failed asserts and digests")] = False,
+    control: Control = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End after so long  [default: at Ctrl-C]")] = None,
+    ready_file: Annotated[Path | None, typer.Option(help="Written once packets are taken")] = None,
+    include: Include = None,
+    define: Define = None,
+) -> None:
+    """Run a program as a switch on interfaces until Ctrl-C; then say what became of packets.
+
+    Needs root (or a user namespace: `unshare -Urn`). Turn offloads off on the hosts' interfaces: `ethtool -K IF tx off
+    tso off gso off gro off`, or bundles of packets look like one.
+
+    **Examples**
+
+    `sudo switchagg p4 run prog.p4 -i 0@veth0 -i 1@veth1 --commands entries.txt`
+
+    `sudo switchagg p4 run basic.p4 -i 1@s1-eth1 -i 2@s1-eth2 --runtime-json s1-runtime.json --pcap pcaps --log`
+
+    `switchagg p4 cli` : in another terminal, commands for the switch that runs
+
+    **Example of a file of commands**
+
+    `table_add MyIngress.ipv4_lpm forward 10.0.1.0/24 => 08:00:00:00:01:11 1`
+
+    `mc_mgrp_create 1`
+
+    `set_queue_rate 1000 2` : at most 1000 packets per second leave through port 2
+    """
+    with outcomes():
+        from switchagg.p4vm.host import HostOptions, make_host
+        from switchagg.p4vm.host_control import default_address
+        from switchagg.p4vm.host_ports import parse_ports
+
+        ports = parse_ports(interface or [])
+        switch = _maker(program, backend, include, define)()
+        try:
+            _fill(switch, commands, runtime_json)
+            options = HostOptions(pcap, control or default_address(), typer.echo if log else None)
+            with make_host(switch, ports, options) as host:
+                _serve(host, program, control, seconds, ready_file)
+        finally:
+            switch.engine.close()
+
+
+def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> None:
+    for warning in switch.program.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if runtime_json is not None:
+        from switchagg.p4vm.runtime_json import load
+
+        load(runtime_json, switch)
+    if commands is not None:
+        printed = switch.run_commands(commands)
+        if printed:
+            typer.echo(printed)
+
+
+def _serve(host: Host, program: Path, control: str | None, seconds: float | None, ready_file: Path | None) -> None:
+    for warning in host.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    names = ", ".join(f"{number}@{seat.port.interface}" for number, seat in host.seats.items())
+    sudo = "sudo " if "SUDO_UID" in os.environ else ""  # its socket is its user's alone
+    cli = f"{sudo}switchagg p4 cli{f' --control {control}' if control else ''}"
+    typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: {cli}; Ctrl-C ends")
+    if ready_file is not None:
+        ready_file.write_text(f"{host.control.address if host.control else ''}\n")
+    sys.stdout.flush()
+    try:
+        host.run(seconds)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        typer.echo("\n".join(host.summary()))
+        sys.stdout.flush()
+
+
+# ---- Tofino
+
+
+@app.command()
+def fit(
+    program: Program,
+    include: Include = None,
+    define: Define = None,
+    recirculations: Annotated[
+        int | None, typer.Option(min=0, help="Further passes a packet makes  [default: as the program says]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON")] = False,
+) -> None:
+    """Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes, and the share of line rate left.
+
+    A static check against published limits: what it refuses can't work, with the line; what it accepts, the vendor's
+    compiler may still refuse for reasons that are not public.
+
+    **Examples**
+
+    `switchagg p4 fit p4/tna/switchagg.p4`
+
+    `switchagg p4 fit mine.p4 -D SLOTS=8192 --json`
+
+    **Exit code**: 0 it fits, 1 it doesn't.
+    """
+    with outcomes():
+        from switchagg.p4vm.fit import fit as judge
+        from switchagg.p4vm.fit_report import summary, text
+
+        found = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
+        typer.echo(json.dumps(summary(found), indent=2) if as_json else text(found))
+        if found.faults:
+            raise typer.Exit(1)
+
+
+# ---- commands
+
+
+@app.command()
+def cli(
+    command: Annotated[
+        list[str] | None, typer.Option("--command", "-c", help="Carry out this and end; may be repeated")
+    ] = None,
+    control: Control = None,
+) -> None:
+    """Commands for a switch that runs: those that users of bmv2's command line know, with completion and help.
+
+    **Examples**
+
+    `switchagg p4 cli` : a prompt; Tab completes, `help table_add` explains, Ctrl-D ends
+
+    `switchagg p4 cli -c "table_dump MyIngress.ipv4_lpm" -c "counter_read MyIngress.packets 0"`
+
+    `switchagg p4 cli < commands.txt`
+
+    **Exit code**: 1 if a command failed.
+    """
+    from emulation.cli.main import EXIT_FAILED
+
+    with outcomes():
+        from switchagg.p4vm.host_control import Client, default_address
+
+        client = Client(control or default_address())
+        try:
+            failed = _converse(client, command)
+        finally:
+            client.close()
+    raise typer.Exit(EXIT_FAILED if failed else 0)
+
+
+def _converse(client: Any, commands: list[str] | None) -> bool:
+    """Carry out all lines; whether one failed."""
+    if commands is None and sys.stdin.isatty():
+        from emulation.cli.p4_prompt import converse
+
+        return converse(client)
+    failed = False
+    for line in commands if commands is not None else sys.stdin:
+        failed |= not say(client, line.rstrip("\n"))
+    return failed
+
+
+def say(client: Any, line: str) -> bool:
+    """Carry out one line and print what it says; whether it could be done."""
+    from switchagg.p4vm.commands import shown
+    from switchagg.p4vm.source import P4Error
+
+    try:
+        text = client.command(line)
+    except P4Error as error:
+        typer.echo(shown(error))
+        return False
+    if text:
+        typer.echo(text)
+    return True

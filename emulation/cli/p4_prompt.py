@@ -1,0 +1,53 @@
+"""The prompt of `switchagg p4 cli`: a line edited with readline, completed by the switch that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from emulation.cli.p4 import say
+from switchagg.p4vm.source import P4Error
+
+PROMPT = "RuntimeCmd: "
+
+
+def converse(client: Any) -> bool:
+    """Until Ctrl-D, exit or quit; whether a command failed. Ctrl-C ends a line, not the prompt."""
+    _complete_with(client)
+    failed = False
+    typer.echo("Commands for the switch; help lists them, Tab completes, Ctrl-D ends")
+    while True:
+        try:
+            line = input(PROMPT).strip()
+        except EOFError:
+            typer.echo()
+            return failed
+        except KeyboardInterrupt:
+            typer.echo()
+            continue
+        if line in ("exit", "quit", "EOF"):
+            return failed
+        failed |= bool(line) and not say(client, line)
+
+
+def _complete_with(client: Any) -> None:
+    """Where Python has no readline, lines are read without editing."""
+    try:
+        import readline
+    except ImportError:
+        return
+    words: list[str] = []
+
+    def completer(text: str, state: int) -> str | None:
+        nonlocal words
+        if state == 0:
+            try:
+                words = client.complete(readline.get_line_buffer()[: readline.get_endidx()])
+            except P4Error:
+                words = []
+        return f"{words[state]} " if state < len(words) else None
+
+    readline.set_completer_delims(" \t")
+    readline.set_completer(completer)
+    readline.parse_and_bind("tab: complete")

@@ -1,0 +1,138 @@
+"""`switchagg server`: one parameter server of a job, as a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PARTING_S = 8.0
+"""How long an interrupted server stays for its workers to hear why."""
+
+Members = Annotated[
+    str, typer.Option(metavar="HOST:PORT,…", help="All workers' addresses, by rank, separated by commas")
+]
+Servers = Annotated[str, typer.Option(metavar="HOST:PORT,…", help="All servers' addresses, in one order everywhere")]
+
+
+def server(
+    workers: Members,
+    servers: Servers,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Which of the servers this is")] = 0,
+    method: Annotated[str, typer.Option(help="ps: the only method with servers")] = "ps",
+    link: Annotated[str, typer.Option(help="zeromq, tcp, udp or rdma; as the workers")] = "zeromq",
+    job: Annotated[str, typer.Option(help="The job's name; as the workers")] = "ps",
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, over zeromq: let in only holders, encrypt")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
+    ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about workers that die")] = False,
+) -> None:
+    """Run one parameter server until its job is done. The workers bring the configuration.
+
+    Every server and every worker is started with the same two lists; a member's place in them is who it is. Mode
+    (bsp, backup, ssp, asp, dc_asgd), slices, optimiser: all that is the workers', and must be the same on all of them.
+
+    **Examples**
+
+    `switchagg server --workers 10.0.0.1:7000,10.0.0.2:7000 --servers 10.0.0.9:7000`
+
+    Two servers on one host: `switchagg server -n 0 --workers … --servers 10.0.0.9:7000,10.0.0.9:7001` and the same
+    with `-n 1`
+
+    Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
+    workers, `options={"keys": "keys"}`
+
+    On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.ps.group`, or
+    `PsOptimizer` of `transport.torch.ps`
+
+    **Exit code**: 0 the job is done, 1 it failed (one line says who or what), 130 interrupted: the workers are told.
+    """
+    from emulation.cli.main import EXIT_USAGE, outcomes, stop
+
+    if method != "ps":
+        stop(f"--method {method}: has no servers; allowed: ps", EXIT_USAGE)
+    places = {"--workers": _places("--workers", workers), "--servers": _places("--servers", servers)}
+    everybody = [*places["--workers"], *places["--servers"]]
+    for place in everybody:
+        if everybody.count(place) > 1:
+            stop(f"--workers, --servers: {place[0]}:{place[1]} is there twice; every member needs its own", EXIT_USAGE)
+    if number >= len(places["--servers"]):
+        stop(f"--number {number}: there are {len(places['--servers'])} servers, numbered from 0", EXIT_USAGE)
+    with outcomes():
+        from transport.group.method_name import LINKS
+
+        if link not in LINKS["ps"]:
+            stop(f"--link {link}: unknown; allowed: {', '.join(LINKS['ps'])}", EXIT_USAGE)
+        if keys is not None and link != "zeromq":
+            stop(f"--keys: only zeromq has keys, not {link}", EXIT_USAGE)
+        _serve(link, number, places["--workers"], places["--servers"], job, timeout, ready_file, quiet, keys)
+
+
+def _serve(
+    link: str,
+    number: int,
+    workers: list[tuple[str, int]],
+    servers: list[tuple[str, int]],
+    job: str,
+    timeout_s: float,
+    ready_file: Path | None,
+    quiet: bool,
+    keys: Path | None,
+) -> None:
+    """Raises SwitchaggError if the job fails."""
+    from switchagg.errors import SwitchaggError
+    from transport.ps.group import open_ps_server
+
+    where = f"{servers[number][0]}:{servers[number][1]}"
+    met = f"{len(workers)} workers and {len(servers)} servers"
+    print(f"switchagg server waiting: {link} {where}, job {job!r}, for {met}", flush=True)
+    log = _discard if quiet else _say
+    options = {} if keys is None else {"keys": keys}
+    host = open_ps_server(link, number, workers, servers, job=job, timeout_s=timeout_s, options=options, log=log)
+    try:
+        line = f"switchagg server ready: server {number} at {where} ({link}), job {job!r}, {met}"
+        print(line, flush=True)
+        if ready_file is not None:
+            ready_file.write_text(line + "\n")
+        while not host.wait(0.5):
+            pass
+        if host.failure is not None:
+            raise SwitchaggError(f"job {job}: {host.failure}")
+        counted = host.counters
+        print(
+            f"switchagg server done: mode {host.config.mode}, {counted.get('pushes', 0)} slices pushed, "
+            f"{counted['rx_bytes'] / 1e6:.1f} MB in, {counted['tx_bytes'] / 1e6:.1f} MB out",
+            flush=True,
+        )
+    except BaseException as error:
+        if not isinstance(error, SwitchaggError):
+            host.stop("interrupted" if isinstance(error, KeyboardInterrupt) else str(error))
+            host.wait(PARTING_S)
+        raise
+    finally:
+        host.close()
+
+
+def _places(option: str, text: str) -> list[tuple[str, int]]:
+    from emulation.cli.main import EXIT_USAGE, stop
+
+    places = []
+    for place in text.split(","):
+        host, colon, port = place.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+            stop(f"{option} {place.strip()[:60]}: not understood; allowed: HOST:PORT,HOST:PORT,…", EXIT_USAGE)
+        places.append((host, int(port)))
+    return places
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"switchagg server: {''.join(sign if sign.isprintable() else '?' for sign in line)}\n")
+    sys.stderr.flush()
+
+
+def _discard(line: str) -> None:
+    pass

@@ -1,0 +1,51 @@
+"""What a switch says of itself, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transport.control.messages import JobStatus, StatusAnswer
+
+UNFINISHED_SHOWN_MAX = 20
+
+
+def status_lines(answer: StatusAnswer) -> list[str]:
+    """The switch's state in lines of text: jobs, who is missing where, who is waited for, counters above zero."""
+    lines = [f"{answer.slots - answer.free_slots} of {answer.slots} slots in use"]
+    for job in answer.jobs:
+        lines += _job_lines(job)
+    for name, gathering in sorted(answer.waiting.items()):
+        missing = ", ".join(map(str, gathering.missing)) or "none"
+        lines.append(f"job {name!r} waits; ranks missing: {missing}{_reason(gathering.reason)}")
+    if not answer.jobs and not answer.waiting:
+        lines.append("no jobs")
+    for what, counters in (("control plane", answer.control_counters), ("data plane", answer.data_counters)):
+        counted = ", ".join(f"{name} {value}" for name, value in sorted(counters.items()) if value)
+        lines.append(f"{what}: {counted or 'nothing yet'}")
+    return lines
+
+
+def _job_lines(job: JobStatus) -> Iterator[str]:
+    yield (
+        f"job {job.name!r} (id {job.job_id}, generation {job.generation}): {job.workers} workers, "
+        f"{job.elements} elements, {len(job.streams)} streams"
+    )
+    for member in job.members:
+        yield f"  {member}"
+    for gone in job.departed:
+        yield f"  {gone.place} has left{_reason(gone.reason)}"
+    unfinished = [slot for slot in job.slots if len(slot.ranks) < job.workers]
+    for slot in unfinished[:UNFINISHED_SHOWN_MAX]:
+        missing = sorted(set(range(job.workers)) - set(slot.ranks))
+        yield (
+            f"  slot {slot.slot} version {slot.version} chunk {slot.chunk}: seen from {slot.ranks}, waits for ranks "
+            f"{', '.join(map(str, missing))}"
+        )
+    if len(unfinished) > UNFINISHED_SHOWN_MAX:
+        yield f"  … and {len(unfinished) - UNFINISHED_SHOWN_MAX} more slot versions that wait"
+
+
+def _reason(text: str) -> str:
+    return f": {text}" if text else ""

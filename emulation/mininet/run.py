@@ -1,0 +1,437 @@
+"""Runs one method of a scenario in Mininet: network, data plane, one trainer per worker, certificate.
+
+Everything it starts ends with the network, whatever happens: failure, timeout, Ctrl-C. Mininet is imported when a run
+begins, since it is optional.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulation.host import compiled_core
+from emulation.mininet import netns
+from emulation.mininet.crew import Crew, Member
+from emulation.mininet.shaping import NetworkSpec, UnfitError
+from emulation.results import (
+    Evaluation,
+    IterationRecord,
+    MethodResult,
+    RunFailed,
+    bound,
+    elements_of,
+    write_json,
+)
+from emulation.scenario import Scenario, canonical
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
+from switchagg.priority import CLASSES
+from transport.group.method_name import parse
+
+if TYPE_CHECKING:
+    from emulation.certificate.fidelity import Certificate
+    from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, LinkCounters
+
+CONTROL_PORT, DATA_PORT = 5555, 5556
+RDMA_PORT = 4791  # RoCEv2's
+RENDEZVOUS_PORT = 29_500
+# What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
+# library must not take its place.
+TRAINER = ("-P", "-m", "emulation.training.trainer")
+SLOTS_LEAST = 4096  # the daemon's own default
+SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
+GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
+SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
+COMPUTE_S = 5.0  # generous: what an iteration may compute, all ranks sharing the CPUs
+
+Progress = Callable[[int, int, str], None]
+
+
+def missing() -> str | None:
+    """What keeps Mininet from running here, with the remedy; None if nothing does."""
+    try:
+        from emulation.mininet import topology
+
+        topology.require_mininet()
+    except UnfitError as error:
+        return str(error).removesuffix(", or run it with --on sim")
+    except ImportError as error:
+        return f"Mininet is there, but Python can't import it ({error}); pip install setuptools brings what it needs"
+    return None
+
+
+def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+    """One method of a scenario, in real time. Call it from the main thread.
+
+    out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
+    one line; UnfitError if this machine can't honour the scenario.
+    """
+    try:
+        return _run(scenario, method, out_dir, progress)
+    except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
+        raise RunFailed(f"{method}: the emulated network failed: {_words(error)}; its logs are in {out_dir}") from error
+
+
+def _words(error: Exception) -> str:
+    """One line of what a program or the kernel said."""
+    said = str(getattr(error, "stderr", None) or "").strip().splitlines()
+    return said[-1] if said else " ".join(str(error).split())
+
+
+def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+    from emulation.mininet import topology
+
+    total = scenario.workload.iterations
+    progress(0, total, "building the network")
+    spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
+    plane = _data_plane(scenario, method, out_dir) if parse(method).is_switch else None
+    with topology.EmulatedNetwork(spec, plane) as network:
+        read_back = dataclasses.asdict(network.verification)
+        write_json(out_dir / "network.json", read_back)
+        progress(0, total, f"starting {spec.workers} workers")
+        members = [_start(network, scenario, method, rank, out_dir) for rank in range(spec.workers)]
+        stall_s, limit_s = time_limits(scenario)
+        with Observation(network, scenario, members, progress) as observed:
+            Crew(
+                method,
+                members,
+                stall_s=stall_s,
+                limit_s=limit_s,
+                alive=lambda: _check_data_plane(network, method, out_dir),
+            ).follow(observed.on_iteration)
+        counters = _switch_counters(network) if plane is not None else {}
+        running = _running_plane(network) if plane is not None else ""
+    environment = {"tcp_congestion_control": network.verification.congestion_control, "network": read_back}
+    if plane is not None:
+        environment["dataplane"] = running
+        environment["worker_cores"] = [member.named("finished")[0].get("core") for member in members]
+        environment["compiled_core"] = compiled_core()
+    return _result(scenario, method, members, observed, counters, environment)
+
+
+def congestion_control(scenario: Scenario) -> str | None:
+    """TCP congestion control to set in every namespace; None: leave the machine's own.
+
+    The kernel lets namespaces choose only among the machine's default and those open to everybody. Raises RunFailed.
+    """
+    wanted = scenario.topology.congestion_control
+    if wanted == "kernel":
+        return None
+    settings = Path("/proc/sys/net/ipv4")
+    usable = (settings / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+    usable.append((settings / "tcp_congestion_control").read_text(encoding="ascii").strip())
+    if wanted not in usable:
+        raise RunFailed(
+            f"{scenario.file}: [topology] congestion_control: {wanted} can't be set in a network namespace here; "
+            f"allowed: kernel, {', '.join(sorted(set(usable)))} (others after, as root: "
+            f"sysctl net.ipv4.tcp_allowed_congestion_control='{' '.join(sorted({*usable, wanted}))}')"
+        )
+    return wanted
+
+
+def time_limits(scenario: Scenario) -> tuple[float, float]:
+    """Longest silence of all ranks and longest run, in seconds."""
+    ideal_s = bound(scenario, "gloo", GRADIENT_BYTES_MOST).communication_ns / 1e9
+    silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
+    return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What had been sent when all ranks had done `done` iterations. taken_ns: CLOCK_MONOTONIC, when it was complete."""
+
+    done: int
+    links: list[LinkCounters]
+    segments_resent: int  # by TCP, all workers
+    packets_resent: int  # by the switch method's own transport, all workers
+    taken_ns: int
+
+
+class Observation:
+    """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
+
+    The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
+    certified. Bytes are counted from the end of the warm-up, or of the first iteration after it whose end we notice
+    before any rank has a bucket of the next one under way: else they would be too few. Both end with the last
+    iteration. A context manager: leaving it ends the monitor.
+    """
+
+    def __init__(
+        self, network: EmulatedNetwork, scenario: Scenario, members: Sequence[Member], progress: Progress
+    ) -> None:
+        from emulation.certificate.fidelity import FidelityMonitor
+
+        self._network, self._members, self._progress = network, members, progress
+        self._warmup, self._total = scenario.workload.warmup_iterations, scenario.workload.iterations
+        self._monitor = FidelityMonitor(network)
+        self._watching = False
+        self._first: Snapshot | None = None
+        self._late_ns: int | None = None  # of `_first`; None while that isn't known
+        self.certificate: Certificate | None = None
+        self.tx_bytes: list[int] = []
+        self.rx_bytes: list[int] = []
+        self.segments_resent = self.packets_resent = 0
+        self.iterations = 0  # how many the counts cover
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Observation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._monitor.close()
+
+    def on_iteration(self, done: int) -> None:
+        """All ranks have done `done` iterations."""
+        if not self._watching:
+            self._watch()  # takes a while: how far the ranks are by then, the next call will say
+        elif self._warmup <= done < self._total:
+            self._begin(done)
+        if done >= self._total:
+            self._end(done)
+        self._progress(done, self._total, "training" if self._first is not None else "warming up")
+
+    def _watch(self) -> None:
+        self._watching = True
+        try:
+            self._monitor.start()
+        except RuntimeError as error:
+            raise RunFailed(str(error)) from error
+        for member in self._members:
+            for thread in _network_threads(member):
+                self._monitor.watch(member.process.pid, thread)
+
+    def _begin(self, done: int) -> None:
+        """Begins to count here, unless an earlier beginning was in time, or half the run is over."""
+        if self._first is not None and (self._lateness_ns() == 0 or 2 * done > self._warmup + self._total):
+            return
+        self._first, self._late_ns = self._snapshot(done), None
+
+    def _lateness_ns(self) -> int:
+        """How long the first bucket after the beginning was under way when we began. What isn't known yet is 0."""
+        assert self._first is not None
+        if self._late_ns is None:
+            following = [member.named("iteration")[self._first.done :] for member in self._members]
+            starts = [bucket["start_ns"] for later in following if later for bucket in later[0].get("buckets", [])[:1]]
+            self._late_ns = max(0, self._first.taken_ns - min(starts, default=self._first.taken_ns))
+        return self._late_ns
+
+    def _snapshot(self, done: int) -> Snapshot:
+        records = [member.named("iteration")[done - 1] for member in self._members]
+        return Snapshot(
+            done,
+            self._network.counters(),
+            sum(tcp_retransmitted(worker.pid) for worker in self._network.workers),
+            sum(int(record.get("retransmissions", 0)) for record in records),
+            time.monotonic_ns(),
+        )
+
+    def _end(self, done: int) -> None:
+        first = self._first
+        if first is None:
+            raise RunFailed(
+                f"all {done} iterations were over before they could be watched; raise [workload] iterations"
+            )
+        if late_ns := self._lateness_ns():
+            self.notes.append(
+                f"Wire bytes were counted from {late_ns / 1e6:.0f} ms into a bucket on, as this machine was too busy "
+                "to notice the end of an iteration in time: they are a little too few."
+            )
+        last = self._snapshot(done)
+        both = list(zip(first.links, last.links, strict=True))
+        self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in both]
+        self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in both]
+        self.iterations = done - first.done
+        self.segments_resent = last.segments_resent - first.segments_resent
+        self.packets_resent = last.packets_resent - first.packets_resent
+        self.certificate = self._monitor.stop()
+
+
+def tcp_retransmitted(pid: int) -> int:
+    """Segments TCP has sent again in the network namespace of `pid`."""
+    lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
+def _network_threads(member: Member) -> list[int]:
+    """Kernel ids of the threads that carry packets, as the trainer told us when it began."""
+    return [int(thread) for event in member.named("started") for thread in event.get("network_threads", [])]
+
+
+def _data_plane(scenario: Scenario, method: str, out_dir: Path) -> DataPlaneProcess:
+    from emulation.mininet import topology
+
+    switch, address, name = scenario.switch, topology.SWITCH_ADDRESS, parse(method)
+    elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
+    streams = max(switch.streams, CLASSES) if name.schedule else switch.streams
+    port = RDMA_PORT if name.link == "rdma" else DATA_PORT
+    command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--link", name.link]
+    command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{port}"]
+    command += ["--dataplane", switch.dataplane, "--elements", str(elements)]
+    command += ["--slots", str(max(SLOTS_LEAST, streams * switch.window_slots))]
+    return topology.DataPlaneProcess(
+        tuple(command), log_path=out_dir / "switch.log", environment={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int, out_dir: Path) -> Member:
+    """Starts one rank's trainer on its host."""
+    worker = network.workers[rank]
+    switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if parse(method).is_switch else None
+    config = {
+        "scenario": canonical(scenario),
+        "method": method,
+        "rank": rank,
+        "workers": network.spec.workers,
+        "master_address": network.workers[0].address,
+        "master_port": RENDEZVOUS_PORT,
+        "interface": worker.interface,
+        "switch": switch,
+        "addresses": [host.address for host in network.workers],
+        "timeout_s": time_limits(scenario)[0],  # of one call: as patient as we are
+    }
+    config_path, log_path = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
+    write_json(config_path, config)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": worker.interface}
+    with log_path.open("wb") as log:
+        process = network.spawn(
+            rank,
+            [sys.executable, *TRAINER, "--config", str(config_path.resolve())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+        )
+    return Member(rank, process, log_path)
+
+
+def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> None:
+    """Raises RunFailed if the data plane has ended."""
+    process = network.switch.process
+    if process is not None and process.poll() is not None:
+        log_path = out_dir / "switch.log"
+        lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        words = lines[-1] if lines else "it wrote nothing"
+        raise RunFailed(f"{method}: the switch ended with status {process.returncode}: {words} (more in {log_path})")
+
+
+def _running_plane(network: EmulatedNetwork) -> str:
+    """The data plane that carried the run, as the daemon named it when it was ready."""
+    named = re.search(r"switch ready: .* \((\w+), ", network.switch.output())
+    return named[1] if named else "unknown"
+
+
+def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:
+    """What the data plane has counted, asked from within its namespace. Raises RunFailed."""
+    address = f"tcp://{network.switch_address}:{CONTROL_PORT}"
+    command = [sys.executable, "-P", "-m", "emulation.cli.main", "status", address, "--json"]
+    try:
+        done = subprocess.run(
+            netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
+        )
+    except subprocess.SubprocessError as error:
+        raise RunFailed(f"switch: its counters can't be read: {_words(error)}") from error
+    counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
+    return counters
+
+
+def _result(
+    scenario: Scenario,
+    method: str,
+    members: Sequence[Member],
+    observed: Observation,
+    counters: dict[str, int],
+    environment: dict[str, Any],
+) -> MethodResult:
+    finals = [member.named("finished")[0] for member in members]
+    if parse(method).link in ("udp", "rdma"):
+        retransmissions = observed.packets_resent
+        note = "Retransmissions are packets, counted by the workers after the warm-up."
+    else:
+        retransmissions = observed.segments_resent
+        note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."
+    return MethodResult(
+        method=method,
+        backend="mininet",
+        workers=len(members),
+        iterations=merge_iterations([member.named("iteration") for member in members]),
+        evaluations=[
+            Evaluation(e["iteration"], e["time_ns"], e["accuracy"], e["loss"]) for e in members[0].named("evaluation")
+        ],
+        parameters=int(finals[0]["parameters"]),
+        gradient_bytes=int(finals[0]["gradient_bytes"]),
+        wire_tx_bytes_per_rank=observed.tx_bytes,
+        wire_rx_bytes_per_rank=observed.rx_bytes,
+        wire_iterations=observed.iterations,
+        retransmissions=retransmissions,
+        switch_counters=counters,
+        parameter_hash_per_rank=[final["parameter_hash"] for final in finals],
+        certificate=observed.certificate,
+        notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].get("notes", [])],
+        environment={**environment, **finals[0].get("facts", {})},
+        first_layer_bytes=int(members[0].named("iteration")[-1].get("first_layer_bytes", 0)),
+        timeline=timeline([member.named("iteration") for member in members], scenario.workload.warmup_iterations),
+    )
+
+
+def timeline(per_rank: Sequence[Sequence[dict[str, Any]]], warmup_iterations: int) -> list[Span]:
+    """Spans of the kept iterations, from what each rank said of its own."""
+    found = []
+    for rank, records in enumerate(per_rank):
+        for record in records:
+            if kept(record["iteration"], warmup_iterations):
+                found += _spans(rank, record)
+    return found
+
+
+def _spans(rank: int, record: dict[str, Any]) -> list[Span]:
+    iteration, start_ns = record["iteration"], record["start_ns"]
+    end_ns, forward_ns = start_ns + record["duration_ns"], start_ns + record["forward_ns"]
+    backward_ns = forward_ns + record["backward_ns"]
+    # With a schedule the step follows at once, and the iteration goes on while its sums return.
+    step_ns = backward_ns if "waits" in record else end_ns - record["optimizer_ns"]
+    computed = (
+        (start_ns, forward_ns, "forward"),
+        (forward_ns, backward_ns, "backward"),
+        (step_ns, step_ns + record["optimizer_ns"], "optimizer"),
+    )
+    spans = [Span(rank, COMPUTE, name, iteration, low_ns, high_ns) for low_ns, high_ns, name in computed]
+    shift_ns = start_ns - record["begun_at_ns"]  # buckets are on the machine's clock, iterations on the training's
+    for wait in record.get("waits", []):
+        low_ns, high_ns = wait["start_ns"] + shift_ns, wait["end_ns"] + shift_ns
+        spans.append(Span(rank, COMPUTE, f"{WAITS}{wait['name']}", iteration, low_ns, high_ns))
+    for index, bucket in enumerate(record["buckets"]):
+        low_ns, high_ns = bucket["start_ns"] + shift_ns, bucket["end_ns"] + shift_ns
+        label = bucket.get("name", f"bucket {index}")
+        size_bytes, priority = bucket["size_bytes"], bucket.get("priority")
+        spans.append(Span(rank, NETWORK, label, iteration, low_ns, high_ns, size_bytes, priority))
+    return spans
+
+
+def merge_iterations(per_rank: Sequence[Sequence[dict[str, Any]]]) -> list[IterationRecord]:
+    """One record per iteration of the ranks' own: the slowest's duration and compute, the least communication."""
+    merged = []
+    for records in zip(*per_rank, strict=True):
+        numbers = {record["iteration"] for record in records}
+        if len(numbers) != 1:
+            raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
+        merged.append(
+            IterationRecord(
+                iteration=numbers.pop(),
+                start_ns=min(record["start_ns"] for record in records),
+                duration_ns=max(record["duration_ns"] for record in records),
+                compute_ns=max(record["compute_ns"] for record in records),
+                communication_ns=min(record["communication_ns"] for record in records),
+                loss=statistics.fmean(record["loss"] for record in records),
+                first_layer_ns=max((record.get("first_layer_ns") or 0) for record in records) or None,
+            )
+        )
+    return merged

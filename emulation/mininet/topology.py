@@ -1,0 +1,575 @@
+"""The Mininet star: workers h1 … hn (10.0.0.1 …) around switch s1 (10.0.0.254), every port shaped and read back.
+
+The switch node is a network namespace of its own: a Linux bridge over its ports lets workers reach each other (host
+methods, rendezvous), and the data plane, a process of ours, answers at the bridge's address. What it sends leaves
+through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the machine's own
+network, two networks can't collide, and everything vanishes with the processes that hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from emulation.mininet import netns, qdisc, shaping
+from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
+
+_DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
+
+
+def _find_mininet() -> None:
+    """Makes Debian's Mininet importable from a virtual environment: PyPI has no release of it."""
+    if importlib.util.find_spec("mininet") is not None:
+        return
+    found = importlib.util.spec_from_file_location(
+        "mininet", _DEBIAN_MININET / "__init__.py", submodule_search_locations=[str(_DEBIAN_MININET)]
+    )
+    if not _DEBIAN_MININET.is_dir() or found is None or found.loader is None:
+        raise UnfitError("Mininet is not installed: apt-get install mininet (Debian, Ubuntu), or run it with --on sim")
+    sys.modules["mininet"] = module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+
+
+def _find_programs() -> None:
+    """Lets Mininet find tc and ifconfig also for a plain user, whose PATH on Debian lacks the sbin folders."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*folders, *(f for f in ("/usr/sbin", "/sbin") if f not in folders)])
+
+
+_find_mininet()
+_find_programs()
+
+from mininet.link import Intf, Link, TCIntf  # noqa: E402
+from mininet.net import Mininet  # noqa: E402
+from mininet.node import Host, Node, Switch  # noqa: E402
+from mininet.topo import Topo  # noqa: E402
+
+SUBNET_BITS = 24
+SWITCH_ADDRESS = "10.0.0.254"
+SWITCH_MAC = "02:00:00:00:00:fe"
+READY = "switchagg switch ready"  # what the daemon writes once it answers
+_NO_IPV6 = """for at in all default; do
+  [ ! -e /proc/sys/net/ipv6/conf/$at/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/$at/disable_ipv6
+done
+"""
+
+
+def worker_address(rank: int) -> str:
+    """IPv4 address of a worker."""
+    return f"10.0.0.{rank + 1}"
+
+
+def worker_mac(rank: int) -> str:
+    """MAC address of a worker's interface."""
+    return f"02:00:00:00:00:{rank + 1:02x}"
+
+
+def keep_machine_settings() -> None:
+    """Keeps Mininet from raising sysctls and limits of the whole machine, for good, at its first network.
+
+    It would leave, among others, TCP's buffers different from what every other program was measured with.
+    """
+    Mininet.inited = True
+
+
+def require_mininet() -> None:
+    """Raises UnfitError if Mininet can't run here: no privileges, or a program is missing."""
+    needed = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "ifconfig": "net-tools"}
+    missing = {package for program, package in needed.items() if shutil.which(program) is None}
+    if missing:
+        raise UnfitError(f"missing programs: apt-get install {' '.join(sorted(missing))}, or run it with --on sim")
+    if not netns.is_privileged():
+        raise UnfitError(
+            "Mininet needs root or a user namespace: put `sudo` or `unshare -Urnm` before the command, "
+            "or run it with --on sim"
+        )
+
+
+@dataclass(frozen=True)
+class DataPlaneProcess:
+    """A process that runs in the switch's namespace. It has started when `ready` stands in what it writes."""
+
+    command: tuple[str, ...]
+    ready: str = READY
+    log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
+    timeout_s: float = 30.0  # an interpreter with numpy on a busy machine takes seconds
+    environment: dict[str, str] | None = None
+
+
+class QuietIntf(Intf):
+    """An interface whose node sets it up in one go: Mininet's own way forks five programs for each."""
+
+    def config(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+    def setIP(self, ipstr: str, prefixLen: int | None = None) -> None:
+        self.ip, _, prefix = ipstr.partition("/")
+        self.prefixLen = int(prefix) if prefix else prefixLen
+
+    def setMAC(self, macstr: str) -> None:
+        self.mac = macstr
+
+
+class HandIntf(TCIntf):
+    """Mininet's shaped interface, for use by hand: also beyond 1 Gb/s, which Mininet ignores without a word."""
+
+    bwParamMax = shaping.RATE_MOST_BPS // 1_000_000
+
+    def tc(self, cmd: str, tc: str = "tc") -> Any:
+        # without it the kernel warns of a large quantum, which Mininet reports as an error
+        return super().tc(f"{cmd} quantum {1500 + shaping.ETHERNET_BYTES}" if " htb rate " in f" {cmd}" else cmd, tc)
+
+
+class HandLink(Link):
+    """`--link tc,bw=MBIT` of our custom file."""
+
+    def __init__(self, *args: Any, **params: Any) -> None:
+        super().__init__(*args, **{"cls1": HandIntf, "cls2": HandIntf, **params})
+
+
+class WorkerHost(Host):
+    """A host whose names resolve without a name server: each look-up would wait seconds for one that isn't there."""
+
+    def __init__(self, name: str, spec: NetworkSpec | None = None, rank: int = 0, **params: Any) -> None:
+        self.spec, self.rank = spec, rank
+        super().__init__(name, **params)
+
+    def config(self, **params: Any) -> dict[str, Any]:
+        result: dict[str, Any] = super().config(**params)
+        script = _NO_IPV6 + self._names()
+        if self.spec is not None:
+            script += self._addresses(self.spec, self.defaultIntf().name)
+        _configure(self, script)
+        return result
+
+    def _names(self) -> str:
+        """Lines that replace /etc/hosts and /etc/resolv.conf, in this node's mount namespace only."""
+        own = str(self.IP()).partition("/")[0]
+        lines = ["127.0.0.1 localhost", f"{own} {platform.node()}", f"{SWITCH_ADDRESS} s1"]
+        if self.spec is not None:
+            lines += [f"{worker_address(rank)} h{rank + 1}" for rank in range(self.spec.workers)]
+        text = "\n".join(lines)
+        return f"""
+[ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf
+mount -t tmpfs none /mnt
+cat > /mnt/hosts <<'END'
+{text}
+END
+mount --bind /mnt/hosts /etc/hosts
+umount -l /mnt
+"""
+
+    def _addresses(self, spec: NetworkSpec, interface: str) -> str:
+        """Lines that bring the interface up, shaped, with its address and everybody's neighbour entry."""
+        others = [(worker_address(rank), worker_mac(rank)) for rank in range(spec.workers) if rank != self.rank]
+        neighbours = "\n".join(
+            f"neigh replace {address} lladdr {mac} dev {interface} nud permanent"
+            for address, mac in [*others, (SWITCH_ADDRESS, SWITCH_MAC)]
+        )
+        return "\n".join(
+            [
+                _congestion_control(spec),
+                f"ip link set {interface} mtu {spec.mtu_bytes}",
+                f"ip link set {interface} up",
+                f"ip addr add {worker_address(self.rank)}/{SUBNET_BITS} dev {interface}",
+                f"ip -batch - <<'END'\n{neighbours}\nEND",
+                *shaping.shape_lines(spec, interface),
+            ]
+        )
+
+
+class BridgeSwitch(Switch):
+    """A Linux bridge in a namespace of its own, with an address: the switch without a data plane.
+
+    `spec` None (by hand, `mn --custom`): the ports stay as the link class made them, and what it was asked for is
+    checked, because it only logs what the kernel refused.
+    """
+
+    controlIntf = None  # Mininet's own switches set it in the root namespace only
+
+    def __init__(self, name: str, spec: NetworkSpec | None = None, ip: str = SWITCH_ADDRESS, **params: Any) -> None:
+        self.spec, self.switch_ip = spec, ip
+        params["inNamespace"] = True  # Mininet passes False explicitly
+        super().__init__(name, **params)
+        # made first, the bridge takes the index that the workers' interfaces have: a veth whose peer has the same
+        # index looks like a plain device to the kernel, which then takes a second to notice that it is up
+        made = f"ip link add {name} address {SWITCH_MAC} type bridge stp_state 0 mcast_snooping 0\n"
+        _configure(self, _NO_IPV6 + made)
+
+    def connected(self) -> bool:
+        """Always: there is no controller."""
+        return True
+
+    def start(self, controllers: Sequence[Any]) -> None:
+        """Makes the bridge over our ports. Raises UnfitError."""
+        bits = self.switch_ip.partition("/")[2] or SUBNET_BITS
+        address = self.switch_ip.partition("/")[0]
+        lines = ["ip link set lo up"]
+        if self.spec is not None:
+            lines.append(_congestion_control(self.spec))
+        for port in self._ports():
+            lines += self._port_lines(port)
+        lines += [f"ip link set {self.name} up", f"ip addr add {address}/{bits} dev {self.name}"]
+        if self.spec is not None:
+            lines += [
+                f"ip neigh replace {worker_address(rank)} lladdr {worker_mac(rank)} dev {self.name} nud permanent"
+                for rank in range(self.spec.workers)
+            ]
+        _configure(self, "\n".join(lines) + "\n")
+        if self.spec is None:
+            self._check_by_hand()
+
+    def _ports(self) -> list[Any]:
+        return [port for port in self.intfList() if port.name != "lo"]
+
+    def _port_lines(self, port: Any) -> list[str]:
+        """Lines that shape a port and put it under the bridge, which need not learn who is behind it."""
+        peer = port.link.intf2 if port.link.intf1 is port else port.link.intf1
+        lines = [] if self.spec is None else [f"ip link set {port.name} mtu {self.spec.mtu_bytes}"]
+        lines += [f"ip link set {port.name} master {self.name}", f"ip link set {port.name} up"]
+        if peer.mac:
+            lines.append(f"bridge fdb replace {peer.mac} dev {port.name} master static")
+        return lines if self.spec is None else [*lines, *shaping.shape_lines(self.spec, port.name)]
+
+    def _check_by_hand(self) -> None:
+        """Refuses what `--link tc` was asked for and did not do."""
+        reader = qdisc.QdiscReader(self.pid)
+        with contextlib.closing(reader):
+            for port in self._ports():
+                present = {entry.kind for entry in reader.qdiscs(_ifindex(self.pid, port.name))}
+                asked = {"bw": {"htb", "tbf", "hfsc"}, "delay": {"netem"}, "loss": {"netem"}, "jitter": {"netem"}}
+                for name, kinds in asked.items():
+                    if port.params.get(name) and not present & kinds:
+                        raise UnfitError(
+                            f"{port.name}: {name}={port.params[name]} was asked for and the kernel did not do it "
+                            f"(it has {', '.join(sorted(present)) or 'no qdisc'})"
+                        )
+
+
+class AggSwitch(BridgeSwitch):
+    """The bridge plus a data plane: our own process in the switch's namespace."""
+
+    def __init__(self, name: str, data_plane: DataPlaneProcess | None = None, **params: Any) -> None:
+        self.data_plane = data_plane
+        self.process: subprocess.Popen[Any] | None = None
+        self._log: Any = None
+        super().__init__(name, **params)
+
+    def start(self, controllers: Sequence[Any]) -> None:
+        """Makes the bridge, starts the data plane, waits until it is ready. Raises UnfitError with its last words."""
+        super().start(controllers)
+        self.start_process()
+
+    def start_process(self) -> None:
+        """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last words."""
+        plane = self.data_plane
+        if plane is None:
+            return
+        self._log = open(plane.log_path, "w+b") if plane.log_path else tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = netns.spawn(
+            self.pid,
+            plane.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=plane.environment,
+        )
+        deadline = time.monotonic() + plane.timeout_s
+        while plane.ready not in self.output():
+            if self.process.poll() is not None:
+                raise UnfitError(f"the data plane ended at its start ({self._last_words()}): {' '.join(plane.command)}")
+            if time.monotonic() > deadline:
+                raise UnfitError(
+                    f"the data plane was not ready after {plane.timeout_s:g} s ({self._last_words()}): "
+                    f"{' '.join(plane.command)}"
+                )
+            time.sleep(0.01)
+
+    def stop(self, deleteIntfs: bool = True) -> None:
+        """Ends our process, by its id."""
+        self.end_process()
+        super().stop(deleteIntfs)
+
+    def end_process(self) -> None:
+        """Ends the data plane. Idempotent."""
+        if self.process is not None:
+            netns.end(self.process)
+            self.process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def output(self) -> str:
+        """What the data plane has written so far."""
+        if self._log is None:
+            return ""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), size, 0).decode("utf-8", errors="replace")
+
+    def _last_words(self) -> str:
+        lines = self.output().strip().splitlines()
+        return f"its last line: {lines[-1]}" if lines else "it wrote nothing"
+
+
+class StarTopo(Topo):
+    """Workers h1 … hn around switch s1."""
+
+    def build(self, workers: int = 4, spec: NetworkSpec | None = None) -> None:
+        """`spec` gives every node the whole set-up; without it (by hand) Mininet's own classes do hosts and links."""
+        workers = spec.workers if spec is not None else int(workers)
+        shared = {} if spec is None else {"spec": spec}
+        switch = self.addSwitch("s1", ip=f"{SWITCH_ADDRESS}/{SUBNET_BITS}", **shared)
+        for rank in range(workers):
+            ranked = {} if spec is None else {"spec": spec, "rank": rank}
+            host = self.addHost(f"h{rank + 1}", ip=f"{worker_address(rank)}/{SUBNET_BITS}", **ranked)
+            self.addLink(host, switch, addr1=worker_mac(rank), addr2=f"02:00:00:00:01:{rank + 1:02x}")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker's place: join its namespaces by `pid`."""
+
+    rank: int
+    name: str
+    pid: int
+    address: str
+    interface: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was read back from the kernel after building; saved with the results."""
+
+    kernel: str
+    privileges: str  # "root" or "user namespace"
+    congestion_control: str
+    ports: list[PortReport]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LinkCounters:
+    """One worker's link since it was built. up: worker to switch. Whole frames; a GSO bundle counts as its segments."""
+
+    rank: int
+    up_bytes: int
+    up_packets: int
+    up_drops: int
+    down_bytes: int
+    down_packets: int
+    down_drops: int
+
+
+class EmulatedNetwork:
+    """The star, running. A context manager: whatever happens inside, leaving it ends all we started, by id.
+
+    Raises UnfitError from `__enter__` when this machine can't honour `spec`. Build takes well under a second for 4
+    workers. Use it from the main thread: our processes are killed by the kernel when the thread that made them ends.
+    """
+
+    def __init__(self, spec: NetworkSpec, data_plane: DataPlaneProcess | None = None) -> None:
+        self.spec = spec
+        self.workers: tuple[Worker, ...] = ()
+        self.switch_address = SWITCH_ADDRESS
+        self._data_plane = data_plane
+        self._net: Any = None
+        self._processes: list[subprocess.Popen[Any]] = []
+        self._readers: dict[str, qdisc.QdiscReader] = {}
+        self._verification: Verification | None = None
+
+    def __enter__(self) -> EmulatedNetwork:
+        require_mininet()
+        shaping.refuse_impossible(self.spec)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def verification(self) -> Verification:
+        """What was read back. Only while or after it runs."""
+        assert self._verification is not None, "the network was never built"
+        return self._verification
+
+    @property
+    def switch(self) -> AggSwitch:
+        """The switch's node."""
+        return self._net.switches[0]  # type: ignore[no-any-return]
+
+    @property
+    def switch_pid(self) -> int:
+        """Process whose namespaces are the switch's."""
+        return int(self.switch.pid)
+
+    @property
+    def data_plane_pid(self) -> int | None:
+        """The data plane's process, if there is one."""
+        return self.switch.process.pid if self.switch.process is not None else None
+
+    def spawn(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a command in a worker's namespaces; it ends with the network at the latest. `options`: Popen's."""
+        process = netns.spawn(self.workers[rank].pid, command, **options)
+        self._processes.append(process)
+        return process
+
+    def counters(self) -> list[LinkCounters]:
+        """What has been sent over every link, by rank. Raises OSError."""
+        ports = {(port.node, port.interface): port for port in self.verification.ports}
+        counters = []
+        for worker in self.workers:
+            up = self._readers[worker.name].root(ports[worker.name, worker.interface].ifindex)
+            down = self._readers["s1"].root(ports["s1", f"s1-eth{worker.rank + 1}"].ifindex)
+            counters.append(
+                LinkCounters(
+                    rank=worker.rank,
+                    up_bytes=up.sent_bytes,
+                    up_packets=up.sent_packets,
+                    up_drops=up.drops,
+                    down_bytes=down.sent_bytes,
+                    down_packets=down.sent_packets,
+                    down_drops=down.drops,
+                )
+            )
+        return counters
+
+    def close(self) -> None:
+        """Ends everything of ours: processes first, then the namespaces with all that is in them. Idempotent."""
+        for process in self._processes:
+            netns.end(process, grace_s=1.0)
+        self._processes.clear()
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        if self._net is None:
+            return
+        for switch in self._net.switches:
+            switch.end_process()
+        for node in [*self._net.hosts, *self._net.switches]:
+            _end_shell(node)
+        self._net = None
+
+    def _build(self) -> None:
+        keep_machine_settings()
+        # the network must be reachable for close() before its first node exists
+        self._net = Mininet(
+            topo=StarTopo(spec=self.spec),
+            switch=_with_data_plane(self._data_plane),
+            host=WorkerHost,
+            link=Link,
+            intf=QuietIntf,
+            controller=None,
+            build=False,
+        )
+        self._net.build()
+        self._net.start()
+        self.workers = tuple(
+            Worker(rank, host.name, int(host.pid), worker_address(rank), host.defaultIntf().name)
+            for rank, host in enumerate(self._net.hosts)
+        )
+        self._verification = self._verify()
+
+    def _verify(self) -> Verification:
+        ports: list[PortReport] = []
+        for node in [*self._net.hosts, *self._net.switches]:
+            _wait_until_up(node)
+            reader = self._readers[node.name] = qdisc.QdiscReader(node.pid)
+            interfaces = [port.name for port in node.intfList() if port.name != "lo"]
+            ports += shaping.read_back(self.spec, node.name, node.pid, interfaces, reader)
+        control = netns.run_script(self.workers[0].pid, "cat /proc/sys/net/ipv4/tcp_congestion_control").strip()
+        if self.spec.congestion_control not in (None, control):
+            raise UnfitError(f"TCP congestion control is {control}, not {self.spec.congestion_control}, in a namespace")
+        return Verification(
+            kernel=platform.release(),
+            privileges="user namespace" if netns.in_user_namespace() else "root",
+            congestion_control=control,
+            ports=ports,
+            notes=list(_notes(self.spec)),
+        )
+
+
+def _notes(spec: NetworkSpec) -> Iterator[str]:
+    yield (
+        f"HTB counts whole Ethernet frames without FCS; after a pause a port may send {spec.burst_bytes} bytes at once"
+    )
+    if spec.priority_queues:
+        yield (
+            f"each of a port's {spec.priority_queues} priority classes has a queue of {spec.queue_bytes} bytes, and a "
+            "thousandth of the rate for its own"
+        )
+    if spec.netem_wishes:
+        yield "netem queues count packets: the limit is the queue's bytes and those in flight, in full frames"
+    else:
+        yield "queues count bytes (bfifo), a GSO bundle as its segments"
+    if netns.in_user_namespace():
+        yield "in a user namespace socket buffers stay within net.core.rmem_max and wmem_max"
+
+
+def _with_data_plane(data_plane: DataPlaneProcess | None) -> Any:
+    def make(name: str, **params: Any) -> AggSwitch:
+        return AggSwitch(name, data_plane=data_plane, **params)
+
+    return make
+
+
+def _congestion_control(spec: NetworkSpec) -> str:
+    """A line that sets it. Refusal shows in the read-back: a user namespace may choose only unrestricted ones."""
+    if spec.congestion_control is None:
+        return ":"
+    return f"echo {spec.congestion_control} > /proc/sys/net/ipv4/tcp_congestion_control || :"
+
+
+def _configure(node: Any, script: str) -> None:
+    try:
+        netns.run_script(node.pid, script)
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.strip().splitlines() or ["no message"]
+        raise UnfitError(f"{node.name}: this machine can't set the node up: {words[-1]}") from error
+
+
+def _wait_until_up(node: Any, timeout_s: float = 5.0) -> None:
+    """The kernel opens a link's queues some time after it is set up, and drops everything until then."""
+    deadline = time.monotonic() + timeout_s
+    for port in node.intfList():
+        state = _seen_by(node.pid) / port.name / "operstate"
+        while port.name != "lo" and state.read_text(encoding="ascii").strip() != "up":
+            if time.monotonic() > deadline:
+                raise UnfitError(f"{node.name}: {port.name} did not come up within {timeout_s:g} s")
+            time.sleep(0.005)
+
+
+def _ifindex(pid: int, interface: str) -> int:
+    return int((_seen_by(pid) / interface / "ifindex").read_text(encoding="ascii"))
+
+
+def _seen_by(pid: int) -> Path:
+    """The interfaces of a node, through its own mount of /sys: no need to enter its namespaces."""
+    return Path(f"/proc/{pid}/root") / "sys/class/net"
+
+
+def _end_shell(node: Any) -> None:
+    """Ends a node's shell, whatever it is doing, and with it the node's namespaces."""
+    if node.shell is None:
+        return
+    node.shell.kill()
+    node.shell.wait()
+    Node.outToNode.pop(node.stdout.fileno(), None)
+    Node.inToNode.pop(node.stdin.fileno(), None)
+    node.stdin.close()
+    os.close(node.slave)
+    node.shell = None

@@ -1,0 +1,193 @@
+"""What each collective takes in virtual time, beside the cost model: the figure and the tables of docs/collectives.md.
+
+`python -m emulation.report.collective_costs [FOLDER]` writes collectives.png and prints the tables, in two minutes.
+Deterministic: the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from emulation.report.figures import STYLE
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.timing import time_allreduce
+from transport.collectives.cost import LinkCost, predict, switch_seconds, textbook
+from transport.collectives.party import HEAD_BYTES
+
+RATE_BPS = 1_000_000_000
+WORKERS = 8
+DELAYS_NS = (1_000_000, 20_000)
+SIZES = tuple(256 * 4**step for step in range(9))  # 256 B … 16 MB
+LONG_BYTES = 1 << 20  # beyond, only what could be chosen for long arrays
+METHODS = ("switch", "ring", "halving_doubling", "recursive_doubling", "tree", "double_tree", "ps", "naive_ring")
+LONG_METHODS = ("switch", "ring", "halving_doubling")
+ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LOOKS = {
+    "switch": ("#0072B2", "o"),
+    "ring": ("#D55E00", "v"),
+    "halving_doubling": ("#009E73", "s"),
+    "recursive_doubling": ("#CC79A7", "D"),
+    "tree": ("#E69F00", "^"),
+    "double_tree": ("#8C6D1F", "<"),
+    "ps": ("#56B4E9", "P"),
+    "naive_ring": ("#999999", "x"),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One allreduce: seconds measured in virtual time, and predicted."""
+
+    method: str
+    workers: int
+    size_bytes: int
+    delay_ns: int
+    measured_s: float
+    model_s: float
+
+
+def point(method: str, workers: int, size_bytes: int, delay_ns: int) -> Point:
+    """Measure one."""
+    config = StarConfig(workers, LinkConfig(RATE_BPS, delay_ns))
+    timing = time_allreduce(config, method, size_bytes, "int32")
+    assert timing.wrong_elements == 0
+    return Point(method, workers, size_bytes, delay_ns, timing.duration_ns / 1e9, model_s(config, method, size_bytes))
+
+
+def link_cost(config: StarConfig) -> LinkCost:
+    """α and β of a star of host methods: two links, the last frame once more on the second, TCP's framing."""
+    frame_s = 1514 * 8 / config.link.rate_bps
+    framing = (1514 + 66 / 2) / (1448 * (1 - HEAD_BYTES / config.message_bytes))
+    return LinkCost(
+        (2 * config.link.delay_ns + config.switch_latency_ns) / 1e9 + frame_s, 8 / config.link.rate_bps * framing
+    )
+
+
+def model_s(config: StarConfig, method: str, size_bytes: int) -> float:
+    """What the model says; `ps` has a server on every worker."""
+    if method == "switch":
+        frame = LinkCost((2 * config.link.delay_ns) / 1e9 + 1502 * 8 / RATE_BPS, 8 / RATE_BPS)
+        return switch_seconds(size_bytes, frame, 1502 / 1440)
+    return predict("ps_colocated" if method == "ps" else method, config.workers, size_bytes, link_cost(config))
+
+
+def sweep(delay_ns: int) -> list[Point]:
+    """All methods over all sizes."""
+    return [
+        point(method, WORKERS, size_bytes, delay_ns)
+        for method in METHODS
+        for size_bytes in SIZES
+        if size_bytes <= LONG_BYTES or method in LONG_METHODS
+    ]
+
+
+def routes(delay_ns: int) -> list[tuple[int, float, float]]:
+    """(workers, ring over halving–doubling as measured, by the textbook) of 64 KiB."""
+    found = []
+    for workers in ROUTE_WORKERS:
+        ring, halving = (point(method, workers, 65_536, delay_ns) for method in ("ring", "halving_doubling"))
+        link = link_cost(StarConfig(workers, LinkConfig(RATE_BPS, delay_ns)))
+        book = [textbook(method, workers, 65_536).seconds(link) for method in ("ring", "halving_doubling")]
+        found.append((workers, ring.measured_s / halving.measured_s, book[0] / book[1]))
+    return found
+
+
+def draw(sweeps: Sequence[Sequence[Point]], ratios: Sequence[tuple[int, float, float]]) -> Figure:
+    """Time over size for each delay, and what halving–doubling gains over the ring by the number of workers."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(12.6, 4.4), layout="constrained")
+        panels = figure.subplots(1, 3)
+        for axes, points in zip(panels, sweeps, strict=False):
+            _times(axes, points)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+        _ratios(panels[2], ratios)
+    return figure
+
+
+def _times(axes: Axes, points: Sequence[Point]) -> None:
+    for method in METHODS:
+        mine = [each for each in points if each.method == method]
+        colour, marker = LOOKS[method]
+        sizes = [each.size_bytes for each in mine]
+        axes.plot(sizes, [1e3 * each.model_s for each in mine], color=colour, linewidth=1)
+        axes.plot(sizes, [1e3 * each.measured_s for each in mine], marker, color=colour, markersize=5, label=method)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks([256, 4096, 65_536, 1 << 20, 1 << 24])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(int(value))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(10))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    delay = points[0].delay_ns / 1e6
+    axes.set_title(f"{WORKERS} workers, 1 Gb/s, {delay:g} ms per link")
+    axes.set_xlabel("size of the array")
+    axes.set_ylabel("time of an allreduce (ms)")
+
+
+def _ratios(axes: Axes, ratios: Sequence[tuple[int, float, float]]) -> None:
+    workers = [row[0] for row in ratios]
+    axes.plot(workers, [row[2] for row in ratios], color="#222222", linewidth=1, label="textbook")
+    axes.plot(workers, [row[1] for row in ratios], "s", color=LOOKS["halving_doubling"][0], label="virtual time")
+    axes.axhline(1, color="#999999", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([2, 4, 8, 16, 32, 64])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    axes.set_title("64 KiB, 1 ms: ring ÷ halving-doubling")
+    axes.set_xlabel("workers")
+    axes.set_ylabel("times faster")
+    axes.legend(fontsize=8, frameon=False)
+
+
+def size_text(size_bytes: int) -> str:
+    for unit, value in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= value:
+            return f"{size_bytes / value:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def table(points: Sequence[Point]) -> str:
+    """Measured milliseconds, and measured over model, as Markdown."""
+    shown = (1024, 65_536, 1 << 20, 1 << 24)
+    lines = [
+        f"| {points[0].delay_ns / 1e6:g} ms per link | " + " | ".join(map(size_text, shown)) + " |",
+        "|---|" + "---|" * len(shown),
+    ]
+    for method in METHODS:
+        cells = []
+        for size_bytes in shown:
+            found = [each for each in points if (each.method, each.size_bytes) == (method, size_bytes)]
+            cells.append(
+                f"{1e3 * found[0].measured_s:.2f} ({found[0].measured_s / found[0].model_s:.2f})" if found else "-"
+            )
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The figure and the tables of docs/collectives.md")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"), help="of collectives.png (default: docs)")
+    folder = parser.parse_args().folder
+    sweeps = [sweep(delay_ns) for delay_ns in DELAYS_NS]
+    ratios = routes(DELAYS_NS[0])
+    draw(sweeps, ratios).savefig(folder / "collectives.png", dpi=110)
+    for points in sweeps:
+        print(table(points) + "\n")
+    print("| workers | ring ÷ halving-doubling, virtual time | textbook |\n|---|---|---|")
+    for workers, measured, book in ratios:
+        print(f"| {workers} | {measured:.2f} | {book:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

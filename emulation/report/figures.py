@@ -1,0 +1,347 @@
+"""Figures of a comparison, drawn from the results document alone.
+
+Each method has one colour in every figure (Okabe and Ito's palette first, told apart with any colour vision) and one
+line style, so that a black-and-white print can be read too. A method that runs over several links or with several
+schedules keeps its colour and changes its line.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from emulation.report.wording import bytes_text, name_of, short_names, time_text
+from emulation.results import percentile
+from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, of_one_iteration
+from transport.group.method_name import parse
+
+COLOURS = {
+    "gloo": "#E69F00",
+    "ring": "#D55E00",
+    "switch": "#0072B2",
+    "ps": "#009E73",
+    "halving_doubling": "#CC79A7",
+    "recursive_doubling": "#56B4E9",
+    "tree": "#8C564B",
+    "double_tree": "#B8A000",
+    "torus": "#7B4FA3",
+    "hierarchical": "#4D4D4D",
+    "naive_ring": "#F4A582",
+    "auto": "#000000",
+}
+LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+LINES_MOST = 8  # methods in one plot of lines, panels in a timeline: the fastest
+_COMPUTE_COLOUR = "#BBBBBB"
+_BOUND_COLOUR = "#222222"
+
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "figure.facecolor": "white",
+}
+
+
+def draw_all(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | None = None) -> dict[str, Figure]:
+    """Figures by name, in the order of the report. `fidelity` only where certificates hold gap measurements.
+
+    timelines: spans by method; `timeline` is drawn if there are any.
+    """
+    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+        "training": training,
+        "breakdown": breakdown,
+        "matrix": matrix,
+        "timeline": lambda document: timeline(document, timelines or {}),
+        "iterations": iterations,
+        "wire": wire,
+        "fidelity": fidelity,
+    }
+    figures = {}
+    with matplotlib.rc_context(STYLE):
+        for name, make in makers.items():
+            figure = make(built)
+            if figure is not None:
+                figures[name] = figure
+    return figures
+
+
+def looks(built: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Colour, line style and label of each method of a document. Host methods without a twin are dashed."""
+    seen: dict[str, int] = {}
+    found = {}
+    names = short_names([entry["method"] for entry in built["methods"]])
+    for entry in built["methods"]:
+        base = parse(entry["method"]).method
+        turn = seen.get(base, 0)
+        seen[base] = turn + 1
+        style = LINESTYLES[(turn + (base in ("gloo", "ring"))) % len(LINESTYLES)]
+        found[entry["method"]] = {"color": COLOURS[base], "linestyle": style, "label": names[entry["method"]]}
+    return found
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def inline_svg(figure: Figure, name: str) -> str:
+    """The figure as an <svg> element. Same figure, same text; ids start with `name`, so that several fit one page."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    svg = text[text.index("<svg") :]
+    return re.sub(r'(\bid="|href="#|url\(#)', lambda match: f"{match.group(1)}{name}-", svg)
+
+
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)
+    return figure, list(axes[0])
+
+
+def _smooth(values: list[float | None], span: int) -> list[float]:
+    """Mean over the last `span` values that exist."""
+    smoothed = []
+    for end in range(1, len(values) + 1):
+        present = [value for value in values[max(0, end - span) : end] if value is not None]
+        smoothed.append(sum(present) / len(present) if present else float("nan"))
+    return smoothed
+
+
+def training(built: dict[str, Any]) -> Figure:
+    """Training loss and test accuracy against time."""
+    figure, (left, right) = _axes(9, 3.4, 2)
+    styles = looks(built)
+    last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])
+    size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
+    for entry in fastest(built):
+        method = entry["method"]
+        look = styles[method]
+        times = [(record["start_ns"] + record["duration_ns"]) / size for record in entry["iterations"]]
+        losses = [record["loss"] for record in entry["iterations"]]
+        left.plot(times, losses, color=look["color"], alpha=0.25, linewidth=0.8)
+        left.plot(times, _smooth(losses, 10), linewidth=1.8, **look)
+        points = [(e["time_ns"] / size, e["accuracy"]) for e in entry["evaluations"] if e["accuracy"] is not None]
+        if points:
+            right.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **look)
+    left.set(xlabel=f"training time ({unit})", ylabel="training loss (mean of 10)", title="Loss against time")
+    left.set_ylim(bottom=0)
+    right.set(xlabel=f"training time ({unit})", ylabel="test accuracy", title="Accuracy against time")
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for axes in (left, right):
+        axes.set_xlim(left=0)
+        axes.legend()
+    return figure
+
+
+def fastest(built: dict[str, Any]) -> list[dict[str, Any]]:
+    """The methods that fit a plot of lines, in their order: all, or the baseline and the fastest."""
+    entries = built["methods"]
+    if len(entries) <= LINES_MOST:
+        return list(entries)
+    ranked = sorted(entries, key=lambda e: (e["method"] != built["baseline"], e["summary"]["iteration_ns"]["median"]))
+    chosen = [entry["method"] for entry in ranked[:LINES_MOST]]
+    return [entry for entry in entries if entry["method"] in chosen]
+
+
+def matrix(built: dict[str, Any]) -> Figure | None:
+    """Median communication of each method (rows) over each link (columns), where several links were compared."""
+    cells: dict[tuple[str, str], float] = {}
+    for entry in built["methods"]:
+        name = parse(entry["method"])
+        row = name_of(name.method + (f"+{name.schedule}" if name.schedule else ""))
+        cells[row, name.link or "its own TCP"] = entry["summary"]["communication_ns"]["median"]
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if built["backend"] == "sim" or len(columns) < 3 or len(cells) == len(rows):
+        return None
+    figure, (axes,) = _axes(9, 1.2 + 0.42 * len(rows))
+    low, high = min(cells.values()), max(cells.values())
+    for (row, column), time_ns in cells.items():
+        share = (time_ns - low) / (high - low) if high > low else 0.0
+        place = (columns.index(column), rows.index(row))
+        axes.add_patch(Rectangle(place, 1, 1, facecolor=colormaps["YlGnBu"](0.08 + 0.72 * share), edgecolor="white"))
+        colour = "white" if share > 0.6 else "#1b1f24"
+        axes.text(place[0] + 0.5, place[1] + 0.5, time_text(time_ns), ha="center", va="center", color=colour)
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(len(rows), 0)
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], columns)
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+    axes.xaxis.tick_top()
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    return figure
+
+
+def breakdown(built: dict[str, Any]) -> Figure:
+    """Median iteration: compute, then the communication that compute did not hide."""
+    methods = built["methods"]
+    names = short_names([entry["method"] for entry in methods])
+    figure, (axes,) = _axes(9, 0.9 + 0.55 * len(methods))
+    longest = max(entry["summary"]["iteration_ns"]["median"] for entry in methods)
+    size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
+    for row, entry in enumerate(methods):
+        numbers = entry["summary"]
+        compute = numbers["compute_ns"]["median"] / size
+        exposed = numbers["exposed_communication_ns"]["median"] / size
+        colour = COLOURS[parse(entry["method"]).method]
+        axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None)
+        axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor="white", linewidth=0)
+        total = time_text(numbers["iteration_ns"]["median"])
+        axes.text(compute + exposed, row, f"  {total}", va="center", ha="left")
+    axes.barh(0, 0, color="white", hatch="////", edgecolor="#555555", label="exposed communication")
+    axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, longest / size * 1.14)
+    axes.set(xlabel=f"median iteration ({unit})")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
+def iterations(built: dict[str, Any]) -> Figure:
+    """Share of iterations that took at most so long; warm-up left out."""
+    figure, (axes,) = _axes(9, 3.0 + 0.12 * len(built["methods"]))
+    styles = looks(built)
+    warmup = built["scenario"]["workload"]["warmup_iterations"]
+    counted = {
+        entry["method"]: sorted(r["duration_ns"] for r in entry["iterations"] if r["iteration"] >= warmup)
+        for entry in fastest(built)
+    }
+    size, unit = (1e9, "s") if max(values[-1] for values in counted.values()) >= 2e9 else (1e6, "ms")
+    for method, values in counted.items():
+        times = [value / size for value in values]
+        shares = [(index + 1) / len(times) for index in range(len(times))]
+        median = percentile(times, 0.5)
+        axes.step(
+            [times[0], *times],
+            [0.0, *shares],
+            where="post",
+            linewidth=1.8,
+            **{**styles[method], "label": f"{styles[method]['label']} (median {time_text(median * size)})"},
+        )
+        axes.plot([median], [0.5], marker="o", markersize=5, color=styles[method]["color"])
+    axes.set_ylim(0, 1.02)
+    axes.set(xlabel=f"iteration time ({unit})", ylabel="share of iterations")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    return figure
+
+
+def timeline(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]]) -> Figure | None:
+    """Rank 0 in one iteration, a panel per method on one scale of time: what it computes, and its transfers below."""
+    names = short_names([entry["method"] for entry in built["methods"]])
+    shown = [entry["method"] for entry in fastest(built) if timelines.get(entry["method"])]
+    if not shown:
+        return None
+    figure = Figure(figsize=(9, 0.6 + 1.25 * len(shown)), layout="constrained")
+    panels = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
+    chosen = {method: of_one_iteration(timelines[method]) for method in shown}
+    longest = max((span.end_ns for spans in chosen.values() for span in spans), default=1)
+    size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
+    for axes, method in zip(panels, shown, strict=True):
+        _panel(axes, chosen[method], COLOURS[parse(method).method], size, longest / size)
+        axes.set_title(names[method], loc="left", fontsize=9)
+        axes.set_yticks([])
+        axes.set_xlim(0, longest / size * 1.02)
+    panels[-1].set_xlabel(f"time since the iteration began ({unit})")
+    return figure
+
+
+def _panel(axes: Axes, spans: Sequence[Span], colour: str, size: float, width: float) -> None:
+    """Transfers lie in as many rows as overlap, computing above. size: of a unit, in ns; width: in units."""
+    transfers = sorted((span for span in spans if span.track == NETWORK), key=lambda span: span.start_ns)
+    priorities = sorted({span.priority for span in transfers if span.priority is not None})
+    rows: list[int] = []  # when each row is free
+    for span in transfers:
+        row = next((row for row, free_ns in enumerate(rows) if free_ns <= span.start_ns), len(rows))
+        rows[row:] = [span.end_ns, *rows[row + 1 :]]
+        alpha = 0.85
+        if span.priority is not None and len(priorities) > 1:
+            alpha = 1.0 - 0.75 * priorities.index(span.priority) / (len(priorities) - 1)
+        axes.barh(row + 0.5, (span.end_ns - span.start_ns) / size, left=span.start_ns / size, height=0.86, color=colour,
+                  alpha=alpha, edgecolor="white", linewidth=0.3)  # fmt: skip
+    height = max(1.0, 0.25 * len(rows))
+    for span in (span for span in spans if span.track == COMPUTE):
+        begin, length = span.start_ns / size, (span.end_ns - span.start_ns) / size
+        waits = span.name.startswith(WAITS)
+        look: dict[str, Any] = {"color": "#F4F4F4", "hatch": "////"} if waits else {"color": "#BBBBBB"}
+        axes.barh(-0.6 * height, length, left=begin, height=0.9 * height, edgecolor="#BBBBBB" if waits else "white",
+                  linewidth=0 if waits else 0.6, **look)  # fmt: skip
+        if length > 0.08 * width and not waits:
+            axes.text(begin + length / 2, -0.6 * height, span.name, ha="center", va="center", fontsize=7)
+    axes.set_ylim(len(rows) + 0.2, -1.2 * height)
+    axes.grid(axis="y", visible=False)
+
+
+def wire(built: dict[str, Any]) -> Figure:
+    """Bytes sent and received per rank and iteration, against the bound."""
+    methods = built["methods"]
+    names = short_names([entry["method"] for entry in methods])
+    figure, (axes,) = _axes(9, 1.2 + 0.75 * len(methods))
+    largest = 0.0
+    for row, entry in enumerate(methods):
+        numbers = entry["summary"]
+        name = names[entry["method"]]
+        sent, received = numbers["wire_tx_bytes_per_rank_iteration"], numbers["wire_rx_bytes_per_rank_iteration"]
+        least = numbers["bound"]["wire_bytes_per_rank"]
+        largest = max(largest, sent, received, least)
+        for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
+            axes.barh(row + offset, value / 1e6, height=0.36, color=COLOURS[parse(entry["method"]).method], alpha=alpha)
+            axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
+        label = "bound: gradient bytes × traffic factor, framed" if row == 0 else None  # noqa: RUF001
+        axes.vlines(least / 1e6, row - 0.45, row + 0.45, color=_BOUND_COLOUR, linewidth=2, label=label)
+    axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, max(largest, 1.0) / 1e6 * 1.32)
+    axes.set(xlabel="MB per rank and iteration")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def fidelity(built: dict[str, Any]) -> Figure | None:
+    """How far departure gaps were off the ideal link: complementary distribution, each method, and the bounds."""
+    figure, (axes,) = _axes(9, 3.0)
+    styles = looks(built)
+    limits: set[tuple[float, float]] = set()
+    for entry in fastest(built):
+        certificate = entry["certificate"] or {"measures": {}, "bounds": {}}
+        points = [(x, y) for x, y in certificate["measures"].get("gap_deviation_curve", []) if y > 0]
+        if not points:
+            continue
+        method = entry["method"]
+        look = styles[method]
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, linewidth=1.8, **look)
+        for name, share in (("gap_deviation_median", 0.5), ("gap_deviation_p90", 0.1)):
+            if name in certificate["bounds"]:
+                limits.add((certificate["bounds"][name], share))
+    if not axes.lines:
+        return None
+    for index, (deviation, share) in enumerate(sorted(limits)):
+        label = "bound: the line must pass to the left" if index == 0 else None
+        axes.plot([deviation], [share], marker="X", markersize=9, linestyle="", color=_BOUND_COLOUR, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(1e-5, 1.5)
+    axes.set(xlabel="deviation of a departure gap from size / rate", ylabel="share of gaps above")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
+    axes.legend(loc="lower left")
+    return figure

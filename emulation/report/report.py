@@ -1,0 +1,383 @@
+"""The report: one self-contained HTML file, rendered from the results document and the host facts alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from emulation.report import figures, wording
+from emulation.timeline import Span
+from transport.group.method_name import parse
+
+_CAPTIONS = {
+    "training": (
+        "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "
+        "Time spent evaluating is left out."
+    ),
+    "breakdown": (
+        "Where the median iteration goes: compute, and the communication that compute did not hide. The two medians "
+        "need not add up to the median iteration written beside the bar."
+    ),
+    "matrix": "Median communication time of each method over each link; shorter is lighter.",
+    "timeline": (
+        "Rank 0 in one iteration after the warm-up: what it computed (grey), and each transfer of gradients from its "
+        "start until its sum was back, the urgent ones darker where a schedule gives priorities. All ranks and more "
+        "iterations are in timeline.json: open it in https://ui.perfetto.dev."
+    ),
+    "iterations": "How iteration times are distributed; the dot marks the median. Warm-up iterations are left out.",
+    "wire": (
+        "Ethernet bytes sent and received by the busiest rank in one iteration, from interface counters; the black "
+        "line is the bound."
+    ),
+    "fidelity": (
+        "How far the gaps between departures were off size / rate while a link was backlogged: the share of gaps with "
+        "a deviation greater than x. An ideal link is a line at the left edge."
+    ),
+}
+
+Row = tuple[str, list[tuple[str, str]]]
+"""Label, and for each method the value and a small line below it ("" for none)."""
+
+
+def write_report(
+    folder: Path, built: dict[str, Any], host: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | None = None
+) -> Path:
+    """Writes `report.html` and one PNG per figure into `folder`; returns the report's path.
+
+    built: what results.json holds; host: what host.json holds; timelines: spans by method, if there are any.
+    """
+    drawn = figures.draw_all(built, timelines or {})
+    for name, figure in drawn.items():
+        figures.save_png(figure, folder / f"{name}.png")
+    path = folder / "report.html"
+    path.write_text(render(built, host, drawn), encoding="utf-8")
+    return path
+
+
+def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -> str:
+    """The report's HTML. `drawn`: figures by name; they are inlined as SVG."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    svgs = [
+        {"name": name, "svg": Markup(figures.inline_svg(figure, name)), "caption": _CAPTIONS[name]}
+        for name, figure in drawn.items()
+    ]
+    return environment.get_template("report.html.j2").render(
+        built=built,
+        host=host,
+        scenario=built["scenario"],
+        headline=wording.headline(built),
+        explanations=wording.explanations(built),
+        names=wording.short_names([entry["method"] for entry in built["methods"]]),
+        colours={method: look["color"] for method, look in figures.looks(built).items()},
+        table=turned(list(wording.short_names([e["method"] for e in built["methods"]]).values()), table_rows(built)),
+        facts=_facts(built, host),
+        scenario_rows=_scenario_rows(built["scenario"]),
+        certificates=_certificates(built),
+        stamp=_stamp(built),
+        notes=_notes(built),
+        figures={entry["name"]: entry for entry in svgs},
+        words=wording,
+        command=shlex.join(host["command"]),
+    )
+
+
+def table_rows(built: dict[str, Any]) -> list[Row]:
+    """The main table: one row per quantity, a cell per method. Also printed in the terminal."""
+    methods = built["methods"]
+    summaries = [entry["summary"] for entry in methods]
+
+    def row(label: str, cells: list[tuple[str, str]]) -> Row:
+        return (label, cells)
+
+    def times(key: str) -> list[tuple[str, str]]:
+        return [
+            (wording.time_text(s[key]["median"]), f"{wording.time_text(s[key]['p10'])} … {_p90(s[key])}")
+            for s in summaries
+        ]
+
+    return [
+        row("Iteration time", times("iteration_ns")),
+        *_prediction_rows(methods),
+        row("Compute time", times("compute_ns")),
+        row("Communication time", [_with_bound(s) for s in summaries]),
+        row("Exposed communication", times("exposed_communication_ns")),
+        *_first_layer_rows(summaries),
+        row("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
+        row("busbw", [(_busbw(entry), "") for entry in methods]),
+        row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
+        row("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
+        row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
+        row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
+        row("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
+        row("Parameters on all ranks", [_identical(s) for s in summaries]),
+        row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+        row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+    ]
+
+
+COLUMNS_MOST = 4  # methods side by side; more become rows
+
+
+def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
+    """Heads and rows of the main table: a column per method, or with many methods a row each and fewer quantities.
+
+    notes: keep the small lines of a table with many methods.
+    """
+    if len(names) <= COLUMNS_MOST:
+        return ["", *names], list(rows)
+    chosen = [row for row in rows if row[0] in _BRIEF]
+    heads = ["Method", *(_BRIEF[label] for label, _ in chosen)]
+    return heads, [
+        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
+        for index, name in enumerate(names)
+    ]
+
+
+_BRIEF = {
+    "Iteration time": "Iteration",
+    "Iteration time by the model": "Model",
+    "Compute time": "Compute",
+    "Communication time": "Communication",
+    "First layer: gradient ready to sum back": "First layer",
+    "Wire bytes per rank, sent": "Sent per rank",
+    "Retransmissions": "Resent",
+    "Final test accuracy": "Accuracy",
+    "Speed-up of an iteration": "Iteration speed-up",
+    "Speed-up of communication": "Communication speed-up",
+}
+"""Columns of the table of many methods: heads by row of the table of few."""
+
+
+def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """What the model of schedules says beside what was measured; none without a schedule."""
+    predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
+    if not any(predictions):
+        return []
+    cells = [
+        (
+            wording.time_text(predicted),
+            f"measured {wording.percent_text(entry['summary']['iteration_ns']['median'] / predicted, 0)} of it",
+        )
+        if predicted
+        else ("–", "")  # noqa: RUF001
+        for predicted, entry in zip(predictions, methods, strict=True)
+    ]
+    return [("Iteration time by the model", cells)]
+
+
+def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """How long the first layer waited for its sum, which the next forward pass begins with; none if nobody knows."""
+    spreads = [numbers.get("first_layer_ns") for numbers in summaries]
+    if not any(spreads):
+        return []
+    waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
+    cells = [
+        (wording.time_text(whole["median"]), f"of it in queues {wording.time_text(wait['median'])}")
+        if whole and wait
+        else ("–", "")  # noqa: RUF001
+        for whole, wait in zip(spreads, waits, strict=True)
+    ]
+    return [("First layer: gradient ready to sum back", cells)]
+
+
+def _p90(spread: dict[str, float]) -> str:
+    return wording.time_text(spread["p90"])
+
+
+def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
+    least = wording.time_text(numbers["bound"]["communication_ns"])
+    share = wording.percent_text(numbers["share_of_bound"], 0)
+    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}, {share} of it reached"
+
+
+def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
+    measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
+    return measured, f"bound {wording.bytes_text(numbers['bound']['wire_bytes_per_rank'])}"
+
+
+def _algbw(bytes_per_s: float | None) -> str:
+    return "–" if bytes_per_s is None else f"{wording.bytes_text(bytes_per_s)}/s"  # noqa: RUF001
+
+
+def _busbw(entry: dict[str, Any]) -> str:
+    """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
+    algbw = entry["summary"]["algbw_bytes_per_s"]
+    if parse(entry["method"]).is_switch or algbw is None:
+        return "not defined"
+    return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
+
+
+def _identical(numbers: dict[str, Any]) -> tuple[str, str]:
+    return ("bit-identical", "") if numbers["parameters_identical"] else ("DIFFERENT", "the allreduce was not exact")
+
+
+def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    free = wording.times_text(numbers["iteration_speedup_if_communication_were_free"])
+    return wording.times_text(numbers["iteration_speedup"]), f"{free} if communication were free"
+
+
+def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    note = f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
+    if numbers["beyond_bound"]:
+        note += "; beyond it, see below"
+    return wording.times_text(numbers["communication_speedup"]), note
+
+
+def _stamp(built: dict[str, Any]) -> dict[str, Any]:
+    """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
+    differing = [entry["method"] for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
+    if differing:
+        names = " and ".join(wording.in_text(method) for method in differing)
+        return {
+            "word": "WRONG",
+            "kind": "invalid",
+            "text": f"With {names} the ranks ended with different parameters: the allreduce was not exact. Nothing in "
+            "this report can be used.",
+        }
+    if built["valid"] is None:
+        return {
+            "word": "VIRTUAL TIME",
+            "kind": "virtual",
+            "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
+        }
+    if built["valid"]:
+        return {
+            "word": "VALID",
+            "kind": "valid",
+            "text": "The emulated links kept their rates within the bounds below: times can be trusted.",
+        }
+    return {
+        "word": "INVALID",
+        "kind": "invalid",
+        "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report.",
+    }
+
+
+def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry per method that has a certificate; each measure beside its bound."""
+    found = []
+    for entry in built["methods"]:
+        certificate = entry["certificate"]
+        if certificate is None:
+            continue
+        found.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
+    return found
+
+
+def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """(heading, notes): those all methods share first, then each method's own; without empty ones."""
+    shared = [
+        note for note in built["methods"][0]["notes"] if all(note in entry["notes"] for entry in built["methods"])
+    ]
+    found = [("Notes", shared)]
+    for entry in built["methods"]:
+        heading = f"Notes on {wording.in_text(entry['method'])}"
+        found.append((heading, [note for note in entry["notes"] if note not in shared]))
+    return [(heading, notes) for heading, notes in found if notes]
+
+
+def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, measured, bound): first what has a bound, then the rest; curves are drawn instead."""
+    bounds = certificate["bounds"]
+    judged: list[tuple[str, str, str]] = []
+    others: list[tuple[str, str, str]] = []
+    for name, value in certificate["measures"].items():
+        if isinstance(value, list):
+            continue
+        limits = [
+            f"{sign} {wording.measure_text(name, bounds[name + suffix])}"
+            for sign, suffix in (("≤", ""), ("≥", "_least"), ("≤", "_most"))
+            if name + suffix in bounds
+        ]
+        row = (wording.MEASURE_NAMES.get(name, name), wording.measure_text(name, value), " and ".join(limits))
+        (judged if limits else others).append(row)
+    return judged + others
+
+
+def _facts(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:
+    """What ran on what."""
+    packages = host["packages"]
+    backend = (
+        "Mininet: real kernel, real packets, real time"
+        if built["backend"] == "mininet"
+        else "virtual time: packet-exact simulation of the network, real training, no clock"
+    )
+    facts = [
+        ("Backend", backend),
+        ("Started", host["started"]),
+        ("Machine", f"{host['cpu_model'] or host['machine']}, {host['cpus_usable']} CPUs usable"),
+        ("Memory", wording.bytes_text(host["memory_bytes"])),
+        ("System", f"{host['system']}, {host['kernel']}"),
+        ("Python and packages", f"Python {host['python']}, " + ", ".join(f"{k} {v}" for k, v in packages.items())),
+        ("Load before the run", f"{host['load_average_1_min']} (1 minute average)"),
+        ("Source", host["source_revision"] or "revision unknown: no checkout that git can read"),
+    ]
+    facts += _planes(built, host)
+    walls = host.get("wall_seconds_per_method", {})
+    if walls:
+        spent = ", ".join(f"{wording.name_of(method)} {seconds:.0f} s" for method, seconds in walls.items())
+        facts.append(("Wall time", spent))
+    return facts
+
+
+def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the switch was made of, and why of nothing faster; what carried the workers' packets."""
+    facts = []
+    for entry in built["methods"]:
+        environment = entry.get("environment", {})
+        if "dataplane" in environment:
+            passed = [f"{name} passed over: {why}" for name, why in host.get("dataplanes_passed_over", {}).items()]
+            facts.append(("Data plane", "; ".join([environment["dataplane"], *passed])))
+        cores = environment.get("worker_cores", [])
+        if any(cores):
+            same = len(set(cores)) == 1
+            ranks = (
+                f"{cores[0]} on all ranks" if same else ", ".join(f"rank {k}: {core}" for k, core in enumerate(cores))
+            )
+            facts.append(("Packet loops of the workers", ranks))
+    core = host.get("compiled_core", {})
+    if "path" in core:
+        facts.append(("Compiled core", f"{core['path']}, ABI {core['abi']}"))
+    return facts
+
+
+_ONLY_FOR = {
+    "congestion_control": " (Mininet only)",
+    "compute_ns": " (virtual time only)",
+    "retry_limit": " (virtual time only)",
+}
+"""Keys of a scenario that the other backend has no use for."""
+
+
+def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
+    """The scenario as [table] key = value, in the file's order."""
+    rows = [("seed", str(scenario["seed"]))]
+    for table in ("topology", "faults", "workload", "switch"):
+        rows += [
+            (f"[{table}] {key}{_ONLY_FOR.get(key, '')}", _value_text(value)) for key, value in scenario[table].items()
+        ]
+    return rows
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "measured before the run"
+    return wording.count_text(value) if isinstance(value, int) else str(value)

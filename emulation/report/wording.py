@@ -1,0 +1,289 @@
+# ruff: noqa: RUF001  (multiplication signs and dashes are meant)
+"""Numbers and findings in words, the same in the terminal's table and in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transport.group.method_name import parse
+
+COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
+
+_NAMES = {
+    "gloo": "Gloo",
+    "ring": "ring",
+    "switch": "switch",
+    "naive_ring": "naive ring",
+    "halving_doubling": "halving–doubling",
+    "recursive_doubling": "recursive doubling",
+    "tree": "binomial tree",
+    "double_tree": "double binary tree",
+    "torus": "2D torus",
+    "hierarchical": "hierarchical",
+    "ps": "parameter server",
+    "auto": "auto",
+}
+_WITHOUT_ARTICLE = ("gloo", "halving_doubling", "recursive_doubling", "auto")
+_LINKS = {"udp": "UDP", "tcp": "TCP", "zeromq": "ZeroMQ", "rdma": "RDMA"}
+_SCHEDULES = {
+    "bsp": "BSP",
+    "wfbp": "WFBP",
+    "mg_wfbp": "MG-WFBP",
+    "fusion": "fusion",
+    "p3": "P3",
+    "tictac": "TicTac",
+    "bytescheduler": "ByteScheduler",
+}
+
+
+def name_of(method: str) -> str:
+    """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't said."""
+    name = parse(method)
+    schedule = f", {_SCHEDULES[name.policy]}{_options(method)}" if name.schedule else ""
+    return _NAMES[name.method] + _over(method) + schedule
+
+
+def short_names(methods: Sequence[str]) -> dict[str, str]:
+    """Names of methods that stand together: without a schedule's options, unless two would be named alike."""
+    bare = {method: name_of(method.partition(":")[0]) for method in methods}
+    shown = list(bare.values())
+    return {method: name if shown.count(name) == 1 else name_of(method) for method, name in bare.items()}
+
+
+def in_text(method: str) -> str:
+    """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with P3"."""
+    name = parse(method)
+    article = "" if name.method in _WITHOUT_ARTICLE else "the "
+    schedule = f" with {_SCHEDULES[name.policy]}{_options(method)}" if name.schedule else ""
+    return article + _NAMES[name.method] + _over(method) + schedule
+
+
+_DESCRIPTIONS = {
+    "switch": "every worker sends its gradients once to the switch, which adds them up and sends the sum back to all",
+    "gloo": "PyTorch's own host allreduce, unchanged, over TCP{control}, on the same links; the switch only forwards",
+    "ring": "host allreduce in a ring, on the same links; the switch only forwards",
+    "naive_ring": "the whole array goes round the ring, as a teaching case",
+    "halving_doubling": "halves, quarters, … exchanged with ever other partners, then back; as many bytes as the ring, "
+    "in fewer messages",
+    "recursive_doubling": "the whole array exchanged with ever other partners: few messages, many bytes",
+    "tree": "summed up a binomial tree and sent down again: the counter-example, its root's link is the bottleneck",
+    "double_tree": "two binary trees at once, each for one half, inner ranks of one being leaves of the other",
+    "torus": "rings along the rows and columns of a torus of the workers",
+    "hierarchical": "rings within groups, then across groups",
+    "ps": "parameter servers sum slices and answer each as soon as it is complete",
+    "auto": "the host method that the cost model, fitted at the start, takes for the fastest at each size",
+}
+_ORDERS = {
+    "bsp": "everything fused leaves after the backward pass",
+    "wfbp": "each tensor leaves as soon as its gradient is there, first come, first served",
+    "mg_wfbp": "tensors leave as they come, merged where waiting costs less than a start-up",
+    "fusion": "tensors leave fused up to a threshold",
+    "p3": "slices leave in the order of the next forward pass",
+    "tictac": "tensors leave in the order in which the model's graph needs them",
+    "bytescheduler": "partitions leave in the order of the next forward pass, within a byte credit",
+}
+
+
+def description(entry: dict[str, Any]) -> str:
+    """What a method of a results document does, in one sentence."""
+    name = parse(entry["method"])
+    control = entry["environment"].get("tcp_congestion_control")
+    text = _DESCRIPTIONS[name.method].format(control=f" ({control})" if control else "")
+    return text + (f"; {_ORDERS[name.policy]}." if name.schedule else ".")
+
+
+def _over(method: str) -> str:
+    return f" over {_LINKS[parse(method).link]}" if "@" in method.partition("+")[0] else ""
+
+
+def _options(method: str) -> str:
+    options = parse(method).schedule.partition(":")[2]
+    return f" ({options})" if options else ""
+
+
+MEASURE_NAMES = {
+    "backlogged_gaps": "gaps between queued frames seen",
+    "gap_deviation_median": "deviation of a gap, median",
+    "gap_deviation_p90": "deviation of a gap, 90th percentile",
+    "gap_deviation_p99": "deviation of a gap, 99th percentile",
+    "backlogged_rate_share": "rate of backlogged links / rate asked for",
+    "network_thread_wait_ns": "wait of a network thread for a CPU, mean per turn",
+    "network_thread_wait_bytes": "wait of a network thread, as bytes at line rate",
+    "timer_lateness_p50_ns": "lateness of a timer, median",
+    "timer_lateness_p99_ns": "lateness of a timer, 99th percentile",
+    "lost_share": "frames lost by the machine itself",
+    "departures": "departures seen",
+    "backlogged_ns": "time links were backlogged, all together",
+    "network_threads": "threads that carry the network",
+    "network_threads_ran_ns": "CPU time of those threads",
+    "network_threads_waited_ns": "their waiting for a CPU, all together",
+    "duration_ns": "watched for",
+    "cpu_pressure_share": "time some thread of the machine waited for a CPU",
+    "cpu_idle_share": "CPU time idle",
+    "cpu_stolen_share": "CPU time taken by the hypervisor",
+    "tcp_retransmitted": "TCP segments sent again",
+    "losses": "losses by the machine",
+    "sent_packets": "packets sent",
+    "queue_drops": "drops by the emulated queues",
+    "peak_bps": "busiest link",
+    "backlogged_polls_share": "share of polls that found a queue",
+    "monitor_cpu_share": "CPU share of the measurement itself",
+}
+
+
+def time_text(ns: float | None) -> str:
+    """A duration with three significant digits and a unit a person would choose."""
+    if ns is None:
+        return "–"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def bytes_text(size_bytes: float | None) -> str:
+    """Bytes in powers of ten."""
+    if size_bytes is None:
+        return "–"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size_bytes) >= size:
+            return f"{_three_digits(size_bytes / size)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def rate_text(rate_bps: float) -> str:
+    """Bits per second in powers of ten, without superfluous zeros."""
+    for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
+        if rate_bps >= size:
+            return f"{rate_bps / size:g} {unit}"
+    return f"{rate_bps:g} b/s"
+
+
+def percent_text(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def number_text(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def count_text(value: int) -> str:
+    return f"{value:,}".replace(",", " ")  # a thin space: neither a decimal comma nor a point
+
+
+def times_text(factor: float | None) -> str:
+    return "–" if factor is None else f"{factor:.2f}×"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def measure_text(name: str, value: Any) -> str:
+    """A measure of the certificate, by the unit at the end of its name."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {measure_text(name, entry)}" for key, entry in value.items())
+    if value is None:
+        return "not measured"
+    if name.endswith("_ns"):
+        return time_text(value)
+    if name.endswith("_bytes"):
+        return bytes_text(value)
+    if name.endswith("_bps"):
+        return rate_text(float(f"{value:.3g}"))
+    if name.endswith("_share") or "_deviation_" in name:
+        return f"{100 * value:.3g} %"
+    return count_text(value) if isinstance(value, int) else number_text(value)
+
+
+def faster_text(speedup: float) -> str:
+    """ "1.30× faster", "1.20× slower" or "as fast": ±1 % counts as equal."""
+    if 1 / 1.01 < speedup < 1.01:
+        return "as fast"
+    return f"{speedup:.2f}× faster" if speedup > 1 else f"{1 / speedup:.2f}× slower"
+
+
+def links_text(built: dict[str, Any]) -> str:
+    """ "4 workers on 200 Mb/s links"."""
+    topology = built["scenario"]["topology"]
+    workers = topology["workers"]
+    return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology['rate_bps'])} links"
+
+
+def fastest_compared(built: dict[str, Any]) -> dict[str, Any] | None:
+    """Of the methods with a baseline, the one with the shortest median iteration; None if there is none."""
+    compared = [entry for entry in built["methods"] if entry["comparison"] is not None]
+    return min(compared, key=lambda entry: entry["summary"]["iteration_ns"]["median"], default=None)
+
+
+def headline(built: dict[str, Any]) -> str:
+    """The finding in one or two sentences, from the numbers alone: the fastest method against the baseline."""
+    compared = fastest_compared(built)
+    alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
+    if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
+        only = built["methods"][0]
+        median = time_text(only["summary"]["iteration_ns"]["median"])
+        return f"Over {links_text(built)}, an iteration with {in_text(only['method'])} took {median}."
+    numbers, baseline = compared["comparison"], in_text(built["baseline"])
+    speed = faster_text(numbers["iteration_speedup"])
+    verdict = f"as fast as with {baseline}" if speed == "as fast" else f"{speed} than with {baseline}"
+    which, count = in_text(compared["method"]), len(built["methods"])
+    if count > 2:
+        first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
+        which = f"{which}, {first} of {count} methods,"
+    text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
+    if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
+        speed = faster_text(numbers["communication_speedup"])
+        text += f" Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×."
+    return text
+
+
+def explanations(built: dict[str, Any]) -> list[str]:
+    """What the speed-ups consist of: sentences for each method but the baseline, as far as there are bounds."""
+    found = []
+    for entry in built["methods"]:
+        numbers = entry["comparison"]
+        if numbers is None or not numbers["relative_efficiency"] or not numbers["communication_speedup_bound"]:
+            continue
+        found += [_communication_explained(built, entry), _iteration_explained(built, entry)]
+    return found
+
+
+def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
+    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    numbers, baseline = entry["comparison"], in_text(built["baseline"])
+    shares = percent_text(entry["summary"]["share_of_bound"]), percent_text(base["summary"]["share_of_bound"])
+    text = (
+        f"Communication speed-up {numbers['communication_speedup']:.2f} = {numbers['communication_speedup_bound']:.2f} "
+        f"(bound: fewer bytes on each link, and framing) × {numbers['relative_efficiency']:.2f} "
+        f"({in_text(entry['method'])} reaches {shares[0]} of its own bound, {baseline} {shares[1]} of its own)."
+    )
+    if numbers["beyond_bound"]:
+        losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
+        if any(built["scenario"]["faults"].values()):
+            losses += " and to the repair of faults"
+        text += (
+            f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "
+            f"{in_text(entry['method'])} but what {baseline} loses {losses} on these links."
+        )
+    return text
+
+
+def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
+    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    numbers, baseline = entry["comparison"], in_text(built["baseline"])
+    before, after = (each["summary"]["compute_ns"]["median"] for each in (base, entry))
+    compute = f"compute ({time_text(before)}) is not what a method changes"
+    if not 1 / COMPUTE_ALIKE < (after / before if before else 1.0) < COMPUTE_ALIKE:
+        compute = (
+            f"compute took {time_text(before)} with {baseline} and {time_text(after)} with "
+            f"{in_text(entry['method'])}, since workers and network share this machine's CPUs; a method "
+            "should not change it"
+        )
+    return (
+        f"Iteration speed-up {numbers['iteration_speedup']:.2f}: {compute}; an "
+        f"iteration could gain at most {times_text(numbers['iteration_speedup_if_communication_were_free'])} over "
+        f"{baseline}, if communication were free."
+    )

@@ -1,0 +1,152 @@
+"""The ends of the star: hosts that turn the handle of the sans-IO protocols. Their computing takes no virtual time."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
+from emulation.sim.network.network import Network
+from emulation.sim.network.strict_link import ClassQueue, StrictLink
+from switchagg.call import make_call
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.job import JobConfig
+from switchagg.priority import StreamTurns
+from switchagg.wire import STREAM_OFFSET
+
+Done = Callable[[], None]
+CREDIT_BYTES_MAX = 65_536
+CREDIT_NS = 1_000_000  # a host keeps about this much sending time in its queue, as Linux's TCP small queues do
+
+
+class Alarm:
+    """One timer that may be set earlier at any time. It may ring early: ask again what is due, and set it again."""
+
+    def __init__(self, network: Network, ring: Done) -> None:
+        self._network = network
+        self._ring = ring
+        self._at_ns: int | None = None
+
+    def set(self, deadline_ns: int | None) -> None:
+        """Ring at the deadline or before; None changes nothing."""
+        if deadline_ns is not None and (self._at_ns is None or deadline_ns < self._at_ns):
+            self._at_ns = max(deadline_ns, self._network.now_ns)
+            self._network.schedule(self._at_ns, self._due)
+
+    def _due(self, _frame: None, _sender: int, _to: int) -> None:
+        if self._at_ns == self._network.now_ns:  # otherwise it was set to an earlier time, and has rung
+            self._at_ns = None
+            self._ring()
+
+
+class Uplink:
+    """A host's queue to its link: holds a bounded credit of bytes, and asks for more when half of it is sent.
+
+    So frames leave the protocol when they leave the host, not a window earlier, and no host overflows its own queue.
+    `give(limit)` sends up to `limit` frames of at most frame_bytes (framing included) and says how many.
+    """
+
+    def __init__(self, network: Network, link: Link | ClassQueue, frame_bytes: int, give: Callable[[int], int]) -> None:
+        credit = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
+        self._credit_bytes = max(credit, 2 * frame_bytes)
+        self._network = network
+        self._link = link
+        self._frame_bytes = frame_bytes
+        self._give = give
+        self._waiting = False
+
+    def pump(self) -> None:
+        """Send what the protocol has, as far as the credit goes; continues by itself."""
+        if self._waiting:
+            return
+        room = self._credit_bytes - self._link.backlog_bytes(self._network.now_ns)
+        limit = room // self._frame_bytes
+        if limit > 0 and self._give(limit) < limit:
+            return
+        self._waiting = True
+        wake_ns = self._link.time_at_backlog_ns(self._credit_bytes // 2)
+        self._network.schedule(max(wake_ns, self._network.now_ns), self._wake)
+
+    def _wake(self, _frame: None, _sender: int, _to: int) -> None:
+        self._waiting = False
+        self.pump()
+
+
+class AggregationHost:
+    """A worker of the `switch` method: an Endpoint on a link. `on_failure` is told of a stream that gave up."""
+
+    def __init__(
+        self, network: Network, rank: int, job: JobConfig, link: Link, on_failure: Callable[[int, StreamFailed], None]
+    ) -> None:
+        self.endpoint = Endpoint(job, rank)
+        self.drop_checksum = 0
+        self._network = network
+        self._rank = rank
+        self._job = job
+        self._link = link
+        self._on_failure = on_failure
+        self._done: dict[int, Done] = {}
+        priorities = [stream.priority for stream in job.streams]
+        self._turns = StreamTurns(priorities)
+        self._to = [addressed(rank, priority) for priority in priorities]  # by stream
+        self._wire_bytes = 20 + 4 * job.elements + UDP_FRAMING_BYTES
+        if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
+            self._uplinks = [
+                Uplink(network, ClassQueue(network, link, kind), self._wire_bytes, partial(self._give, kind=kind))
+                for kind in self._turns.classes
+            ]
+        else:
+            self._uplinks = [Uplink(network, link, self._wire_bytes, self._give)]
+        self._alarm = Alarm(network, self._ring)
+
+    def launch(self, array: NDArray[Any], op: str, done: Done, priority: int | None = None) -> None:
+        """Begin an allreduce in place; calls of a class take its streams in turn (`StreamTurns`), as in a session.
+
+        `done` is called once it is complete.
+        """
+        stream = self._turns.take(priority)
+        call = make_call(array, op, self._job)
+        self._done[id(call)] = done
+        self.endpoint.submit(stream, call)
+        self._events()
+        self._pump()
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame (1, size) uint8 from the switch."""
+        if frame.__class__ is CorruptedFrame:
+            frame = frame.received()
+            if frame is None:
+                self.drop_checksum += 1
+                return
+        self.endpoint.receive(frame, self._network.now_ns)
+        self._events()
+        self._pump()
+
+    def _events(self) -> None:
+        while (event := self.endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                self._done.pop(id(event.call))()
+            else:
+                self._on_failure(self._rank, event)
+
+    def _pump(self) -> None:
+        for uplink in self._uplinks:
+            uplink.pump()
+
+    def _give(self, limit: int, kind: int | None = None) -> int:
+        now_ns = self._network.now_ns
+        bundle = self.endpoint.frames_to_send(now_ns, limit, kind)
+        count = len(bundle)
+        send, rank, size, to = self._link.send, self._rank, self._wire_bytes, self._to
+        for row in range(count):
+            send(bundle[row : row + 1], size, now_ns, rank, to[bundle[row, STREAM_OFFSET]])
+        if count:
+            self._alarm.set(self.endpoint.next_deadline_ns())
+        return count
+
+    def _ring(self) -> None:
+        self.endpoint.handle_timer(self._network.now_ns)
+        self._events()
+        self._pump()
+        self._alarm.set(self.endpoint.next_deadline_ns())

@@ -1,0 +1,89 @@
+"""The star of the parameter server in all its modes: workers and separate servers, a host each, on one bridge."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from emulation.sim.network.host_star import senders_at_once
+from emulation.sim.network.hosts import Done
+from emulation.sim.network.mesh import MeshHost
+from emulation.sim.network.star import Star, StarConfig
+from emulation.sim.network.switches import Bridge
+from switchagg.priority import BEST_EFFORT
+from transport.ps.config import PsConfig
+from transport.ps.server import PsServer
+from transport.ps.worker import PsCall, PsWorker
+
+
+class PsStar(Star):
+    """config.servers hosts after the workers; at least one. ps: its numbers of members must be the star's.
+
+    `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
+    """
+
+    def __init__(self, config: StarConfig, ps: PsConfig) -> None:
+        super().__init__(config)
+        assert (ps.workers, ps.servers) == (config.workers, config.servers)
+        self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
+        self.workers = [PsWorker(rank, ps, job="ps") for rank in range(ps.workers)]
+        self.servers = [PsServer(ps.workers + server, ps) for server in range(ps.servers)]
+        self.hosts: list[MeshHost] = []
+        self._done: dict[PsCall, Done] = {}
+        connections = config.connections(senders_at_once("ps", ps.workers, ps.servers))
+        for member, party in enumerate([*self.workers, *self.servers]):
+            uplink = self._add_uplink(member, self.bridge.receive)
+            host = MeshHost(
+                self.network,
+                member,
+                party,
+                connections,
+                uplink,
+                self._settle,
+                job="ps",
+                credit_bytes=config.credit_bytes,
+            )
+            self._add_downlink(member, host.receive)
+            self.hosts.append(host)
+        for host in self.hosts:
+            host.pump()  # hellos, and the first beat
+
+    def launch(
+        self,
+        rank: int,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None = None,
+        key: int | None = None,
+    ) -> None:
+        self.submit(rank, "allreduce", array, done, op, key=key, priority=BEST_EFFORT if priority is None else priority)
+
+    def submit(self, rank: int, kind: str, array: NDArray[Any], done: Done, op: str = "sum", **how: Any) -> PsCall:
+        """A rank begins a call now; how: as of `PsWorker.submit`. `done` is called when it has ended well."""
+        call = self.workers[rank].submit(kind, array, op, now_ns=self.network.now_ns, **how)
+        self._done[call] = done
+        self._settle(rank)
+        self.hosts[rank].pump()
+        return call
+
+    def leave(self, rank: int) -> None:
+        """A rank needs nothing any more."""
+        self.workers[rank].leave()
+        self.hosts[rank].pump()
+
+    def _settle(self, member: int) -> None:
+        if member >= len(self.workers):
+            return
+        for call, failure in self.workers[member].events():
+            if failure is not None:
+                raise failure
+            self._done.pop(call)()
+
+    def retransmissions(self) -> int:
+        return sum(host.retransmissions for host in self.hosts)
+
+    def switch_counters(self) -> dict[str, int]:
+        return {}
+
+    def drop_checksum(self) -> int:
+        return sum(host.drop_checksum for host in self.hosts)

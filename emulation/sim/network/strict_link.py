@@ -1,0 +1,121 @@
+"""A link whose output queue serves priority classes strictly, the most urgent first, each in the order of arrival.
+
+What is on the wire is never interrupted: an urgent frame waits at most for the rest of one frame, and for its own
+class. A frame's class stands in its address, as a datagram's stands in the DSCP: see `addressed`.
+"""
+
+from collections import deque
+from typing import Any
+
+from emulation.sim.network.link import CLASS_SHIFT, Link, LinkConfig
+from emulation.sim.network.network import Action, Network
+from switchagg.priority import BEST_EFFORT, CLASSES
+
+
+class StrictLink(Link):
+    """As `Link`, with a queue of queue_bytes for each class. With frames of one class it does what `Link` does.
+
+    The frame whose turn it is next is chosen at the instant the wire falls idle. What arrives in the very nanosecond in
+    which that happens counts as arrived, in the order of the events.
+    """
+
+    def __init__(self, network: Network, config: LinkConfig, receive: Action, seed: str = "") -> None:
+        super().__init__(network, config, receive, seed)
+        self._queues: list[deque[tuple[Any, int, int, int]]] = [deque() for _ in range(CLASSES)]
+        self._held = [0] * CLASSES  # waiting, in units of 1/rate_bps ns
+        self._waiting = 0  # frames in all queues
+        self._later: deque[tuple[Any, int]] = deque()  # frames that a switch's latency still holds
+        self._serving: int | None = None  # the class of the frame on the wire, whose last bit leaves at …
+        self._wire_ns = 0  # … _wire_ns + _wire_remainder / rate
+        self._wire_remainder = 0
+
+    def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
+        """See `Link.send`. True also for a frame that is ready later: whether there is room will be seen then."""
+        if ready_ns == self._network.now_ns and not self._later:
+            return self._enqueue(frame, size_bytes, sender, to)
+        self._later.append((frame, size_bytes))
+        self._network.schedule(ready_ns, self._ready, None, sender, to)
+        return True
+
+    def _ready(self, _frame: None, sender: int, to: int) -> None:
+        frame, size_bytes = self._later.popleft()
+        self._enqueue(frame, size_bytes, sender, to)
+
+    def backlog_of(self, kind: int) -> int:
+        """Bytes of one class queued, without the frame on the wire."""
+        return self._held[kind] // 8_000_000_000
+
+    def _enqueue(self, frame: Any, size_bytes: int, sender: int, to: int) -> bool:
+        now_ns, rate = self._network.now_ns, self._rate
+        kind = BEST_EFFORT - (to >> CLASS_SHIFT)
+        units = size_bytes * 8_000_000_000
+        held = self._held[kind]
+        if self._serving == kind:
+            held += (self._wire_ns - now_ns) * rate + self._wire_remainder
+        if held and held + units > self._queue_cost:
+            self.faults["drop_queue"] += 1
+            return False
+        if self._free_ns < now_ns or (self._free_ns == now_ns and not self._remainder):
+            self._free_ns, self._remainder = now_ns, 0
+        self._free_ns, self._remainder = self._after(self._free_ns, self._remainder, size_bytes)
+        self.sent_frames += 1
+        self.sent_bytes += size_bytes
+        self._held[kind] += units
+        self._waiting += 1
+        self._queues[kind].append((frame, size_bytes, sender, to))
+        if self._wire_ns < now_ns and self._waiting == 1:  # the wire is idle: since when doesn't matter
+            self._wire_ns, self._wire_remainder = now_ns, 0
+            self._serve()
+        elif self._serving is None:  # it fell idle within this very nanosecond
+            self._serve()
+        return True
+
+    def _after(self, time_ns: int, remainder: int, size_bytes: int) -> tuple[int, int]:
+        """When a frame that begins at time_ns + remainder / rate has left."""
+        cost = self._cost.get(size_bytes)
+        if cost is None:
+            cost = self._cost[size_bytes] = divmod(size_bytes * 8_000_000_000, self._rate)
+        time_ns += cost[0]
+        remainder += cost[1]
+        return (time_ns + 1, remainder - self._rate) if remainder >= self._rate else (time_ns, remainder)
+
+    def _idle(self, _frame: None, _sender: int, _to: int) -> None:
+        if self._wire_ns + (1 if self._wire_remainder else 0) <= self._network.now_ns:  # else it has work again
+            self._serve()
+
+    def _serve(self) -> None:
+        """The wire is idle: put the most urgent frame on it."""
+        self._serving = next((kind for kind, queue in enumerate(self._queues) if queue), None)
+        if self._serving is None:
+            return
+        frame, size_bytes, sender, to = self._queues[self._serving].popleft()
+        self._waiting -= 1
+        self._held[self._serving] -= size_bytes * 8_000_000_000
+        self._wire_ns, self._wire_remainder = self._after(self._wire_ns, self._wire_remainder, size_bytes)
+        idle_ns = self._wire_ns + (1 if self._wire_remainder else 0)
+        if self._random is not None:
+            self._deliver_with_faults(idle_ns + self._delay_ns, frame, size_bytes, sender, to)
+        else:
+            self.delivered_frames += 1
+            self.delivered_bytes += size_bytes
+            self._network.schedule(idle_ns + self._delay_ns, self._receive, frame, sender, to)
+        self._network.schedule(idle_ns, self._idle)
+
+
+class ClassQueue:
+    """One class's part of a StrictLink, for a host that keeps a credit of bytes in each."""
+
+    def __init__(self, network: Network, link: StrictLink, kind: int) -> None:
+        self.config = link.config
+        self._network = network
+        self._link = link
+        self._kind = kind
+
+    def backlog_bytes(self, _now_ns: int) -> int:
+        """See `StrictLink.backlog_of`."""
+        return self._link.backlog_of(self._kind)
+
+    def time_at_backlog_ns(self, size_bytes: int) -> int:
+        """The earliest instant at which no more than size_bytes can be left: if no other class sends anything."""
+        left = max(0, self._link.backlog_of(self._kind) - size_bytes)
+        return self._network.now_ns - (-left * 8_000_000_000 // self.config.rate_bps)

@@ -1,0 +1,57 @@
+"""The middle of the star: a bridge that forwards, and a switch that aggregates. Both are store and forward."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from emulation.sim.network.link import ETHERNET_BYTES, IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
+from emulation.sim.network.network import Network
+from switchagg.dataplane import DataPlane
+
+
+class Bridge:
+    """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work.
+
+    `ports[rank]` is the link to that rank; latency_ns is the time from a frame's last bit in to its place in the queue.
+    """
+
+    def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int) -> None:
+        self._network = network
+        self._ports = ports
+        self._latency_ns = latency_ns
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame from `sender` for `to`. Its bytes begin after the IP header."""
+        size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
+        self._ports[to & NODE_MASK].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
+
+
+class AggregationSwitch:
+    """Hosts a data plane: one packet at a time, as they arrive; results enter the queues of their ports.
+
+    `ports[rank]` is the link to that rank and the number the data plane knows it by. latency_ns as for `Bridge`.
+    """
+
+    def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int, dataplane: DataPlane) -> None:
+        self.dataplane = dataplane
+        self.drop_checksum = 0
+        self._network = network
+        self._ports = ports
+        self._latency_ns = latency_ns
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame (1, size) uint8 that came in by port `sender`."""
+        if frame.__class__ is CorruptedFrame:
+            frame = frame.received()
+            if frame is None:
+                self.drop_checksum += 1
+                return
+        ready_ns = self._network.now_ns + self._latency_ns
+        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6)
+        for output in self.dataplane.process(frame, sender):
+            bundle = output.bundle
+            count, size = bundle.shape
+            size += UDP_FRAMING_BYTES
+            for row in range(count):
+                one = bundle[row : row + 1]
+                for port in output.ports:
+                    self._ports[port].send(one, size, ready_ns, port, port | kind)

@@ -1,0 +1,149 @@
+"""Runs one method of a scenario in virtual time: real training, packet-exact communication, given compute time.
+
+What an iteration's forward and backward pass take is a number of the scenario. Without a schedule gradients leave in
+DDP's buckets (`sim_training`), with one as the schedule says (`sim_layers`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from emulation.results import IP_TCP_BYTES, MethodResult, RunFailed
+from emulation.scenario import Scenario
+from emulation.sim.layers import LayeredTraining, Schedule
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.network import SimulationError
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.stars import STARS
+from emulation.sim.network.timing import time_allreduce
+from emulation.sim.prediction import predicted
+from emulation.sim.training import Progress, Training
+from emulation.training.replicas import Replicas
+from emulation.training.workload import WorkloadError
+from switchagg.dataplane.self_test import fastest
+from switchagg.errors import SwitchaggError
+from transport.group.method_name import MethodName, parse
+from transport.meshes.reliable import ReliableConfig
+from transport.schedule.policy import MgWfbp
+from transport.schedule.scheduler import LinearCost, Profile, credit_of, fit_cost, parse_policy, plan_transfers
+
+RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
+ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
+SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
+"""Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
+
+
+def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+    """One method of a scenario; deterministic if the scenario gives compute_ns.
+
+    progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
+    RunFailed, in one line, if the workload can't be had or a call is given up.
+    """
+    workload, name = scenario.workload, parse(method)
+    progress(0, workload.iterations, "building the replicas")
+    try:
+        replicas = Replicas(
+            workload.name,
+            scenario.seed,
+            scenario.topology.workers,
+            workload.batch_per_worker,
+            workload.iterations,
+            1 if name.schedule else workload.bucket_bytes,  # schedules see every parameter by itself
+        )
+        notes = ["Time is virtual and exact; no certificate is needed."]
+        compute_ns = workload.compute_ns
+        if compute_ns is None:
+            compute_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
+            notes.append(
+                f"[workload] compute_ns was measured once on this machine: {compute_ns} ns; "
+                "put it into the scenario to repeat this run exactly."
+            )
+        training = _training(scenario, name, replicas, compute_ns, progress)
+        training.run()
+    except (SwitchaggError, WorkloadError, SimulationError) as error:
+        raise RunFailed(f"{method} in virtual time: {error}") from error
+    return training.result(method, notes)
+
+
+def _training(
+    scenario: Scenario, name: MethodName, replicas: Replicas, compute_ns: int, progress: Progress
+) -> Training:
+    config = star_config(scenario)
+    if not name.schedule:
+        return Training(scenario, STARS[name.method](config), replicas, compute_ns, progress)
+    schedule = schedule_of(scenario, name, replicas.profile(compute_ns))
+    star = STARS[name.method](scheduled(config, name, schedule))
+    return LayeredTraining(scenario, star, replicas, compute_ns, progress, schedule)
+
+
+def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:
+    """The plan of a method's schedule on the scenario's links, and the model's prediction."""
+    policy = parse_policy(name.schedule)
+    if isinstance(policy, MgWfbp):
+        policy = with_cost(policy, _cost(scenario, name))
+    prediction = predicted(scenario, name, policy, profile)
+    return Schedule(policy, profile, plan_transfers(policy, profile), name.is_switch, prediction)
+
+
+def with_cost(policy: MgWfbp, fitted: LinearCost) -> MgWfbp:
+    """MG-WFBP with what its options leave open, as it was fitted."""
+    alpha_ns, beta = policy.alpha_ns, policy.beta_ns_per_byte
+    return dataclasses.replace(
+        policy,
+        alpha_ns=fitted.alpha_ns if alpha_ns is None else alpha_ns,
+        beta_ns_per_byte=fitted.beta_ns_per_byte if beta is None else beta,
+    )
+
+
+def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
+    """Of one transfer alone, measured in virtual time."""
+    sizes = (SMALL_BYTES, LARGE_BYTES)
+    times = [time_allreduce(star_config(scenario), name.method, size).duration_ns for size in sizes]
+    return fit_cost(sizes, times)
+
+
+def scheduled(config: StarConfig, name: MethodName, schedule: Schedule) -> StarConfig:
+    """The star for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
+    if not name.is_switch:
+        credit_bytes = credit_of(schedule.policy)
+        return config if credit_bytes is None else dataclasses.replace(config, credit_bytes=credit_bytes)
+    if not schedule.urgencies:
+        return config
+    used = sorted(set(schedule.classes))
+    return dataclasses.replace(config, streams=len(used), priorities=tuple(used))
+
+
+@functools.cache
+def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
+    """Measured once per process, so that all methods of a comparison compute for the same time."""
+    return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
+
+
+def star_config(scenario: Scenario) -> StarConfig:
+    """The star of a scenario. The ring's segments fill the MTU."""
+    topology, faults, switch = scenario.topology, scenario.faults, scenario.switch
+    segment_bytes = topology.mtu_bytes - IP_TCP_BYTES
+    slots = switch.streams * switch.window_slots
+    return StarConfig(
+        workers=topology.workers,
+        link=LinkConfig(
+            rate_bps=topology.rate_bps,
+            delay_ns=topology.delay_ns,
+            queue_bytes=topology.queue_bytes,
+            loss=faults.loss,
+            duplicate=faults.duplicate,
+            reorder=faults.reorder,
+            corrupt=faults.corrupt,
+        ),
+        seed=scenario.seed,
+        elements=switch.elements,
+        window_slots=switch.window_slots,
+        streams=switch.streams,
+        dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
+        retry_limit=switch.retry_limit,
+        reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
+        message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,
+        strict_priority=topology.priority_queues > 0,
+    )

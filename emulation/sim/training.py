@@ -1,0 +1,251 @@
+"""Training in virtual time: what each rank does when, iteration after iteration, in DDP's way.
+
+Every rank has a replica of the model and computes real gradients. Buckets become ready during the backward pass in
+DDP's order and are allreduced while it goes on; once all are back, the averaged gradients are applied and the rank
+begins its next iteration. Ranks run on their own: nothing but the allreduce makes them wait for each other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from emulation.results import Evaluation, IterationRecord, MethodResult
+from emulation.scenario import Scenario
+from emulation.sim.network.star import Star
+from emulation.timeline import COMPUTE, NETWORK, Span, kept
+from emulation.training.replicas import Replicas
+from transport.group.method_name import parse
+
+Progress = Callable[[int, int, str], None]
+
+
+class Clock(Protocol):
+    """One rank's way through the iterations, and what a result is made of. Lists have an entry per iteration.
+
+    wire_bytes: (sent, received) at the start and at the end of what is counted.
+    """
+
+    ends_ns: list[int]
+    communications_ns: list[int]
+    losses: list[float]
+    first_layers_ns: list[int]
+    spans: list[Span]
+    wire_bytes: list[tuple[int, int]]
+
+    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Start the next iteration."""
+
+
+class RankClock:
+    """One rank's way through the iterations: its events in virtual time and what they took."""
+
+    def __init__(self, training: Training, rank: int) -> None:
+        self.iteration = 0
+        self.ends_ns: list[int] = []
+        self.communications_ns: list[int] = []
+        self.losses: list[float] = []
+        self.first_layers_ns: list[int] = []
+        self.spans: list[Span] = []
+        self.wire_bytes: list[tuple[int, int]] = []  # (sent, received) at the start and end of what is counted
+        self._training = training
+        self._network = training.star.network
+        self._rank = rank
+        self._begin_ns = 0
+        self._complete = False
+        self._buckets: list[np.ndarray] = []
+        self._under_way: dict[int, tuple[int, int]] = {}  # bucket -> (start, end), once it is back
+        self._launched_ns: dict[int, int] = {}
+
+    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Start the next iteration: compute the gradients, and plan when each bucket is ready."""
+        training, network = self._training, self._network
+        if self.iteration == training.warmup_iterations:
+            self._count_wire()
+        self._begin_ns = network.now_ns
+        self._buckets = training.replicas.gradients_of(self._rank, self.iteration)
+        self.losses.append(training.replicas.losses[self._rank])
+        self._under_way = {}
+        self._complete = False
+        for index, ready_ns in enumerate(training.ready_ns):
+            network.schedule(self._begin_ns + ready_ns, self._launch, None, index)
+        network.schedule(self._begin_ns + training.compute_ns, self._computed)
+
+    def _launch(self, _frame: None, index: int, _to: int) -> None:
+        self._launched_ns[index] = self._network.now_ns
+        self._training.star.launch(self._rank, self._buckets[index], "sum", functools.partial(self._returned, index))
+
+    def _returned(self, index: int) -> None:
+        self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
+        self._finish_if_complete()
+
+    def _computed(self, _frame: None, _sender: int, _to: int) -> None:
+        self._finish_if_complete()
+
+    def _finish_if_complete(self) -> None:
+        """All buckets are back and the backward pass is over: one step of the optimiser, and on."""
+        training, now_ns = self._training, self._network.now_ns
+        if len(self._under_way) < len(self._buckets) or now_ns < self._begin_ns + training.compute_ns:
+            return
+        if self._complete:
+            return  # the last bucket came back in the very nanosecond in which the backward pass ended
+        self._complete = True
+        for bucket in self._buckets:
+            bucket /= training.workers
+        training.replicas.apply_to(self._rank, self.iteration, self._buckets)
+        self.ends_ns.append(now_ns)
+        self.communications_ns.append(union_ns(list(self._under_way.values())))
+        start_ns, end_ns = self._under_way[len(self._buckets) - 1]  # the last to be ready holds the first layer
+        self.first_layers_ns.append(end_ns - start_ns)
+        if kept(self.iteration, training.warmup_iterations):
+            self._keep_spans()
+        self.iteration += 1
+        training.finished(self._rank, self.iteration - 1)
+        if self.iteration < training.iterations:
+            self._network.schedule(now_ns, self.begin)
+        else:
+            self._count_wire()
+
+    def _keep_spans(self) -> None:
+        training, begin_ns = self._training, self._begin_ns
+        forward_ns = round(training.compute_ns * training.replicas.forward_fraction)
+        computed = ((0, forward_ns, "forward"), (forward_ns, training.compute_ns, "backward"))
+        for low_ns, high_ns, name in computed:
+            self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns + low_ns, begin_ns + high_ns))
+        for index, (start_ns, end_ns) in sorted(self._under_way.items()):
+            size_bytes = self._buckets[index].nbytes
+            self.spans.append(
+                Span(self._rank, NETWORK, f"bucket {index}", self.iteration, start_ns, end_ns, size_bytes)
+            )
+
+    def _count_wire(self) -> None:
+        star = self._training.star
+        self.wire_bytes.append((star.uplinks[self._rank].sent_bytes, star.downlinks[self._rank].delivered_bytes))
+
+
+class Training:
+    """A training run on a star. `run` it, then ask for its `result`."""
+
+    def __init__(self, scenario: Scenario, star: Star, replicas: Replicas, compute_ns: int, progress: Progress) -> None:
+        self.star = star
+        self.replicas = replicas
+        self.compute_ns = compute_ns
+        self.ready_ns = replicas.ready_ns(compute_ns)
+        self.workers = scenario.topology.workers
+        self.iterations = scenario.workload.iterations
+        self.warmup_iterations = scenario.workload.warmup_iterations
+        self._evaluate_every = scenario.workload.evaluate_every
+        self._progress = progress
+        self.clocks: Sequence[Clock] = [RankClock(self, rank) for rank in range(self.workers)]
+        self.first_layer_bytes = 4 * replicas.buckets[-1].elements  # the last bucket to be ready holds that gradient
+        self._scores: list[tuple[int, float, float]] = []
+        self._finished = [0] * self.iterations  # ranks that are through with an iteration
+
+    def run(self) -> None:
+        """Train to the end. AggregationFailed if a call is given up."""
+        for clock in self.clocks:
+            self.star.network.schedule(0, clock.begin)
+        self.star.run(f"{self.iterations} iterations of training")
+
+    def finished(self, rank: int, iteration: int) -> None:
+        """A rank has applied its gradients. Rank 0 is the one that evaluates; that takes no virtual time."""
+        last = iteration + 1 == self.iterations
+        if rank == 0 and (last or (iteration + 1) % self._evaluate_every == 0):
+            score = self.replicas.evaluate()
+            self._scores.append((iteration, score.accuracy, score.loss))
+        self._finished[iteration] += 1
+        if self._finished[iteration] == self.workers:
+            virtual_s = self.star.network.now_ns / 1e9
+            self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
+            if last:
+                self.star.network.stop()
+
+    def facts(self) -> dict[str, Any]:
+        """What is to be known of the schedule; of DDP's own nothing."""
+        return {}
+
+    def result(self, method: str, notes: Sequence[str]) -> MethodResult:
+        """What the run measured; parameters of all ranks are hashed now."""
+        records = self._records()
+        wire = [(end[0] - start[0], end[1] - start[1]) for start, end in (clock.wire_bytes for clock in self.clocks)]
+        return MethodResult(
+            method=method,
+            backend="sim",
+            workers=self.workers,
+            iterations=records,
+            evaluations=[
+                Evaluation(iteration, records[iteration].start_ns + records[iteration].duration_ns, accuracy, loss)
+                for iteration, accuracy, loss in self._scores
+            ],
+            parameters=self.replicas.parameters,
+            gradient_bytes=self.replicas.gradient_bytes,
+            wire_tx_bytes_per_rank=[sent for sent, _ in wire],
+            wire_rx_bytes_per_rank=[received for _, received in wire],
+            wire_iterations=self.iterations - self.warmup_iterations,
+            retransmissions=self.star.retransmissions(),
+            switch_counters=self.star.switch_counters(),
+            parameter_hash_per_rank=self.replicas.parameter_hashes(),
+            certificate=None,
+            notes=[*notes, *self.star.notes(), "Retransmissions and counters cover the whole run, warm-up included."],
+            environment=self._environment(method),
+            first_layer_bytes=self.first_layer_bytes,
+            timeline=[span for clock in self.clocks for span in clock.spans],
+        )
+
+    def _records(self) -> list[IterationRecord]:
+        """An iteration lasts from the end of the one before to its own end, both on the slowest rank."""
+        ends_ns = [max(clock.ends_ns[k] for clock in self.clocks) for k in range(self.iterations)]
+        starts_ns = [0, *ends_ns[:-1]]
+        return [
+            IterationRecord(
+                iteration=k,
+                start_ns=starts_ns[k],
+                duration_ns=ends_ns[k] - starts_ns[k],
+                compute_ns=self.compute_ns,
+                communication_ns=min(clock.communications_ns[k] for clock in self.clocks),
+                loss=sum(clock.losses[k] for clock in self.clocks) / self.workers,
+                first_layer_ns=max(clock.first_layers_ns[k] for clock in self.clocks),
+            )
+            for k in range(self.iterations)
+        ]
+
+    def _environment(self, method: str) -> dict[str, Any]:
+        """What the network was, and what its links did to frames; all of it follows from scenario and code."""
+        config = self.star.config
+        environment: dict[str, Any] = {
+            "link": {"rate_bps": config.link.rate_bps, "delay_ns": config.link.delay_ns},
+            "queue_bytes": config.link.queue_bytes,
+            "switch_latency_ns": config.switch_latency_ns,
+            "rto_min_ns": config.rto_min_ns,
+            "rto_initial_ns": config.rto_initial_ns,
+            "rto_max_ns": config.rto_max_ns,
+            "compute_ns": self.compute_ns,
+            "bucket_ready_ns": self.ready_ns,
+            "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
+            "link_faults": self.star.faults(),
+            "checksum_failures": self.star.drop_checksum(),
+            **self.facts(),
+        }
+        if parse(method).is_switch:
+            environment["dataplane"] = config.dataplane
+        else:
+            reliable = config.connections()
+            environment["congestion_control"] = "none: the window alone bounds what is in flight"
+            environment["window_bytes"] = reliable.window_bytes
+            environment["ack_every_segments"] = reliable.ack_every_segments
+            environment["segment_bytes"] = reliable.segment_bytes
+        return environment
+
+
+def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+    """Time covered by at least one of the intervals (start, end)."""
+    covered_ns = 0
+    until_ns = 0
+    for start_ns, end_ns in sorted(intervals):
+        if end_ns > until_ns:
+            covered_ns += end_ns - max(start_ns, until_ns)
+            until_ns = end_ns
+    return covered_ns

@@ -1,0 +1,204 @@
+"""One rank of a run with a schedule: `transport.torch.priority.handle` instead of DDP, so that iterations overlap.
+
+An iteration lasts from the beginning of its forward pass to that of the next one; the last one until all sums are back.
+Its forward pass waits, layer by layer, for sums of the iteration before. What happened to an iteration's transfers is
+known when the next forward pass is over, so it is said only then.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from emulation.sim.prediction import predicted
+from emulation.training.trainer import (
+    BucketSpan,
+    Trainer,
+    TrainerConfig,
+    TrainingClock,
+    covered_ns,
+    rendezvous,
+    say,
+)
+from emulation.training.workload import Workload
+from switchagg.priority import CLASSES
+from transport.group.host_group import open_group
+from transport.schedule.scheduler import describe
+from transport.torch.priority import handle as priority
+from transport.torch.priority.handle import ForwardWait, PriorityHandle, Records
+from transport.worker.session import SwitchSession
+
+GROUP_PORT = 29_600
+URGENT_POLICIES = ("p3", "tictac", "bytescheduler")
+
+
+@dataclass
+class Iteration:
+    """What is known of an iteration when its last pass of computing is over. Times are CLOCK_MONOTONIC."""
+
+    number: int
+    loss: float
+    begun_at_ns: int
+    start_ns: int  # of the training
+    forward_ns: int  # with its waits
+    backward_ns: int
+    optimizer_ns: int
+    waits: list[ForwardWait]  # for sums, within the forward pass
+
+
+class ScheduledTrainer(Trainer):
+    """See the module. The process group (Gloo) is for the rendezvous and for barriers, except with method gloo."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        super().__init__(config)
+        self._group: Any = None
+        self._handle: PriorityHandle
+        self._unsaid: Iteration | None = None
+        self._records = Records([], [])
+
+    def _attach(self, workload: Workload) -> None:
+        rendezvous(self.config, "gloo")
+        self._group = self._open()
+        self._handle = priority.attach(
+            workload.model,
+            workload.optimizer,
+            self._group,
+            self.name.schedule,
+            find_unused_parameters=False,
+            share_parameters=False,
+        )
+
+    def _open(self) -> Any:
+        """The group to reduce over; None for torch's own."""
+        config, name, options = self.config, self.name, self.config.scenario.switch
+        if name.method == "gloo":
+            return None
+        if name.is_switch:
+            urgent = name.policy in URGENT_POLICIES
+            return SwitchSession.join(
+                str(config.switch),
+                "train",
+                config.rank,
+                config.workers,
+                elements=config.elements,
+                streams=CLASSES if urgent else options.streams,
+                priorities=tuple(range(CLASSES)) if urgent else None,
+                window_slots=options.window_slots,
+                timeout_s=config.timeout_s,
+                call_timeout_s=config.timeout_s,
+                link=name.link,
+            )
+        return open_group(
+            name.method,
+            name.link,
+            config.rank,
+            [(address, GROUP_PORT) for address in config.addresses],
+            job="train",
+            timeout_s=config.timeout_s,
+            call_timeout_s=config.timeout_s,
+        )
+
+    def _detach(self) -> None:
+        self._handle.close()
+        if self._group is not None:
+            self._group.close()
+
+    def _facts(self) -> dict[str, Any]:
+        """What the model makes of the profile that rank 0 measured on this machine."""
+        profile = self._handle.profile
+        if profile is None:
+            return {}
+        prediction = predicted(self.config.scenario, self.name, self._handle.policy, profile)
+        return {
+            "schedule": describe(self._handle.policy),
+            "predicted_iteration_ns": round(prediction.iteration_ns),
+            "predicted_first_layer_wait_ns": round(prediction.waits_ns[0]),
+        }
+
+    def _core(self) -> str | None:
+        return str(self._group.core) if self.name.is_switch else None
+
+    def _counters(self) -> dict[str, int]:
+        return {} if self._group is None else dict(self._group.counters)
+
+    def _notes(self) -> list[str]:
+        return [
+            "With a schedule iterations overlap: one begins with its forward pass, while sums of the one before may "
+            "still be on their way."
+        ]
+
+    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        begun_ns = time.monotonic_ns()
+        start_ns = clock.at(begun_ns)
+        loss = workload.loss(workload.model, iteration)
+        forward_end_ns = time.monotonic_ns()
+        self._take()
+        waits = list(self._records.waits)
+        self._records.waits.clear()
+        if self._unsaid is not None:
+            self._say(self._unsaid, start_ns)
+        loss.backward()
+        backward_end_ns = time.monotonic_ns()
+        workload.step(iteration)
+        end_ns = time.monotonic_ns()
+        self._unsaid = Iteration(
+            iteration,
+            loss.item(),
+            begun_ns,
+            start_ns,
+            forward_end_ns - begun_ns,
+            backward_end_ns - forward_end_ns,
+            end_ns - backward_end_ns,
+            waits,
+        )
+        plan = self.config.scenario.workload
+        if (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations:
+            self._handle.wait()  # it is this iteration that takes this time, not the evaluation
+            if iteration + 1 == plan.iterations:
+                self._take()
+                self._say(self._unsaid, clock.at(time.monotonic_ns()))
+
+    def _take(self) -> None:
+        records = self._handle.records()
+        self._records.transfers.extend(records.transfers)
+        self._records.waits.extend(records.waits)
+
+    def _say(self, told: Iteration, next_start_ns: int) -> None:
+        """An iteration, now that the next one has begun at next_start_ns of the training, or there is none."""
+        mine = [record for record in self._records.transfers if record.iteration == told.number]
+        self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > told.number]
+        spans = [BucketSpan(record.size_bytes, record.launched_ns, record.completed_ns) for record in mine]
+        first = (
+            [record for record in mine if record.priority == 0] if self.name.policy in URGENT_POLICIES else mine[-1:]
+        )
+        duration_ns = next_start_ns - told.start_ns
+        waited_ns = sum(wait.end_ns - wait.begin_ns for wait in told.waits)
+        say(
+            "iteration",
+            iteration=told.number,
+            start_ns=told.start_ns,
+            duration_ns=duration_ns,
+            forward_ns=told.forward_ns,
+            backward_ns=told.backward_ns,
+            optimizer_ns=told.optimizer_ns,
+            compute_ns=min(duration_ns, told.forward_ns + told.backward_ns + told.optimizer_ns - waited_ns),
+            communication_ns=covered_ns(spans),
+            first_layer_ns=max((r.completed_ns for r in first), default=0)
+            - max((r.ready_ns for r in first), default=0),
+            first_layer_bytes=sum(record.size_bytes for record in first),
+            loss=told.loss,
+            begun_at_ns=told.begun_at_ns,
+            retransmissions=self._counters().get("retransmitted", 0),
+            waits=[{"name": wait.module, "start_ns": wait.begin_ns, "end_ns": wait.end_ns} for wait in told.waits],
+            buckets=[
+                {
+                    "name": record.name,
+                    "priority": record.priority,
+                    "size_bytes": record.size_bytes,
+                    "start_ns": record.launched_ns,
+                    "end_ns": record.completed_ns,
+                }
+                for record in sorted(mine, key=lambda record: record.launched_ns)
+            ],
+        )

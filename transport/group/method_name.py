@@ -1,0 +1,82 @@
+"""How a method is written: `method[@link][+schedule]`, for example `ring`, `ring@zeromq`, `switch@rdma+p3`.
+
+The same words stand in scenarios, on command lines, in environment variables and in reports.
+"""
+
+from dataclasses import dataclass
+
+from transport.schedule.policy import POLICIES, parse_policy
+
+HOST_METHODS = (
+    "ring",
+    "naive_ring",
+    "halving_doubling",
+    "recursive_doubling",
+    "tree",
+    "double_tree",
+    "torus",
+    "hierarchical",
+)
+"""Collectives among the workers alone."""
+
+METHODS = ("switch", "gloo", *HOST_METHODS, "ps", "auto")
+"""All methods. auto: the host method that the cost model takes for the fastest, by size."""
+
+LINKS = {
+    "switch": ("udp", "zeromq", "rdma"),
+    "gloo": (),
+    **{method: ("tcp", "zeromq", "udp", "rdma") for method in (*HOST_METHODS, "auto")},
+    "ps": ("zeromq", "tcp", "udp", "rdma"),
+}
+"""What may carry each method in real time, the default first. Gloo brings its own TCP."""
+
+SCHEDULES = tuple(POLICIES)
+"""When gradients leave, and in which order; options may follow a colon. None: PyTorch's own (DDP's buckets)."""
+
+
+@dataclass(frozen=True)
+class MethodName:
+    """A method, what carries it and its schedule. link: "" for gloo. schedule: "" for DDP's own; may hold options."""
+
+    method: str
+    link: str
+    schedule: str = ""
+
+    def __str__(self) -> str:
+        """As it is written; a default link is left out."""
+        links = LINKS[self.method]
+        at = f"@{self.link}" if links and self.link != links[0] else ""
+        return self.method + at + (f"+{self.schedule}" if self.schedule else "")
+
+    @property
+    def policy(self) -> str:
+        """The schedule without its options."""
+        return self.schedule.partition(":")[0]
+
+    @property
+    def slug(self) -> str:
+        """Fit for a file's name."""
+        return "".join(c if c.isalnum() or c in "_-." else "-" for c in str(self))
+
+    @property
+    def is_switch(self) -> bool:
+        return self.method == "switch"
+
+
+def parse(text: str) -> MethodName:
+    """The method that `text` names. Raises ValueError, in one line that says what is allowed."""
+    rest, plus, schedule = text.partition("+")
+    method, at, link = rest.partition("@")
+    if method not in METHODS:
+        raise ValueError(f"method '{_shown(method)}' is unknown; allowed: {', '.join(METHODS)}")
+    links = LINKS[method]
+    if at and link not in links:
+        allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"
+        raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it; {allowed}")
+    if plus:
+        parse_policy(schedule)
+    return MethodName(method, link or (links[0] if links else ""), schedule)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 60 else text[:60] + "…"

@@ -1,0 +1,141 @@
+"""NativeUdp: the C side of a UdpLink (switchagg/native/udp.h), for the native loops.
+
+UdpLink goes on making, probing and closing the socket and its eventfd; while a NativeUdp carries the packets, the link
+itself must neither send nor receive. What happened is written back into the link: `counters`, `gso`, `gso_fallback`,
+`last_error`.
+"""
+
+import ctypes
+import os
+import socket
+
+from switchagg.errors import JobError
+from switchagg.native import library
+from transport.links.link import Address
+from transport.links.udp import UDP_COUNTERS, UdpLink
+
+RECEIVE_MESSAGES_GRO = 8
+"""Messages, each of up to 64 kB, of one receive: 128 packets, half a window, where bundles have 16."""
+
+RECEIVE_MESSAGES_PLAIN = 64
+RECEIVE_BYTES_LEAST = 2048
+
+
+class NativeAddress(ctypes.Structure):
+    """`struct sa_address`."""
+
+    _fields_ = [
+        ("family", ctypes.c_uint16),
+        ("port", ctypes.c_uint16),
+        ("scope", ctypes.c_uint32),
+        ("host", ctypes.c_uint8 * 16),
+    ]
+
+
+class Options(ctypes.Structure):
+    """`struct sa_udp_options`."""
+
+    _fields_ = [
+        ("descriptor", ctypes.c_int32),
+        ("gso", ctypes.c_uint32),
+        ("gro", ctypes.c_uint32),
+        ("segments_max", ctypes.c_uint32),
+        ("receive_messages", ctypes.c_uint32),
+        ("receive_bytes", ctypes.c_uint32),
+        ("priority", ctypes.c_uint32),
+        ("credit_bytes", ctypes.c_uint32),
+    ]
+
+
+class State(ctypes.Structure):
+    """`struct sa_udp_state`."""
+
+    _fields_ = [
+        ("gso", ctypes.c_uint32),
+        ("send_errno", ctypes.c_int32),
+        ("receive_errno", ctypes.c_int32),
+        ("fallback_errno", ctypes.c_int32),
+        ("fallback_rows", ctypes.c_uint32),
+        ("fallback_size", ctypes.c_uint32),
+        ("refused", NativeAddress),
+        ("fallback", NativeAddress),
+    ]
+
+
+def native_address(address: Address) -> NativeAddress:
+    """A numeric (host, port), as `Link.resolve` gives it."""
+    host, port = address
+    host, _, interface = host.partition("%")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    packed = socket.inet_pton(family, host)
+    scope = socket.if_nametoindex(interface) if interface else 0
+    return NativeAddress(family, port, scope, (ctypes.c_uint8 * 16)(*packed))
+
+
+def text_of(address: NativeAddress) -> str:
+    """host:port."""
+    size = 16 if address.family == socket.AF_INET6 else 4
+    return f"{socket.inet_ntop(address.family, bytes(address.host)[:size])}:{address.port}"
+
+
+class NativeUdp:
+    """Carries a link's packets in C, until `close`.
+
+    datagram_bytes: of the packets that are awaited; where GRO is off, much longer ones arrive cut. Raises JobError if
+    the kernel refuses the socket.
+    """
+
+    def __init__(self, link: UdpLink, datagram_bytes: int) -> None:
+        self._library = _declared()
+        self._link = link
+        options = Options(
+            link.fileno(),
+            link.gso,
+            link.gro,
+            link.segments_max,
+            RECEIVE_MESSAGES_GRO if link.gro else RECEIVE_MESSAGES_PLAIN,
+            max(RECEIVE_BYTES_LEAST, datagram_bytes + 1),
+            link.socket_priority,
+            link.credit_bytes,
+        )
+        self.handle: int | None = self._library.sa_udp_new(ctypes.byref(options))
+        if not self.handle:
+            raise JobError(f"the link at {link.address[0]}:{link.address[1]}: its socket can't be used, or no memory")
+        self._counters = self._library.sa_udp_counters(self.handle)
+        self._state = self._library.sa_udp_state(self.handle).contents
+
+    def update_link(self) -> None:
+        """Write what happened so far into the link. Any thread; after `close` it does nothing."""
+        if self.handle is None:
+            return
+        link, state = self._link, self._state
+        for index, name in enumerate(UDP_COUNTERS):
+            link.counters[name] = self._counters[index]
+        if state.fallback_errno:
+            link.gso = False
+            link.gso_fallback = (
+                f"sending {state.fallback_rows} segments of {state.fallback_size} bytes to "
+                f"{text_of(state.fallback)}: {os.strerror(state.fallback_errno)}"
+            )
+        if state.send_errno:
+            link.last_error = f"sending to {text_of(state.refused)}: {os.strerror(state.send_errno)}"
+        elif state.receive_errno:
+            link.last_error = f"receiving: {os.strerror(state.receive_errno)}"
+
+    def close(self) -> None:
+        """Free the C side; again is allowed. The link stays open. No other thread may be in `update_link`."""
+        if self.handle is not None:
+            self.update_link()
+            handle, self.handle = self.handle, None
+            self._library.sa_udp_free(handle)
+
+
+def _declared() -> ctypes.CDLL:
+    """The library with the functions of udp.h declared. Raises `library.Missing`."""
+    loaded = library.load()
+    pointer = ctypes.c_void_p
+    loaded.sa_udp_new.restype, loaded.sa_udp_new.argtypes = pointer, [ctypes.POINTER(Options)]
+    loaded.sa_udp_free.restype, loaded.sa_udp_free.argtypes = None, [pointer]
+    loaded.sa_udp_counters.restype, loaded.sa_udp_counters.argtypes = ctypes.POINTER(ctypes.c_uint64), [pointer]
+    loaded.sa_udp_state.restype, loaded.sa_udp_state.argtypes = ctypes.POINTER(State), [pointer]
+    return loaded

@@ -1,0 +1,193 @@
+"""MeshLoop: one thread that carries one member's party over a mesh.
+
+The party decides everything; this loop gives it messages and the time, sends what it says, most urgent first, and keeps
+what lies in the FIFOs below within a credit:
+
+    orders -> timer -> messages -> credit -> mesh -> events -> sleep until a message, an order, room or a deadline
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from switchagg.errors import AggregationFailed, SwitchaggError
+from transport.meshes.credit_queue import CreditQueue
+from transport.meshes.mesh import URGENT, Lost, Mesh, Outgoing, Party, Received, Sent
+
+CREDIT_BYTES = 1 << 20
+"""How much may lie in the mesh and below, not counting what TCP has in flight: 8 ms at 1 Gb/s."""
+
+IDLE_S = 1.0
+"""Longest sleep: an upper bound on what a lost wake-up could cost."""
+
+JOIN_S = 10.0
+"""How long `close` waits for the thread beyond the time it lingers."""
+
+Order = Callable[[int], None]
+"""Something to be done with the party, in the loop's thread; it is told the time in ns."""
+
+
+class MeshLoop:
+    """Turns the handle of `party` on `mesh`, both used by nobody else from now on; the thread starts at once.
+
+    job: name for errors. credit_bytes: None for no bound. on_turn: called in the thread after orders or events, to look
+    at what the party has finished. on_end: called once, in the thread, with the reason, when the party is not touched
+    any more. The loop ends at `fail`, `close` or any unexpected exception; what the machine refuses (OSError,
+    MemoryError) becomes an AggregationFailed that names the job.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        party: Party,
+        *,
+        job: str,
+        on_turn: Callable[[], None],
+        on_end: Callable[[BaseException], None],
+        credit_bytes: int | None = CREDIT_BYTES,
+    ) -> None:
+        self._mesh, self._party, self._job = mesh, party, job
+        self._on_turn, self._on_end = on_turn, on_end
+        self._queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
+        self._below: dict[int, int] = {}  # ticket -> bytes of a message that the mesh has
+        self._orders: deque[tuple[Order, Callable[[BaseException], None]]] = deque()
+        self._lock = threading.Lock()  # guards the next, and that no order follows it
+        self._failure: BaseException | None = None
+        self._linger_s = 1.0
+        self._asleep = False
+        self._thread = threading.Thread(target=self._run, name=f"mesh-loop-{mesh.link}-{mesh.member}", daemon=True)
+        self._thread.start()
+
+    # What any thread may call
+
+    def submit(self, order: Order, refused: Callable[[BaseException], None]) -> None:
+        """Have an order carried out soon, or, if the loop ends before, `refused` told why: one of the two."""
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                self._orders.append((order, refused))
+        if failure is not None:
+            refused(failure)
+        elif self._asleep:
+            self._mesh.wake()
+
+    def fail(self, exception: BaseException, linger_s: float = 1.0) -> None:
+        """End the loop; the first exception given stays. What is queued in the mesh is sent, for linger_s at most."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = exception
+                self._linger_s = linger_s
+        self._mesh.wake()
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """Bound what lies below from now on; what does so already stays there."""
+        if credit_bytes is not None and credit_bytes < 1:
+            raise ValueError(f"credit_bytes {credit_bytes}: 1 or more, or None")
+        self._queue.credit_bytes = credit_bytes
+        self._mesh.wake()
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """End the thread and close the mesh; again is allowed. In the loop's own thread it only begins to.
+
+        Raises SwitchaggError if the thread doesn't end, because something called by it blocks it.
+        """
+        member = self._mesh.member
+        self.fail(AggregationFailed(f"member {member}: the group was closed", job=self._job), linger_s)
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(linger_s + JOIN_S)
+        if self._thread.is_alive():
+            raise SwitchaggError(
+                f"job {self._job}, member {member}: the loop's thread did not end within {JOIN_S:.0f} s; a callback on "
+                "one of its futures must be blocking it"
+            )
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the loop has ended or is about to; None while it works."""
+        return self._failure
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of messages that the mesh has and that are not yet known to have left it."""
+        return self._queue.below_bytes
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while self._failure is None:
+                self._turn()
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or self._broken(error)
+        finally:
+            failure = self._failure
+            assert failure is not None
+            try:
+                while self._orders:  # no other can follow
+                    self._orders.popleft()[1](failure)
+                self._on_end(failure)
+                self._say_last_words()
+            finally:
+                self._mesh.close(self._linger_s)
+
+    def _say_last_words(self) -> None:
+        """Who learnt of a failure from `on_turn` may have ended us before the party's words on it were carried."""
+        with contextlib.suppress(SwitchaggError, OSError):
+            for message in self._party.messages_to_send():
+                if message.priority == URGENT:
+                    self._mesh.send(message.to, message.head, message.data, message.ticket)
+
+    def _broken(self, error: BaseException) -> BaseException:
+        if not isinstance(error, OSError | MemoryError):
+            return error
+        failed = AggregationFailed(f"member {self._mesh.member}: the mesh loop ended: {error}", job=self._job)
+        failed.__cause__ = error
+        return failed
+
+    def _turn(self) -> None:
+        party, mesh = self._party, self._mesh
+        now_ns = time.monotonic_ns()
+        busy = bool(self._orders)
+        while self._orders:
+            self._orders.popleft()[0](now_ns)
+        deadline_ns = party.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            party.handle_timer(now_ns)
+            busy = True
+        self._carry()
+        events = mesh.receive(party.place)
+        for event in events:
+            if type(event) is Received:
+                party.receive(event.sender, event.head, event.data, now_ns)
+            elif type(event) is Sent:
+                self._queue.returned(self._below.pop(event.ticket))
+                party.sent(event.ticket)
+            elif type(event) is Lost:
+                party.lost(event.member, event.reason, now_ns)
+        if busy or events:
+            self._on_turn()
+        if not events:
+            self._sleep()
+
+    def _carry(self) -> None:
+        """Queue what the party has to say, and give the mesh what the credit allows."""
+        queue = self._queue
+        for message in self._party.messages_to_send():
+            queue.push(message, len(message.data), message.priority)
+        while (next_one := queue.pop()) is not None:
+            self._below[next_one.ticket] = len(next_one.data)
+            self._mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket)
+
+    def _sleep(self) -> None:
+        sleep_s = IDLE_S
+        deadline_ns = self._party.next_deadline_ns()
+        if deadline_ns is not None:
+            sleep_s = min(sleep_s, max(0, deadline_ns - time.monotonic_ns()) / 1e9)
+        self._asleep = True
+        if not self._orders and self._failure is None:  # else: given before we said that we sleep
+            self._mesh.wait(sleep_s)
+        self._asleep = False

@@ -1,0 +1,153 @@
+"""The contract of a mesh: reliable, ordered messages between the members of a job, and of what is done with them.
+
+Host methods talk in messages of any size, from any member to any other. A `Mesh` carries them in real time (over TCP,
+ZeroMQ, UDP, RDMA); in virtual time `emulation.sim.network` does. A `Party` is what a member does with messages: a
+collective, a parameter server. It is pure, told messages and the time, and so runs on every mesh;
+`transport.meshes.loop` turns its handle. Members are numbered from 0: first the workers, by rank, then servers, if a
+method has any.
+
+tests/contract/test_mesh_contract.py holds every mesh to this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+"""A memoryview here is of single bytes ("B") and contiguous."""
+
+HEAD_BYTES_MAX = 64
+"""A message has a short head, which says what it is, and data of any length, 0 included."""
+
+
+URGENT = -(1 << 31)
+"""Priority of what must not wait for anything below to leave: beats, and why a job has failed."""
+
+
+class Outgoing(NamedTuple):
+    """A message to be sent. `data` must not change until `ticket` came back: links may send from the memory itself."""
+
+    to: int
+    head: bytes
+    data: Buffer
+    ticket: int
+    """The party's own name for this message, handed back once; unique among those under way."""
+    priority: int = 0
+    """Lower is more urgent, as of streams; equal ones keep their order."""
+
+
+class Received(NamedTuple):
+    """A whole message. `data` lies in the memory that `place` gave, or else in memory of the receiver's own."""
+
+    sender: int
+    head: bytes
+    data: Buffer
+
+
+class Sent(NamedTuple):
+    """The memory of a message may be used again: the kernel, the peer or a copy has it."""
+
+    ticket: int
+
+
+class Lost(NamedTuple):
+    """A member can't be reached any more. Comes once; nothing of it follows."""
+
+    member: int
+    reason: str
+
+
+Event = Received | Sent | Lost
+
+Place = Callable[[int, bytes, int], memoryview | None]
+"""place(sender, head, size_bytes): where the data of a message that has begun to arrive shall lie, writable and of that
+size exactly; None for memory of the mesh's own. Asked at most once per message; a link may also not ask."""
+
+
+class Mesh(Protocol):
+    """One member's end of a mesh. One thread uses it; `wake` may be called by any thread at any time.
+
+    Messages from one member to another arrive in order, whole and once, or the member is `Lost`: a peer that died,
+    that speaks another protocol or another job's, that stays silent for longer than the mesh allows. Made by a function
+    or class method `connect(member, addresses, …, timeout_s)` that raises JobError naming who is missing.
+    """
+
+    @property
+    def member(self) -> int:
+        """Our own number."""
+
+    @property
+    def members(self) -> int:
+        """How many there are."""
+
+    @property
+    def link(self) -> str:
+        """What carries the messages: "tcp", "zeromq", "udp", "rdma"."""
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Most data of one message."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What went through and went wrong so far; at least tx_messages, tx_bytes, rx_messages, rx_bytes (of data)."""
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+        """Take a message for another member. Never blocks or refuses: who sends bounds what is under way, by `Sent`.
+
+        Sending to a member that is lost does nothing but hand the ticket back. Raises ValueError for what no mesh can
+        carry (head or data too long, no such member, ourselves), LinkClosed after `close`.
+        """
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """What has happened, a bounded amount of it per call, in order per member; [] if nothing. Never blocks.
+
+        Sends on what `send` has queued. Raises LinkClosed.
+        """
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Sleep until `receive` may have something to do, a `wake`, or the timeout (False). Raises LinkClosed."""
+
+    def wake(self) -> None:
+        """End the present or else the next `wait`. Any thread; after `close` it does nothing."""
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """Send what is queued, for linger_s at most, then end all connections. Again does nothing."""
+
+
+def check_message(mesh: Mesh, to: int, head: bytes, size_bytes: int) -> None:
+    """Raise ValueError for a message that no mesh can carry, as `Mesh.send` promises."""
+    if len(head) > HEAD_BYTES_MAX or size_bytes > mesh.message_bytes_max:
+        raise ValueError(
+            f"a head of {len(head)} and data of {size_bytes} bytes: at most {HEAD_BYTES_MAX} and "
+            f"{mesh.message_bytes_max}"
+        )
+    if to == mesh.member or not 0 <= to < mesh.members:
+        raise ValueError(f"member {to}: another of 0 to {mesh.members - 1}")
+
+
+class Party(Protocol):
+    """What a member does with messages. Pure: no sockets, threads, clock or chance of its own.
+
+    Give it what comes, then carry all of `messages_to_send`; call `handle_timer` at the deadline.
+    """
+
+    def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
+        """As `Place`. Never raises: what is wrong with a message is said by `receive`."""
+
+    def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+        """A message came. Raises nothing for a peer's bad ones: fails what they concern, naming both sides."""
+
+    def sent(self, ticket: int) -> None:
+        """A message's memory may be used again."""
+
+    def lost(self, member: int, reason: str, now_ns: int) -> None:
+        """A member is gone."""
+
+    def messages_to_send(self) -> list[Outgoing]:
+        """Messages that may be sent, each handed out once."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When handle_timer must be called, or None."""
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Do what is due."""

@@ -1,0 +1,422 @@
+"""TcpMesh: messages over one TCP connection per pair (see `transport.meshes.mesh.Mesh`).
+
+Sockets don't block; many messages leave with one system call, from the caller's memory, and arrive in the memory that
+`place` gives: the kernel's copy is the only one. On the wire a message is
+
+    0 u8 kind (0 message, 1 the sender leaves) | 1 u8 bytes of head | 2 u16 0 | 4 u32 bytes of data | 8 head, data
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import struct
+import sys
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+
+from transport.links.link import Address, LinkClosed
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.spare_memory import SpareMemory
+from transport.meshes.tcp_gathering import Gathering, TcpOptions, congestion_control_of, listen
+
+MESSAGE_BYTES_MAX = 1 << 26
+
+_HEADER = struct.Struct(">BBHI")
+_MESSAGE, _LEAVES = 0, 1
+_PARTS_MAX = 64  # of one system call
+_CALL_BYTES = 1 << 18
+"""Most of one peer's data received with one system call: what was received is still in the cache when it is used."""
+_BESIDE_BYTES = 1 << 14
+_BESIDE_LONG_BYTES = 1 << 10
+"""What is received with it, and has to be copied: the next message's start, and more of it if messages are short."""
+_LONG_BYTES = 1 << 15
+_START_BYTES_MAX = _HEADER.size + HEAD_BYTES_MAX
+_READS_MAX = 8  # system calls of one `receive` per peer
+_LOOK_S = 0.002  # how often `close` looks whether the peers' kernels have everything
+_GONE = select.EPOLLHUP | select.EPOLLERR
+_INPUT = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class _Peer:
+    """A connection and what is under way on it."""
+
+    __slots__ = (
+        "begun",
+        "connection",
+        "data",
+        "filled",
+        "head",
+        "marks",
+        "member",
+        "mute",
+        "parts",
+        "queued",
+        "taken",
+        "watched",
+    )
+
+    def __init__(self, member: int, connection: socket.socket) -> None:
+        self.member, self.connection = member, connection
+        self.watched = _INPUT
+        self.mute = ""  # why nothing can be sent any more
+        # Going out
+        self.parts: deque[Buffer] = deque()
+        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in `queued`, ticket, bytes of data
+        self.queued = self.taken = 0  # bytes given to `parts` so far, and bytes the kernel has taken of them
+        # Coming in
+        self.begun = bytearray()  # of header and head
+        self.head = b""
+        self.data: memoryview | None = None  # of the message whose head is there
+        self.filled = 0
+
+
+class TcpMesh:
+    """One member's end of a mesh over TCP. Made by `connect`. details: the congestion control that its sockets use.
+
+    Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`.
+    """
+
+    link = "tcp"
+    message_bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(self, mine: Hello, connections: Mapping[int, socket.socket]) -> None:
+        """Private: see `connect`. The connections are non-blocking, and the mesh's from now on."""
+        self.member, self.members = mine.member, mine.members
+        self._mine = mine
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
+        )
+        self._events: list[Event] = []
+        self._peers = {member: _Peer(member, connection) for member, connection in connections.items()}
+        self._by_descriptor = {peer.connection.fileno(): peer for peer in self._peers.values()}
+        self._unsent: dict[int, _Peer] = {}  # peers that were given messages since the last `receive`
+        self._ready: list[tuple[int, int]] = []
+        self._beside = memoryview(bytearray(_BESIDE_BYTES))
+        self._beside_long = self._beside[:_BESIDE_LONG_BYTES]
+        self._spare = SpareMemory()
+        self._closed = False
+        self._wake_lock = threading.Lock()
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.epoll()
+        self._poll.register(self._wake_descriptor, select.EPOLLIN)
+        for descriptor in self._by_descriptor:
+            self._poll.register(descriptor, _INPUT)
+        first = next(iter(connections.values()), None)
+        self.details = {} if first is None else {"congestion_control": congestion_control_of(first)}
+
+    @classmethod
+    def connect(
+        cls,
+        member: int,
+        addresses: Sequence[Address],
+        *,
+        job: str = "",
+        method: str = "",
+        timeout_s: float = 30.0,
+        options: TcpOptions | None = None,
+        listener: socket.socket | None = None,
+    ) -> "TcpMesh":
+        """Listen at addresses[member] and meet all others, within timeout_s.
+
+        job, method: the same on all members. listener: made by `tcp_gathering.listen`, where the port had to be known
+        before; it belongs to the mesh. Raises JobError that names the members that are missing, or both sides of a
+        disagreement.
+        """
+        options = options or TcpOptions()
+        try:
+            mine = Hello(job, method, cls.link, member, len(addresses))
+            if len(addresses) > 1 and listener is None:
+                listener = listen(addresses[member], options)
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
+        if len(addresses) == 1 or listener is None:
+            if listener is not None:
+                listener.close()
+            return cls(mine, {})
+        return cls(mine, Gathering(mine, addresses, listener, options, timeout_s).run())
+
+    # Sending
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+        """See `Mesh.send`."""
+        size = len(data)
+        check_message(self, to, head, size)
+        self._require_open()
+        peer = self._peers.get(to)
+        if peer is None or peer.mute:
+            self._events.append(Sent(ticket))
+            return
+        self._queue(peer, _HEADER.pack(_MESSAGE, len(head), 0, size) + head)
+        if size:
+            self._queue(peer, data)
+        peer.marks.append((peer.queued, ticket, size))
+
+    def _queue(self, peer: _Peer, part: Buffer) -> None:
+        peer.parts.append(part)
+        peer.queued += len(part)
+        self._unsent[peer.member] = peer
+
+    def _send(self, peer: _Peer) -> None:
+        """Give the kernel what it takes; then it, or the poll, has the rest."""
+        parts, marks = peer.parts, peer.marks
+        counters = self.counters
+        while parts:
+            vector = list(islice(parts, _PARTS_MAX))
+            try:
+                taken = peer.connection.sendmsg(vector)
+            except (BlockingIOError, InterruptedError):
+                counters["send_would_block"] += 1
+                break
+            except OSError as error:
+                self._mute(peer, str(error.strerror))
+                return
+            counters["sends"] += 1
+            peer.taken += taken
+            whole = len(vector) > 1 or taken == len(vector[0])
+            while taken:
+                first = parts.popleft()
+                if taken < len(first):
+                    parts.appendleft(memoryview(first)[taken:])
+                    whole = False
+                    break
+                taken -= len(first)
+            while marks and marks[0][0] <= peer.taken:
+                _, ticket, size = marks.popleft()
+                counters["tx_messages"] += 1
+                counters["tx_bytes"] += size
+                self._events.append(Sent(ticket))
+            if not whole:
+                break
+        watched = _INPUT | select.EPOLLOUT if parts else _INPUT
+        if watched != peer.watched:
+            peer.watched = watched
+            self._poll.modify(peer.connection, watched)
+
+    def _mute(self, peer: _Peer, reason: str) -> None:
+        """Nothing can be sent to this peer any more; what it has sent may still be read."""
+        peer.mute = reason or "the connection ended"
+        peer.parts.clear()
+        self._events += [Sent(ticket) for _, ticket, _ in peer.marks]
+        peer.marks.clear()
+        if peer.watched != _INPUT:
+            peer.watched = _INPUT
+            self._poll.modify(peer.connection, _INPUT)
+
+    # Receiving
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Mesh.receive`."""
+        self._require_open()
+        if self._unsent:
+            for peer in self._unsent.values():
+                if not peer.mute:
+                    self._send(peer)
+            self._unsent.clear()
+        ready, self._ready = self._ready or self._poll.poll(0), []
+        for descriptor, happened in ready:
+            peer_or_none = self._by_descriptor.get(descriptor)
+            if peer_or_none is None:
+                self._woken(descriptor)
+                continue
+            if happened & select.EPOLLOUT and not peer_or_none.mute:
+                self._send(peer_or_none)
+            if happened & (_INPUT | _GONE):
+                self._read(peer_or_none, place)
+        events, self._events = self._events, []
+        return events
+
+    def _read(self, peer: _Peer, place: Place | None) -> None:
+        """Messages of one peer, until it has no more, or its share of this turn is used up."""
+        connection = peer.connection
+        for _ in range(_READS_MAX):
+            data = peer.data
+            room = wanted = 0
+            beside = self._beside
+            try:
+                if data is None:
+                    got = connection.recv_into(beside)
+                else:
+                    filled = peer.filled
+                    wanted = len(data) - filled
+                    room = wanted if wanted < _CALL_BYTES else _CALL_BYTES
+                    into = data[filled : filled + room]
+                    if len(data) >= _LONG_BYTES:
+                        beside = self._beside_long
+                    got = connection.recvmsg_into((into, beside))[0] if room == wanted else connection.recv_into(into)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lose(peer, f"the connection ended: {error.strerror}")
+                return
+            if not got:
+                self._lose(peer, "it closed the connection, or died")
+                return
+            self.counters["receives"] += 1
+            if got < room:
+                peer.filled += got
+                return  # there was no more
+            if data is not None:
+                peer.filled += room
+                if room < wanted:
+                    continue
+                self._received(peer, data)
+            if got > room and not self._parse(peer, got - room, place):
+                return
+            if got < room + len(beside):
+                return
+
+    def _parse(self, peer: _Peer, end: int, place: Place | None) -> bool:
+        """Take headers, heads and data that came beside, `end` bytes; False if the peer is lost by that."""
+        beside, at = self._beside, 0
+        while at < end:
+            data = peer.data
+            if data is None:
+                if peer.begun or end - at < _START_BYTES_MAX:
+                    at = self._put_together(peer, at, end)
+                    start = bytes(peer.begun)
+                    if len(start) < _HEADER.size:
+                        return True
+                    first = 0
+                else:
+                    start, first = beside, at  # type: ignore[assignment]
+                kind, head_bytes, _, size = _HEADER.unpack_from(start, first)
+                if kind != _MESSAGE or head_bytes > HEAD_BYTES_MAX or size > MESSAGE_BYTES_MAX:
+                    bad = bytes(start[first : first + 8]).hex()
+                    self._lose(peer, "it left" if kind == _LEAVES else f"it sent what is no message ({bad})")
+                    return False
+                first += _HEADER.size
+                if start is not beside:
+                    if len(start) < first + head_bytes:
+                        continue
+                    peer.begun.clear()
+                else:
+                    at = first + head_bytes
+                peer.head = bytes(start[first : first + head_bytes])
+                data = peer.data = self._memory(peer.member, peer.head, size, place)
+                peer.filled = 0
+            filled = peer.filled
+            step = min(len(data) - filled, end - at)
+            if step:
+                data[filled : filled + step] = beside[at : at + step]
+                peer.filled = filled = filled + step
+                at += step
+            if filled == len(data):
+                self._received(peer, data)
+        return True
+
+    def _put_together(self, peer: _Peer, at: int, end: int) -> int:
+        """Add to a header or head that comes in pieces; returns where the rest begins."""
+        begun = peer.begun
+        for _ in range(2):  # the header says how long the head is
+            want = _HEADER.size + (begun[1] if len(begun) >= _HEADER.size else 0)
+            step = min(want - len(begun), end - at)
+            begun += self._beside[at : at + step]
+            at += step
+        return at
+
+    def _memory(self, member: int, head: bytes, size: int, place: Place | None) -> memoryview:
+        given = place(member, head, size) if place is not None and size else None
+        if given is None:
+            return self._spare.take(size)
+        assert len(given) == size, "a place has another size than its message"
+        return given
+
+    def _received(self, peer: _Peer, data: memoryview) -> None:
+        counters = self.counters
+        counters["rx_messages"] += 1
+        counters["rx_bytes"] += len(data)
+        self._events.append(Received(peer.member, peer.head, data))
+        peer.data = None
+
+    def _lose(self, peer: _Peer, reason: str) -> None:
+        if not peer.mute:
+            self._mute(peer, reason)
+        self._poll.unregister(peer.connection)
+        del self._by_descriptor[peer.connection.fileno()]
+        del self._peers[peer.member]
+        self._unsent.pop(peer.member, None)
+        peer.connection.close()
+        self.counters["lost"] += 1
+        self._events.append(Lost(peer.member, reason))
+
+    # Waiting and closing
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Mesh.wait`."""
+        self._require_open()
+        if self._events or self._unsent or self._ready:
+            return True
+        self._ready = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s))
+        for entry in self._ready:
+            if entry[0] == self._wake_descriptor:
+                self._woken(self._wake_descriptor)
+                self._ready.remove(entry)
+                return True
+        return bool(self._ready)
+
+    def _woken(self, descriptor: int) -> None:
+        if descriptor == self._wake_descriptor:
+            os.eventfd_read(descriptor)
+
+    def wake(self) -> None:
+        """See `Mesh.wake`."""
+        with self._wake_lock:  # after close the descriptor's number may already belong to someone else
+            if not self._closed:
+                os.eventfd_write(self._wake_descriptor, 1)
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """See `Mesh.close`."""
+        if self._closed:
+            return
+        try:
+            self._linger(time.monotonic() + linger_s)
+        finally:
+            with self._wake_lock:
+                self._closed = True
+                os.close(self._wake_descriptor)
+            self._poll.close()
+            for peer in self._peers.values():
+                peer.connection.close()
+            self._peers.clear()
+            self._by_descriptor.clear()
+
+    def _linger(self, until: float) -> None:
+        """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
+
+        What peers send meanwhile is read, or they might not get to read ours.
+        """
+        for peer in self._peers.values():
+            if peer.data is not None:  # the memory that `place` gave may be used for other things now
+                peer.data = np.empty(len(peer.data), np.uint8).data
+            if not peer.mute:
+                self._queue(peer, _HEADER.pack(_LEAVES, 0, 0, 0))
+        while True:
+            self._ready = []
+            self.receive()
+            left = [peer for peer in self._peers.values() if not peer.mute and (peer.parts or _unacknowledged(peer))]
+            if not left or time.monotonic() >= until:
+                return
+            self._poll.poll(max(0.0, min(_LOOK_S, until - time.monotonic())))
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
+
+
+def _unacknowledged(peer: _Peer) -> bool:
+    """Whether the peer's kernel has not yet acknowledged all bytes that ours took."""
+    with contextlib.suppress(OSError):
+        answer = fcntl.ioctl(peer.connection, termios.TIOCOUTQ, b"\0\0\0\0")
+        return int.from_bytes(answer, sys.byteorder) > 0
+    return False

@@ -1,0 +1,343 @@
+"""How the members of a job come together over TCP: one checked connection per pair.
+
+The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
+not, so that both sides can name a disagreement. Strangers are sent away after a few seconds, or at once if what they
+say is no hello; they hold nobody up.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from switchagg.errors import DecodeError, JobError
+from transport.links.link import Address
+from transport.meshes.hello import ANYBODY, Hello, disagreement, size_bytes, unpack
+
+RETRY_S = 0.02
+GUEST_S = 5.0
+"""How long one that connected may take to say its hello."""
+
+GUESTS_MAX = 256
+"""Connections that have not said their hello; with more, the oldest goes."""
+
+LEFT_S = 1.0
+"""After this time a member that came and left again counts as gone for good: it has found something wrong."""
+
+_TCP_CONGESTION = 13
+
+_connections: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+"""Those of meshes of this process. A forked child (a DataLoader's worker, say) lets go of them: it can't use them, and
+while it lived nobody would hear that this process has died."""
+
+
+def _let_go() -> None:
+    for connection in list(_connections):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+@dataclass(frozen=True)
+class TcpOptions:
+    """Of every socket. congestion_control: a name the kernel knows; None leaves the machine's default. buffer_bytes:
+    what a socket may hold to be sent; bound it by the queue of a shaped link, or TCP fills that queue until it drops;
+    None leaves it to the kernel. tos: the TOS byte of every packet. silence_s: how long a peer's kernel may not answer.
+    unsent_bytes: how much the kernel takes beyond what it can send at once: small, so that urgent messages overtake.
+    """
+
+    congestion_control: str | None = None
+    buffer_bytes: int | None = None
+    tos: int = 0
+    silence_s: float = 30.0
+    unsent_bytes: int = 1 << 17
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tos <= 255:
+            raise ValueError(f"tos {self.tos}: 0 to 255")
+        if not self.silence_s > 0 or self.unsent_bytes < 1:
+            raise ValueError("silence_s, unsent_bytes: more than 0")
+        if self.buffer_bytes is not None and self.buffer_bytes < 1:
+            raise ValueError(f"buffer_bytes {self.buffer_bytes}: 1 or more")
+
+    def new_socket(self) -> socket.socket:
+        """Non-blocking; the options are set before it connects: the window's scale is agreed then. Raises JobError."""
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.set_on(made)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def set_on(self, connection: socket.socket) -> None:
+        """Set all of them; accepted sockets inherit some only. Raises JobError for a congestion control refused."""
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self.unsent_bytes)
+        if self.congestion_control is not None:
+            set_congestion_control(connection, self.congestion_control)
+        if self.buffer_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.buffer_bytes)
+        if self.tos:
+            connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
+        third_s = max(1, round(self.silence_s / 3))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self.silence_s * 1e3))
+
+
+def congestion_control_of(connection: socket.socket) -> str:
+    """TCP congestion control of a socket."""
+    return connection.getsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, 16).split(b"\0")[0].decode("ascii")
+
+
+def set_congestion_control(connection: socket.socket, name: str) -> None:
+    """Choose one socket's congestion control. CAP_NET_ADMIN may choose any, also where the namespace's default may not
+    be changed. Raises JobError."""
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, name.encode("ascii"))
+    except OSError as error:
+        raise JobError(f"TCP congestion control {name}: the kernel refuses it here: {error.strerror}") from error
+
+
+def listen(address: Address, options: TcpOptions | None = None) -> socket.socket:
+    """A listening socket; port 0 for any free one. Raises JobError naming the address."""
+    made = (options or TcpOptions()).new_socket()
+    try:
+        made.bind(address)
+        made.listen(256)
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise JobError(f"can't listen at {address[0]}:{address[1]}: {error}") from error
+    return made
+
+
+@dataclass(slots=True, eq=False)
+class _Guest:
+    """A connection that has not said its hello. expected: the member that should be there; None if it came to us."""
+
+    connection: socket.socket
+    place: str
+    expected: int | None
+    until: float
+    begun: bytearray = field(default_factory=bytearray)
+    greeted: bool = False
+
+
+class Gathering:
+    """Connects one member to all others; made, run and left behind."""
+
+    def __init__(
+        self, mine: Hello, addresses: Sequence[Address], listener: socket.socket, options: TcpOptions, timeout_s: float
+    ) -> None:
+        """listener: where the others find this member; it is closed at the end."""
+        self._mine, self._addresses, self._listener, self._options = mine, addresses, listener, options
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+        self._poll = select.epoll()
+        self._guests: dict[int, _Guest] = {}
+        self._met: dict[int, socket.socket] = {}
+        self._left: dict[int, float] = {}
+        self._retry_at = dict.fromkeys(range(mine.member), 0.0)  # whom to connect to, and when
+        self._trouble: dict[int, str] = {}  # the last, by member
+
+    def run(self) -> dict[int, socket.socket]:
+        """Connections to all other members, non-blocking. Raises JobError: who is missing, or what doesn't fit."""
+        try:
+            self._listener.setblocking(False)
+            self._poll.register(self._listener, select.EPOLLIN)
+            while len(self._met) < self._mine.members - 1:
+                now = time.monotonic()
+                self._give_up(now)
+                self._connect(now)
+                for descriptor, happened in self._poll.poll(self._pause_s(now)):
+                    self._happened(descriptor, happened)
+            _connections.update(self._met.values())
+            return self._met
+        except BaseException:
+            for met in self._met.values():
+                met.close()
+            raise
+        finally:
+            for guest in self._guests.values():
+                guest.connection.close()
+            self._poll.close()
+            self._listener.close()
+
+    def _pause_s(self, now: float) -> float:
+        ends = [self._until, *self._retry_at.values(), *(guest.until for guest in self._guests.values())]
+        return max(0.0, min(*ends, now + LEFT_S) - now)
+
+    def _give_up(self, now: float) -> None:
+        for guest in [guest for guest in self._guests.values() if now >= guest.until]:
+            self._dismiss(guest, "it lets us connect and says nothing" if guest.greeted else "no answer")
+        missing = [member for member in range(self._mine.members) if member not in (*self._met, self._mine.member)]
+        if now >= self._until:
+            raise JobError(self._words(missing) + f" within {self._timeout_s:g} s")
+        for member, since in self._left.items():
+            if now - since >= LEFT_S:
+                raise JobError(f"{self._words(missing)}, and member {member} came and left again")
+
+    def _words(self, missing: list[int]) -> str:
+        told = []
+        for member in missing:
+            trouble = self._trouble.get(member)
+            told.append(f"member {member} at {_text(self._addresses[member])}" + (f" ({trouble})" if trouble else ""))
+        mine = self._mine
+        return f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {', '.join(told)}"
+
+    # Connecting
+
+    def _connect(self, now: float) -> None:
+        for member in [member for member, at in self._retry_at.items() if now >= at]:
+            attempt = self._options.new_socket()
+            guest = _Guest(attempt, _text(self._addresses[member]), member, self._until)
+            self._guests[attempt.fileno()] = guest
+            del self._retry_at[member]
+            try:
+                code = attempt.connect_ex(self._addresses[member])
+            except OSError as error:  # a name that can't be resolved
+                self._poll.register(attempt, 0)
+                self._dismiss(guest, str(error))
+                continue
+            self._poll.register(attempt, select.EPOLLOUT)
+            if code not in (0, errno.EINPROGRESS):
+                self._dismiss(guest, errno.errorcode.get(code, str(code)))
+
+    def _dismiss(self, guest: _Guest, trouble: str) -> None:
+        """Close a connection that led to nothing; if it was ours, try again soon."""
+        descriptor = guest.connection.fileno()
+        self._poll.unregister(descriptor)
+        del self._guests[descriptor]
+        guest.connection.close()
+        if guest.expected is not None:
+            self._trouble[guest.expected] = trouble
+            self._retry_at[guest.expected] = time.monotonic() + RETRY_S
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                made, (host, port) = self._listener.accept()
+            except OSError:  # none left, or one that is gone already
+                return
+            try:
+                self._options.set_on(made)
+            except OSError:
+                made.close()
+                continue
+            waiting = [guest for guest in self._guests.values() if guest.expected is None]
+            if len(waiting) >= GUESTS_MAX:
+                self._dismiss(waiting[0], "")
+            self._guests[made.fileno()] = _Guest(made, _text((host, port)), None, time.monotonic() + GUEST_S)
+            self._poll.register(made, select.EPOLLIN)
+
+    # Hellos
+
+    def _happened(self, descriptor: int, happened: int) -> None:
+        if descriptor == self._listener.fileno():
+            self._accept()
+            return
+        guest = self._guests.get(descriptor)
+        if guest is None:
+            self._departed(descriptor)
+        elif guest.expected is not None and not guest.greeted:
+            self._greet(guest)
+        else:
+            self._listen_to(guest)
+
+    def _departed(self, descriptor: int) -> None:
+        """Note a member that is gone again; its last words are for the mesh to read."""
+        for member, met in self._met.items():
+            if met.fileno() == descriptor:
+                self._poll.unregister(descriptor)
+                self._left[member] = time.monotonic()
+
+    def _forgot(self, member: int) -> bool:
+        """Whether the member has given up its earlier connection, which is then forgotten."""
+        try:
+            over = not self._met[member].recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            over = False
+        except OSError:
+            over = True
+        if over:
+            self._met.pop(member).close()  # which also ends its place in the poll
+            self._left.pop(member, None)
+        return over
+
+    def _greet(self, guest: _Guest) -> None:
+        """Our connection is there, or refused."""
+        code = guest.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._dismiss(guest, OSError(code, errno.errorcode.get(code, str(code))).strerror or "")
+            return
+        assert guest.expected is not None
+        host, port = self._addresses[guest.expected]
+        if guest.connection.getsockname() == guest.connection.getpeername():
+            self._dismiss(guest, f"nobody listens at {host}:{port}")  # on loopback a socket may meet itself
+            return
+        guest.greeted = True
+        if self._say(guest):
+            self._poll.modify(guest.connection, select.EPOLLIN)
+
+    def _say(self, guest: _Guest) -> bool:
+        try:
+            to = ANYBODY if guest.expected is None else guest.expected
+            guest.connection.send(replace(self._mine, to=to).pack())  # far less than any socket takes at once
+        except OSError as error:
+            self._dismiss(guest, error.strerror or "")
+            return False
+        return True
+
+    def _listen_to(self, guest: _Guest) -> None:
+        """Take what is there of a hello, and nothing beyond it."""
+        try:
+            while len(guest.begun) < (size := size_bytes(guest.begun)):
+                got = guest.connection.recv(size - len(guest.begun))
+                if not got:
+                    self._dismiss(guest, "it closed the connection")
+                    return
+                guest.begun += got
+            theirs = unpack(guest.begun)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._dismiss(guest, error.strerror or "")
+            return
+        except DecodeError:
+            self._dismiss(guest, "what answers there speaks another protocol")
+            return
+        self._meet(guest, theirs)
+
+    def _meet(self, guest: _Guest, theirs: Hello) -> None:
+        words = disagreement(self._mine, theirs, guest.place, guest.expected)
+        if guest.expected is None:
+            if not self._say(guest):
+                return
+            if not words and theirs.member < self._mine.member:
+                words = f"member {theirs.member} at {guest.place} connects to this member {self._mine.member}, "
+                words += "though it has the lower number"
+        if not words and theirs.member in self._met and not self._forgot(theirs.member):
+            words = f"two say they are member {theirs.member}; one is at {guest.place}"
+        if words:
+            # The other side shall read our hello, which a reset would overtake.
+            with contextlib.suppress(OSError):
+                guest.connection.shutdown(socket.SHUT_WR)
+            raise JobError(f"job {self._mine.job}: {words}")
+        del self._guests[guest.connection.fileno()]
+        self._met[theirs.member] = guest.connection
+        self._poll.modify(guest.connection, select.EPOLLRDHUP)
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,417 @@
+"""UdpMesh: messages over one UDP socket, made reliable by `transport.meshes.reliable`; a `transport.meshes.mesh.Mesh`.
+
+Every pair of members has a connection in each direction, whose number the receiver has chosen at random: datagrams of
+an earlier life of a member, or of strangers, don't fit and are counted. On the wire a message is u8 bytes of head |
+head | data, cut into segments; beside those, datagrams are
+
+    a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
+    "saping" or "sabye!" | u32 number of the receiver
+"""
+
+import secrets
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from switchagg.errors import AggregationFailed, DecodeError, JobError
+from switchagg.wire import Bundle
+from transport.links.link import Address, LinkClosed
+from transport.links.udp import UdpLink
+from transport.meshes.hello import MAGIC, Hello, disagreement, unpack
+from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
+
+MESSAGE_BYTES_MAX = 1 << 24
+SILENCE_S = 15.0
+"""How long a peer may say nothing at all before it counts as dead; a beat comes at least four times as often."""
+
+CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 << 30)
+"""With header, UDP and IP 1440 bytes fill an Ethernet MTU of 1500. The window, 4 ms at 1 Gb/s, is all that bounds what
+is in flight. Who is dead is found by silence, not by counting timeouts."""
+
+HELLO_EVERY_S = 0.05
+_NUMBERS = struct.Struct(">IIB")
+_WORD = struct.Struct(">6sI")
+_PING, _BYE = b"saping", b"sabye!"
+_RELIABLE = b"RT"
+_FRAMES_PER_TURN = 128
+
+
+class _Peer:
+    """What is under way between us and one other member."""
+
+    def __init__(self, member: int, address: Address, now_ns: int) -> None:
+        self.member, self.address = member, address
+        self.number = 0  # its own, by which it knows frames meant for it; 0 while it is unknown
+        self.met = False
+        self.heard_ns = self.said_ns = now_ns
+        self.sender: Sender | None = None
+        self.receiver: Receiver | None = None
+        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
+        self.segments = 0
+        self.unsent: list[Bundle] = []
+
+
+class UdpMesh:
+    """One member's end of a mesh over UDP. Made by `connect`.
+
+    Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_stranger` (datagrams that are none
+    of this job's), and the link's counters with the prefix link_.
+    """
+
+    link = "udp"
+    message_bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(
+        self, mine: Hello, addresses: Sequence[Address], link: UdpLink, config: ReliableConfig, silence_s: float
+    ) -> None:
+        """Private: see `connect`."""
+        self.member, self.members = mine.member, mine.members
+        self._mine, self._link, self._config = mine, link, config
+        self._silence_ns = round(silence_s * 1e9)
+        self._number = secrets.randbelow((1 << 32) - 1) + 1
+        self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
+        self._strangers = 0
+        self._events: list[Event] = []
+        now_ns = time.monotonic_ns()
+        self._peers = {
+            member: _Peer(member, link.resolve(address), now_ns)
+            for member, address in enumerate(addresses)
+            if member != mine.member
+        }
+        self._by_address = {peer.address: peer for peer in self._peers.values()}
+        self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
+        self._deadline_ns = 0
+        self._closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        member: int,
+        addresses: Sequence[Address],
+        *,
+        job: str = "",
+        method: str = "",
+        timeout_s: float = 30.0,
+        config: ReliableConfig = CONFIG,
+        silence_s: float = SILENCE_S,
+        link: UdpLink | None = None,
+        tos: int = 0,
+    ) -> "UdpMesh":
+        """Bind addresses[member] and meet all others, within timeout_s.
+
+        job, method: the same on all members. link: bound, where the port had to be known before; it belongs to the
+        mesh. Raises JobError that names the members that are missing, or both sides of a disagreement.
+        """
+        if not 0 <= tos <= 255:
+            raise ValueError(f"tos {tos}: 0 to 255")
+        link = link or UdpLink(addresses[member])
+        try:
+            if tos:
+                link.set_tos(tos)
+            mine = Hello(job, method, cls.link, member, len(addresses))
+            mesh = cls(mine, addresses, link, config, silence_s)
+            mesh._meet(timeout_s)
+        except BaseException:
+            link.close()
+            raise
+        return mesh
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """See the class."""
+        counted = {**self._counted, **self._past, "drop_stranger": self._strangers}
+        for peer in list(self._peers.values()):  # any thread may ask, while the loop's loses a peer
+            if peer.sender is not None:
+                counted["retransmitted"] += peer.sender.counters["retransmitted"]
+                counted["timeouts"] += peer.sender.counters["timeouts"]
+        return {**counted, **{f"link_{name}": value for name, value in self._link.counters.items()}}
+
+    # Meeting
+
+    def _meet(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        hello_at = 0.0
+        while missing := [peer for peer in self._peers.values() if not peer.met]:
+            now = time.monotonic()
+            if now >= until:
+                who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
+                mine = self._mine
+                raise JobError(
+                    f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {who} within "
+                    f"{timeout_s:g} s"
+                )
+            if now >= hello_at:
+                hello_at = now + HELLO_EVERY_S
+                for peer in missing:
+                    self._greet(peer.address, peer, ask=True)
+            self._turn(meeting=True)
+            if lost := next((event for event in self._events if isinstance(event, Lost)), None):
+                raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
+            self._link.wait(max(0.0, min(hello_at, until) - time.monotonic()))
+
+    def _greet(self, address: Address, peer: _Peer | None, ask: bool) -> None:
+        hello = self._mine if peer is None else replace(self._mine, to=peer.member)
+        self._say(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
+
+    def _greeted(self, frame: bytes, address: Address, meeting: bool) -> None:
+        """A hello came: of a member that does not know us yet, or of a stranger."""
+        try:
+            theirs = unpack(frame[: -_NUMBERS.size])
+        except DecodeError:
+            self._strangers += 1
+            return
+        number, ours, asks = _NUMBERS.unpack_from(frame, len(frame) - _NUMBERS.size)
+        peer = self._by_address.get(address)
+        place = f"{address[0]}:{address[1]}"
+        expected = peer.member if peer is not None else None
+        words = disagreement(self._mine, theirs, place, expected)
+        if not words and (peer is None or not number):
+            words = f"member {theirs.member} came from {place}, where no member is expected"
+        if words:
+            self._strangers += 1
+            if meeting:
+                for _ in range(3):  # a datagram may get lost
+                    self._greet(address, None, ask=False)
+                raise JobError(f"job {self._mine.job}: {words}")
+            return
+        assert peer is not None
+        if peer.number not in (0, number):
+            self._strangers += 1  # the member was started again: it can't come back into this job
+            if ours == 0 and peer.met:
+                self._lose(peer, "it was started again")
+            return
+        news = not peer.number
+        if news:
+            peer.number = number
+            peer.sender = Sender(self._config, number, self._mine.job, peer.member)
+            peer.receiver = Receiver(self._config, self._number)
+        peer.met = peer.met or ours == self._number
+        peer.heard_ns = time.monotonic_ns()
+        if asks or (news and not peer.met):
+            self._greet(address, peer, ask=news and not peer.met)
+
+    def _say(self, frame: bytes, address: Address) -> None:
+        """A datagram that may get lost."""
+        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address)
+
+    # Sending
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+        """See `Mesh.send`."""
+        size = len(data)
+        check_message(self, to, head, size)
+        self._require_open()
+        peer = self._peers.get(to)
+        if peer is None:
+            self._events.append(Sent(ticket))
+            return
+        assert peer.sender is not None
+        message = b"".join((bytes((len(head),)), head, data))
+        peer.segments += -(-len(message) // self._config.segment_bytes)
+        peer.marks.append((peer.segments, ticket, size))
+        peer.sender.submit(0, message)
+        self._deadline_ns = 0
+
+    def _flush(self, peer: _Peer, now_ns: int) -> None:
+        """Send what this peer is due, as far as its window and the link have room."""
+        assert peer.sender is not None
+        assert peer.receiver is not None
+        for frame in peer.receiver.frames_to_send(now_ns):
+            peer.said_ns = now_ns
+            self._say(frame, peer.address)
+        if not self._push(peer):
+            return
+        for _ in range(_FRAMES_PER_TURN // 64):
+            frames = peer.sender.frames_to_send(now_ns, 64)
+            if not frames:
+                return
+            peer.said_ns = now_ns
+            peer.unsent = list(_bundles(frames))
+            if not self._push(peer):
+                return
+            if len(frames) < 64:
+                return
+        self._deadline_ns = 0  # there may be more
+
+    def _push(self, peer: _Peer) -> bool:
+        """Send the peer's bundles; False if the link is full."""
+        while peer.unsent:
+            bundle = peer.unsent[0]
+            accepted = self._link.send(bundle, peer.address)
+            if accepted < len(bundle):
+                peer.unsent[0] = bundle[accepted:]
+                return False
+            peer.unsent.pop(0)
+        return True
+
+    # Receiving
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Mesh.receive`. Doesn't ask for a place."""
+        self._require_open()
+        self._turn(meeting=False)
+        events, self._events = self._events, []
+        return events
+
+    def _turn(self, meeting: bool) -> None:
+        now_ns = time.monotonic_ns()
+        for bundle, address in self._link.receive():
+            peer = self._by_address.get(address)
+            for row in bundle:
+                frame = row.tobytes()
+                if frame[:2] == _RELIABLE and peer is not None and peer.number:
+                    self._take(peer, frame, now_ns)
+                elif frame.startswith(MAGIC):
+                    self._greeted(frame, address, meeting)
+                else:
+                    self._word(peer, frame, now_ns)
+        due = now_ns >= self._deadline_ns
+        self._deadline_ns = now_ns + self._silence_ns // 4
+        for peer in list(self._peers.values()):
+            if peer.sender is None:
+                continue
+            if due:
+                self._timer(peer, now_ns)
+            if peer.member in self._peers:
+                self._flush(peer, now_ns)
+                self._note_deadline(peer)
+
+    def _take(self, peer: _Peer, frame: bytes, now_ns: int) -> None:
+        assert peer.sender is not None
+        assert peer.receiver is not None
+        if len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA:
+            before = peer.receiver.counters["segments"]
+            peer.receiver.receive(frame, now_ns)
+            if peer.receiver.counters["segments"] == before:
+                self._strangers += 1
+                return
+            while (message := peer.receiver.next_message()) is not None:
+                self._received(peer, message.data)
+        else:
+            before = peer.sender.counters["acks"]
+            peer.sender.receive(frame, now_ns)
+            if peer.sender.counters["acks"] == before:
+                self._strangers += 1
+                return
+            self._acknowledged(peer)
+        peer.met = True
+        peer.heard_ns = now_ns
+
+    def _received(self, peer: _Peer, message: bytes) -> None:
+        if not message or message[0] > HEAD_BYTES_MAX or len(message) < 1 + message[0]:
+            self._lose(peer, "it sent what is no message")
+            return
+        begin = 1 + message[0]
+        self._counted["rx_messages"] += 1
+        self._counted["rx_bytes"] += len(message) - begin
+        self._events.append(Received(peer.member, message[1:begin], memoryview(message)[begin:]))
+
+    def _acknowledged(self, peer: _Peer) -> None:
+        assert peer.sender is not None
+        marks, arrived = peer.marks, peer.sender.acknowledged
+        while marks and marks[0][0] <= arrived:
+            _, ticket, size = marks.popleft()
+            self._counted["tx_messages"] += 1
+            self._counted["tx_bytes"] += size
+            self._events.append(Sent(ticket))
+
+    def _word(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
+        """A beat or a farewell, or nothing of ours."""
+        if peer is None or len(frame) != _WORD.size or _WORD.unpack(frame)[1] != self._number:
+            self._strangers += 1
+            return
+        word, _ = _WORD.unpack(frame)
+        peer.heard_ns = now_ns
+        if word == _BYE:
+            self._lose(peer, "it left")
+
+    def _timer(self, peer: _Peer, now_ns: int) -> None:
+        """What is due of losses, acknowledgements, beats, silence."""
+        assert peer.sender is not None
+        assert peer.receiver is not None
+        if peer.met and now_ns - peer.heard_ns >= self._silence_ns:
+            self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
+            return
+        try:
+            peer.sender.handle_timer(now_ns)
+        except AggregationFailed as error:
+            self._lose(peer, error.detail)
+            return
+        peer.receiver.handle_timer(now_ns)
+        if now_ns - peer.said_ns >= self._silence_ns // 4:
+            peer.said_ns = now_ns
+            self._say(_WORD.pack(_PING, peer.number), peer.address)
+
+    def _note_deadline(self, peer: _Peer) -> None:
+        assert peer.sender is not None
+        assert peer.receiver is not None
+        for at_ns in (peer.sender.next_deadline_ns(), peer.receiver.next_deadline_ns()):
+            if at_ns is not None and at_ns < self._deadline_ns:
+                self._deadline_ns = at_ns
+
+    def _lose(self, peer: _Peer, reason: str) -> None:
+        if self._peers.pop(peer.member, None) is None:
+            return
+        del self._by_address[peer.address]
+        if peer.sender is not None:
+            for name in self._past:
+                self._past[name] += peer.sender.counters[name]
+        self._events += [Sent(ticket) for _, ticket, _ in peer.marks]
+        self._counted["lost"] += 1
+        self._events.append(Lost(peer.member, reason))
+
+    # Waiting and closing
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Mesh.wait`."""
+        self._require_open()
+        if self._events:
+            return True
+        left_s = max(0, self._deadline_ns - time.monotonic_ns()) / 1e9
+        full = any(peer.unsent for peer in self._peers.values())
+        if timeout_s is None or left_s <= timeout_s:
+            self._link.wait(left_s, writable=full)
+            return True
+        return self._link.wait(timeout_s, writable=full)
+
+    def wake(self) -> None:
+        """See `Mesh.wake`."""
+        self._link.wake()
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """See `Mesh.close`."""
+        if self._closed:
+            return
+        until = time.monotonic() + linger_s
+        try:
+            while any(peer.marks for peer in self._peers.values()):
+                self._turn(meeting=False)
+                left_s = min(until, self._deadline_ns / 1e9) - time.monotonic()
+                if time.monotonic() >= until:
+                    break
+                if any(peer.marks for peer in self._peers.values()):
+                    self._link.wait(max(0.0, left_s), writable=any(peer.unsent for peer in self._peers.values()))
+            for peer in self._peers.values():
+                for _ in range(3 if peer.number else 0):  # without it, silence tells
+                    self._say(_WORD.pack(_BYE, peer.number), peer.address)
+        finally:
+            self._closed = True
+            self._link.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LinkClosed(f"the udp mesh of member {self.member}, job {self._mine.job}, is closed")
+
+
+def _bundles(frames: list[bytes]) -> Iterator[Bundle]:
+    """Frames of equal size that follow each other, as one bundle each."""
+    first = 0
+    for at in range(1, len(frames) + 1):
+        if at == len(frames) or len(frames[at]) != len(frames[first]):
+            yield np.frombuffer(b"".join(frames[first:at]), np.uint8).reshape(at - first, -1)
+            first = at

@@ -1,0 +1,204 @@
+"""What a schedule should gain: an iteration's time predicted from profile, policy and network. Pure.
+
+The model has one rank, since all are alike, and one first-in-first-out network under a priority queue with a byte
+credit. Forward: a layer begins when the one before is done and its own sums are here. Backward: gradients exist at the
+times of the profile. With `crossing`, the next forward pass begins at once, else when all sums are here.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from transport.schedule.plan import Transfer, classes_of, plan_transfers
+from transport.schedule.policy import Fusion, Policy, credit_of, parse_policy
+from transport.schedule.profile import LinearCost, Profile
+
+
+def method_factor(method: str, workers: int, servers: int = 0) -> float:
+    """How often each byte of an array crosses the busiest link of a worker or server, in one direction.
+
+    Host collectives: the bound 2(n-1)/n. switch: 1. ps: on `servers` nodes of their own, each of which carries n times
+    its share, else (0) beside the workers.
+    """
+    if method == "switch":
+        return 1.0
+    if method == "ps" and servers:
+        return max(1.0, workers / servers)
+    return 2 * (workers - 1) / workers
+
+
+@dataclass(frozen=True)
+class Network:
+    """beta_ns_per_byte: time on the busiest link per byte of a transfer, all copies and headers counted.
+
+    latency_ns: from there until the sum is here; transfers share it. overhead_ns: what each transfer adds to the link's
+    time. grain_bytes: in what pieces transfers queue; None: whole.
+    """
+
+    beta_ns_per_byte: float
+    latency_ns: float = 0.0
+    overhead_ns: float = 0.0
+    grain_bytes: int | None = None
+
+    @classmethod
+    def of_method(
+        cls,
+        method: str,
+        workers: int,
+        rate_bps: float,
+        *,
+        latency_ns: float = 0.0,
+        overhead_ns: float = 0.0,
+        servers: int = 0,
+        framing: float = 1.0,
+        grain_bytes: int | None = None,
+    ) -> "Network":
+        """A star of equal links. framing: bytes on the wire per byte of payload."""
+        beta = 8e9 / rate_bps * framing * method_factor(method, workers, servers)
+        return cls(beta, latency_ns, overhead_ns, grain_bytes)
+
+
+class Service(NamedTuple):
+    """One transfer in the model: nanoseconds from the start of the backward pass."""
+
+    key: int
+    ready_ns: float
+    launched_ns: float
+    completed_ns: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One iteration in the steady state.
+
+    compute_ns: forward and backward alone. bound_ns: no schedule can be faster. waits_ns: how long each layer of the
+    next forward pass waits for its sums; its first is the queue wait of the first layer. services: in order of launch.
+    """
+
+    iteration_ns: float
+    compute_ns: float
+    bound_ns: float
+    waits_ns: tuple[float, ...]
+    services: tuple[Service, ...]
+
+
+def predict(
+    policy: Policy | str,
+    profile: Profile,
+    network: Network,
+    *,
+    credit_bytes: int | None = None,
+    crossing: bool = True,
+    classes: int | None = None,
+) -> Prediction:
+    """An iteration under a policy. credit_bytes: what may lie in the network; None: the policy's.
+
+    classes: how many priorities the network tells apart, as a switch's streams or queues; None: all.
+    """
+    if isinstance(policy, str):
+        policy = parse_policy(policy)
+    cost = LinearCost(network.overhead_ns + network.latency_ns, network.beta_ns_per_byte)
+    transfers = plan_transfers(policy, profile, cost)
+    if classes is not None:
+        transfers = tuple(
+            transfer._replace(priority=number)
+            for transfer, number in zip(transfers, classes_of(transfers, classes), strict=True)
+        )
+    cycle_ns = policy.cycle_ns if isinstance(policy, Fusion) else 0
+    services = serve(
+        transfers,
+        ready_times(transfers, profile, cycle_ns),
+        network,
+        credit_of(policy) if credit_bytes is None else credit_bytes,
+    )
+    arrived = [0.0] * len(profile.layers)
+    for service in services:
+        for part in transfers[service.key].parts:
+            place = profile.tensors[part.tensor].layer
+            arrived[place] = max(arrived[place], service.completed_ns)
+    compute_ns = float(profile.backward_ns + profile.forward_ns)
+    clock = float(profile.backward_ns)
+    if not crossing:
+        arrived[:1] = [max(arrived, default=0.0)]
+    waits = []
+    for layer, sums_ns in zip(profile.layers, arrived, strict=True):
+        waits.append(max(0.0, sums_ns - clock))
+        clock = max(clock, sums_ns) + layer.forward_ns
+    busy_ns = profile.size_bytes * network.beta_ns_per_byte
+    return Prediction(clock, compute_ns, max(compute_ns, busy_ns), tuple(waits), tuple(services))
+
+
+def ready_times(transfers: Sequence[Transfer], profile: Profile, cycle_ns: int = 0) -> list[float]:
+    """When each transfer's last gradient exists, or the cycle ends in which it does."""
+    first = min((tensor.ready_ns for tensor in profile.tensors), default=0)
+    times = []
+    for transfer in transfers:
+        ready = max(profile.tensors[part.tensor].ready_ns for part in transfer.parts)
+        times.append(float(first + ((ready - first) // cycle_ns + 1) * cycle_ns if cycle_ns else ready))
+    return times
+
+
+def launch_order(
+    transfers: Sequence[Transfer], profile: Profile, cost: LinearCost, credit_bytes: int | None
+) -> list[int]:
+    """Keys in the order in which rank 0 would start them: a fixed order for groups that match calls by order alone.
+
+    Without a cost, transfers take no time, and this is the order of arrival.
+    """
+    network = Network(cost.beta_ns_per_byte, overhead_ns=cost.alpha_ns)
+    return [service.key for service in serve(transfers, ready_times(transfers, profile), network, credit_bytes)]
+
+
+def serve(
+    transfers: Sequence[Transfer], ready_ns: Sequence[float], network: Network, credit_bytes: int | None
+) -> list[Service]:
+    """Carry transfers that become ready at these times, from an idle network; in order of their starts."""
+    arrivals = [(ready_ns[transfer.key], transfer.priority, transfer.key) for transfer in transfers]
+    heapify(arrivals)
+    waiting: list[tuple[int, int, int, int]] = []  # heap of (priority, key, piece, bytes)
+    below: deque[tuple[int, int, int]] = deque()  # (key, piece, bytes)
+    below_bytes, busy_until = 0, 0.0
+    left: dict[int, int] = {}
+    launched: dict[int, float] = {}
+    completed: dict[int, float] = {}
+    now = 0.0
+    while arrivals or below:
+        if below and (not arrivals or busy_until <= arrivals[0][0]):
+            now = busy_until
+            key, _, size = below.popleft()
+            below_bytes -= size
+            left[key] -= 1
+            if not left[key]:
+                completed[key] = now + network.latency_ns
+            if below:
+                busy_until = now + _service_ns(network, below[0])
+        else:
+            now, priority, key = heappop(arrivals)
+            pieces = _pieces(transfers[key].size_bytes, network.grain_bytes)
+            left[key] = len(pieces)
+            for piece, size in enumerate(pieces):
+                heappush(waiting, (priority, key, piece, size))
+            if arrivals and arrivals[0][0] == now:
+                continue  # all that is ready at one time is compared before any starts
+        while waiting and (credit_bytes is None or below_bytes < credit_bytes):
+            _, key, piece, size = heappop(waiting)
+            launched.setdefault(key, now)
+            if not below:
+                busy_until = now + _service_ns(network, (key, piece, size))
+            below.append((key, piece, size))
+            below_bytes += size
+    return [Service(key, ready_ns[key], launched[key], completed[key]) for key in launched]
+
+
+def _service_ns(network: Network, item: tuple[int, int, int]) -> float:
+    _, piece, size = item
+    return network.beta_ns_per_byte * size + (network.overhead_ns if piece == 0 else 0.0)
+
+
+def _pieces(size_bytes: int, grain_bytes: int | None) -> list[int]:
+    if grain_bytes is None or size_bytes <= grain_bytes:
+        return [size_bytes]
+    whole, rest = divmod(size_bytes, grain_bytes)
+    return [grain_bytes] * whole + ([rest] if rest else [])

@@ -1,0 +1,82 @@
+"""What the control plane needs of the loop that hosts a data plane; how jobs reach it: by addresses or queue pairs."""
+
+from collections.abc import Container, Sequence
+from typing import Protocol
+
+from switchagg.aggregator import SlotView
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.membership import Address, JobAdmitted
+from transport.control import messages as say
+from transport.rdma.places import QueuePairEnd, mtu_for, switch_ends
+
+
+class SwitchHost(Protocol):
+    """What the control plane needs of the loop that hosts the data plane; safe to call from its own thread."""
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        """Take a job whose rank i is at addresses[i]. Raises JobError."""
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job."""
+
+    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        """(slot, version) -> what it holds, for the versions of this job that have seen any rank."""
+
+    def counters(self) -> dict[str, int]:
+        """Packets by what became of them."""
+
+
+class QueuePairHost(SwitchHost, Protocol):
+    """A host whose jobs come over RDMA."""
+
+    def admit_ends(self, job: JobConfig, addresses: Sequence[Address], ends: Sequence[QueuePairEnd]) -> None:
+        """As `admit`, and rank i's end of its queue pair is ends[i] (R3). Raises JobError."""
+
+
+class QueuePairEnds:
+    """The ends of the members' queue pairs, as their joins gave them; none where jobs come by addresses alone.
+
+    queue_pairs: `host` again, if its jobs come over RDMA.
+    """
+
+    def __init__(self, host: SwitchHost, queue_pairs: QueuePairHost | None) -> None:
+        self._host = host
+        self._queue_pairs = queue_pairs
+        self._ends: dict[int, QueuePairEnd] = {}  # by incarnation
+
+    def fault(self, request: say.Join) -> str:
+        """Why this switch's link isn't the request's, or "": then its end is remembered."""
+        if request.queue_pair is None:
+            return "this switch serves RDMA only: join it over the link rdma" if self._queue_pairs else ""
+        if self._queue_pairs is None:
+            return (
+                "this switch serves no RDMA: start one with `switchagg switch --link rdma`, or join over the link udp"
+            )
+        end = say.queue_pair_end(request.queue_pair)
+        if fault := end.fault():
+            return fault
+        try:
+            mtu_for(request.elements)
+        except JobError as error:
+            return str(error)
+        self._ends.setdefault(request.incarnation, end)  # C2: a repeated join changes nothing
+        return ""
+
+    def of_switch(self, job: JobConfig) -> list[say.QueuePair]:
+        """The switch's ends, by rank; none without RDMA."""
+        return [say.queue_pair(end) for end in switch_ends(job)] if self._queue_pairs else []
+
+    def admit(self, event: JobAdmitted) -> None:
+        """Have the host take the job. Raises JobError."""
+        addresses = [member.address for member in event.members]
+        if self._queue_pairs is None:
+            self._host.admit(event.job, addresses)
+        else:
+            self._queue_pairs.admit_ends(
+                event.job, addresses, [self._ends[member.incarnation] for member in event.members]
+            )
+
+    def keep(self, incarnations: Container[int]) -> None:
+        """Forget all others."""
+        self._ends = {key: end for key, end in self._ends.items() if key in incarnations}

@@ -1,0 +1,385 @@
+"""SwitchLoop: one thread that hosts a data plane on a link.
+
+    commands -> receive -> data plane, all of a port's rows together -> send -> sleep
+
+Commands from other threads run between turns in this thread, so a data plane never sees two at once. Results of a turn
+that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data plane puts
+out must be fresh memory: it is kept until the link takes it. What a loop owes those who command it stands in
+`CommandLoop`; `transport.switch.native_loop.NativeSwitchLoop` keeps the same with the turn in C.
+"""
+
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from switchagg.aggregator import SlotView
+from switchagg.dataplane import DataPlane
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import JobConfig
+from switchagg.priority import marks
+from switchagg.wire import Bundle, headers
+from transport.links.link import Address, Link
+from transport.links.udp import UdpLink
+
+IDLE_S = 1.0
+"""Longest sleep: an upper bound on what a lost wake-up could cost."""
+
+ANSWER_S = 10.0
+"""How long a command may wait for its turn, and `stop` for the thread."""
+
+QUEUE_BYTES_MAX = 4 << 20
+"""Default of what may wait for one worker while the link is full: two windows of 1024 packets."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, eq=False)
+class Port:
+    """Where one worker is, and the jobs that use it."""
+
+    number: int
+    address: Address
+    jobs: set[int] = field(default_factory=set)
+
+
+PortT = TypeVar("PortT", bound=Port)
+
+
+class CommandLoop(ABC, Generic[PortT]):
+    """The ports and commands of a switch, and the thread that serves them; a subclass turns the handle.
+
+    link: bound, used by nobody else from now on; the loop closes it when the thread ends. on_failure: called in the
+    loop's thread if it ends by an exception nobody expected; `failure` holds that exception, and every command raises
+    SwitchaggError from then on.
+
+    Datagrams from an address no admitted job has named are counted as drop_stranger and never reach the data plane.
+    Commands raise SwitchaggError when the loop isn't running or doesn't answer within 10 s.
+    """
+
+    def __init__(
+        self, link: Link, dataplane: DataPlane, on_failure: Callable[[BaseException], None] | None = None
+    ) -> None:
+        self._link = link
+        self._dataplane = dataplane
+        self._on_failure = on_failure
+        self._ports: dict[int, PortT] = {}
+        self._by_address: dict[Address, PortT] = {}
+        self._lock = threading.Lock()  # guards the next two
+        self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._running = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"switch-loop-{link.address[1]}", daemon=True)
+
+    # What any thread may call
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._running = True
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close the link; again is allowed. Raises SwitchaggError if it doesn't end within 10 s."""
+        with self._lock:
+            self._running = False
+        self._link.wake()
+        if self._thread.ident is None:
+            self._close()  # was never started
+        elif threading.current_thread() is not self._thread:
+            self._thread.join(ANSWER_S)
+            if self._thread.is_alive():
+                raise SwitchaggError(f"the switch loop did not end within {ANSWER_S:.0f} s")
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The unexpected exception that ended the loop, or None."""
+        return self._failure
+
+    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        """Take a job, or a new generation of one; addresses[rank] is where that rank's link is.
+
+        Raises JobError if the data plane refuses it, two ranks share an address, or the link can't reach one.
+        """
+        resolved = [self._link.resolve(address) for address in addresses]
+        if len(resolved) != job.workers or len(set(resolved)) != job.workers:
+            raise JobError(f"job {job.job_id}: {job.workers} workers need as many different addresses, got {resolved}")
+        self._ask(lambda: self._admit(job, resolved))
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job: its packets are dropped from now on. Unknown jobs are ignored.
+
+        Unlike other commands it is carried out even if the answer comes too late: the slots are given away after it.
+        """
+        self._ask(lambda: self._evict(job_id), binding=True)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version holds now. Raises KeyError for a slot no job owns."""
+        return self._ask(lambda: self._dataplane.seen(slot, version))
+
+    def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        """(slot, version) -> what it holds, for the versions of the job that have seen any rank; in one turn."""
+        return self._ask(lambda: self._slots_of(job))
+
+    def counters(self) -> dict[str, int]:
+        """The data plane's counters, drop_stranger and others of the loop, and the link's with the prefix link_."""
+        return self._ask(self._all_counters)
+
+    def _ask(self, action: Callable[[], Result], *, binding: bool = False) -> Result:
+        """Run an action in the loop's thread and hand over its result or exception. binding: it can't be given up."""
+        answer: Future[Result] = Future()
+        with self._lock:
+            if not self._running:
+                raise SwitchaggError("the switch loop isn't running") from self._failure
+            self._commands.append((action, answer))
+        self._link.wake()
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            if not binding:
+                answer.cancel()
+            raise SwitchaggError(f"the switch loop did not answer within {ANSWER_S:.0f} s") from None
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                self._carry_out_commands()
+                self._turn()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            with self._lock:
+                self._running = False
+                unanswered = list(self._commands)
+                self._commands.clear()
+            for _, answer in unanswered:
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(SwitchaggError("the switch loop has ended"))
+            self._close()
+        if self._failure is not None and self._on_failure is not None:
+            self._on_failure(self._failure)
+
+    def _carry_out_commands(self) -> None:
+        while self._commands:
+            action, answer = self._commands.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(action())
+                except Exception as error:
+                    answer.set_exception(error)
+
+    # What a subclass does
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Carry packets, until a `wake` of the link or for at most IDLE_S."""
+
+    @abstractmethod
+    def _open_port(self, number: int, address: Address) -> PortT:
+        """A port whose datagrams go to the data plane from now on."""
+
+    @abstractmethod
+    def _free_port(self, port: PortT) -> None:
+        """Forget what waits for a port; its number and address will be used again."""
+
+    @abstractmethod
+    def _loop_counters(self) -> dict[str, int]:
+        """drop_stranger and the loop's other counters."""
+
+    def _close(self) -> None:
+        """Free everything, when the thread ends."""
+        self._link.close()
+
+    # Commands, in the loop's thread
+
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        ports: list[PortT] = []
+        try:
+            ports.extend(map(self._port_at, addresses))
+            self._dataplane.admit(job, [port.number for port in ports])
+        except BaseException:
+            self._free_unused(ports)
+            raise
+        leavers = [port for port in self._ports.values() if job.job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job.job_id)
+        for port in ports:
+            port.jobs.add(job.job_id)
+        self._free_unused(leavers)
+
+    def _evict(self, job_id: int) -> None:
+        self._dataplane.evict(job_id)
+        leavers = [port for port in self._ports.values() if job_id in port.jobs]
+        for port in leavers:
+            port.jobs.discard(job_id)
+        self._free_unused(leavers)
+
+    def _slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+        views = {}
+        for stream in job.streams:
+            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
+                for version in (0, 1):
+                    view = self._dataplane.seen(slot, version)
+                    if view.ranks:
+                        views[slot, version] = view
+        return views
+
+    def _port_at(self, address: Address) -> PortT:
+        """The port of an address; a new one, with the smallest free number, if it has none."""
+        port = self._by_address.get(address)
+        if port is None:
+            number = next(n for n in itertools.count() if n not in self._ports)
+            port = self._ports[number] = self._by_address[address] = self._open_port(number, address)
+        return port
+
+    def _free_unused(self, ports: Sequence[PortT]) -> None:
+        for port in ports:
+            if not port.jobs:
+                del self._ports[port.number], self._by_address[port.address]
+                self._free_port(port)
+
+    def _all_counters(self) -> dict[str, int]:
+        return {
+            **self._dataplane.counters,
+            **self._loop_counters(),
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _QueuedPort(Port):
+    """A port, and what waits there for room on the link."""
+
+    queue: deque[tuple[int | None, Bundle]] = field(default_factory=deque)  # with their TOS
+    queued_bytes: int = 0
+
+
+class SwitchLoop(CommandLoop[_QueuedPort]):
+    """Runs any data plane on any link; see CommandLoop.
+
+    queue_bytes_max: bytes that may wait for one worker while the link is full; what exceeds it is dropped and counted
+    (drop_queue_full), and the protocol sends it again. On a UdpLink results carry the priority class of their stream
+    (S6); what waits here is sent in order all the same.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        dataplane: DataPlane,
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        super().__init__(link, dataplane, on_failure)
+        self._queue_bytes_max = queue_bytes_max
+        self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
+        self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
+        self._udp = link if isinstance(link, UdpLink) else None
+        self._tos: dict[int, tuple[int, ...]] = {}  # of each stream, of the jobs that have classes
+
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        super()._admit(job, addresses)
+        self._tos.pop(job.job_id, None)
+        if self._udp is not None and (tos := marks([stream.priority for stream in job.streams], self._udp.tos)):
+            self._tos[job.job_id] = tos
+
+    def _evict(self, job_id: int) -> None:
+        super()._evict(job_id)
+        self._tos.pop(job_id, None)
+
+    def _open_port(self, number: int, address: Address) -> _QueuedPort:
+        return _QueuedPort(number, address)
+
+    def _free_port(self, port: _QueuedPort) -> None:
+        if port.queue:
+            self._waiting.remove(port)
+
+    def _loop_counters(self) -> dict[str, int]:
+        return self._counters
+
+    def _turn(self) -> None:
+        self._send_waiting()
+        for (numbers, _, tos), results in self._decide().items():
+            together = results[0] if len(results) == 1 else np.concatenate(results)
+            for number in numbers:
+                self._send(self._ports[number], together, tos)
+        self._link.wait(IDLE_S, writable=bool(self._waiting))
+
+    def _decide(self) -> dict[tuple[tuple[int, ...], int, int | None], list[Bundle]]:
+        """Show the data plane what has arrived; its outputs, by ports, size and TOS, in order."""
+        arrived: dict[tuple[int, int], list[Bundle]] = {}
+        for bundle, sender in self._link.receive():
+            port = self._by_address.get(sender)
+            if port is None:
+                self._counters["drop_stranger"] += len(bundle)
+            else:
+                arrived.setdefault((port.number, bundle.shape[1]), []).append(bundle)
+        outputs: dict[tuple[tuple[int, ...], int, int | None], list[Bundle]] = {}
+        for (number, _), bundles in arrived.items():
+            together = bundles[0] if len(bundles) == 1 else np.concatenate(bundles)
+            for output in self._dataplane.process(together, number):
+                for tos, bundle in self._by_tos(output.bundle):
+                    outputs.setdefault((output.ports, bundle.shape[1], tos), []).append(bundle)
+        return outputs
+
+    def _by_tos(self, results: Bundle) -> Iterator[tuple[int | None, Bundle]]:
+        """Results cut into runs of one TOS; None: the link's own."""
+        if not self._tos:
+            yield None, results
+            return
+        heads = headers(results)
+        places = zip(heads["job"].tolist(), heads["stream"].tolist(), strict=True)
+        all_tos = [self._tos[job][stream] if job in self._tos else None for job, stream in places]
+        begin = 0
+        for tos, run in itertools.groupby(all_tos):
+            end = begin + len(list(run))
+            yield tos, results[begin:end]
+            begin = end
+
+    def _hand_over(self, bundle: Bundle, address: Address, tos: int | None) -> int:
+        if self._udp is None or tos is None:
+            return self._link.send(bundle, address)
+        return self._udp.send(bundle, address, tos)
+
+    def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
+        """Send to one worker, or keep for it what the link has no room for."""
+        accepted = 0
+        if not self._waiting:
+            accepted = self._hand_over(bundle, port.address, tos)
+            if accepted == len(bundle):
+                return
+        rest = bundle[accepted:]
+        size = max(1, bundle.shape[1])
+        kept = min(len(rest), (self._queue_bytes_max - port.queued_bytes) // size)
+        self._counters["drop_queue_full"] += len(rest) - kept
+        if kept <= 0:
+            return
+        if not port.queue:
+            self._waiting.append(port)
+        port.queue.append((tos, rest[:kept]))
+        port.queued_bytes += kept * size
+
+    def _send_waiting(self) -> None:
+        """Send what waits, a bundle of each worker at a time so that none waits for another's backlog."""
+        while self._waiting:
+            port = self._waiting.popleft()
+            tos, bundle = port.queue.popleft()
+            size = max(1, bundle.shape[1])
+            accepted = self._hand_over(bundle, port.address, tos)
+            port.queued_bytes -= accepted * size
+            if accepted < len(bundle):
+                port.queue.appendleft((tos, bundle[accepted:]))
+                if accepted:
+                    self._waiting.append(port)  # it had its share of the room
+                else:
+                    self._waiting.appendleft(port)
+                return
+            if port.queue:
+                self._waiting.append(port)

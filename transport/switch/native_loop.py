@@ -1,0 +1,227 @@
+"""NativeSwitchLoop: the switch loop with its turn in C (switchagg/native/switch.h), the GIL released meanwhile.
+
+The thread comes back to Python only for commands. Beyond what SwitchLoop does it takes bundles apart and gives every
+port a link of its own in each direction, with queue, rate, delay and faults per packet (`Impairments`); and results
+carry the DSCP and ECN bits of the packet that completed them.
+"""
+
+import atexit
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from switchagg.dataplane.native import NativePlane
+from switchagg.errors import JobError
+from switchagg.native import library
+from switchagg.wire import frame_bytes
+from transport.links.link import Address
+from transport.links.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.udp import UdpLink
+from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
+from transport.switch.loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, Port
+
+SWITCH_COUNTERS = (
+    "drop_stranger",
+    "drop_queue_full",
+    "drop_pool",
+    "ecn_marked",
+    "up_drop_queue_full",
+    "up_ecn_marked",
+    "up_lost",
+    "up_corrupted",
+    "up_duplicated",
+    "up_held_back",
+    "down_lost",
+    "down_corrupted",
+    "down_duplicated",
+    "down_held_back",
+)
+"""In the order of `enum sa_switch_counter`."""
+
+ALWAYS_SHOWN = 4
+"""Of these, the counters that mean something without impairments too."""
+
+POOL_BYTES = 256 << 20
+"""Of packets that wait or are under way, at all ports together: 1 Gbit/s for 2 s. Memory is used as it is needed."""
+
+POOL_PACKETS_MAX = 1 << 18
+
+GRAIN_MIN_NS = 50_000
+GRAIN_MAX_NS = 200_000
+GRAIN_FRAMES = 4
+"""With a rate or delay, packets may be sent late by up to as long as so many full frames take, within these bounds, so
+that several leave in one system call. When each leaves its queue and which are dropped is exact all the same."""
+
+FRAMING_BYTES = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
+"""Ethernet, IP and UDP headers: what Linux's shapers count beyond the datagram."""
+
+CERTAIN = 1 << 63
+NEVER_MARK = (1 << 64) - 1
+
+
+class QueueConfig(ctypes.Structure):
+    """`struct sa_queue_config`."""
+
+    _fields_ = [
+        ("rate_bps", ctypes.c_uint64),
+        ("limit_bytes", ctypes.c_uint64),
+        ("ecn_threshold_bytes", ctypes.c_uint64),
+        ("framing_bytes", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+    ]
+
+
+class ImpairmentConfig(ctypes.Structure):
+    """`struct sa_impairment`."""
+
+    _fields_ = [
+        ("loss", ctypes.c_uint64),
+        ("corrupt", ctypes.c_uint64),
+        ("duplicate", ctypes.c_uint64),
+        ("reorder", ctypes.c_uint64),
+        ("delay_ns", ctypes.c_int64),
+        ("jitter_ns", ctypes.c_int64),
+        ("span_ns", ctypes.c_int64),
+    ]
+
+
+class SwitchConfig(ctypes.Structure):
+    """`struct sa_switch_config`."""
+
+    _fields_ = [
+        ("udp", ctypes.c_void_p),
+        ("plane", ctypes.c_void_p),
+        ("seed", ctypes.c_uint64),
+        ("queues", QueueConfig * 2),
+        ("impairments", ImpairmentConfig * 2),
+        ("outbox_bytes", ctypes.c_uint64),
+        ("grain_ns", ctypes.c_int64),
+        ("wake", ctypes.c_int32),
+        ("segments_max", ctypes.c_uint32),
+        ("pool_packets", ctypes.c_uint32),
+        ("datagram_bytes", ctypes.c_uint32),
+    ]
+
+
+class NativeSwitchLoop(CommandLoop[Port]):
+    """Runs a NativePlane on a UdpLink; see CommandLoop. Raises JobError for another link or data plane.
+
+    impairments: what the links do. Without, queues hold up to 4 MB per port of what the kernel has no room for. What
+    exceeds a queue is dropped and counted (drop_queue_full on the way down), and so is what exceeds the memory for all
+    packets that wait or are under way (drop_pool). The socket is one for all ports: a sender that floods it can
+    overrun the kernel's receive buffer for all (link_receive_overflow), which workers repair as loss.
+    """
+
+    _link: UdpLink
+    _dataplane: NativePlane
+
+    def __init__(
+        self,
+        link: UdpLink,
+        dataplane: NativePlane,
+        *,
+        impairments: Impairments | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        if not isinstance(link, UdpLink) or not isinstance(dataplane, NativePlane):
+            names = f"{type(dataplane).__name__} on {type(link).__name__}"
+            raise JobError(f"the native switch loop needs a NativePlane on a UdpLink, not a {names}")
+        super().__init__(link, dataplane, on_failure)
+        self._impaired = impairments is not None
+        self._library = switch_library()
+        self._pid = os.getpid()
+        size = frame_bytes(dataplane.elements)
+        self._udp = NativeUdp(link, size)
+        config = _config(impairments or Impairments(), ":" in link.address[0])
+        config.udp, config.plane = self._udp.handle, dataplane.handle
+        config.wake, config.segments_max = link.wake_descriptor, link.segments_max
+        config.pool_packets = max(1024, min(POOL_PACKETS_MAX, POOL_BYTES // size))
+        config.datagram_bytes = size
+        self._switch: int | None = self._library.sa_switch_new(ctypes.byref(config))
+        if not self._switch:
+            self._udp.close()
+            raise MemoryError("no memory for the switch loop")
+        self._counts = self._library.sa_switch_counters(self._switch)
+        atexit.register(self._stop_at_exit)
+
+    def _turn(self) -> None:
+        end = self._library.sa_switch_run(self._switch, time.monotonic_ns() + round(IDLE_S * 1e9))
+        if end < 0:
+            raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
+
+    def _open_port(self, number: int, address: Address) -> Port:
+        if self._library.sa_switch_set_port(self._switch, number, ctypes.byref(native_address(address))):
+            raise MemoryError(f"no memory for port {number}")
+        return Port(number, address)
+
+    def _free_port(self, port: Port) -> None:
+        self._library.sa_switch_clear_port(self._switch, port.number)
+
+    def _loop_counters(self) -> dict[str, int]:
+        self._udp.update_link()
+        shown = SWITCH_COUNTERS if self._impaired else SWITCH_COUNTERS[:ALWAYS_SHOWN]
+        return {name: self._counts[index] for index, name in enumerate(shown)}
+
+    def _close(self) -> None:
+        switch, self._switch = self._switch, None
+        if switch:
+            atexit.unregister(self._stop_at_exit)
+            self._udp.close()
+            self._library.sa_switch_free(switch)
+        super()._close()
+
+    def _stop_at_exit(self) -> None:
+        """The thread must be out of C before the interpreter frees the data plane under it."""
+        if self._pid == os.getpid():
+            self.stop()
+
+
+def _config(impairments: Impairments, ipv6: bool) -> SwitchConfig:
+    framing = FRAMING_BYTES[socket.AF_INET6 if ipv6 else socket.AF_INET]
+    ways = (impairments.up, impairments.down)
+    return SwitchConfig(
+        seed=impairments.seed,
+        queues=(QueueConfig * 2)(*(queue_config(way, framing) for way in ways)),
+        impairments=(ImpairmentConfig * 2)(*map(impairment_config, ways)),
+        outbox_bytes=QUEUE_BYTES_MAX,
+        grain_ns=grain_ns(impairments),
+    )
+
+
+def grain_ns(impairments: Impairments) -> int:
+    """How long a packet may wait to be sent together with others; the faster direction decides."""
+    rate_bps = max(impairments.up.rate_bps, impairments.down.rate_bps) or RATE_MAX_BPS
+    return max(GRAIN_MIN_NS, min(GRAIN_MAX_NS, GRAIN_FRAMES * FULL_FRAME_BYTES * 8_000_000_000 // rate_bps))
+
+
+def queue_config(link: LinkImpairments, framing_bytes: int) -> QueueConfig:
+    """One direction's queue as C sees it."""
+    mark = NEVER_MARK if link.ecn_threshold_bytes is None else link.ecn_threshold_bytes
+    return QueueConfig(link.rate_bps, link.queue_bytes, mark, framing_bytes)
+
+
+def impairment_config(link: LinkImpairments) -> ImpairmentConfig:
+    """One direction's faults as C sees them: probabilities are numbers of 2**63, exactly what the float says."""
+    shares = (round(share * CERTAIN) for share in (link.loss, link.corrupt, link.duplicate, link.reorder))
+    return ImpairmentConfig(*shares, link.delay_ns, link.jitter_ns, link.held_back_ns)
+
+
+@lru_cache(maxsize=1)
+def switch_library() -> ctypes.CDLL:
+    """The library with the functions of switch.h declared. Raises `library.Missing`."""
+    loaded = library.load()
+    u32, pointer = ctypes.c_uint32, ctypes.c_void_p
+    for function, result, arguments in (
+        (loaded.sa_switch_new, pointer, (ctypes.POINTER(SwitchConfig),)),
+        (loaded.sa_switch_free, None, (pointer,)),
+        (loaded.sa_switch_set_port, ctypes.c_int, (pointer, u32, ctypes.POINTER(NativeAddress))),
+        (loaded.sa_switch_clear_port, None, (pointer, u32)),
+        (loaded.sa_switch_run, ctypes.c_int, (pointer, ctypes.c_int64)),
+        (loaded.sa_switch_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
+    ):
+        function.restype = result
+        function.argtypes = arguments
+    return loaded

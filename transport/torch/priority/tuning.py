@@ -1,0 +1,77 @@
+"""Tuning while training runs: rank 0 measures iterations and proposes; all ranks change plans at the same iteration."""
+
+import csv
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from transport.schedule.policy import ByteScheduler
+from transport.schedule.tuning import Point, Tuner
+
+SETTLING_ITERATIONS = 2
+"""After each change, not measured."""
+
+MEASURED_ITERATIONS = 10
+"""Per point; their mean counts, from one `step` to the next. ByteScheduler takes about 100."""
+
+COLUMNS = ("step", "iteration", "partition_bytes", "credit_bytes", "iteration_ns")
+
+
+class Tuning:
+    """One rank's part. tell: rank 0's bytes on every rank, a collective. log: CSV file of rank 0, a row per point."""
+
+    def __init__(
+        self,
+        policy: ByteScheduler,
+        rank: int,
+        tell: Callable[[bytes], bytes],
+        log: Path | None,
+        *,
+        make_tuner: Callable[[Point, int], Tuner] = Tuner,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._policy, self._tell, self._log, self._clock = policy, tell, log, clock
+        self._tuner = make_tuner(_point(policy), policy.tune_steps) if rank == 0 else None
+        self._left = policy.tune_steps
+        self._since = 0
+        self._began_ns = 0
+        if self._tuner is not None and log is not None:
+            with log.open("w", newline="") as file:
+                csv.writer(file).writerow(COLUMNS)
+
+    @property
+    def due(self) -> bool:
+        """Whether the iteration that ends now ends a point. The same on all ranks: they count alike."""
+        return self._left > 0 and self._since + 1 == SETTLING_ITERATIONS + MEASURED_ITERATIONS
+
+    def iteration_ends(self) -> None:
+        """An iteration that isn't `due` is over."""
+        self._since += 1
+        if self._since == SETTLING_ITERATIONS:
+            self._began_ns = self._clock()
+
+    def next_policy(self, iteration: int) -> ByteScheduler:
+        """Called on every rank when `due`, with nothing under way: what to use from now on. A collective."""
+        found = b""
+        if self._tuner is not None:
+            tried = self._tuner.current
+            iteration_ns = (self._clock() - self._began_ns) / MEASURED_ITERATIONS
+            point = self._tuner.observe(iteration_ns)
+            self._write(len(self._tuner.tried), iteration, tried, iteration_ns)
+            found = f"{point.partition_bytes} {point.credit_bytes}".encode()
+        partition, credit = map(int, self._tell(found).split())
+        self._since = 0
+        self._left -= 1
+        self._policy = replace(self._policy, partition_bytes=partition, credit_bytes=credit)
+        return self._policy
+
+    def _write(self, step: int, iteration: int, tried: Point, iteration_ns: float) -> None:
+        if self._log is not None:
+            with self._log.open("a", newline="") as file:
+                row = (step, iteration, tried.partition_bytes, tried.credit_bytes, round(iteration_ns))
+                csv.writer(file).writerow(row)
+
+
+def _point(policy: ByteScheduler) -> Point:
+    return Point(policy.partition_bytes, policy.credit_bytes)

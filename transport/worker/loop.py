@@ -1,0 +1,343 @@
+"""WorkerLoop: one thread that carries one worker's endpoint over a link.
+
+The endpoint decides everything; this loop gives it packets and the time, sends what it says, and resolves futures:
+
+    calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
+
+Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets. What a loop owes its
+callers stands in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` keeps the same with the turn in C.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from switchagg.call import Call
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.job import JobConfig
+from switchagg.priority import marks
+from switchagg.wire import STREAM_OFFSET, Bundle
+from transport.links.link import Address, Link
+from transport.links.udp import UdpLink
+
+ROWS_PER_ASK = 64
+"""Frames asked of the endpoint at a time: four sends of 16 segments."""
+
+ROWS_PER_TURN = 128
+"""Frames sent before the loop receives again, so that results are not kept waiting behind a long send."""
+
+IDLE_S = 1.0
+"""Longest sleep: an upper bound on what a lost wake-up could cost."""
+
+BLAME_S = 5.0
+"""How long `on_stream_failed` may take to call `fail` before the loop gives up in its own words."""
+
+JOIN_S = 10.0
+"""How long `close` waits for the thread."""
+
+CallT = TypeVar("CallT")
+
+
+class CallLoop(ABC, Generic[CallT]):
+    """The calls of one rank and the thread that carries them; a subclass turns the handle.
+
+    link: bound, used by nobody else from now on; the loop closes it when the thread ends. switch_address: where the
+    switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. on_stream_failed:
+    called in the loop's thread when a stream has exhausted its retries; must be quick and must see to it that `fail` is
+    called soon (from any thread) with what can be found out, such as the missing ranks. Without it the loop fails by
+    itself, naming stream, slot and chunk.
+
+    The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
+    fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
+    AggregationFailed that names job and rank. Raises JobError if the link can't reach such an address.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        job: JobConfig,
+        rank: int,
+        switch_address: Address,
+        *,
+        on_stream_failed: Callable[[StreamFailed], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._job = job
+        self._rank = rank
+        self._switch = link.resolve(switch_address)
+        self._on_stream_failed = on_stream_failed
+        self._blame: tuple[int, StreamFailed] | None = None
+        self._lock = threading.Lock()  # guards the next two, and what subclasses say
+        self._pending: dict[int, tuple[CallT, Future[Any], object]] = {}  # by id; keeps the arrays alive
+        self._failure: BaseException | None = None
+        self._prepare()
+        self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
+        self._thread.start()
+
+    # What any thread may call
+
+    def submit(self, stream: int, call: CallT, result: object = None) -> "Future[Any]":
+        """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
+
+        The call's array belongs to the loop until the future is done. The future can't be cancelled: the other ranks
+        count on this one. After a failure it holds the exception. Raises ValueError for a stream the job lacks.
+        """
+        if not 0 <= stream < len(self._job.streams):
+            raise ValueError(f"stream {stream}: job {self._job.job_id} has {len(self._job.streams)}")
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._failure is None:
+                try:
+                    self._enqueue(stream, call)
+                    self._pending[id(call)] = (call, future, call if result is None else result)
+                except MemoryError as error:  # the other ranks count on this call; the next can't take its place
+                    self._failure = self._broken(error)
+                    self._interrupt()
+            failure = self._failure
+        if failure is not None:
+            future.set_exception(failure)
+        return future
+
+    def fail(self, exception: BaseException) -> None:
+        """Fail every pending and later call; the first exception given stays.
+
+        Pending futures are resolved by the loop's thread, after which it writes into no array any more.
+        """
+        with self._lock:
+            if self._failure is None:
+                self._failure = exception
+            self._interrupt()
+
+    def close(self) -> None:
+        """Fail what is pending, end the thread, close the link; again is allowed. Don't use the loop afterwards.
+
+        Raises SwitchaggError if the thread doesn't end within 10 s, because something chained to a future blocks it.
+        """
+        self.fail(AggregationFailed("the worker has closed", job=self._job.job_id, generation=self._job.generation))
+        if threading.current_thread() is self._thread:
+            return  # a callback closes us: the thread ends after it
+        self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            raise SwitchaggError(
+                f"job {self._job.job_id}, rank {self._rank}: the worker loop did not end within {JOIN_S:.0f} s; "
+                "a callback on one of its futures must be blocking it"
+            )
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the loop has ended or is about to; None while it works."""
+        return self._failure
+
+    @property
+    @abstractmethod
+    def counters(self) -> dict[str, int]:
+        """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
+
+    # What a subclass says
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what the turn needs, before the thread starts."""
+
+    @abstractmethod
+    def _enqueue(self, stream: int, call: CallT) -> None:
+        """Have a turn take up the call soon. Under the lock, while there is no failure."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Have the present turn end soon. Under the lock; also after the thread's end."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Carry packets for a while, at most until `_time_to_look_ns`, and report. In the thread."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Let go of every array, for good. In the thread, which makes no turn any more."""
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while self._failure is None:
+                self._turn()
+                self._check_blame()
+        except BaseException as error:
+            ending = self._broken(error) if isinstance(error, OSError | MemoryError) else error
+            with self._lock:
+                self._failure = self._failure or ending
+        finally:
+            try:
+                self._forget()
+            finally:
+                self._settle()
+                self._link.close()
+
+    def _settle(self) -> None:
+        """Give every pending future the failure. No other can follow: `submit` looks at the failure under the lock."""
+        with self._lock:
+            failure = self._failure
+            pending = list(self._pending.values())
+            self._pending.clear()
+        assert failure is not None
+        for _, future, _ in pending:
+            future.set_exception(failure)
+
+    def _completed(self, key: int) -> None:
+        """Resolve the future of the call with this id."""
+        with self._lock:
+            _, future, result = self._pending.pop(key)
+        future.set_result(result)
+
+    def _stream_failed(self, event: StreamFailed) -> None:
+        """Have the first failed stream explained, or fail at once where nobody can."""
+        if self._blame is not None:
+            return
+        self._blame = (time.monotonic_ns() + round(BLAME_S * 1e9), event)
+        if self._on_stream_failed is None:
+            self.fail(self._given_up(event))
+        else:
+            self._on_stream_failed(event)
+
+    def _check_blame(self) -> None:
+        """Fail in our own words if nobody explains a failed stream in time."""
+        if self._blame is not None and time.monotonic_ns() >= self._blame[0]:
+            self.fail(self._given_up(self._blame[1]))
+
+    def _broken(self, error: Exception) -> AggregationFailed:
+        """What the machine refuses, in words that say whose calls it ends."""
+        failed = AggregationFailed(
+            f"rank {self._rank}: the worker loop ended: {error}", job=self._job.job_id, generation=self._job.generation
+        )
+        failed.__cause__ = error
+        return failed
+
+    def _given_up(self, event: StreamFailed) -> AggregationFailed:
+        return AggregationFailed(
+            f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row",
+            job=self._job.job_id,
+            generation=self._job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+        )
+
+    def _time_to_look_ns(self, now_ns: int) -> int:
+        """When a turn must end even if nothing happens."""
+        end_ns = now_ns + round(IDLE_S * 1e9)
+        return end_ns if self._blame is None else min(end_ns, self._blame[0])
+
+
+class WorkerLoop(CallLoop[Call]):
+    """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`."""
+
+    def _prepare(self) -> None:
+        self._endpoint = Endpoint(self._job, self._rank)
+        self._calls: deque[tuple[int, Call]] = deque()
+        self._unsent: Bundle | None = None
+        self._held = False
+        self._strangers = 0
+        self._udp = self._link if isinstance(self._link, UdpLink) else None
+        self._tos = marks([stream.priority for stream in self._job.streams], self._udp.tos) if self._udp else ()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {
+            **self._endpoint.counters,
+            "drop_stranger": self._strangers,
+            **{f"link_{name}": value for name, value in self._link.counters.items()},
+        }
+
+    def _enqueue(self, stream: int, call: Call) -> None:
+        self._calls.append((stream, call))
+        self._link.wake()
+
+    def _interrupt(self) -> None:
+        self._link.wake()
+
+    def _forget(self) -> None:
+        self._calls.clear()
+
+    def _turn(self) -> None:
+        while self._calls:
+            self._endpoint.submit(*self._calls.popleft())
+        self._receive()
+        now_ns = time.monotonic_ns()
+        deadline_ns = self._endpoint.next_deadline_ns()
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            self._endpoint.handle_timer(now_ns)
+        more = self._send(now_ns)
+        self._report()
+        if not more and not self._calls and self._failure is None:
+            self._sleep(now_ns)
+
+    def _receive(self) -> None:
+        switch = self._switch
+        for bundle, sender in self._link.receive():
+            if sender == switch:
+                self._endpoint.receive(bundle, time.monotonic_ns())
+            else:
+                self._strangers += len(bundle)
+
+    def _send(self, now_ns: int) -> bool:
+        """Send until the endpoint has nothing more, the link is full, or the turn's share is used: True then."""
+        rows = 0
+        while rows < ROWS_PER_TURN:
+            frames = self._unsent
+            if frames is None:
+                frames = self._ask(now_ns)
+                if not len(frames):
+                    return False
+            accepted = self._hand_over(frames)
+            if accepted < len(frames):
+                self._unsent = frames[accepted:]
+                return False
+            self._unsent = None
+            rows += accepted
+        return True
+
+    def _ask(self, now_ns: int) -> Bundle:
+        """The next frames, or none while the link's credit is used: what is asked for can't be overtaken any more."""
+        udp = self._udp
+        if udp is None or not udp.credit_bytes:
+            return self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
+        self._held = not udp.has_room()
+        return self._endpoint.frames_to_send(now_ns, 0 if self._held else udp.segments_max)
+
+    def _hand_over(self, frames: Bundle) -> int:
+        """Send, a run of one class at a time: a bundle of the kernel has one TOS (W10)."""
+        if self._udp is None or not self._tos:
+            return self._link.send(frames, self._switch)
+        tos = [self._tos[stream] for stream in frames[:, STREAM_OFFSET].tolist()]
+        begin = 0
+        while begin < len(frames):
+            end = begin + 1
+            while end < len(frames) and tos[end] == tos[begin]:
+                end += 1
+            accepted = self._udp.send(frames[begin:end], self._switch, tos[begin])
+            begin += accepted
+            if begin < end:
+                break
+        return begin
+
+    def _report(self) -> None:
+        """Resolve the futures of finished calls; see to a failed stream."""
+        while (event := self._endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                self._completed(id(event.call))
+            else:
+                self._stream_failed(event)
+
+    def _sleep(self, now_ns: int) -> None:
+        end_ns = self._time_to_look_ns(now_ns)
+        deadline_ns = self._endpoint.next_deadline_ns()
+        if deadline_ns is not None:
+            end_ns = min(end_ns, deadline_ns)
+        left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
+        self._link.wait(left_s, writable=self._unsent is not None or self._held)

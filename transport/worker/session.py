@@ -1,0 +1,543 @@
+"""SwitchSession: one worker's place in a job on a switch, from `join` to `close`.
+
+It owns two threads: the worker loop, which carries packets, and the control client, which beats, and hears who died or
+left. Whatever goes wrong ends in one `AggregationFailed` for every pending and later call: nothing waits for ever.
+
+What a call waits for, and for how long:
+
+- a rank that is dead: one lease of the switch, 4 s by default (C6)
+- a rank that left before it had finished that call: no longer than a lease (C7)
+- a switch that is gone: one lease (C12)
+- a data path that carries nothing: about 15 s (C13)
+- a rank that lives but is slow: `call_timeout_s`, since it may be evaluating or saving a checkpoint (W9)
+"""
+
+import atexit
+import contextlib
+import math
+import os
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from switchagg.call import Array, ArrayCall, check_array, make_call
+from switchagg.endpoint import StreamFailed
+from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
+from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.native import library
+from transport.control import messages as say
+from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
+from transport.links.addresses import facing, parse_endpoint, resolve_host
+from transport.links.link import Address, Link
+from transport.links.udp import UdpLink
+from transport.rdma.places import ELEMENTS_DEFAULT, PACKETS_DEFAULT, mtu_for
+from transport.rdma.worker import RdmaOptions, RdmaWorkerEnd, RdmaWorkerLoop, open_end
+from transport.worker.call_ledger import Call, CallLedger
+from transport.worker.loop import CallLoop, WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
+from transport.zeromq.keys import Keys, as_keys
+from transport.zeromq.link import OPTIONS as ZEROMQ_OPTIONS
+from transport.zeromq.link import ZeroMqLink
+
+CALL_TIMEOUT_S = 1800.0
+"""How long a call waits for ranks that live: PyTorch's default for a process group."""
+
+STALL_S = 10.0
+"""Time without any result after which the data path is looked into; a round trip takes milliseconds."""
+
+STALL_CHECK_S = 5.0
+STALL_TIMEOUTS = 3
+"""Resends without a result that make a stall: fewer, and perhaps our own thread was held up."""
+
+SEGMENTS_MAX = 16
+"""Packets per send, by default: 24 kB of them stay below the burst of a shaper (64 kB and more) also when several meet,
+and let a switch begin to answer while the rest is on its way. Where nothing shapes, 44 (64 kB) cost less CPU."""
+
+WINDOW_SLOTS = 256
+"""Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
+trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
+faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
+
+CREDIT_BYTES = 1 << 17
+"""What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
+a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without classes."""
+
+STREAMS = 2
+"""By default: one bucket may overtake another's tail."""
+
+STATUS_S = 5.0
+LEAVE_S = 1.0
+"""How long `close` waits for the switch's echo; without it the lease tells the others."""
+
+RETRY_LIMIT_MAX = 1 << 31
+"""Of a JobConfig."""
+
+ANSWER_MARGIN_S = 10.0
+"""How much longer than its own timeout a join may take to say that it failed."""
+
+
+@dataclass(slots=True)
+class _Stall:
+    """What is known of the present time without results."""
+
+    results: int = -1
+    timeouts: int = 0
+    since_ns: int = 0
+    asked_ns: int = 0
+    strikes: int = 0
+
+
+class SwitchSession:
+    """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
+
+    name: the job's. job: what the switch gave it. rank, workers: this member's place. core: "native" or "python", what
+    carries its packets. Thread-safe. Doesn't survive a fork: in a child every method but `close` raises SwitchaggError.
+    """
+
+    def __init__(
+        self,
+        link: Link | RdmaWorkerEnd,
+        wish: say.Join,
+        switch: str,
+        retry_limit: int,
+        core: str = "auto",
+        keys: Keys | None = None,
+        packets: int = PACKETS_DEFAULT,
+    ) -> None:
+        """Private: see `join`."""
+        self._pid = os.getpid()
+        self._switch = switch
+        self._lock = threading.Lock()  # guards the next four
+        self._calls = CallLedger(())
+        self._departed: list[say.Gone] = []
+        self._failure: AggregationFailed | None = None
+        self._closed = False
+        self._departed_ns = 0
+        self._stall = _Stall()
+        self._slowness: Callable[[], str] = link.slowness if isinstance(link, UdpLink) else str
+        self._loop: CallLoop[Any] | None = None
+        self.core = _chosen_core(core, link)
+        self.name = wish.job
+        self.rank = wish.place.rank
+        self.workers = wish.workers
+        self._address = (wish.place.host, wish.place.port)
+        self._generation: int | None = None
+        self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat, keys=keys)
+        self._client.start()
+        try:
+            admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
+            self.job: JobConfig = replace(admitted.config(), retry_limit=retry_limit)
+            if wish.priorities and admitted.priorities != wish.priorities:
+                raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
+            self._calls = CallLedger([stream.priority for stream in self.job.streams])
+            self._generation = self.job.generation
+            self._places = {place.rank: place for place in admitted.members}
+            self._lease_ns = admitted.lease_ns
+            self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
+            loop = self._loop_over(link, admitted, packets)
+        except BaseException as error:
+            self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
+            self._client.close()
+            raise
+        with self._lock:
+            self._loop = loop
+            failure = self._failure
+        if failure is not None:
+            loop.fail(failure)
+        atexit.register(self.close)
+
+    @classmethod
+    def join(
+        cls,
+        switch: str,
+        job: str,
+        rank: int,
+        workers: int,
+        *,
+        elements: int | None = None,
+        streams: int | None = None,
+        window_slots: int | Sequence[int] = WINDOW_SLOTS,
+        priorities: Sequence[int] | None = None,
+        timeout_s: float = 30.0,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        retry_limit: int | None = None,
+        bind: str | None = None,
+        core: str = "auto",
+        segments_max: int = SEGMENTS_MAX,
+        tos: int = 0,
+        credit_bytes: int | None = None,
+        link: str = "udp",
+        keys: Keys | Path | str | None = None,
+        rdma: RdmaOptions | None = None,
+    ) -> "SwitchSession":
+        """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
+
+        switch: "tcp://host:port" of its control plane. elements (default 360; over RDMA 251, for an MTU of 1024),
+        streams, window_slots: as in JobConfig, the same on every rank; window_slots may be one for each stream.
+        priorities: the class of each stream, 0 (most urgent) to 7 (best effort), also the same on every rank; default:
+        all best effort. streams: default one for each of priorities, else 2. call_timeout_s: how long a call waits for
+        ranks that are alive; retry_limit, if given, says it in timeouts in a row instead. bind: own IPv4 address for
+        packets; default: the one that faces the switch. core: "native" carries packets in C; "python" needs no compiler
+        and costs about ten times the CPU; "auto" is native where the compiled core is there, else Python, said once by
+        a warning. segments_max, tos, credit_bytes: as in UdpLink; default with priorities 128 KiB: so much may lie
+        below that nothing can overtake (other links: any; there classes only order what is sent next). link: what
+        carries packets, "udp", "rdma" or "zeromq", as the switch was told; over ZeroMQ the core is Python. rdma: its
+        options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
+
+        Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
+        answer from it, an impossible argument.
+        """
+        host, port = parse_endpoint(switch)
+        retry_limit = _retry_limit(retry_limit, call_timeout_s)
+        streams, window, windows = _streams(streams, window_slots, priorities)
+        if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
+            raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
+        credit_bytes = CREDIT_BYTES if credit_bytes is None and priorities else credit_bytes
+        keys = as_keys(keys)
+        place = (bind or facing(resolve_host(host), port), 0)
+        elements = elements or (ELEMENTS_DEFAULT if link == "rdma" else ELEMENTS_MTU_1500)
+        room = (2 * (sum(windows) or streams * window), elements)
+        opened = _opened(link, place, keys, tos, room, rdma, segments_max=segments_max, credit_bytes=credit_bytes)
+        try:
+            wish = say.Join(
+                job=job,
+                place=say.Place(rank, *opened.address),
+                workers=workers,
+                elements=elements,
+                streams=streams,
+                window_slots=window,
+                incarnation=secrets.randbits(63),
+                timeout_ns=round(timeout_s * 1e9),
+                windows=windows,
+                priorities=list(priorities or []),
+                link=link,
+                queue_pair=say.queue_pair(opened.end) if isinstance(opened, RdmaWorkerEnd) else None,
+            )
+            return cls(opened, wish, switch, retry_limit, core, keys, (rdma or RdmaOptions()).packets)
+        except BaseException:
+            opened.close()
+            raise
+
+    def allreduce(
+        self, array: Array, op: str = "sum", stream: int | None = None, priority: int | None = None
+    ) -> "Future[Any]":
+        """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
+
+        array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
+        the session until the future is done. priority: a class that one of the streams has; default: the least urgent
+        of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
+        a class in the same order; calls of different classes may come in any. Futures resolve in the loop's thread:
+        what is chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
+        """
+        self._check_process()
+        call = (
+            ArrayCall(array, check_array(array, op, self.job))
+            if self.core == "native"
+            else make_call(array, op, self.job)
+        )
+        loop = self._loop
+        assert loop is not None
+        with self._lock:  # also around submit: on a stream, numbers must be in order
+            place = self._calls.begin(priority, stream)
+            future = loop.submit(place[0], call, array)
+        future.add_done_callback(lambda done: self._finished(place, done))
+        self._check_departures()
+        return future
+
+    def status(self) -> dict[str, Any]:
+        """What the switch says of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
+        self._check_process()
+        if self._closed:
+            raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
+        try:
+            return say.as_dict(self._client.query(self.name).result(STATUS_S))
+        except TimeoutError:
+            raise JobError(f"no answer from switch {self._switch} within {STATUS_S:g} s") from None
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Packets of this rank, by what became of them."""
+        assert self._loop is not None
+        return self._loop.counters
+
+    @property
+    def failure(self) -> AggregationFailed | None:
+        """Why the session works no more; None while it does."""
+        return self._failure
+
+    def close(self) -> None:
+        """Leave the job, fail what is pending, end the threads. Again, or in a forked child, it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        assert self._loop is not None
+        self._loop.fail(AggregationFailed("the session was closed", job=self.name, generation=self.job.generation))
+        try:
+            self._loop.close()
+        finally:
+            # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
+            with self._lock:
+                finished = self._calls.finished()
+            self._client.leave(finished, str(self._failure or ""), LEAVE_S)
+            self._client.close()
+
+    def __enter__(self) -> "SwitchSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Private: any thread
+
+    def _loop_over(self, link: Link | RdmaWorkerEnd, admitted: say.Admitted, packets: int) -> CallLoop[Any]:
+        """The loop that carries this rank's calls, running."""
+        failed = self._on_stream_failed
+        if isinstance(link, RdmaWorkerEnd):
+            if len(admitted.queue_pairs) != self.workers:
+                raise JobError(f"the switch at {self._switch} knows no RDMA: it is older than this side")
+            link.connect(self._data, say.queue_pair_end(admitted.queue_pairs[self.rank]))
+            native = self.core == "native"
+            return RdmaWorkerLoop(link, self.job, self.rank, packets=packets, native=native, on_stream_failed=failed)
+        made = NativeWorkerLoop if self.core == "native" else WorkerLoop
+        return made(link, self.job, self.rank, self._data, on_stream_failed=failed)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.name}, rank {self.rank}: this session belongs to process {self._pid}; a forked child must "
+                f"join on its own"
+            )
+
+    def _finished(self, call: Call, future: "Future[Any]") -> None:
+        """A failed call stays pending: it is never finished, and `leave` must say so."""
+        if future.exception() is None:
+            with self._lock:
+                self._calls.finish(call)
+
+    def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
+        """Fail every pending and later call, and leave, so that the others learn of it at once."""
+        failure = AggregationFailed(
+            f"rank {self.rank}: {detail}",
+            job=self.name,
+            generation=self._generation,
+            stream=event.stream if event else None,
+            slot=event.slot if event else None,
+            chunk=event.chunk if event else None,
+            missing=missing,
+        )
+        with self._lock:
+            if self._failure is not None or self._closed:
+                return
+            self._failure = failure
+            finished = self._calls.finished()
+            loop = self._loop
+        if loop is not None:
+            loop.fail(failure)
+        self._client.leave(finished, str(failure), 0.0)
+
+    def _check_departures(self) -> None:
+        """Fail if a call is pending that a member left without finishing (C7)."""
+        with self._lock:
+            late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self._departed else False
+            # Earlier calls may still be on their way to us, whole: they get a lease's time.
+            left = [gone for gone in self._departed if self._calls.waits_for(gone.calls, late=late)]
+        if left:
+            who = "; ".join(
+                f"{gone.place} left after {sum(gone.calls)} calls" + (f": {gone.reason}" if gone.reason else "")
+                for gone in left
+            )
+            self._failed(who, tuple(gone.place.rank for gone in left))
+
+    # Private: called in the control thread
+
+    def _on_departure(self, departed: list[say.Gone]) -> None:
+        with self._lock:
+            self._departed = departed
+            self._departed_ns = time.monotonic_ns()
+        if self._loop is not None:
+            self._check_departures()
+
+    def _on_end(self, dead: list[say.Place], reason: str) -> None:
+        ranks = tuple(place.rank for place in dead)
+        if self.rank in ranks:
+            reason += "; this rank was taken for dead: was it stopped, or in one long call that holds the GIL?"
+        self._failed(reason, ranks)
+
+    def _on_beat(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        if loop.failure is not None:
+            self._failed(f"the worker loop ended: {loop.failure}")
+            return
+        self._check_departures()
+        self._watch(loop.counters)
+        if slowness := self._slowness():
+            self._slowness = str  # said once
+            with contextlib.suppress(Warning):  # where warnings are errors, this one ends no training
+                warnings.warn(f"job {self.name}, rank {self.rank}: {slowness}", stacklevel=1)
+
+    def _watch(self, counters: dict[str, int]) -> None:
+        """Look into a stall (C13)."""
+        stall, now_ns = self._stall, time.monotonic_ns()
+        if not self._calls or counters["results"] != stall.results:
+            self._stall = _Stall(counters["results"], counters["timeouts"], now_ns)
+        elif (
+            now_ns - stall.since_ns >= STALL_S * 1e9
+            and now_ns - stall.asked_ns >= STALL_CHECK_S * 1e9
+            and counters["timeouts"] - stall.timeouts >= STALL_TIMEOUTS
+        ):
+            stall.asked_ns = now_ns
+            self._client.query(self.name).add_done_callback(lambda answer: self._diagnose(stall, answer))
+
+    def _diagnose(self, stall: _Stall, answer: "Future[say.StatusAnswer]") -> None:
+        """If no unfinished slot holds our contribution, our packets or the switch's are lost (C13)."""
+        slots = self._slots(answer)
+        if slots is None or len(slots) >= SLOTS_REPORTED_MAX or stall is not self._stall:
+            return
+        if any(self.rank in slot.ranks for slot in slots if len(slot.ranks) < self.workers):
+            stall.strikes = 0
+            return
+        stall.strikes += 1
+        if stall.strikes >= 2:
+            seconds = (time.monotonic_ns() - stall.since_ns) / 1e9
+            arrived = any(self.rank in slot.ranks for slot in slots)
+            what = "packets are lost between" if arrived else "no packet gets through between"
+            self._failed(
+                f"{what} this rank at {_text(self._address)} and the switch at {_text(self._data)} (UDP), for "
+                f"{seconds:.0f} s, though its control plane answers; look for a firewall, or an MTU too small for "
+                f"{self.job.elements} elements per packet"
+            )
+
+    def _on_stream_failed(self, event: StreamFailed) -> None:
+        """The loop's thread: ask the switch who is missing; the loop itself gives up if no answer comes (W9)."""
+        self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
+
+    def _blame(self, event: StreamFailed, answer: "Future[say.StatusAnswer]") -> None:
+        slots = self._slots(answer)
+        if slots is None:
+            return
+        seen: set[int] = set()
+        for slot in slots:
+            if (slot.slot, slot.version, slot.chunk) == (event.slot, event.version, event.chunk % MODULUS):
+                seen = set(slot.ranks)
+        missing = tuple(rank for rank in range(self.workers) if rank not in seen)
+        waited = f"no result in {event.timeouts} timeouts in a row"
+        if not missing:
+            detail = f"{waited}: the switch at {_text(self._data)} has it, but it does not arrive here"
+        elif self.rank in missing:
+            detail = f"{waited}: own packets do not arrive at the switch at {_text(self._data)}"
+        else:
+            detail = f"{waited}; missing at the switch: {', '.join(str(self._places[rank]) for rank in missing)}"
+        self._failed(detail, missing, event)
+
+    def _slots(self, answer: "Future[say.StatusAnswer]") -> list[say.SlotStatus] | None:
+        """This job's slots in an answer; None if there was none."""
+        if answer.exception() is None:
+            for job in answer.result().jobs:
+                if job.generation == self.job.generation:
+                    return job.slots
+        return None
+
+
+def _retry_limit(said: int | None, call_timeout_s: float) -> int:
+    """What was said, or what fills call_timeout_s. Raises JobError."""
+    limit = retry_limit_for(call_timeout_s) if said is None else said
+    if not 1 <= limit <= RETRY_LIMIT_MAX:
+        raise JobError(f"retry_limit {limit}: 1 to {RETRY_LIMIT_MAX}")
+    return limit
+
+
+def _opened(
+    link: str,
+    place: Address,
+    keys: Keys | None,
+    tos: int,
+    room: tuple[int, int],
+    rdma: RdmaOptions | None,
+    **udp: Any,
+) -> Link | RdmaWorkerEnd:
+    """A worker's link, bound. room: slot versions, and elements of each. udp: options of a UdpLink. Raises JobError."""
+    if link == "rdma":
+        return open_end(place[0], places=room[0], mtu=mtu_for(room[1]), dscp=tos >> 2, options=rdma)
+    try:
+        if link == "zeromq":
+            return ZeroMqLink(place, options=replace(ZEROMQ_OPTIONS, tos=tos), keys=keys, listening=False)
+        if link == "udp":
+            return UdpLink(place, tos=tos, **udp)
+    except ValueError as error:
+        raise JobError(str(error)) from None
+    raise JobError(f"link '{link}': udp, rdma or zeromq")
+
+
+def _chosen_core(core: str, link: Link | RdmaWorkerEnd) -> str:
+    """ "native" or "python"; raises JobError for a core that can't be."""
+    if core == "python":
+        return core
+    if core not in ("auto", "native"):
+        raise JobError(f"core {core!r}: one of auto, native, python")
+    reason = library.missing()
+    if not isinstance(link, UdpLink | RdmaWorkerEnd):
+        if core == "native":
+            raise JobError(f"core 'native': it carries UDP links only, not {type(link).__name__}")
+        return "python"  # asked for with the link
+    if not reason:
+        return "native"
+    if core == "native":
+        raise JobError(f"core 'native': {reason}")
+    if os.environ.get("SWITCHAGG_NATIVE") != "0":
+        _warn(reason)
+    return "python"
+
+
+@lru_cache
+def _warn(reason: str) -> None:
+    """Once for each reason."""
+    warnings.warn(f"the Python core carries the packets, which costs about ten times the CPU: {reason}", stacklevel=5)
+
+
+def _streams(
+    streams: int | None, window_slots: int | Sequence[int], priorities: Sequence[int] | None
+) -> tuple[int, int, list[int]]:
+    """How many streams `join` was asked for, the window of the first, and of each if one was given for each.
+
+    Raises JobError where the lists disagree.
+    """
+    windows = [] if isinstance(window_slots, int) else list(window_slots)
+    if streams is None:
+        streams = len(priorities or windows) or STREAMS
+    for name, values in (("priorities", priorities or ()), ("window_slots", windows)):
+        if values and (len(values) != streams or streams > STREAMS_MAX):
+            given = ", ".join(map(str, values[:STREAMS_MAX]))
+            raise JobError(f"{name} {given}: one for each of {streams} streams, of which there may be {STREAMS_MAX}")
+    if isinstance(window_slots, int):
+        return streams, window_slots, []
+    if not windows:
+        raise JobError("window_slots is empty: one for each stream, or one number for all")
+    return streams, windows[0], windows
+
+
+def retry_limit_for(
+    call_timeout_s: float, rto_min_ns: int = JobConfig.rto_min_ns, rto_max_ns: int = JobConfig.rto_max_ns
+) -> int:
+    """Timeouts in a row that fill call_timeout_s: at worst they double from rto_min_ns up to rto_max_ns (W7)."""
+    if not call_timeout_s > 0:
+        raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
+    at_most = min(call_timeout_s * 1e9 / rto_max_ns, RETRY_LIMIT_MAX)  # also of a timeout that is infinite
+    return min(RETRY_LIMIT_MAX, math.ceil(at_most) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,355 @@
+"""ZeroMqMesh: a `transport.meshes.mesh.Mesh` over ZeroMQ, one ROUTER per member and a DEALER to each other one.
+
+A message is two frames, head and data. Data of 64 KB or more is not copied, on either side: libzmq sends it from the
+caller's memory, and `Sent` comes when libzmq has let go of it, that is, when the kernel has it all. Shorter data is
+copied, which is cheaper, and `Sent` comes at once, but only for the first 64 KB that lie below unsent: the others
+wait for a marker behind them to leave. So what a credit counts as under way is all that lies below, but for 64 KB
+and the kernel's send buffer (`ZeroMqOptions`) per peer.
+
+What was handed to libzmq is watched through the memory: pyzmq keeps a reference to it until libzmq is done, and its
+end wakes `wait`, which a MessageTracker couldn't.
+"""
+
+import contextlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from transport.links.link import Address, LinkClosed
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST, REFUSED, Gathering, control_words
+from transport.zeromq.keys import Keys, as_keys
+from transport.zeromq.sockets import Line, Station, ZeroMqOptions
+
+ZERO_COPY_BYTES = 1 << 16
+"""Data this long or longer is sent from, and received into, memory that is not copied again."""
+
+COPIED_BYTES = 1 << 16
+"""How much copied data may lie below, per peer, and count as sent."""
+
+RECEIVE_MESSAGES, RECEIVE_BYTES = 64, 1 << 20
+"""One `receive` ends after so many messages or bytes: what is used while it is in the cache costs half as much."""
+
+LOOK_NS = 20_000_000
+"""How often `receive` looks after connections by itself, when nobody waits."""
+
+FADING_S = 0.25
+"""What a member sent before it went may still be on its way, on another connection, for so long without a message."""
+
+CONTROL_BYTES_MAX = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """Another member. copied: bytes that count as sent, and may lie below; unmarked: those with no marker behind them
+    yet. batch: tickets of copied messages that wait for a marker. fading_ns: when it is lost, if nothing more comes of
+    it."""
+
+    member: int
+    line: Line
+    identity: bytes
+    queue: deque[tuple[bytes, Buffer, int]] = field(default_factory=deque)
+    copied: int = 0
+    unmarked: int = 0
+    batch: list[int] = field(default_factory=list)
+    batch_bytes: int = 0
+    fading_ns: int | None = None
+
+
+class ZeroMqMesh:
+    """One member's end. Made by `connect`; see `transport.meshes.mesh.Mesh` for everything that is not said here."""
+
+    link = "zeromq"
+
+    def __init__(self, mine: Hello, station: Station, peers: dict[int, tuple[Line, bytes]],
+                 early: list[tuple[int, list[zmq.Frame]]]) -> None:  # fmt: skip
+        """Private: see `connect`."""
+        self.member, self.members = mine.member, mine.members
+        self.message_bytes_max = station.options.message_bytes_max
+        self._station = station
+        self._peers = {member: _Peer(member, *place) for member, place in peers.items()}
+        self._by_identity = {peer.identity: peer for peer in self._peers.values()}
+        self._by_line = {peer.line: peer for peer in self._peers.values()}
+        self._early = deque((self._peers[member], frames) for member, frames in early)
+        self._dirty: dict[int, _Peer] = {}
+        self._closed = False
+        self._news: dict[Line, None] = {peer.line: None for peer in self._peers.values()}
+        self._look_ns = 0
+        self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
+        self._watched: dict[int, weakref.ref[memoryview]] = {}
+        self._below: dict[int, tuple[_Peer, list[int], int]] = {}
+        self._counts = dict.fromkeys(
+            ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "drop_stranger", "drop_malformed"), 0
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        member: int,
+        addresses: Sequence[Address],
+        *,
+        job: str = "",
+        method: str = "",
+        timeout_s: float = 30.0,
+        options: ZeroMqOptions | None = None,
+        keys: Keys | Path | str | None = None,
+    ) -> "ZeroMqMesh":
+        """Listen at addresses[member] and connect to all others, within timeout_s.
+
+        job, method: must be the same on all members. keys, or their folder: encrypt, and let in only whom they allow;
+        the same on all members. Raises JobError: who is missing and why, or what doesn't fit, naming both sides.
+        """
+        options = options or ZeroMqOptions()
+        mine = Hello(job, method, cls.link, member, len(addresses))
+        station = Station(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
+        try:
+            gathering = Gathering(mine, addresses, station, timeout_s)
+            peers = gathering.run()
+        except BaseException:
+            station.close(FADING_S)  # the others shall hear why
+            raise
+        return cls(mine, station, peers, gathering.early)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """tx_…, rx_… of data handed to and come from libzmq; drop_…: strangers' messages, a member's that are none."""
+        return {**self._counts, "refused": self._station.refusals.count}
+
+    # Sending
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+        """See `Mesh.send`."""
+        self._require_open()
+        size = len(data)
+        check_message(self, to, head, size)
+        peer = self._peers.get(to)
+        if peer is None:
+            self._returned.append(ticket)
+        else:
+            peer.queue.append((head, data, ticket))
+            self._dirty[to] = peer
+
+    def _flush(self) -> None:
+        for peer in list(self._dirty.values()):
+            if self._flush_peer(peer):
+                del self._dirty[peer.member]
+                self._station.want_room(peer.line, False)
+            else:
+                self._station.want_room(peer.line, True)
+
+    def _flush_peer(self, peer: _Peer) -> bool:
+        """False if libzmq takes no more for now."""
+        socket, queue = peer.line.socket, peer.queue
+        while queue:
+            head, data, ticket = queue[0]
+            size = len(data)
+            cost = size + len(head)
+            at_once = size < ZERO_COPY_BYTES and peer.copied + cost <= COPIED_BYTES and not peer.batch
+            last = len(queue) == 1 or peer.batch_bytes + cost > COPIED_BYTES
+            try:
+                socket.send(head, zmq.NOBLOCK | zmq.SNDMORE)
+            except zmq.ZMQError:  # full, or just lost: then the monitor will say so
+                return False
+            queue.popleft()
+            if at_once:
+                socket.send(data, zmq.NOBLOCK)
+                peer.copied += cost
+                peer.unmarked += cost
+                self._returned.append(ticket)
+            elif size < ZERO_COPY_BYTES and not last:
+                socket.send(data, zmq.NOBLOCK)
+                peer.batch.append(ticket)
+                peer.batch_bytes += cost
+            else:
+                self._send_watched(peer, data, ticket)
+            self._counts["tx_messages"] += 1
+            self._counts["tx_bytes"] += size
+        return True
+
+    def _send_watched(self, peer: _Peer, data: Buffer, ticket: int) -> None:
+        """Send from the memory itself. When libzmq lets go of it, all that was sent to the peer before has left too."""
+        view = memoryview(data)
+        self._below[ticket] = (peer, peer.batch, peer.unmarked)
+        peer.batch, peer.batch_bytes, peer.unmarked = [], 0, 0
+        returned, wake = self._returned, self._station.wake
+
+        def released(_: "weakref.ref[memoryview]") -> None:
+            returned.append(ticket)
+            wake()
+
+        self._watched[ticket] = weakref.ref(view, released)
+        peer.line.socket.send(view, zmq.NOBLOCK, copy=False)
+
+    def _hand_back(self, events: list[Event]) -> None:
+        """Tickets of what has left."""
+        while self._returned:
+            ticket = self._returned.popleft()
+            below = self._below.pop(ticket, None)
+            if below is not None:
+                del self._watched[ticket]
+                peer, batch, copied = below
+                peer.copied -= copied
+                events += map(Sent, batch)
+            events.append(Sent(ticket))
+
+    # Receiving
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Mesh.receive`. `place` is never asked: data lies in libzmq's memory, or in a copy if it is short."""
+        self._require_open()
+        events: list[Event] = []
+        self._flush()
+        self._hand_back(events)
+        self._take_messages(events)
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + LOOK_NS
+            self._news |= self._station.poll(0)[1]
+        if self._news:
+            self._look_after_lines(events, now_ns)
+        for peer in [p for p in self._peers.values() if p.fading_ns is not None and now_ns >= p.fading_ns]:
+            self._lose(peer, peer.line.trouble or "it is gone", events)
+        return events
+
+    def _take_messages(self, events: list[Event]) -> None:
+        taken_bytes = 0
+        for _ in range(RECEIVE_MESSAGES):
+            if taken_bytes >= RECEIVE_BYTES:
+                return
+            if self._early:
+                peer, frames = self._early.popleft()
+            else:
+                try:
+                    identity, *frames = self._station.router.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    return
+                except zmq.ZMQError:  # a peer's connection broke while it was read
+                    continue
+                found = self._by_identity.get(identity.bytes)
+                if found is None:
+                    self._turn_away(identity.bytes, frames)
+                    continue
+                peer = found
+            taken_bytes += self._take(peer, frames, events)
+
+    def _take(self, peer: _Peer, frames: list[zmq.Frame], events: list[Event]) -> int:
+        """One message of a member; returns the bytes of its data."""
+        if len(frames) != 2 or len(frames[0]) > HEAD_BYTES_MAX or len(frames[1]) > self.message_bytes_max:
+            words = control_words(frames)
+            if words is not None and words[0] == BYE:
+                self._lose(peer, "it closed its end", events)
+            else:
+                self._counts["drop_malformed"] += 1
+            return 0
+        head, data = frames
+        size = len(data)
+        self._counts["rx_messages"] += 1
+        self._counts["rx_bytes"] += size
+        if peer.fading_ns is not None:
+            peer.fading_ns = time.monotonic_ns() + round(FADING_S * 1e9)
+        events.append(Received(peer.member, head.bytes, data.buffer if size >= ZERO_COPY_BYTES else data.bytes))
+        return size
+
+    def _turn_away(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        """A stranger; one that says hello is told that it comes too late."""
+        self._counts["drop_stranger"] += 1
+        words = control_words(frames)
+        if words is not None and words[0] == HELLO:
+            self._tell(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
+
+    def _tell(self, identity: bytes, word: bytes, body: str) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # best effort: it may be gone, or hear nothing
+            self._station.router.send_multipart([identity, CONTROL, word, body.encode()[:1000]], zmq.NOBLOCK)
+
+    def _look_after_lines(self, events: list[Event], now_ns: int) -> None:
+        """Hear of connections that went, and of members that have given us up."""
+        news, self._news = self._news, {}
+        for line in news:
+            peer = self._by_line.get(line)
+            if peer is None:
+                continue
+            if False in line.hear() and peer.fading_ns is None:
+                peer.fading_ns = now_ns + round(FADING_S * 1e9)
+            while peer.member in self._peers:
+                try:
+                    frames = line.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.ZMQError:
+                    break
+                words = control_words(frames)
+                if words is not None and words[0] == LOST:
+                    self._lose(peer, f"it has given this member up: {words[1].decode(errors='replace')}", events)
+
+    def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
+        if self._peers.pop(peer.member, None) is None:
+            return
+        del self._by_identity[peer.identity], self._by_line[peer.line]
+        self._dirty.pop(peer.member, None)
+        self._early = deque(item for item in self._early if item[0] is not peer)
+        self._tell(peer.identity, LOST, reason)
+        events.append(Lost(peer.member, f"{reason} (ZeroMQ, {peer.line.address[0]}:{peer.line.address[1]})"))
+        self._returned.extend(peer.batch)
+        self._returned.extend(ticket for _, _, ticket in peer.queue)
+        peer.queue.clear()
+        self._station.hang_up(peer.line)  # what libzmq still holds for it comes back by this
+        self._hand_back(events)
+
+    # Waiting and closing
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Mesh.wait`."""
+        self._require_open()
+        self._flush()
+        if self._returned or self._early:
+            return True
+        for peer in self._peers.values():
+            if peer.fading_ns is not None:
+                left_s = max(0.0, (peer.fading_ns - time.monotonic_ns()) / 1e9)
+                if timeout_s is None or left_s < timeout_s:
+                    self._sleep(left_s)
+                    return True
+        return self._sleep(timeout_s)
+
+    def _sleep(self, timeout_s: float | None) -> bool:
+        came, lines = self._station.poll(timeout_s)
+        self._news |= lines
+        return came or bool(lines)
+
+    def wake(self) -> None:
+        """See `Mesh.wake`."""
+        self._station.wake()
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """See `Mesh.close`."""
+        if self._closed:
+            return
+        end = time.monotonic() + linger_s
+        unsaid = dict(self._peers)
+        while True:
+            self._flush()
+            for peer in [peer for peer in unsaid.values() if not peer.queue]:
+                try:
+                    peer.line.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
+                except zmq.ZMQError:
+                    if peer.line.hear() or not peer.line.up:
+                        del unsaid[peer.member]  # gone
+                    else:
+                        self._station.want_room(peer.line, True)
+                else:
+                    del unsaid[peer.member]
+            left_s = end - time.monotonic()
+            if not unsaid or left_s <= 0:
+                break
+            self._station.poll(min(left_s, 0.05))
+        self._closed = True
+        self._station.close(max(0.0, end - time.monotonic()))
+        self._watched.clear()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LinkClosed(f"the mesh of member {self.member} is closed")

@@ -1,0 +1,434 @@
+"""What the ZeroMQ mesh and the ZeroMQ link share: one listening ROUTER, DEALERs to others, and what befalls them.
+
+A `Station` has a context of its own and is used by one thread. Who has something to say to another dials it (`Line`),
+which hears that at its ROUTER, and may answer there. With keys, all of it is encrypted, and only holders of allowed
+keys get in.
+"""
+
+import itertools
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from switchagg.errors import JobError
+from transport.links.addresses import resolve_host
+from transport.links.link import Address
+from transport.zeromq.keys import Keys
+
+logger = logging.getLogger("switchagg.zeromq")
+
+Socket = zmq.Socket[bytes]
+Warn = Callable[[str], None]
+
+RECONNECT_MS, RECONNECT_MOST_MS = 20, 500
+CONNECT_MS = 3000
+HANDSHAKE_MS = 10_000
+"""How long a stranger may take for a handshake."""
+
+HEARTBEATS_PER_SILENCE = 6
+REFUSALS_KEPT = 256
+_LINE_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+_LISTENING_EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class ZeroMqOptions:
+    """Bounds of every socket.
+
+    queue_messages: high-water mark, per peer and direction. send_buffer_bytes: of the kernel, per connection: what lies
+    there can't be overtaken, and it must hold rate × round trip; the kernel doubles it for its own bookkeeping.
+    message_bytes_max: a frame announced as larger ends its connection. silence_s: how long a peer may not answer
+    heartbeats. tos: the TOS byte of every packet, DSCP in its upper six bits.
+    """
+
+    queue_messages: int = 64
+    send_buffer_bytes: int = 1 << 18
+    message_bytes_max: int = 16 << 20
+    silence_s: float = 30.0
+    tos: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.queue_messages, self.send_buffer_bytes, self.message_bytes_max) < 1:
+            raise ValueError("queue_messages, send_buffer_bytes, message_bytes_max: 1 or more")
+        if not 0.1 <= self.silence_s <= 6000:
+            raise ValueError(f"silence_s {self.silence_s:g}: 0.1 to 6000")
+        if not 0 <= self.tos <= 255:
+            raise ValueError(f"tos {self.tos}: 0 to 255")
+
+    def bound(self, made: Socket, frame_bytes: int) -> None:
+        """Set the bounds on a socket before it is connected or bound. frame_bytes: the largest frame that may come."""
+        made.set(zmq.LINGER, 0)
+        made.set(zmq.SNDHWM, self.queue_messages)
+        made.set(zmq.RCVHWM, self.queue_messages)
+        made.set(zmq.MAXMSGSIZE, frame_bytes)
+        made.set(zmq.SNDBUF, self.send_buffer_bytes)
+        made.set(zmq.TOS, self.tos)
+        made.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        silence_ms = round(self.silence_s * 1e3)
+        made.set(zmq.HEARTBEAT_IVL, max(10, silence_ms // HEARTBEATS_PER_SILENCE))
+        made.set(zmq.HEARTBEAT_TIMEOUT, silence_ms)
+        made.set(zmq.HEARTBEAT_TTL, silence_ms)
+        made.copy_threshold = 0  # whether to copy is decided at each send
+
+
+class Gatekeeper:
+    """Answers libzmq's questions (ZAP, RFC 27) whether a client's key is allowed; for all sockets of its context."""
+
+    def __init__(self, context: "zmq.Context[Socket]", keys: Keys, warn: Warn) -> None:
+        self._allowed, self._warn = keys.allowed, warn
+        self._folder = keys.folder
+        self.socket: Socket = context.socket(zmq.REP)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.bind("inproc://zeromq.zap.01")
+
+    def serve(self) -> None:
+        """Answer what has been asked. Never blocks."""
+        while True:
+            try:
+                asked = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            status, text, name = b"400", b"not allowed", ""
+            if len(asked) == 7 and asked[5] == b"CURVE":
+                key = zmq.utils.z85.encode(asked[6])
+                name = self._allowed.get(key, "")
+                if name:
+                    status, text = b"200", b"OK"
+                else:
+                    self._warn(
+                        f"refused {asked[3].decode(errors='replace')}: its key {key.decode()} is none of the "
+                        f"{len(self._allowed)} in {self._folder / 'clients'}"
+                    )
+            identifier = asked[1] if len(asked) > 1 else b""
+            self.socket.send_multipart([b"1.0", identifier, status, text, name.encode(), b""])
+
+
+class Refusals:
+    """Says once for each host and reason who was refused: a peer that is refused tries again all the time."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._said: set[str] = set()
+        self.count = 0
+
+    def __call__(self, words: str) -> None:
+        self.count += 1
+        if words not in self._said and len(self._said) < REFUSALS_KEPT:
+            self._said.add(words)
+            logger.warning("ZeroMQ at %s: %s", self._place, words)
+
+
+class Line:
+    """A DEALER to one address, and what is known of the connection.
+
+    up: the handshake is done. ups: how often that was so. trouble: what went wrong last, in words.
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[Socket]",
+        address: Address,
+        options: ZeroMqOptions,
+        keys: Keys | None,
+        frame_bytes: int,
+        source: str,
+    ) -> None:
+        self.address = address
+        self.up, self.ups, self.trouble = False, 0, "no answer"
+        self._keys = keys
+        self._connected, self._weight = False, 0
+        self.socket: Socket = context.socket(zmq.DEALER)
+        self.monitor: Socket = self.socket.get_monitor_socket(_LINE_EVENTS, f"inproc://line-{next(_names)}")
+        try:
+            options.bound(self.socket, frame_bytes)
+            self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+            self.socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
+            self.socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+            if keys is not None:
+                keys.secure_dialler(self.socket)
+            self.socket.set(zmq.IPV6, int(":" in address[0]))
+            self.socket.connect(endpoint(address, source))
+        except zmq.ZMQError as error:
+            self.close()
+            raise JobError(f"can't reach {text(address)} over ZeroMQ: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def hear(self) -> list[bool]:
+        """True for each time that the connection came up, False for each that it went, in order. Never blocks."""
+        changes: list[bool] = []
+        while True:
+            try:
+                frames = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.ZMQError:  # nothing more, or closed
+                return changes
+            if (change := self._note(parse_monitor_message(frames))) is not None:
+                changes.append(change)
+
+    def _note(self, told: Any) -> bool | None:
+        match told["event"]:
+            case zmq.EVENT_CONNECTED:
+                self._connected = True
+                self._blame("it is silent in the handshake")
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.up, self.trouble, self._weight = True, "", 0
+                self.ups += 1
+                return True
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self._blame(f"it refuses our key{self._key_words()}: add the key to its folder `clients`", 2)
+            case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self._blame(handshake_words(told["value"], self._keys), 2)
+            case zmq.EVENT_CLOSED if not self._connected:
+                self._blame("nobody listens there")
+            case zmq.EVENT_DISCONNECTED:
+                was, self.up, self._connected = self.up, False, False
+                self._blame(
+                    "it closed the connection, or did not answer any more" if was else broken_off(self._keys), 1
+                )
+                return False if was else None
+        return None
+
+    def _blame(self, trouble: str, weight: int = 0) -> None:
+        """Note what is wrong, unless more is known: what a peer said itself outlasts the guesses of later tries."""
+        if weight >= self._weight:
+            self.trouble, self._weight = trouble, weight
+
+    def _key_words(self) -> str:
+        return "" if self._keys is None else f" {self._keys.client_public.decode()}"
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Give the connection up, with what was not sent within the time."""
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(linger_ms)
+
+
+class Station:
+    """The sockets of one member of a mesh, or of one link; used by one thread, but for `wake`.
+
+    bind: (host, port), port 0 for any; `address` is what it became. listening: whether others may dial it there; if
+    not, the port is only held, as a name that nobody else of this host has. Raises JobError that names the address.
+    """
+
+    def __init__(
+        self, bind: Address, options: ZeroMqOptions, keys: Keys | None, frame_bytes: int, *, listening: bool = True
+    ) -> None:
+        self.options = options
+        self._keys, self._frame_bytes = keys, frame_bytes
+        self._closed = False
+        self._wake_lock = threading.Lock()
+        self._lines: dict[Socket, Line] = {}
+        self._wanting: set[Socket] = set()
+        self._accepted: dict[int, str] = {}
+        self._refused_for = ""
+        self.address: Address
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.router: Socket = self.context.socket(zmq.ROUTER)
+        self._monitor = self.router.get_monitor_socket(_LISTENING_EVENTS, f"inproc://listening-{next(_names)}")
+        try:
+            options.bound(self.router, frame_bytes)
+            self.router.set(zmq.ROUTER_MANDATORY, 1)
+            self.refusals = Refusals(text(bind))
+            self._gatekeeper: Gatekeeper | None = None
+            self._held: socket.socket | None = None
+            if listening:
+                if keys is not None:
+                    self._gatekeeper = Gatekeeper(self.context, keys, self.refusals)
+                    keys.secure_listener(self.router)
+                self.address = self._listen(bind)
+            else:
+                self._held = socket.socket(socket.AF_INET6 if ":" in bind[0] else socket.AF_INET)
+                self._held.bind(bind)
+                self.address = self._held.getsockname()[:2]
+        except zmq.ZMQError as error:
+            self.context.destroy(0)
+            what = f"can't listen at {text(bind)}: {error.strerror}"
+            raise JobError(f"{what}; give an address of this host and a free port") from error
+        except OSError as error:
+            self.context.destroy(0)
+            raise JobError(f"can't bind {text(bind)}: {error}") from error
+        except BaseException:
+            self.context.destroy(0)
+            raise
+        self.refusals._place = text(self.address)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        for polled in (self.router, self._monitor, self._wake_fd, *filter(None, [self._gate])):
+            self._poller.register(polled, zmq.POLLIN)
+
+    def _listen(self, bind: Address) -> Address:
+        self.router.set(zmq.IPV6, int(":" in bind[0]))
+        host = bind[0] if ":" in bind[0] else resolve_host(bind[0])
+        self.router.bind(endpoint((host, bind[1])))
+        bound = self.router.get_string(zmq.LAST_ENDPOINT).rpartition(":")
+        return bound[0].removeprefix("tcp://").strip("[]"), int(bound[2])
+
+    @property
+    def _gate(self) -> Socket | None:
+        return None if self._gatekeeper is None else self._gatekeeper.socket
+
+    def dial(self, address: Address, source: str = "") -> Line:
+        """Connect to an address, and again whenever the connection is lost; messages wait for it meanwhile.
+
+        source: own address to connect from; "": the kernel's choice. Raises JobError.
+        """
+        line = Line(self.context, address, self.options, self._keys, self._frame_bytes, source)
+        for polled in (line.socket, line.monitor):
+            self._lines[polled] = line
+            self._poller.register(polled, zmq.POLLIN)
+        return line
+
+    def hang_up(self, line: Line, linger_ms: int = 0) -> None:
+        """Close a line."""
+        for polled in (line.socket, line.monitor):
+            if self._lines.pop(polled, None) is not None:
+                self._poller.unregister(polled)
+        self._wanting.discard(line.socket)
+        line.close(linger_ms)
+
+    def want_room(self, line: Line, wanted: bool) -> None:
+        """Whether `poll` shall end when the line takes a message again."""
+        if wanted != (line.socket in self._wanting) and line.socket in self._lines:
+            self._poller.modify(line.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
+            (self._wanting.add if wanted else self._wanting.discard)(line.socket)
+
+    def poll(self, timeout_s: float | None) -> tuple[bool, dict[Line, None]]:
+        """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, lines with news or
+        room, in order).
+
+        Serves the gate and logs who was refused meanwhile; that ends no sleep.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        timeout_ms = None if timeout_s is None else max(0, -(-round(timeout_s * 1e6) // 1000))
+        while True:
+            came, lines = False, dict[Line, None]()
+            ready = self._poller.poll(timeout_ms)
+            for polled, _ in ready:
+                if polled is self._monitor:
+                    self._note_refusals()
+                elif polled is self._gate:
+                    assert self._gatekeeper is not None
+                    self._gatekeeper.serve()
+                elif polled == self._wake_fd:
+                    os.eventfd_read(self._wake_fd)
+                    came = True
+                elif polled is self.router:
+                    came = True
+                elif isinstance(polled, zmq.Socket):
+                    lines[self._lines[polled]] = None
+            if came or lines or not ready:
+                return came, lines
+            if until is not None:
+                timeout_ms = max(0, math.ceil((until - time.monotonic()) * 1e3))
+
+    def wake(self) -> None:
+        """End the present or else the next `poll`; any thread; after `close` nothing."""
+        with self._wake_lock:  # after close the descriptor's number may already belong to someone else
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
+
+    def close(self, linger_s: float) -> None:
+        """End all connections once what was handed over is sent, or after linger_s."""
+        with self._wake_lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._wake_fd)
+        linger_ms = max(0, round(linger_s * 1e3))
+        for line in set(self._lines.values()):
+            line.close(linger_ms)
+        self.router.disable_monitor()
+        self.context.destroy(linger_ms)
+        if self._held is not None:
+            self._held.close()
+
+    def _note_refusals(self) -> None:
+        """Log handshakes that failed, with the address: a refused connection's end tells which it was."""
+        while True:
+            try:
+                told = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            match told["event"]:
+                case zmq.EVENT_ACCEPTED:
+                    self._accepted[told["value"]] = _peer_of(told["value"])
+                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    self._refused_for = handshake_words(told["value"], self._keys)
+                case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                    self._refused_for = broken_off(self._keys)
+                case zmq.EVENT_DISCONNECTED:
+                    who = self._accepted.pop(told["value"], "")
+                    if self._refused_for:
+                        self.refusals(f"refused {who or 'a peer that is gone already'}: {self._refused_for}")
+                    self._refused_for = ""
+
+
+def endpoint(address: Address, source: str = "") -> str:
+    """As ZeroMQ writes it; source: the host to connect from."""
+    host, port = address
+    if not 0 <= port <= 65_535:
+        raise JobError(f"ZeroMQ address {host}:{port}: the port must be 0 to 65535")
+    return "tcp://" + (f"{_bracketed(source)}:0;" if source else "") + f"{_bracketed(host)}:{port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def text(address: Address) -> str:
+    """As people read it."""
+    return f"{address[0]}:{address[1]}"
+
+
+def handshake_words(value: int, keys: Keys | None) -> str:
+    """What is wrong with a peer whose handshake failed."""
+    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return "it uses keys (CURVE), this side doesn't" if keys is None else "it uses no keys (CURVE), this side does"
+    if keys is not None and value in (
+        zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC,
+        zmq.PROTOCOL_ERROR_ZMTP_KEY_EXCHANGE,
+    ):
+        return "its keys and ours don't belong together (CURVE)"
+    return f"it speaks another protocol (ZMTP error {value:#x})"
+
+
+def broken_off(keys: Keys | None) -> str:
+    """What may be wrong with a peer that ended a handshake without a word."""
+    what = "it wants keys (CURVE), perhaps" if keys is None else "it has other keys than ours, or none, perhaps"
+    return f"it broke off the handshake: {what}, or it is no ZeroMQ peer"
+
+
+def _peer_of(descriptor: int) -> str:
+    """Host that a connection came from; "" if it is gone already."""
+    try:
+        copy = socket.socket(fileno=os.dup(descriptor))
+    except OSError:
+        return ""
+    with copy:
+        try:
+            return str(copy.getpeername()[0])
+        except OSError:
+            return ""
