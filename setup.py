@@ -24,7 +24,8 @@ SOURCES = sorted(str(path) for path in FOLDER.glob("*.c") if not path.name.endsw
 HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
-PROGRAMS = sorted(str(path) for path in Path("p4").rglob("*") if path.suffix in (".p4", ".md"))
+ENGINE = Path("p4/p4vm")  # a package of its own, not a program
+PROGRAMS = [path for suffix in (".p4", ".md") for path in Path("p4").rglob(f"*{suffix}") if ENGINE not in path.parents]
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
@@ -88,10 +89,10 @@ class BuildWithPrograms(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            for source in PROGRAMS:
-                target = Path(self.build_lib) / "switchagg" / "programs" / Path(source).relative_to("p4")
+            for source in sorted(PROGRAMS):
+                target = Path(self.build_lib) / "switchagg" / "programs" / source.relative_to("p4")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                self.copy_file(source, str(target))
+                self.copy_file(str(source), str(target))
 
 
 class PlatformWheel(bdist_wheel):

@@ -15,8 +15,8 @@ from emulation.host import host_facts
 from emulation.results import MethodResult, RunFailed, document, write_json
 from emulation.scenario import DATAPLANES, Scenario, ScenarioError
 from emulation.timeline import write_trace
+from p4vm.planes.program import PROGRAM_VARIABLE
 from switchagg.dataplane import ELEMENTS_MOST
-from switchagg.dataplane.p4_program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from transport.group.method_name import parse
 

@@ -94,16 +94,20 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
+    assert {"p4vm/compile.py", "p4vm/front/p4.lark", "p4vm/include/v1model.p4"} <= names
     assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli/main.py", "transport/worker/session.py"} <= names
-    runtime = {name for name in names if name.startswith("switchagg/p4vm/runtime/")}  # compiled with P4 programs
+    runtime = {name for name in names if name.startswith("p4vm/native/runtime/")}  # compiled with P4 programs
     assert len(runtime) > 5
     sources = [name for name in names - runtime if name.endswith((".c", ".h"))]
     assert not [name for name in names if name.endswith("setup.py") or name.startswith("tests/")] + sources
-    programs = {path.relative_to(ROOT / "p4").as_posix() for path in (ROOT / "p4").rglob("*.p4")}
+    found = (path.relative_to(ROOT / "p4") for path in (ROOT / "p4").rglob("*.p4"))
+    programs = {path.as_posix() for path in found if path.parts[0] != "p4vm"}
     assert len(programs) > 20
     assert {f"switchagg/programs/{name}" for name in programs} <= names
-    program = "from switchagg.dataplane.p4_program import folder\nprint(folder())"
+    program = "from p4vm.planes.program import folder\nprint(folder())"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
+    program = "import p4vm.compile\nfrom p4vm.front import parse\nprint(parse.__file__)"
+    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/p4vm/front/parse.py'}"
     program = (
         "from switchagg.native import library\nfrom switchagg.dataplane.self_test import fastest\n"
         "print(library.missing(), library.LIBRARY, fastest(64, 360))"
@@ -119,7 +123,8 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").glob("*.[ch]")}
     compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "p4").rglob("*.p4")}
     assert len(compiled) > 25
-    assert compiled | {"setup.py", "pyproject.toml"} <= names
+    engine = {"p4/p4vm/compile.py", "p4/p4vm/front/p4.lark", "p4/p4vm/native/runtime/p4vm.h"}
+    assert compiled | engine | {"setup.py", "pyproject.toml"} <= names
 
 
 def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout: Path, tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ CORE = {"wire", "job", "priority", "fixedpoint", "aggregator", "endpoint", "wind
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
 STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
-MAY_NOT_IMPORT = {"switchagg": {"transport", "emulation"}, "transport": {"emulation"}}
+MAY_NOT_IMPORT = {
+    "switchagg": {"p4vm", "transport", "emulation"},
+    "p4": {"transport", "emulation"},
+    "transport": {"emulation"},
+}
 # Where a heavy or optional library may be imported; None: in tests alone. A folder ends in a slash.
 HOMES: dict[str, tuple[str, ...]] = {
     "torch": (
@@ -46,11 +50,15 @@ HOMES: dict[str, tuple[str, ...]] = {
         "transport/zeromq/",
     ),
     "mininet": ("emulation/mininet/topology.py",),
-    "lark": ("switchagg/p4vm/parse.py", "switchagg/p4vm/parse_errors.py", "switchagg/p4vm/parse_tree.py"),
-    "pcpp": ("switchagg/p4vm/preprocess.py",),
+    "lark": ("p4/p4vm/front/",),
+    "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),
 }
-P4_LIBRARIES = ("lark", "pcpp")  # optional: the front end of the P4 engine
+NEEDS = {  # beside the standard library
+    "switchagg": {"switchagg", "numpy"},
+    "p4": {"p4vm", "numpy", "lark", "pcpp"},
+}
+PLANES = "p4/p4vm/planes/"  # the one room of the engine that knows the switch of this repository
 
 Tree = dict[str, str]
 """Path below the root, with slashes -> text."""
@@ -191,9 +199,10 @@ def wrong_import(name: str, target: str) -> str | None:
         return f"{package} is imported only in {', '.join(HOMES[package]) or 'tests'}"
     if path.parent.as_posix() == "switchagg" and path.stem in CORE:
         return wrong_in_core(path.stem, target)
-    allowed = {"switchagg", "numpy", *P4_LIBRARIES} if name.startswith("switchagg/p4vm/") else {"switchagg", "numpy"}
-    if top == "switchagg" and package not in allowed and package not in sys.stdlib_module_names:
-        return "switchagg needs numpy only"
+    if top in NEEDS and package not in NEEDS[top] | sys.stdlib_module_names:
+        if target.startswith("switchagg.errors") or (name.startswith(PLANES) and package == "switchagg"):
+            return None
+        return f"{top} needs {', '.join(sorted(NEEDS[top] - {'switchagg', 'p4vm'}))} only"
     return None
 
 
@@ -291,7 +300,10 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"switchagg/wire.py": "import msgspec"}),
     (wrong_imports, {"switchagg/dataplane/reference.py": "import msgspec"}),
     (wrong_imports, {"switchagg/dataplane/p4.py": "import lark"}),
-    (wrong_imports, {"switchagg/p4vm/preprocess.py": "import msgspec"}),
+    (wrong_imports, {"switchagg/dataplane/native.py": "def f():\n    import p4vm.engine"}),
+    (wrong_imports, {"p4/p4vm/front/preprocess.py": "import msgspec"}),
+    (wrong_imports, {"p4/p4vm/planes/p4.py": "from transport.links.link import Link"}),
+    (wrong_imports, {"p4/p4vm/engine.py": "from switchagg.job import JobConfig"}),
     (wrong_imports, {"switchagg/controller.py": "import transport.links.link"}),
     (wrong_imports, {"switchagg/__init__.py": "from emulation import scenario"}),
     (wrong_imports, {"transport/worker/session.py": "from emulation.scenario import Scenario"}),
@@ -318,6 +330,7 @@ ACCEPTED: Tree = {
     "switchagg/endpoint.py": "from switchagg import wire\nfrom switchagg.errors import DecodeError\n# W2\n"
     + "\n" * 397,
     "switchagg/dataplane/reference.py": "import logging\n\nfrom switchagg.aggregator import Aggregator\n",
+    "p4/p4vm/planes/p4.py": "from switchagg.job import JobConfig\n\nfrom p4vm.engine import Engine\n",
     "transport/torch/hook.py": "import torch\n\nfrom transport.worker.session import SwitchSession\n",
     "tests/test_hook.py": "import scapy.all\nimport torch\n\nfrom emulation import scenario\n",
     "emulation/run.py": "def f():\n" + "    x = 1\n" * 69,

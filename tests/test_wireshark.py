@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from switchagg.dataplane.p4_program import headers_of
-from switchagg.dataplane.traffic_files import sent_by, sent_to
-from switchagg.p4vm.pcap import open_capture, record
+from p4vm.host.pcap import open_capture, record
+from p4vm.planes.program import headers_of
+from p4vm.planes.traffic_files import sent_by, sent_to
 from switchagg.wire import Op, Packet, encode
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

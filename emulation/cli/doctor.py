@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emulation.mininet import netns
-from switchagg.dataplane import p4
+from p4vm.planes import p4
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
 from switchagg.native.libbpf import libbpf

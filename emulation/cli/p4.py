@@ -15,10 +15,10 @@ import typer
 from emulation.cli.p4_generate import generate
 
 if TYPE_CHECKING:
-    from switchagg.p4vm import ir
-    from switchagg.p4vm.control import Switch
-    from switchagg.p4vm.host import Host
-    from switchagg.p4vm.stf import Result
+    from p4vm.control.switch import Switch
+    from p4vm.host.host import Host
+    from p4vm.ir import nodes as ir
+    from p4vm.stf.run import Result
 
 NEEDED = ("lark", "pcpp")
 
@@ -84,8 +84,8 @@ def _defines(texts: list[str] | None) -> dict[str, str]:
 
 def _maker(program: Path, backend: str, include: list[Path] | None, define: list[str] | None) -> Callable[[], Switch]:
     """Makes switches of the program, each with state of its own."""
-    from switchagg.p4vm.compile import compile_program
-    from switchagg.p4vm.control import Switch
+    from p4vm.compile import compile_program
+    from p4vm.control.switch import Switch
 
     defines = _defines(define)
     return lambda: Switch(compile_program(program, backend=backend, includes=include or (), defines=defines))
@@ -118,17 +118,17 @@ def check(
     `switchagg p4 check prog.p4 -I includes -D WORKERS=4 --show`
     """
     with outcomes():
-        from switchagg.p4vm.compile import front_end
+        from p4vm.compile import front_end
 
         checked = front_end(program, includes=include or (), defines=_defines(define))
         for warning in checked.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if p4info:
-            from switchagg.p4vm.p4info import p4info as make_p4info
+            from p4vm.control.p4info import p4info as make_p4info
 
             typer.echo(json.dumps(make_p4info(checked), indent=2))
         elif lowered:
-            from switchagg.p4vm.show import program as as_text
+            from p4vm.ir.show import program as as_text
 
             typer.echo(as_text(checked))
         elif python or c:
@@ -139,10 +139,10 @@ def check(
 
 def _source(program: ir.Program, python: bool) -> str:
     if python:
-        from switchagg.p4vm.python_engine import PythonEngine
+        from p4vm.python.engine import PythonEngine
 
         return PythonEngine(program).source
-    from switchagg.p4vm.c_program import c_of
+    from p4vm.c_code.program import c_of
 
     return c_of(program)[0]
 
@@ -156,7 +156,7 @@ def _contents(program: ir.Program, show: bool) -> list[str]:
     parts = ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counted.items() if count)
     lines = [f"{program.file}: {parts or 'no tables, no state'}; {len(program.routines)} routines"]
     if show:
-        from switchagg.p4vm.commands_show import describe
+        from p4vm.commands.show import describe
 
         lines += describe(program)
     return lines
@@ -209,7 +209,7 @@ def run_tests(
 
 
 def _run_test(make: Callable[[], Switch], path: Path, verbose: bool) -> bool:
-    from switchagg.p4vm.stf import run
+    from p4vm.stf.run import run
 
     made: list[Switch] = []
 
@@ -280,9 +280,9 @@ def run(
     `set_queue_rate 1000 2` : at most 1000 packets per second leave through port 2
     """
     with outcomes():
-        from switchagg.p4vm.host import HostOptions, make_host
-        from switchagg.p4vm.host_control import default_address
-        from switchagg.p4vm.host_ports import parse_ports
+        from p4vm.host.control import default_address
+        from p4vm.host.host import HostOptions, make_host
+        from p4vm.host.ports import parse_ports
 
         ports = parse_ports(interface or [])
         switch = _maker(program, backend, include, define)()
@@ -299,7 +299,7 @@ def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> N
     for warning in switch.program.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if runtime_json is not None:
-        from switchagg.p4vm.runtime_json import load
+        from p4vm.control.runtime_json import load
 
         load(runtime_json, switch)
     if commands is not None:
@@ -354,8 +354,8 @@ def fit(
     **Exit code**: 0 it fits, 1 it doesn't.
     """
     with outcomes():
-        from switchagg.p4vm.fit import fit as judge
-        from switchagg.p4vm.fit_report import summary, text
+        from p4vm.fit.program import fit as judge
+        from p4vm.fit.report import summary, text
 
         found = judge(program, includes=include or (), defines=_defines(define), recirculations=recirculations)
         typer.echo(json.dumps(summary(found), indent=2) if as_json else text(found))
@@ -388,7 +388,7 @@ def cli(
     from emulation.cli.main import EXIT_FAILED
 
     with outcomes():
-        from switchagg.p4vm.host_control import Client, default_address
+        from p4vm.host.control import Client, default_address
 
         client = Client(control or default_address())
         try:
@@ -412,8 +412,8 @@ def _converse(client: Any, commands: list[str] | None) -> bool:
 
 def say(client: Any, line: str) -> bool:
     """Carry out one line and print what it says; whether it could be done."""
-    from switchagg.p4vm.commands import shown
-    from switchagg.p4vm.source import P4Error
+    from p4vm.commands.line import shown
+    from p4vm.source import P4Error
 
     try:
         text = client.command(line)

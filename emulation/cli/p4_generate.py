@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from p4vm.planes.traffic import Faults, Shape
     from switchagg.aggregator import Aggregator
-    from switchagg.dataplane.traffic import Faults, Shape
 
 FORMATS = ("stf", "vector")
 
@@ -53,8 +53,8 @@ def generate(
     if form not in FORMATS:
         stop(f"--format {form}: unknown; allowed: {', '.join(FORMATS)}", EXIT_USAGE)
     with outcomes():
-        from switchagg.dataplane.traffic import Shape, traffic
-        from switchagg.dataplane.traffic_files import stf, vector
+        from p4vm.planes.traffic import Shape, traffic
+        from p4vm.planes.traffic_files import stf, vector
 
         try:
             shape = Shape(seed, packets, workers, elements, window, jobs, streams)
@@ -79,7 +79,7 @@ def title_of(shape: Shape, faults: Faults, rule: Path | None) -> str:
 
 def faults_of(texts: list[str] | None) -> Faults:
     """Raises ValueError."""
-    from switchagg.dataplane.traffic import USUAL, Faults
+    from p4vm.planes.traffic import USUAL, Faults
 
     if not texts:
         return USUAL

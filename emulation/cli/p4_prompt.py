@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from emulation.cli.p4 import say
-from switchagg.p4vm.source import P4Error
+from p4vm.source import P4Error
 
 PROMPT = "RuntimeCmd: "
 

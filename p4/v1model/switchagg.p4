@@ -1,4 +1,4 @@
-// The switch of PROTOCOL.md for v1model: bmv2's simple_switch, and the engine in switchagg/p4vm.
+// The switch of PROTOCOL.md for v1model: bmv2's simple_switch, and the engine in p4/p4vm.
 //
 // Macros, all optional: ELEMENTS (E of the program's jobs, 1 to 256), SLOTS, AGGREGATION_PORT (UDP).
 

@@ -5,12 +5,13 @@
 | reference | `Aggregator`, one packet at a time | the oracle |
 | batched | the same rules on whole bundles with NumPy | fastest that needs no compiler |
 | native | the same rules in C (`switchagg/native/plane.c`) | more than 10 times batched |
-| p4 | the P4 program of p4/v1model on our engine (`switchagg/p4vm`); E up to 256 | needs switchagg[p4] |
+| p4 | the P4 program of p4/v1model on our engine p4vm; E up to 256 | needs switchagg[p4] |
 | bmv2 | the same program on bmv2's simple_switch | slow: for conformance; needs bmv2, p4c and root |
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
 from switchagg.aggregator import SlotView
@@ -48,47 +49,35 @@ class DataPlane(Protocol):
         """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""
 
 
-def _reference(slots: int, elements: int) -> DataPlane:
-    from switchagg.dataplane.reference import ReferencePlane
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes planes of one kind: maker(slots, elements). Raises JobError where what they need is missing, saying what.
 
-    return ReferencePlane(slots, elements)
+    where: "module:class", imported when the first one is made. elements_most: the largest E they hold; None: any.
+    """
 
+    where: str
+    elements_most: int | None = None
 
-def _batched(slots: int, elements: int) -> DataPlane:
-    from switchagg.dataplane.batched import BatchedPlane
-
-    return BatchedPlane(slots, elements)
-
-
-def _native(slots: int, elements: int) -> DataPlane:
-    from switchagg.dataplane.native import NativePlane
-
-    return NativePlane(slots, elements)
+    def __call__(self, slots: int, elements: int) -> DataPlane:
+        module, _, name = self.where.partition(":")
+        plane: DataPlane = getattr(import_module(module), name)(slots, elements)
+        return plane
 
 
-def _p4(slots: int, elements: int) -> DataPlane:
-    from switchagg.dataplane.p4 import P4Plane
-
-    return P4Plane(slots, elements)
-
-
-def _bmv2(slots: int, elements: int) -> DataPlane:
-    from switchagg.dataplane.bmv2 import Bmv2Plane
-
-    return Bmv2Plane(slots, elements)
-
-
-DATAPLANES: dict[str, Callable[[int, int], DataPlane]] = {
-    "reference": _reference,
-    "batched": _batched,
-    "native": _native,
-    "p4": _p4,
-    "bmv2": _bmv2,
+_PLANES = {
+    "reference": Maker("switchagg.dataplane.reference:ReferencePlane"),
+    "batched": Maker("switchagg.dataplane.batched:BatchedPlane"),
+    "native": Maker("switchagg.dataplane.native:NativePlane"),
+    "p4": Maker("p4vm.planes.p4:P4Plane", elements_most=256),
+    "bmv2": Maker("p4vm.planes.bmv2:Bmv2Plane", elements_most=256),
 }
-"""name -> maker(slots, elements). Makers raise JobError where what they need is missing, saying what."""
 
-ELEMENTS_MOST = {"p4": 256, "bmv2": 256}
+DATAPLANES: dict[str, Callable[[int, int], DataPlane]] = dict(_PLANES)
+"""name -> maker(slots, elements)."""
+
+ELEMENTS_MOST = {name: maker.elements_most for name, maker in _PLANES.items() if maker.elements_most is not None}
 """Planes that can't hold every E, and the largest they hold."""
 
-WITHOUT_P4 = ("reference", "batched", "native")
-"""Those that hold any E and need nothing beyond this package."""
+WITHOUT_P4 = tuple(name for name, maker in _PLANES.items() if maker.where.startswith("switchagg."))
+"""Those that need nothing beyond this package."""

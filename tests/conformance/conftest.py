@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.dataplane import bmv2, p4
+from p4vm.planes import bmv2, p4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

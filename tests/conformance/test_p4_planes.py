@@ -6,9 +6,9 @@ Vectors run on them with those of the other planes; here is what is theirs alone
 import numpy as np
 import pytest
 
+from p4vm.planes.bmv2 import Bmv2Plane
+from p4vm.planes.p4 import P4Plane
 from switchagg.dataplane import DATAPLANES, DataPlane
-from switchagg.dataplane.bmv2 import Bmv2Plane
-from switchagg.dataplane.p4 import P4Plane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode

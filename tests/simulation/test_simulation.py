@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane, p4
+from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane
 from switchagg.dataplane.batched import BatchedPlane
 from switchagg.endpoint import Endpoint
 from switchagg.native.endpoint import NativeEndpoint

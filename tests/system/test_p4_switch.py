@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchagg.p4vm import pcap
+from p4vm.host import pcap
 from tests.system.xdp_net import ROOT, Namespace
 
 pytestmark = pytest.mark.system
@@ -161,7 +161,7 @@ def captured(folder: Path, name: str) -> list[str]:
 
 
 def test_packets_commands_captures_and_the_end(net: Net, tmp_path: Path) -> None:
-    from switchagg.p4vm.native_build import compiler
+    from p4vm.native.build import compiler
 
     backends = ["python", "native"] if compiler() is not None else ["python"]
     for backend in backends:

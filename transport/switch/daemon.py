@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from p4vm.planes.bmv2 import Bmv2Plane
+from p4vm.planes.p4 import P4Plane
 from switchagg.controller import Controller
 from switchagg.dataplane import DATAPLANES, ELEMENTS_MOST, DataPlane
-from switchagg.dataplane.bmv2 import Bmv2Plane
 from switchagg.dataplane.native import NativePlane
-from switchagg.dataplane.p4 import P4Plane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS

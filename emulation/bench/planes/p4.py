@@ -25,11 +25,11 @@ from emulation.bench.planes.p4_worker import job_of
 from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
 from emulation.mininet import netns
 from emulation.results import RunFailed
-from switchagg.dataplane import bmv2, p4
-from switchagg.dataplane.p4_program import HEADERS_BYTES, Control, defines, folder, headers_of
+from p4vm.compile import compile_program
+from p4vm.control.switch import Switch
+from p4vm.planes import bmv2, p4
+from p4vm.planes.program import HEADERS_BYTES, Control, defines, folder, headers_of
 from switchagg.errors import SwitchaggError
-from switchagg.p4vm.compile import compile_program
-from switchagg.p4vm.control import Switch
 
 Say = Callable[[str], None]
 
@@ -38,7 +38,7 @@ ANSWER_S = 60.0
 START = """import sys, time
 begun = time.perf_counter()
 from pathlib import Path
-from switchagg.p4vm.compile import compile_program
+from p4vm.compile import compile_program
 program, backend, cache, *macros = sys.argv[1:]
 compile_program(program, backend=backend, defines=dict(word.split("=") for word in macros), cache=Path(cache))
 print(time.perf_counter() - begun)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchagg.dataplane.p4_program import HEADERS_BYTES, headers_of
+from p4vm.planes.program import HEADERS_BYTES, headers_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import FLAG_VERSION, FLAGS_AT, HEADER, HEADER_BYTES, Op, Packet, encode
 

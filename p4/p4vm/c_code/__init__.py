@@ -1,0 +1,5 @@
+"""The small program as C source, against the runtime in native/runtime.
+
+Imported by native. Imports ir.
+Start in program.py.
+"""

@@ -1,0 +1,415 @@
+"""A whole program as one C file. What it needs around it is in runtime/."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from p4vm.algorithms import RANDOM_SEED
+from p4vm.c_code.states import StateWriter
+from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
+from p4vm.c_code.types import CTypes, bytes_of, identifier, is_number, width_of
+from p4vm.c_code.wire import Wire
+from p4vm.engine import (
+    CAUSED_BYTES_MAX,
+    DROP_PORT,
+    LOG_MAX,
+    LOOP_TURNS_MAX,
+    PACKET_BYTES_MAX,
+    PARSER_STEPS_MAX,
+    PASSES_MAX,
+    RUNS_MAX,
+)
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+STANDARD = (
+    "ingress_port",
+    "egress_spec",
+    "egress_port",
+    "instance_type",
+    "packet_length",
+    "enq_timestamp",
+    "enq_qdepth",
+    "deq_timedelta",
+    "deq_qdepth",
+    "ingress_global_timestamp",
+    "egress_global_timestamp",
+    "mcast_grp",
+    "egress_rid",
+    "checksum_error",
+    "parser_error",
+)
+"""As `enum p4_standard`."""
+ERRORS = (
+    "NoError",
+    "PacketTooShort",
+    "NoMatch",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
+    "ParserInvalidArgument",
+)
+"""As `enum p4_error`."""
+LIMITS = (
+    PASSES_MAX,
+    RUNS_MAX,
+    PARSER_STEPS_MAX,
+    LOOP_TURNS_MAX,
+    PACKET_BYTES_MAX,
+    CAUSED_BYTES_MAX,
+    LOG_MAX,
+    DROP_PORT,
+    RANDOM_SEED,
+)
+"""As `struct p4_limits`."""
+FRAMES_MAX = 10_000
+"""Python's frames for one program, whose nesting the parser bounds."""
+LOCALS_BYTES_MAX = 1 << 22
+"""Of all routines together: no two calls of one are under way at once, so no stack overflows."""
+IN_WALK = ("type", "position", "routine", "instance", "type_arguments", "variable")
+
+
+def walk(node: object) -> Iterator[object]:
+    """All statements and expressions under a node, with those of tables that are applied; not into routines."""
+    waiting = [node]
+    while waiting:
+        at = waiting.pop()
+        yield at
+        if isinstance(at, list | tuple):
+            waiting.extend(at)
+        elif isinstance(at, ir.ApplyTable):
+            waiting += [at.hit, at.action, at.table.setup, [key.expression for key in at.table.keys]]
+            waiting += [action.bound for action in at.table.actions]
+        elif isinstance(at, ir.State):
+            waiting += [at.body, at.keys, [case.sets for case in at.cases]]
+        elif isinstance(at, ir.Statement | ir.Expression | ir.Exactly | ir.Masked | ir.Between):
+            waiting += [getattr(at, name) for name in type(at).__dataclass_fields__ if name not in IN_WALK]
+
+
+def code_of(routine: ir.Routine) -> list[object]:
+    return [routine.body, list(routine.states.values())]
+
+
+class Context:
+    """What the writers of routines know of the program.
+
+    frames: controls whose actions use variables of theirs -> those variables. rejecting: routines that run in the
+    parser. ending: routines that may end their caller too, by exit, reject or a drop.
+    """
+
+    def __init__(self, program: ir.Program) -> None:
+        self.program = program
+        self.layout: Layout = layout_of(program)
+        self.types = CTypes()
+        self.wire = Wire(self.types, self.error)
+        self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
+        self.tables = {id(table): at for at, table in enumerate(program.tables)}
+        self.value_sets = {id(value_set): at for at, value_set in enumerate(program.value_sets)}
+        self.frames: dict[ir.Routine, list[ir.Variable]] = {}
+        self.ending: set[ir.Routine] = set()
+        self.rejecting: set[ir.Routine] = set()
+        self.groups: dict[int, list[str]] = {}
+        for name, (_, _, cells) in self.layout.registers.items():
+            self.groups.setdefault(cells, []).append(name)
+        for routine in program.routines:
+            self._learn(routine)
+        self._learn_rejecting()
+        self._measure()
+
+    def error(self, name: str) -> int:
+        """Number of a core error; 0 where the program doesn't have it."""
+        members = self.program.errors.members
+        return members.index(name) if name in members else 0
+
+    def routine(self, routine: ir.Routine) -> str:
+        if routine not in self.names:
+            raise P4Error(f"{routine.name} is used, but is not among the program's routines", routine.position)
+        return self.names[routine]
+
+    def table_number(self, table: ir.Table) -> int:
+        if id(table) not in self.tables:
+            raise P4Error(f"table {table.name} is applied, but is not among the program's", table.position)
+        return self.tables[id(table)]
+
+    def register(self, name: str) -> tuple[str, int]:
+        """(its cell, with {} for the index, cells)."""
+        number, _, cells = self.layout.registers[name]
+        group = list(self.groups).index(cells)
+        return f"((struct cells{group} *)e->registers[{group}])[{{}}].c{number}", cells
+
+    def site(self, site: RecordSite) -> int:
+        self.layout.sites.append(site)
+        return len(self.layout.sites) - 1
+
+    def _learn(self, routine: ir.Routine) -> None:
+        own = {id(p.variable) for p in routine.parameters} | {id(variable) for variable in routine.locals}
+        if routine.kind == "parser":
+            self.ending.add(routine)
+        for node in walk(code_of(routine)):
+            if self._ends(node):
+                self.ending.add(routine)
+            elif isinstance(node, ir.Local) and routine.owner is not None and id(node.variable) not in own:
+                shared = self.frames.setdefault(routine.owner, [])
+                if node.variable not in shared:
+                    shared.append(node.variable)
+
+    def _measure(self) -> None:
+        """Raises P4Error: variables take more than a stack has."""
+        total = 0
+        for routine in self.program.routines:
+            total += sum(bytes_of(variable.type) for variable in routine.locals)
+            if total > LOCALS_BYTES_MAX:
+                raise P4Error(
+                    f"variables up to those of {routine.name} take {total} bytes; the engine has {LOCALS_BYTES_MAX}",
+                    routine.position,
+                )
+
+    def _ends(self, node: object) -> bool:
+        """Whether a statement or expression may end its routine's caller too."""
+        match node:
+            case ir.Exit() | ir.Loop() | ir.Next() | ir.Last() | ir.Verify():
+                return True
+            case ir.CallExtern():
+                return node.name in ("assert", "assume")
+            case ir.Invoke():
+                return node.routine in self.ending
+            case ir.ApplyTable():
+                return any(action.routine in self.ending for action in node.table.actions)
+        return False
+
+    def _learn_rejecting(self) -> None:
+        waiting = [self.program.parser]
+        while waiting:
+            routine = waiting.pop()
+            if routine not in self.rejecting:
+                self.rejecting.add(routine)
+                waiting += [node.routine for node in walk(code_of(routine)) if isinstance(node, ir.Invoke)]
+
+
+class RoutineWriter:
+    """Writes one routine as a C function: 0, or how it ended its caller too (`enum p4_end`)."""
+
+    def __init__(self, context: Context, routine: ir.Routine) -> None:
+        self.context = context
+        self.routine = routine
+        self.writer = StateWriter(context, routine)
+        self.shared = context.frames.get(routine, [])
+        self.slots = {id(variable): f"v{at}" for at, variable in enumerate(self.shared)}
+
+    def parameters(self) -> list[str]:
+        """As C declares them."""
+        made = ["struct p4_engine *e"]
+        if self.routine.owner in self.context.frames:
+            made.append(f"struct frame_{self.context.names[self.routine.owner]} *f")
+        for at, parameter in enumerate(self.routine.parameters):
+            kind = parameter.variable.type
+            by_value = is_number(kind) and parameter.direction not in ("out", "inout")
+            const = "const " if parameter.direction not in ("out", "inout") and not by_value else ""
+            made.append(f"{const}{self.context.types.storage(kind)} {'' if by_value else '*'}p{at}")
+        if self.routine.returns is not None:
+            made.append(f"{self.context.types.storage(self.routine.returns)} *result")
+        return made
+
+    def frame(self) -> list[str]:
+        """The struct of variables that actions use: parameters that are passed by address stay so."""
+        by_address = {id(p.variable): p.direction for p in self.routine.parameters if not self._by_value(p)}
+        lines = [f"struct frame_{self.context.names[self.routine]} {{"]
+        for variable in self.shared:
+            c = self.context.types.storage(variable.type)
+            direction = by_address.get(id(variable))
+            lead = "" if direction is None else "*"
+            const = "const " if direction not in (None, "out", "inout") else ""
+            lines.append(f"    {const}{c} {lead}{self.slots[id(variable)]};")
+        return [*lines, "};"]
+
+    @staticmethod
+    def _by_value(parameter: ir.Parameter) -> bool:
+        return is_number(parameter.variable.type) and parameter.direction not in ("out", "inout")
+
+    def bind(self) -> list[str]:
+        """Tells the expressions where variables are; returns the declarations of locals."""
+        variables = self.writer.expression.variables
+        lines = []
+        filled = []
+        for at, parameter in enumerate(self.routine.parameters):
+            by_value = self._by_value(parameter)
+            variables[id(parameter.variable)] = f"p{at}" if by_value else f"(*p{at})"
+            if id(parameter.variable) in self.slots:
+                filled.append(f".{self.slots[id(parameter.variable)]} = p{at}")
+        for at, variable in enumerate(self.routine.locals):
+            if id(variable) in self.slots:
+                variables[id(variable)] = f"frame.{self.slots[id(variable)]}"
+                continue
+            name = f"v{at}_{identifier(variable.name)[:30]}"
+            variables[id(variable)] = name
+            plain = is_number(variable.type) and width_of(variable.type) <= 64
+            lines.append(f"    {self.context.types.storage(variable.type)} {name} = {'0' if plain else '{0}'};")
+        if self.shared:
+            zeros = ", ".join(filled) or "0"
+            lines.append(f"    struct frame_{self.context.names[self.routine]} frame = {{{zeros}}};")
+        owner = self.routine.owner
+        if owner is not None and owner in self.context.frames:
+            outer = RoutineWriter(self.context, owner)
+            for variable in outer.shared:
+                slot = f"f->{outer.slots[id(variable)]}"
+                by_address = any(p.variable is variable and not outer._by_value(p) for p in owner.parameters)
+                variables.setdefault(id(variable), f"(*{slot})" if by_address else slot)
+        return lines
+
+    def lines(self) -> list[str]:
+        name = self.context.names[self.routine]
+        head = f"/* {self.routine.kind} {identifier(self.routine.name)}, line {self.routine.position.line} */"
+        made = [head, f"static int {name}({', '.join(self.parameters())}) {{"]
+        made += self.bind()
+        self.writer.statements(self.routine.body)
+        if self.routine.kind == "parser":
+            self.writer.states()
+        else:
+            self.writer.line("return 0;")
+        return [*made, "    (void)e;", *self.writer.lines, "}"]
+
+
+class ProgramWriter:
+    """Writes the C file. tag: part of the names that the library shows, for several programs in one."""
+
+    def __init__(self, program: ir.Program, tag: str) -> None:
+        self.program = program
+        self.tag = tag
+        self.context = Context(program)
+
+    def text(self) -> str:
+        types = self.context.types
+        program = self.program
+        state = ["struct state {"]
+        for name, record in (
+            ("headers", program.headers),
+            ("metadata", program.metadata),
+            ("standard", program.standard),
+        ):
+            state.append(f"    _Alignas(16) {types.storage(record)} {name};")
+        state.append("};")
+        registers = self.registers()
+        writers = [RoutineWriter(self.context, routine) for routine in program.routines]
+        frames = [line for writer in writers if writer.shared for line in writer.frame()]
+        functions = [line for writer in writers for line in [*writer.lines(), ""]]
+        description = self.description()
+        parts = [
+            [f"/* {identifier(program.file)}, made by switchagg */", '#include "p4vm.h"', ""],
+            types.definitions,
+            state,
+            registers,
+            frames,
+            [""],
+            types.functions,
+            functions,
+            description,
+        ]
+        return "\n".join(line for part in parts for line in part) + "\n"
+
+    def registers(self) -> list[str]:
+        lines = []
+        for number, names in enumerate(self.context.groups.values()):
+            lines.append(f"struct cells{number} {{")
+            for name in names:
+                at, kind, _ = self.context.layout.registers[name]
+                lines.append(f"    {self.context.types.storage(kind)} c{at};")
+            lines.append("};")
+        return lines
+
+    # ---- the description of the program
+
+    def description(self) -> list[str]:
+        context, tag = self.context, self.tag
+        lines = self.entries() + self.keep() + self.shapes()
+        fields = dict(self.program.standard.fields)
+        standard = []
+        for name in STANDARD:
+            kind = fields.get(name)
+            if kind is None or not is_number(kind) or width_of(kind) > 64:
+                standard.append("{0, 0, 0}")
+                continue
+            place = f"standard.{CTypes.field(name)}"
+            standard.append(
+                f"{{offsetof(struct state, {place}), sizeof ((struct state *)0)->{place}, {width_of(kind)}}}"
+            )
+        layout = context.layout
+        lines.append(f"P4_EXPORT const struct p4_program p4_program_{tag} = {{")
+        lines.append(
+            "    P4_ABI, sizeof(struct state), offsetof(struct state, metadata), offsetof(struct state, standard),"
+        )
+        lines.append("    run_parser, run_verify, run_ingress, run_egress, run_compute, run_deparser, keep,")
+        lines.append("    {" + ",\n     ".join(standard) + "},")
+        lines.append("    {" + ", ".join(str(context.error(name)) for name in ERRORS) + "},")
+        lines.append("    {" + ", ".join(f"{limit}u" for limit in LIMITS) + "},")
+        counts = [layout.tables, layout.profiles, context.groups, layout.counters, layout.meters, layout.value_sets]
+        lines.append("    " + ", ".join(str(len(things)) for things in counts) + ",")
+        lines.append("    table_shapes, value_set_shapes, groups, counter_cells, meter_cells,")
+        lines.append("};")
+        return lines
+
+    def entries(self) -> list[str]:
+        """Functions of one type for the six routines."""
+        lines = []
+        places = ["&s->headers", "&s->metadata", "&s->standard"]
+        for name in ("parser", "verify", "ingress", "egress", "compute", "deparser"):
+            routine: ir.Routine = getattr(self.program, name)
+            passed = ", ".join(["e", *places[: len(routine.parameters)]])
+            lines.append(f"static int run_{name}(struct p4_engine *e, void *state) {{")
+            lines.append("    struct state *s = state;")
+            lines.append(f"    return {self.context.routine(routine)}({passed});")
+            lines.append("}")
+        return lines
+
+    def keep(self) -> list[str]:
+        lines = ["static void keep(uint32_t list, void *to, const void *from) {"]
+        lines += ["    struct state *t = to;", "    const struct state *f = from;", "    (void)t, (void)f;"]
+        lines.append("    switch (list) {")
+        for number, paths in self.program.field_lists.items():
+            lines.append(f"        case {number}u:")
+            for path in paths:
+                place = ".".join(CTypes.field(name) for name in path)
+                lines.append(f"            t->metadata.{place} = f->metadata.{place};")
+            lines.append("            break;")
+        return [*lines, "        default: break;", "    }", "}"]
+
+    def shapes(self) -> list[str]:
+        layout = self.context.layout
+        lines = shapes_of("table_shapes", [table.keys for table in layout.tables])
+        lines += shapes_of("value_set_shapes", layout.value_sets)
+        groups = [f"{{{cells}u, sizeof(struct cells{at})}}" for at, cells in enumerate(self.context.groups)]
+        lines.append(f"static const struct p4_register_group groups[] = {{{', '.join(groups) or '{0, 0}'}}};")
+        by_bytes = {e.name: int("bytes" in e.arguments) for e in self.program.externs}
+        for what, cells_of in (("counter", layout.counters), ("meter", layout.meters)):
+            cells = [f"{{{cells}u, {by_bytes[name]}}}" for name, (_, cells) in cells_of.items()]
+            lines.append(f"static const struct p4_cells {what}_cells[] = {{{', '.join(cells) or '{0, 0}'}}};")
+        places = []
+        for name, (number, _, _) in layout.registers.items():
+            group = next(at for at, names in enumerate(self.context.groups.values()) if name in names)
+            cell = f"struct cells{group}"
+            places.append(f"{group}, offsetof({cell}, c{number}), sizeof(({cell} *)0)->c{number}, sizeof({cell})")
+        lines.append(f"P4_EXPORT const uint64_t p4_registers_{self.tag}[] = {{{', '.join([*places, '0'])}}};")
+        return lines
+
+
+def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
+    lines, shapes = [], []
+    for at, layout in enumerate(layouts):
+        if layout.range_limbs:
+            lines.append(f"static const uint8_t {name}_{at}[] = {{{', '.join(map(str, layout.range_limbs))}}};")
+        limbs = f"{name}_{at}" if layout.range_limbs else "NULL"
+        shapes.append(f"{{{layout.words}, {layout.range_words}, {len(layout.range_limbs)}, {limbs}}}")
+    return [*lines, f"static const struct p4_table_shape {name}[] = {{{', '.join(shapes) or '{0, 0, 0, NULL}'}}};"]
+
+
+def c_of(program: ir.Program, tag: str = "0") -> tuple[str, Layout]:
+    """The program as C, and where its names stand in it. Raises P4Error."""
+    writer = ProgramWriter(program, tag)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, FRAMES_MAX))
+    try:
+        return writer.text(), writer.context.layout
+    except RecursionError:
+        raise P4Error(f"{program.file}: an expression or block is nested too deeply; take it apart") from None
+    finally:
+        sys.setrecursionlimit(limit)

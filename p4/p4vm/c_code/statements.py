@@ -1,0 +1,420 @@
+"""Statements of the small program as C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from p4vm.c_code.expressions import Expressions
+from p4vm.c_code.externs import HASHES, ExternWriter
+from p4vm.c_code.numbers import literal
+from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, width_of, wire_width
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+if TYPE_CHECKING:
+    from p4vm.c_code.program import Context
+
+NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
+"""Lines that begin so declare nothing in their block."""
+
+
+class StatementWriter:
+    """Writes the statements of one routine. context: what it must know of the program around it."""
+
+    def __init__(self, context: Context, routine: ir.Routine) -> None:
+        self.context = context
+        self.routine = routine
+        self.lines: list[str] = []
+        self.indent = 1
+        self.count = 0
+        self.loops: list[tuple[str, str]] = []
+        self.used: set[str] = set()
+        out_of_bounds = f"return p4_reject(e, {context.error('StackOutOfBounds')});"
+        self.expression = Expressions(
+            context.types,
+            self.line,
+            rejects=routine in context.rejecting,
+            how=out_of_bounds,
+            fresh=self.fresh,
+        )
+        self.externs = ExternWriter(self)
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"{'    ' * self.indent}{text}")
+
+    def fresh(self, wish: str) -> str:
+        self.count += 1
+        return f"{wish}_{self.count}"
+
+    def statements(self, statements: list[ir.Statement]) -> None:
+        for statement in statements:
+            self.statement(statement)
+
+    def statement(self, statement: ir.Statement) -> None:
+        """In a block of its own where it may declare something."""
+        before = len(self.lines)
+        getattr(self, f"_{type(statement).__name__.lower()}")(statement)
+        made = self.lines[before:]
+        outer = "    " * self.indent
+        own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
+        if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
+            self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
+
+    def block(self, statements: list[ir.Statement]) -> None:
+        self.indent += 1
+        self.statements(statements)
+        self.indent -= 1
+
+    # ---- writing to places
+
+    def store(self, target: ir.Expression, text: str) -> None:
+        """A number, as its rep, to where target says."""
+        low = 0
+        width = width_of(target.type)
+        sliced = target
+        while isinstance(sliced, ir.Slice):
+            low += sliced.low
+            sliced = sliced.base
+        if sliced is target:
+            self.line(f"{self.expression.place(target, write=True)} = {text};")
+        elif width:
+            self._store_bits(sliced, text, width, low)
+
+    def _store_bits(self, whole: ir.Expression, text: str, width: int, low: int) -> None:
+        """text to the bits from `low` on of a wider number."""
+        total = width_of(whole.type)
+        of = rep(total)
+        pointer = self.fresh("bits")
+        self.line(f"{self.context.types.storage(whole.type)} *{pointer} = &{self.expression.place(whole, write=True)};")
+        if not of.bits:
+            limbs = self.expression.numbers.limbs(text, width).rsplit(", ", 1)[0]
+            self.line(f"p4_wide_put({pointer}->w, {of.limbs}, {low}, {width}, {limbs});")
+            return
+        others = literal(((1 << total) - 1) & ~(((1 << width) - 1) << low), total)
+        shifted = f"({of.c}){text} << {low}" if low else f"({of.c}){text}"
+        self.line(f"*{pointer} = (*{pointer} & {others}) | {shifted};")
+
+    def _assign(self, s: ir.Assign) -> None:
+        if is_number(s.target.type):
+            self.store(s.target, self.expression(s.value))
+        else:
+            self._assign_whole(self.expression.place(s.target, write=True), s.value)
+
+    def _assign_whole(self, place: str, value: ir.Expression) -> None:
+        kind = value.type
+        if isinstance(value, ir.Invalid):
+            self.line(f"memset(&{place}, 0, sizeof {place});")
+        elif not isinstance(value, ir.Build):
+            source = self.expression(value) if is_number(kind) else self.expression.place(value)
+            self.line(f"{place} = {source};")
+        elif isinstance(kind, ir.Array):
+            self.line(f"{place}.next = 0;")
+            for at, item in enumerate(value.items):
+                self._assign_whole(f"{place}.e[{at}]", item)
+        else:
+            assert isinstance(kind, ir.Record)
+            if kind.kind == "header":
+                self.line(f"{place}.valid = 1;")
+            for (name, _), item in zip(kind.fields, value.items, strict=False):
+                self._assign_whole(f"{place}.{CTypes.field(name)}", item)
+
+    def _reset(self, s: ir.Reset) -> None:
+        if is_number(s.target.type):
+            zero = ir.Const(s.target.type, 0)
+            self.store(s.target, self.expression(zero))
+            return
+        place = self.expression.place(s.target, write=True)
+        self.line(f"memset(&{place}, 0, sizeof {place});")
+
+    def _setvalid(self, s: ir.SetValid) -> None:
+        target = s.target
+        union = target.base.type if s.valid and isinstance(target, ir.Member) else None
+        if isinstance(target, ir.Member) and isinstance(union, ir.Record) and union.kind == "union":
+            base = self.expression.place(target.base, write=True)
+            for name, _ in union.fields:
+                if name != target.field:
+                    self.line(f"{base}.{CTypes.field(name)}.valid = 0;")
+        self.line(f"{self.expression.place(target, write=True)}.valid = {int(s.valid)};")
+
+    def _push(self, s: ir.Push) -> None:
+        assert isinstance(s.target.type, ir.Array)
+        self.line(
+            f"{self.context.types.push(s.target.type)}(&{self.expression.place(s.target, write=True)}, {s.count});"
+        )
+
+    # ---- flow
+
+    def _if(self, s: ir.If) -> None:
+        self.line(f"if ({self.expression(s.condition)}) {{")
+        self.block(s.yes)
+        while len(s.no) == 1 and isinstance(s.no[0], ir.If):
+            inner = s.no[0]
+            before = len(self.lines)
+            condition = self.expression(inner.condition)
+            if len(self.lines) > before:  # it needs lines of its own, which belong behind the else
+                del self.lines[before:]
+                break
+            self.line(f"}} else if ({condition}) {{")
+            self.block(inner.yes)
+            s = inner
+        if s.no:
+            self.line("} else {")
+            self.block(s.no)
+        self.line("}")
+
+    def _switch(self, s: ir.Switch) -> None:
+        width = width_of(s.subject.type)
+        if width > 64:
+            self._switch_wide(s, width)
+            return
+        mask = (1 << width) - 1 if isinstance(s.subject.type, ir.Bits) else -1
+        self.line(f"switch ({self.expression(s.subject)}) {{")
+        self.indent += 1
+        seen: set[int] = set()
+        for values, body in s.cases:
+            fresh = list(dict.fromkeys(value & mask for value in values if value & mask not in seen))
+            seen.update(fresh)
+            if not fresh:
+                continue
+            for value in fresh:
+                self.line(f"case {value}ull:")
+            self.block(body)
+            self.line("    break;")
+        self.line("default:")
+        self.block(s.default)
+        self.line("    break;")
+        self.indent -= 1
+        self.line("}")
+
+    def _switch_wide(self, s: ir.Switch, width: int) -> None:
+        subject = self.fresh("subject")
+        self.line(f"{self.expression.rep_c(s.subject.type)} {subject} = {self.expression(s.subject)};")
+        word = "if"
+        for values, body in s.cases:
+            tests = [self.expression.numbers.compare("==", width, False, subject, literal(v, width)) for v in values]
+            if tests:
+                self.line(f"{word} ({' || '.join(tests)}) {{")
+                self.block(body)
+                word = "} else if"
+        if word == "if":
+            self.statements(s.default)
+            return
+        self.line("} else {")
+        self.block(s.default)
+        self.line("}")
+
+    def _loop(self, s: ir.Loop) -> None:
+        leave, following = self.fresh("leave"), self.fresh("following")
+        self.loops.append((leave, following))
+        self.line("for (;;) {")
+        self.line("    if (p4_turn(e)) return P4_DROP;")
+        self.block(s.body)
+        if following in self.used:
+            self.line(f"{following}:;")
+        self.block(s.step)
+        self.line("}")
+        if leave in self.used:
+            self.line(f"{leave}:;")
+        self.loops.pop()
+
+    def _break(self, _: ir.Break) -> None:
+        self.used.add(self.loops[-1][0])
+        self.line(f"goto {self.loops[-1][0]};")
+
+    def _continue(self, _: ir.Continue) -> None:
+        self.used.add(self.loops[-1][1])
+        self.line(f"goto {self.loops[-1][1]};")
+
+    def _return(self, s: ir.Return) -> None:
+        if s.value is not None:
+            self._assign_whole("(*result)", s.value)
+        self.line("return 0;")
+
+    def _exit(self, _: ir.Exit) -> None:
+        self.line("return P4_EXIT;")
+
+    # ---- calls
+
+    def _invoke(self, s: ir.Invoke) -> None:
+        routine = s.routine
+        passed = [self.argument(p, a) for p, a in zip(routine.parameters, s.arguments, strict=True)]
+        if routine.returns is None:
+            self.call(routine, passed)
+            return
+        if s.result is not None and not isinstance(s.result, ir.Slice):
+            self.call(routine, [*passed, f"&{self.expression.place(s.result, write=True)}"])
+            return
+        value = self.fresh("value")
+        self.line(f"{self.context.types.storage(routine.returns)} {value};")
+        self.call(routine, [*passed, f"&{value}"])
+        if s.result is not None:
+            self.store(s.result, self.expression.load(value, routine.returns))
+
+    def argument(self, parameter: ir.Parameter, e: ir.Expression) -> str:
+        if parameter.direction in ("out", "inout"):
+            return f"&{self.expression.place(e, write=True)}"
+        return self.expression(e) if is_number(e.type) else f"&{self.expression.place(e)}"
+
+    def call(self, routine: ir.Routine, passed: list[str]) -> None:
+        lead = ["e"]
+        if routine.owner is not None and routine.owner in self.context.frames:
+            lead.append("f" if self.routine.owner is routine.owner else "&frame")
+        made = f"{self.context.routine(routine)}({', '.join([*lead, *passed])})"
+        if routine in self.context.ending:
+            end = self.fresh("end")
+            self.line(f"int {end} = {made};")
+            self.line(f"if ({end}) return {end};")
+        else:
+            self.line(f"(void){made};")
+
+    def _applytable(self, s: ir.ApplyTable) -> None:
+        table, number = s.table, self.context.table_number(s.table)
+        layout = self.context.layout.tables[number]
+        self.statements(table.setup)
+        self.line(f"struct p4_table *table = &e->tables[{number}];")
+        self.key([key.expression for key in table.keys], number)
+        self.line("const struct p4_entry *entry = p4_table_find(table, key);")
+        hashed = self._selector_hash(s) if layout.profile is not None else "0"
+        profile = "NULL" if layout.profile is None else f"&e->profiles[{layout.profile}]"
+        self.line(f"struct p4_call call = p4_table_call(table, {profile}, entry, {hashed});")
+        if layout.counter is not None:
+            self.line(f"if (call.hit) p4_count(e, {layout.counter}, entry->direct);")
+        if layout.meter is not None:
+            self.line("table->met_pass = call.hit ? e->pass : 0;")
+            self.line(f"if (call.hit) table->color = p4_meter_color(e, {layout.meter}, entry->direct);")
+        if s.hit is not None:
+            self.store(s.hit, "call.hit")
+        if s.action is not None:
+            self.store(s.action, "call.action")
+        self._actions(table)
+
+    def _actions(self, table: ir.Table) -> None:
+        calls = [(at, action) for at, action in enumerate(table.actions) if self._does_something(action.routine)]
+        if not calls:
+            return
+        self.line("switch (call.action) {")
+        for at, action in calls:
+            self.line(f"    case {at}: {{")
+            self.indent += 2
+            self._run_action(action)
+            self.line("break;")
+            self.indent -= 2
+            self.line("    }")
+        self.line("}")
+
+    @staticmethod
+    def _does_something(routine: ir.Routine) -> bool:
+        return bool(routine.body) or any(p.direction in ("out", "inout") for p in routine.parameters)
+
+    def _run_action(self, action: ir.TableAction) -> None:
+        bound = iter(action.bound)
+        passed = []
+        at = 0
+        for parameter in action.routine.parameters:
+            kind = parameter.variable.type
+            if parameter.direction != "data":
+                passed.append(self.argument(parameter, next(bound)))
+                continue
+            width = width_of(kind)
+            of = rep(width)
+            if of.bits == 128:
+                passed.append(f"((p4_u128)call.arguments[{at + 1}] << 64 | call.arguments[{at}])")
+            elif of.bits:
+                passed.append(f"({of.c})call.arguments[{at}]")
+            else:
+                passed.append(
+                    f"{self.expression.rep_c(kind).removeprefix('struct ')}_of(call.arguments + {at}, {of.limbs})"
+                )
+            at += limbs_of(width)
+        self.call(action.routine, passed)
+
+    def _selector_hash(self, s: ir.ApplyTable) -> str:
+        implementation = s.table.implementation
+        selected = [key.expression for key in s.table.keys if key.match == "selector"]
+        if implementation is None or implementation.kind != "action_selector":
+            return "0"
+        named = next((argument for argument in implementation.arguments if isinstance(argument, str)), "")
+        algorithm = named if named in HASHES else "crc16"
+        self.line("uint64_t chosen = 0;")
+        self.line("if (entry && entry->kind == P4_GROUP) {")
+        self.indent += 1
+        self.line(f"chosen = {self.externs.hash_of(algorithm, selected, s, payload=False)};")
+        self.indent -= 1
+        self.line("}")
+        return "chosen"
+
+    def key(self, keys: list[ir.Expression], number: int, *, value_set: bool = False) -> None:
+        """Declares `key` and fills it as tables.py lays it out."""
+        layout = self.context.layout.value_sets[number] if value_set else self.context.layout.tables[number].keys
+        total = layout.words + layout.range_words
+        words: dict[int, list[str]] = {}
+        wide = []
+        for e, place in zip(keys, layout.places, strict=False):
+            if place.match == "selector":
+                continue
+            at = place.word + (layout.words if place.match == "range" else 0)
+            text = self.expression(e)
+            if place.match == "range" and place.signed and place.width:
+                flip = literal(1 << place.width - 1, place.width)
+                text = self.expression.numbers.binary("^", place.width, False, text, flip)
+            if place.limbs > 1:
+                pointer, count = self.expression.numbers.limbs(text, place.width).rsplit(", ", 1)
+                wide.append(f"p4_wide_resize(key + {at}, {place.limbs}, {pointer}, {count});")
+            else:
+                words.setdefault(at, []).append(
+                    f"(uint64_t){text} << {place.shift}" if place.shift else f"(uint64_t){text}"
+                )
+        self.line(f"uint64_t key[{max(total, 1)}];")
+        for at, terms in words.items():
+            self.line(f"key[{at}] = {' | '.join(terms)};")
+        for text in wide:
+            self.line(text)
+
+    def _callextern(self, s: ir.CallExtern) -> None:
+        self.externs.call(s)
+
+    # ---- packets
+
+    def _extract(self, s: ir.Extract) -> None:
+        target = s.target
+        assert isinstance(target.type, ir.Record)
+        place = self.expression.place(target, write=True)
+        name = self.context.wire.extract(target.type, with_varbits=s.varbits is not None)
+        varbits = "" if s.varbits is None else f", {self.expression.index(s.varbits)}"
+        self.line(f"if ({name}(e, &{place}{varbits})) return P4_REJECT;")
+        stack = target if isinstance(target, ir.Next) else target.base if isinstance(target, ir.Member) else None
+        if isinstance(stack, ir.Next):
+            self.line(f"{self.expression.place(stack.base, write=True)}.next++;")
+
+    def _lookahead(self, s: ir.Lookahead) -> None:
+        kind = s.target.type
+        width = wire_width(kind)
+        self.line(f"if ({width} > e->limit - e->cursor) return p4_reject(e, {self.context.error('PacketTooShort')});")
+        if isinstance(kind, ir.Array) or (isinstance(kind, ir.Record) and kind.kind == "union"):
+            raise P4Error("lookahead of a header stack or union isn't possible; look ahead at a header", s.position)
+        self.line(f"const uint8_t *p = p4_read(e, {width});")
+        self.line("(void)p;")
+        if is_number(kind):
+            value = self.fresh("ahead")
+            self.line(f"{self.context.types.storage(kind)} {value};")
+            self.line(self.context.wire.get_statement(kind, value, "0"))
+            self.store(s.target, self.expression.load(value, kind))
+            return
+        place = self.fresh("ahead")
+        self.line(f"{self.context.types.storage(kind)} *{place} = &{self.expression.place(s.target, write=True)};")
+        for line in self.context.wire.fill(kind, f"(*{place})"):
+            self.line(line)
+
+    def _advance(self, s: ir.Advance) -> None:
+        bits = self.fresh("bits")
+        self.line(f"uint64_t {bits} = {self.expression.index(s.bits)};")
+        too_short = self.context.error("PacketTooShort")
+        self.line(f"if ({bits} > e->limit - e->cursor) return p4_reject(e, {too_short});")
+        self.line(f"e->cursor += {bits};")
+
+    def _verify(self, s: ir.Verify) -> None:
+        self.line(f"if (!{self.expression(s.condition)}) return p4_reject(e, {self.expression(s.error)});")
+
+    def _emit(self, s: ir.Emit) -> None:
+        if isinstance(s.value.type, ir.Record | ir.Array):
+            self.line(f"{self.context.wire.emit(s.value.type)}(e, &{self.expression.place(s.value)});")

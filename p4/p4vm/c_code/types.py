@@ -1,0 +1,288 @@
+"""How types look in C: storage, structs, comparison, zeros.
+
+Numbers lie in the smallest of uint8_t … uint64_t, p4_u128, or an array of limbs; signed ones as two's complement, cut
+to their width. Expressions work in `Rep`s: 32, 64, 128 bits, or limbs.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+HAS_128 = struct.calcsize("P") == 8
+"""gcc and clang have __int128 wherever pointers have 64 bits."""
+WIDTH_MAX = 1 << 16
+"""Bits of one number or varbit: they are handed about on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rep:
+    """bits: 32, 64, 128; 0: an array of limbs."""
+
+    bits: int
+    limbs: int
+
+    @property
+    def c(self) -> str:
+        return {32: "uint32_t", 64: "uint64_t", 128: "p4_u128"}.get(self.bits, f"struct p4_w{self.limbs}")
+
+
+def rep(width: int) -> Rep:
+    """What values of so many bits are worked on as."""
+    if width <= 32:
+        return Rep(32, 1)
+    if width <= 64:
+        return Rep(64, 1)
+    if width <= 128 and HAS_128:
+        return Rep(128, 2)
+    return Rep(0, (width + 63) // 64)
+
+
+def limbs_of(width: int) -> int:
+    """64-bit limbs of a value in a buffer."""
+    return max(1, (width + 63) // 64)
+
+
+def width_of(kind: ir.Type) -> int:
+    """Bits of a scalar."""
+    if isinstance(kind, ir.Bits):
+        return kind.width
+    if isinstance(kind, ir.Symbol):
+        return 32
+    return 1 if isinstance(kind, ir.Bool) else 0
+
+
+def is_number(kind: ir.Type) -> bool:
+    """One value of C, rather than a struct that is passed by address."""
+    return isinstance(kind, ir.Bits | ir.Bool | ir.Symbol)
+
+
+def is_signed(kind: ir.Type) -> bool:
+    return isinstance(kind, ir.Bits) and kind.signed
+
+
+def identifier(text: str) -> str:
+    """The text as part of a C name."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def wire_width(kind: ir.Type) -> int:
+    """Bits on the wire, a varbit's none."""
+    if isinstance(kind, ir.Record):
+        return sum(wire_width(field) for _, field in kind.fields)
+    if isinstance(kind, ir.Array):
+        return kind.size * wire_width(kind.element)
+    return width_of(kind)
+
+
+def bytes_of(kind: ir.Type) -> int:
+    """About what a variable takes in memory."""
+    if isinstance(kind, ir.Record):
+        return 8 + sum(bytes_of(field) for _, field in kind.fields)
+    if isinstance(kind, ir.Array):
+        return 8 + kind.size * bytes_of(kind.element)
+    return 8 + (kind.width if isinstance(kind, ir.Varbits) else width_of(kind)) // 8
+
+
+def varbit_of(kind: ir.Type) -> ir.Varbits | None:
+    """The varbit field in a header, or in structs of it."""
+    if isinstance(kind, ir.Varbits):
+        return kind
+    if isinstance(kind, ir.Record):
+        return next((found for _, field in kind.fields if (found := varbit_of(field))), None)
+    return None
+
+
+class CTypes:
+    """Types of one program. definitions: C text, each after what it needs."""
+
+    def __init__(self) -> None:
+        self.definitions: list[str] = []
+        self.functions: list[str] = []
+        self.names: dict[object, str] = {}
+        self.serial = 0
+        self.wide: set[int] = {2} if HAS_128 else set()
+        self.made: set[tuple[str, str]] = set()
+
+    def storage(self, kind: ir.Type) -> str:
+        """The C type of a variable or field."""
+        if isinstance(kind, ir.Bits):
+            return self.number(kind.width)
+        if isinstance(kind, ir.Symbol):
+            return "uint32_t"
+        if isinstance(kind, ir.Bool):
+            return "uint8_t"
+        if isinstance(kind, ir.Varbits):
+            return self._once(kind, f"struct v{kind.width}", self._varbits)
+        if isinstance(kind, ir.Array):
+            key = ("array", kind.element.name, kind.size)
+            return self._once(kind, self.fresh("a", kind.element.name), self._array, key)
+        if isinstance(kind, ir.Record):
+            return self._once(kind, self.fresh("s", kind.name), self._record, kind.name)
+        raise P4Error("a string is no value that programs work on")
+
+    def fresh(self, letter: str, name: str) -> str:
+        """A name for a struct."""
+        self.serial += 1
+        return f"struct {letter}{self.serial}_{identifier(name)[:40]}"
+
+    def number(self, width: int) -> str:
+        if width > WIDTH_MAX:
+            raise P4Error(f"bit<{width}> is too wide; the engine takes up to {WIDTH_MAX}")
+        for bits in (8, 16, 32, 64):
+            if width <= bits:
+                return f"uint{bits}_t"
+        return self.rep_c(rep(width))
+
+    def rep_c(self, of: Rep) -> str:
+        """Its C type, defined from now on."""
+        if not of.bits and of.limbs not in self.wide:
+            self.wide.add(of.limbs)
+            self.definitions.append(f"P4_WIDE({of.limbs})")
+        return of.c
+
+    def _once(self, kind: ir.Type, name: str, write: object, key: object = None) -> str:
+        key = kind if key is None else key
+        if key not in self.names:
+            lines = write(kind)  # type: ignore[operator]  # one of the three below
+            self.names[key] = name
+            self.definitions.append(f"{name} {{\n" + "".join(f"    {line}\n" for line in lines) + "};")
+        return self.names[key]
+
+    def _varbits(self, kind: ir.Varbits) -> list[str]:
+        if kind.width > WIDTH_MAX:
+            raise P4Error(f"varbit<{kind.width}> is too wide; the engine takes up to {WIDTH_MAX}")
+        return ["uint32_t bits;", f"uint8_t b[{max(1, (kind.width + 7) // 8)}];"]
+
+    def _array(self, kind: ir.Array) -> list[str]:
+        return ["uint32_t next;", f"{self.storage(kind.element)} e[{max(1, kind.size)}];"]
+
+    def _record(self, kind: ir.Record) -> list[str]:
+        lines = [f"{self.storage(field)} {self.field(name)};" for name, field in kind.fields]
+        valid = ["uint8_t valid;"] if kind.kind == "header" else []
+        return valid + lines or ["uint8_t nothing;"]
+
+    @staticmethod
+    def field(name: str) -> str:
+        return f"f_{identifier(name)}"
+
+    def once(self, what: str, c_type: str) -> bool:
+        """Whether a function of this kind for this type is still to be written."""
+        if (what, c_type) in self.made:
+            return False
+        self.made.add((what, c_type))
+        return True
+
+    @staticmethod
+    def suffix(c_type: str) -> str:
+        return c_type.removeprefix("struct ")
+
+    # ---- functions of types, written when first asked for
+
+    def zero(self, kind: ir.Type) -> str:
+        """A constant of zeros."""
+        c = self.storage(kind)
+        name = f"zero_{self.suffix(c)}"
+        if self.once("zero", c):
+            self.functions.append(f"static const {c} {name};")
+        return name
+
+    def at(self, kind: ir.Array) -> str:
+        """Name of the function for an element to read: beyond the array zeros."""
+        c, element = self.storage(kind), self.storage(kind.element)
+        name = f"at_{self.suffix(c)}"
+        if self.once("at", c):
+            zero = self.zero(kind.element)
+            self.functions.append(
+                f"static inline const {element} *{name}(const {c} *a, uint64_t i) {{\n"
+                f"    return i < {kind.size} ? &a->e[i] : &{zero};\n}}"
+            )
+        return name
+
+    def put(self, kind: ir.Array) -> str:
+        """Name of the function for an element to write: beyond the array one that nobody reads."""
+        c, element = self.storage(kind), self.storage(kind.element)
+        name = f"put_{self.suffix(c)}"
+        if self.once("put", c):
+            self.functions.append(
+                f"static inline {element} *{name}({c} *a, uint64_t i, {element} *sink) {{\n"
+                f"    if (i < {kind.size}) return &a->e[i];\n"
+                f"    memset(sink, 0, sizeof *sink);\n"
+                f"    return sink;\n}}"
+            )
+        return name
+
+    def same(self, kind: ir.Type) -> str:
+        """Name of the function that compares two by address."""
+        c = self.storage(kind)
+        name = f"same_{self.suffix(c)}"
+        if not self.once("same", c):
+            return name
+        if isinstance(kind, ir.Varbits):
+            body = "    return a->bits == b->bits && !memcmp(a->b, b->b, (a->bits + 7) / 8);\n"
+        elif isinstance(kind, ir.Array):
+            inner = self.same(kind.element)
+            body = f"    for (uint32_t i = 0; i < {kind.size}; i++)\n"
+            body += f"        if (!{inner}(&a->e[i], &b->e[i])) return 0;\n    return 1;\n"
+        else:
+            assert isinstance(kind, ir.Record)
+            tests = [self.equal(f"a->{self.field(n)}", f"b->{self.field(n)}", field) for n, field in kind.fields]
+            body = "    if (!a->valid || !b->valid) return a->valid == b->valid;\n" if kind.kind == "header" else ""
+            body += f"    (void)a, (void)b;\n    return {' && '.join(tests) or '1'};\n"
+        self.functions.append(f"static int {name}(const {c} *a, const {c} *b) {{\n{body}}}")
+        return name
+
+    def equal(self, left: str, right: str, kind: ir.Type) -> str:
+        """Whether two places hold the same."""
+        if isinstance(kind, ir.Bits) and not rep(kind.width).bits:
+            return f"!p4_wide_compare(({left}).w, ({right}).w, {rep(kind.width).limbs})"
+        if is_number(kind):
+            return f"{left} == {right}"
+        return f"{self.same(kind)}(&{left}, &{right})"
+
+    def size_bits(self, kind: ir.Type) -> str:
+        """Name of the function that says how many bits a value takes on the wire now."""
+        c = self.storage(kind)
+        name = f"bits_{self.suffix(c)}"
+        if not self.once("bits", c):
+            return name
+        if isinstance(kind, ir.Array):
+            inner = self.size_bits(kind.element)
+            body = f"    uint32_t n = 0;\n    for (uint32_t i = 0; i < {kind.size}; i++) n += {inner}(&a->e[i]);\n"
+            body += "    return n;\n"
+        else:
+            assert isinstance(kind, ir.Record)
+            terms = [self.bits_in(f"a->{self.field(n)}", field) for n, field in kind.fields]
+            body = "    if (!a->valid) return 0;\n" if kind.kind == "header" else "    (void)a;\n"
+            body += f"    return {' + '.join(terms) or '0'};\n"
+        self.functions.append(f"static uint32_t {name}(const {c} *a) {{\n{body}}}")
+        return name
+
+    def bits_in(self, place: str, kind: ir.Type) -> str:
+        if isinstance(kind, ir.Varbits):
+            return f"{place}.bits"
+        return f"{width_of(kind)}u" if is_number(kind) else f"{self.size_bits(kind)}(&{place})"
+
+    def push(self, kind: ir.Array) -> str:
+        """Name of the function for push_front, and with a negative count pop_front."""
+        c, element = self.storage(kind), self.storage(kind.element)
+        name = f"push_{self.suffix(c)}"
+        if self.once("push", c):
+            self.functions.append(
+                f"static void {name}({c} *a, int64_t count) {{\n"
+                f"    int64_t size = {kind.size}, next = (int64_t)a->next + count;\n"
+                f"    int64_t moved = count < 0 ? -count : count;\n"
+                f"    if (moved > size) moved = size;\n"
+                f"    {element} *fresh = count < 0 ? a->e + (size - moved) : a->e;\n"
+                f"    if (count < 0)\n"
+                f"        memmove(a->e, a->e + moved, (size_t)(size - moved) * sizeof *a->e);\n"
+                f"    else\n"
+                f"        memmove(a->e + moved, a->e, (size_t)(size - moved) * sizeof *a->e);\n"
+                f"    memset(fresh, 0, (size_t)moved * sizeof *a->e);\n"
+                f"    a->next = (uint32_t)(next < 0 ? 0 : next > size ? size : next);\n}}"
+            )
+        return name

@@ -1,0 +1,287 @@
+"""Which declaration a call means, which argument goes to which parameter, and what type parameters stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p4vm.check import convert, expressions, literals, types, unify
+from p4vm.check.literals import UNTYPED_DEFAULT, UNTYPED_HEADER, unsettled
+from p4vm.check.scope import State, counted, fail, nearest
+from p4vm.front import tree
+
+Candidate = tuple[tree.Node, types.Callable]
+
+
+@dataclass(slots=True)
+class Bound:
+    """A call's parameters and result with type arguments in place, and its arguments in order of the parameters."""
+
+    parameters: tuple[types.Parameter, ...]
+    arguments: list[tree.Expression | None]
+    type_arguments: tuple[types.Type, ...]
+    returns: types.Type
+
+
+def required(signature: types.Callable) -> int:
+    return sum(not p.optional for p in signature.parameters)
+
+
+def fits(signature: types.Callable, arguments: list[tree.Argument]) -> bool:
+    """Whether number and names of the arguments are those of a declaration."""
+    names = [p.name for p in signature.parameters]
+    given = {a.name for a in arguments if a.name is not None}
+    if given:
+        return given <= set(names) and all(p.optional or p.name in given for p in signature.parameters)
+    return len(arguments) <= len(names) and all(p.optional for p in signature.parameters[len(arguments) :])
+
+
+def choose(node: tree.Node, name: str, candidates: list[Candidate], arguments: list[tree.Argument]) -> Candidate:
+    """The declaration that a call means. Raises P4Error: none, or several."""
+    if len(candidates) == 1:
+        return candidates[0]
+    found = [c for c in candidates if fits(c[1], arguments)]
+    if len(found) > 1:
+        exact = [c for c in found if len(c[1].parameters) == len(arguments)]
+        found = exact or found
+    if len(found) == 1:
+        return found[0]
+    forms = ", ".join(f"{name}({', '.join(p.name for p in c[1].parameters)})" for c in candidates[:4])
+    if not found:
+        fail(node, f"no {name!r} takes {counted(len(arguments), 'argument')} so; there are {forms}")
+    fail(node, f"call of {name!r} is ambiguous between {forms}; name the arguments")
+
+
+def in_order(
+    node: tree.Node, name: str, signature: types.Callable, arguments: list[tree.Argument]
+) -> list[tree.Argument | None]:
+    """Arguments by parameter, None where left out. Raises P4Error: too many, missing, unknown, twice, mixed."""
+    names = [p.name for p in signature.parameters]
+    if any(a.name is not None for a in arguments):
+        return by_name(name, signature, names, arguments, node)
+    if len(arguments) > len(names):
+        fail(node, f"{name} takes {counted(len(names), 'argument')}, not {len(arguments)}")
+    ordered: list[tree.Argument | None] = [*arguments, *([None] * (len(names) - len(arguments)))]
+    return complete(node, name, signature, ordered)
+
+
+def by_name(
+    name: str, signature: types.Callable, names: list[str], arguments: list[tree.Argument], node: tree.Node
+) -> list[tree.Argument | None]:
+    ordered: list[tree.Argument | None] = [None] * len(names)
+    for argument in arguments:
+        if argument.name is None:
+            fail(argument, f"call of {name}: name all arguments or none")
+        if argument.name not in names:
+            fail(argument, f"{name} has no parameter {argument.name!r}" + nearest(argument.name, names))
+        place = names.index(argument.name)
+        if ordered[place] is not None:
+            fail(argument, f"argument {argument.name!r} of {name} is given twice")
+        ordered[place] = argument
+    return complete(node, name, signature, ordered)
+
+
+def complete(
+    node: tree.Node, name: str, signature: types.Callable, ordered: list[tree.Argument | None]
+) -> list[tree.Argument | None]:
+    for parameter, argument in zip(signature.parameters, ordered, strict=True):
+        if argument is None and not parameter.optional:
+            takes = required(signature)
+            fail(node, f"argument {parameter.name!r} of {name} is missing; {name} takes {takes}")
+    return ordered
+
+
+def bind(
+    state: State,
+    node: tree.Node,
+    name: str,
+    signature: types.Callable,
+    arguments: list[tree.Argument],
+    explicit: list[types.Type],
+    expected: types.Type | None = None,
+) -> Bound:
+    """Checks a call's arguments against a declaration. Raises P4Error."""
+    ordered = in_order(node, name, signature, arguments)
+    inference = unify.Inference(state, signature.type_parameters)
+    give_type_arguments(node, name, signature, explicit, inference)
+    patterns = [inference.renamed(p.type) for p in signature.parameters]
+    kinds: list[types.Type | None] = [None] * len(ordered)
+    for late in (False, True):
+        for number, argument in enumerate(ordered):
+            if late == (argument is not None and is_generic_instance(state, argument.value)):
+                pattern = patterns[number]
+                wanted = inference.found(pattern) if late or not inference.loose(pattern) else None
+                kinds[number] = argument_type(state, argument, wanted)
+        find_variables(name, inference, patterns, ordered, kinds)
+    returns = inference.renamed(signature.returns)
+    if expected is not None and inference.loose(returns):
+        inference.unify(returns, expected)
+    for variable in inference.missing():
+        used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
+        package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
+        if (not package or not explicit) and any(
+            unify.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
+        ):
+            fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
+        inference.leave_open(variable)
+    check_settled(state, name, signature, inference, ordered)
+    parameters = tuple(
+        types.Parameter(p.direction, inference.found(p.type), p.name, p.optional) for p in signature.parameters
+    )
+    for parameter, argument, kind in zip(parameters, ordered, kinds, strict=True):
+        if argument is not None:
+            check_argument(state, name, signature.kind, parameter, argument, kind)
+    given = tuple(inference.found(v) for v in signature.type_parameters)
+    values = [None if a is None else a.value for a in ordered]
+    return Bound(parameters, values, given, inference.found(signature.returns))
+
+
+def check_settled(
+    state: State,
+    name: str,
+    signature: types.Callable,
+    inference: unify.Inference,
+    ordered: list[tree.Argument | None],
+) -> None:
+    """Raises P4Error: a number without width, or fields without a struct, is all that tells a type parameter."""
+    if signature.kind == "constructor":
+        return
+    for parameter, argument in zip(signature.parameters, ordered, strict=True):
+        if argument is None or argument.value is None or parameter.type not in signature.type_parameters:
+            continue
+        kind = inference.found(parameter.type)
+        if isinstance(kind, types.Callable):
+            fail(argument.value, f"argument {parameter.name!r} of {name} cannot be {kind}")
+        part = undecided(state, argument.value, kind)
+        if part is not None:
+            what = state.checked.type_of[part]
+            hint = "write its struct's name before it"
+            if isinstance(what, types.Integer):
+                hint = "give it a width, as in 8w1"
+            fail(part, f"argument {parameter.name!r} of {name} doesn't tell what type is meant; {hint}")
+
+
+def undecided(state: State, node: tree.Expression, kind: types.Type) -> tree.Expression | None:
+    """The part of an argument whose type nothing tells."""
+    if isinstance(node, tree.ListExpression) and isinstance(kind, types.Tuple) and not kind.is_list:
+        parts = (undecided(state, item, part) for item, part in zip(node.items, kind.items, strict=False))
+        return next((part for part in parts if part is not None), None)
+    if isinstance(kind, types.Structure) and kind.name.startswith(literals.ANONYMOUS):
+        return node
+    return node if isinstance(kind, types.Integer) else None
+
+
+def give_type_arguments(
+    node: tree.Node, name: str, signature: types.Callable, explicit: list[types.Type], inference: unify.Inference
+) -> None:
+    variables = signature.type_parameters
+    if explicit and len(explicit) != len(variables):
+        fail(node, f"{name} takes {counted(len(variables), 'type argument')}, not {len(explicit)}")
+    for variable, kind in zip(variables, explicit, strict=False):
+        if isinstance(kind, types.Table):
+            fail(node, f"{kind} cannot be a type argument of {name}")
+        inference.bind(variable, kind)
+
+
+def argument_type(state: State, argument: tree.Argument | None, wanted: types.Type | None) -> types.Type | None:
+    if argument is None or argument.value is None:
+        return None
+    return expressions.value_type(state, argument.value, wanted)
+
+
+def is_generic_instance(state: State, node: tree.Expression | None) -> bool:
+    """Whether an argument makes a generic parser or control without type arguments: these come from the parameter."""
+    if not isinstance(node, tree.Call) or node.type_arguments:
+        return False
+    callee = node.callee.type if isinstance(node.callee, tree.TypeExpression) else node.callee
+    symbol = state.scope.find(callee.name) if isinstance(callee, tree.TypeName | tree.Name) else None
+    return (
+        symbol is not None and symbol.kind == "generic" and isinstance(symbol.declaration, tree.Parser | tree.Control)
+    )
+
+
+def find_variables(
+    name: str,
+    inference: unify.Inference,
+    patterns: list[types.Type],
+    ordered: list[tree.Argument | None],
+    kinds: list[types.Type | None],
+) -> None:
+    """Finds type variables from arguments: those with a type of their own first, numbers and lists after."""
+    late = []
+    for number, kind in enumerate(kinds):
+        argument = ordered[number]
+        if kind is None or argument is None or argument.value is None:
+            continue
+        if unsettled(argument.value) or isinstance(kind, types.Integer):
+            late.append(number)
+        elif not inference.unify(patterns[number], kind) and isinstance(kind, types.Callable):
+            fail(argument.value, unlike(name, inference, patterns[number], kind))
+    for number in late:
+        kind = kinds[number]
+        if kind is not None and kind not in (UNTYPED_HEADER, UNTYPED_DEFAULT) and inference.loose(patterns[number]):
+            inference.unify(patterns[number], kind)
+
+
+def unlike(name: str, inference: unify.Inference, pattern: types.Type, kind: types.Callable) -> str:
+    """Why a parser, control or package doesn't fit a parameter: the first difference of their own parameters."""
+    wanted = inference.found(pattern)
+    start = f"{kind} cannot be an argument of {name}; {wanted} is expected"
+    if not isinstance(wanted, types.Callable) or wanted.kind != kind.kind:
+        return start
+    if len(wanted.parameters) != len(kind.parameters):
+        return f"{start}, with {counted(len(wanted.parameters), 'parameter')}, not {len(kind.parameters)}"
+    for one, other in zip(wanted.parameters, kind.parameters, strict=True):
+        if one.direction != other.direction:
+            return f"{start}: parameter {other.name!r} needs direction {one.direction or 'none'}"
+        if not inference.unify(inference.renamed(one.type), other.type):
+            return f"{start}: parameter {other.name!r} is {other.type}, and {inference.found(one.type)} is expected"
+    return start
+
+
+def check_argument(
+    state: State,
+    name: str,
+    called: str,
+    parameter: types.Parameter,
+    argument: tree.Argument,
+    kind: types.Type | None,
+) -> None:
+    where = f"argument {parameter.name!r} of {name}"
+    value = argument.value
+    if value is None or kind is None:
+        if parameter.direction != "out":
+            fail(argument, f"{where} cannot be '_'; only out arguments can be left out so")
+        return
+    if parameter.direction in ("out", "inout"):
+        if kind != parameter.type:
+            fail(value, f"{where} is {kind}; {parameter.type} is expected, as it is {parameter.direction}")
+        expressions.require_writable(state, value, f"{where} is {parameter.direction}")
+        return
+    if isinstance(parameter.type, types.Callable):
+        if not isinstance(kind, types.Callable):
+            fail(value, f"{where} is {kind}; {parameter.type} is expected")
+        return
+    instance = isinstance(parameter.type, types.Extern)
+    if not instance or not unify.Inference(state, ()).unify(parameter.type, kind):
+        convert.convert(state, value, parameter.type, f"{where} is {{found}}; {{to}} is expected")
+    if not parameter.direction and called != "action" and not instance and not state.is_known(value):
+        fail(value, f"{where} has no direction, so it must be known at compile time")
+
+
+def infer_structure(
+    state: State, node: tree.StructExpression, generic: types.Structure, kinds: dict[str, types.Type]
+) -> types.Structure:
+    """The type of `S {x = a, …}` where S is generic, from its fields' types."""
+    variables = state.specialised[id(generic)][1]
+    inference = unify.Inference(state, tuple(v for v in variables if isinstance(v, types.Variable)))
+    for late in (False, True):
+        for name, value in node.fields:
+            pattern = generic.field_type(name)
+            if pattern is not None and late == (unsettled(value) or isinstance(kinds[name], types.Integer)):
+                inference.unify(inference.renamed(pattern), kinds[name])
+    missing = inference.missing()
+    if missing:
+        fail(node, f"cannot tell what type {missing[0]} of {generic} is; write its type arguments")
+    made = inference.found(generic)
+    assert isinstance(made, types.Structure)
+    return made

@@ -1,0 +1,300 @@
+"""Calls: functions, actions, methods, apply, constructors, and what headers and stacks can do by themselves."""
+
+from __future__ import annotations
+
+from p4vm.check import arguments as check_arguments
+from p4vm.check import convert, expressions, resolve, types, unify
+from p4vm.check.core_library import check_core_call, size_of
+from p4vm.check.scope import CallNote, State, Symbol, article, counted, fail, nearest
+from p4vm.front import tree
+
+WHERE_APPLIED = {"parser": "parser state", "control": "apply block", "table": "apply block"}
+WHERE_TO_APPLY = {
+    "parser": "parsers are applied in parser states only",
+    "control": "controls are applied in the apply block of a control only",
+    "table": "tables are applied in the apply block of a control only",
+}
+EXTERN_BOUND = "extern"
+
+
+def call(state: State, node: tree.Call, expected: types.Type | None) -> types.Type:
+    """Checks a call and notes what it calls; the type of its result."""
+    if isinstance(node.callee, tree.Member):
+        note = method_call(state, node, node.callee, expected)
+    else:
+        node.callee = expressions.settle_base(state, node.callee)
+        if isinstance(node.callee, tree.TypeExpression):
+            note = constructor_call(state, node, node.callee, expected)
+        elif isinstance(node.callee, tree.Name):
+            note = named_call(state, node, node.callee, expected)
+        else:
+            fail(node, "this cannot be called; a function, action, method or type is expected")
+    state.checked.calls[node] = note
+    return note.returns
+
+
+def explicit_types(state: State, node: tree.Call) -> list[types.Type]:
+    return [resolve.resolve(state, a) for a in node.type_arguments]
+
+
+def note_of(
+    state: State,
+    node: tree.Call,
+    kind: str,
+    name: str,
+    candidates: list[check_arguments.Candidate],
+    expected: types.Type | None,
+    receiver: tree.Expression | None = None,
+) -> CallNote:
+    """Chooses among overloads and checks the arguments."""
+    declaration, signature = check_arguments.choose(node, name, candidates, node.arguments)
+    explicit = explicit_types(state, node)
+    bound = check_arguments.bind(state, node, name, signature, node.arguments, explicit, expected)
+    return CallNote(
+        kind, name, declaration, bound.parameters, bound.arguments, bound.type_arguments, bound.returns, receiver
+    )
+
+
+def named_call(state: State, node: tree.Call, callee: tree.Name, expected: types.Type | None) -> CallNote:
+    symbol = state.lookup(callee, callee.name, callee.dot)
+    if symbol.kind == "action":
+        if state.place.kind not in ("apply block", "action"):
+            fail(
+                node,
+                f"action {callee.name!r} is called in apply blocks and actions only, not in {article(place(state))}",
+            )
+        assert isinstance(symbol.type, types.Callable)
+        note = note_of(state, node, "action", callee.name, [(symbol.declaration, symbol.type)], expected)
+    elif symbol.kind == "function":
+        overloads: list[check_arguments.Candidate] = list(symbol.overloads)
+        note = note_of(state, node, "function", callee.name, overloads, expected)
+        if isinstance(note.declaration, tree.ExternFunction):
+            note.kind = EXTERN_BOUND
+            check_core_call(state, node, note, None)
+    else:
+        hint = ""
+        if isinstance(symbol.type, types.Table | types.Callable):
+            hint = f"; apply it: {callee.name}.apply(…)"
+        fail(node, f"{callee.name!r} cannot be called; a function or action is expected{hint}")
+    assert note.declaration is not None
+    state.checked.declared[callee] = note.declaration
+    state.note(callee, signature_of(note))
+    return note
+
+
+def signature_of(note: CallNote) -> types.Callable:
+    return types.Callable(note.kind, note.name, note.parameters, note.returns, (), note.type_arguments)
+
+
+def place(state: State) -> str:
+    return state.place.kind
+
+
+# ---- methods
+
+
+def method_call(state: State, node: tree.Call, callee: tree.Member, expected: types.Type | None) -> CallNote:
+    callee.base = expressions.settle_base(state, callee.base)
+    if isinstance(callee.base, tree.TypeExpression):
+        note = type_call(state, node, callee, callee.base, expected)
+    else:
+        base = expressions.infer(state, callee.base)
+        if isinstance(base, types.Extern):
+            note = extern_method(state, node, callee, base, expected)
+        elif isinstance(base, types.Table | types.Callable):
+            note = apply(state, node, callee, base, expected)
+        elif isinstance(base, types.Structure | types.Stack):
+            note = builtin(state, node, callee, base)
+        else:
+            fail(node, f"{base} has no method {callee.name!r}")
+    state.note(callee, signature_of(note))
+    return note
+
+
+def type_call(
+    state: State, node: tree.Call, callee: tree.Member, base: tree.TypeExpression, expected: types.Type | None
+) -> CallNote:
+    """Type.apply(…): an instance without a name is applied; or the size of a type."""
+    kind = resolve.resolve(state, base.type)
+    state.note(base, kind)
+    if callee.name in expressions.SIZE_METHODS and isinstance(kind, types.Structure | types.Stack):
+        return builtin(state, node, callee, kind)
+    if callee.name != "apply" or not isinstance(kind, types.Callable) or not isinstance(base.type, tree.TypeName):
+        fail(node, f"type {kind} has no method {callee.name!r}; parsers and controls have apply")
+    declaration = resolve.symbol_of(state, base.type).declaration
+    constructor = state.constructors.get(declaration)
+    if constructor is None:
+        fail(node, f"{kind} is declared without a body, so it cannot be applied")
+    if check_arguments.required(constructor):
+        fail(node, f"{kind.name!r} takes arguments when it is made; declare an instance: {kind.name}(…) x;")
+    return apply(state, node, callee, kind, expected)
+
+
+def apply(
+    state: State, node: tree.Call, callee: tree.Member, base: types.Table | types.Callable, expected: types.Type | None
+) -> CallNote:
+    what = "table" if isinstance(base, types.Table) else base.kind
+    if callee.name != "apply" or what not in WHERE_APPLIED:
+        known = "apply" if what in WHERE_APPLIED else "no method"
+        fail(node, f"{base} has no method {callee.name!r}; it has {known}" + nearest(callee.name, ["apply"]))
+    in_key = what == "table" and state.place.kind == "table"
+    if state.place.kind != WHERE_APPLIED[what] and not in_key:
+        fail(node, f"{base} cannot be applied in {article(place(state))}; {WHERE_TO_APPLY[what]}")
+    if isinstance(base, types.Table):
+        if node.arguments or node.type_arguments:
+            fail(node, f"apply of {base} takes no arguments")
+        declaration = state.checked.declared.get(callee.base)
+        return CallNote("apply", "apply", declaration, (), [], (), types.ApplyResult(base), callee.base)
+    declaration = instance_declaration(state, callee.base)
+    return note_of(state, node, "apply", "apply", [(declaration, base)], expected, callee.base)
+
+
+def instance_declaration(state: State, base: tree.Expression) -> tree.Node:
+    """The parser or control that an instance (or a type's name) stands for; a parameter for itself."""
+    if isinstance(base, tree.TypeExpression):
+        assert isinstance(base.type, tree.TypeName)
+        return state.checked.declared[base.type]
+    declaration = state.checked.declared.get(base)
+    if isinstance(declaration, tree.Instance):
+        made = state.checked.instances[declaration].declaration
+        assert made is not None
+        return made
+    if declaration is None:
+        fail(base, "only a named parser or control can be applied")
+    return declaration
+
+
+def extern_method(
+    state: State, node: tree.Call, callee: tree.Member, base: types.Extern, expected: types.Type | None
+) -> CallNote:
+    methods = state.methods[base.name]
+    prototypes = methods.get(callee.name)
+    if prototypes is None or callee.name == base.name:
+        known = [name for name in methods if name != base.name]
+        have = f"; it has {', '.join(known[:6])}" if known else "; it has none"
+        fail(node, f"extern {base} has no method {callee.name!r}" + (nearest(callee.name, known) or have))
+    candidates = [(p, unify.specialise_method(state, base, signature)) for p, signature in prototypes]
+    note = note_of(state, node, "method", callee.name, list(candidates), expected, callee.base)
+    check_core_call(state, node, note, base)
+    return note
+
+
+# ---- headers and stacks
+
+
+def builtin(state: State, node: tree.Call, callee: tree.Member, base: types.Structure | types.Stack) -> CallNote:
+    name = callee.name
+    if name in expressions.SIZE_METHODS:
+        require_arguments(node, name, 0)
+        size = size_of(base, name)
+        if size is None:
+            state.known.add(node)
+        else:
+            state.checked.constants[node] = size
+        return CallNote("builtin", name, None, (), [], (), types.INTEGER, callee.base)
+    if isinstance(base, types.Stack):
+        return stack_method(state, node, callee, base)
+    if name not in expressions.HEADER_METHODS or base.kind == "struct":
+        own = sorted(expressions.HEADER_METHODS) if base.kind != "struct" else []
+        fail(node, f"{base.kind} {base} has no method {name!r}" + nearest(name, own))
+    if base.kind == "header_union" and name == "setValid":
+        fail(node, f"setValid() of header union {base}; call it for one of its members")
+    require_arguments(node, name, 0)
+    if name == "isValid":
+        return CallNote("builtin", name, None, (), [], (), types.BOOL, callee.base)
+    expressions.require_writable(state, callee.base, f"{name}() changes what it is called for")
+    return CallNote("builtin", name, None, (), [], (), types.VOID, callee.base)
+
+
+def require_arguments(node: tree.Call, name: str, count: int) -> None:
+    if len(node.arguments) != count or node.type_arguments:
+        fail(node, f"{name} takes {counted(count, 'argument') if count else 'no arguments'}, not {len(node.arguments)}")
+
+
+def stack_method(state: State, node: tree.Call, callee: tree.Member, base: types.Stack) -> CallNote:
+    name = callee.name
+    if name not in expressions.STACK_METHODS:
+        known = sorted(expressions.STACK_METHODS)
+        fail(node, f"header stack {base} has no method {name!r}" + nearest(name, known))
+    require_arguments(node, name, 1)
+    count = node.arguments[0].value
+    if count is None:
+        fail(node, f"{name} needs a number")
+    number = expressions.constant_integer(state, count, f"the argument of {name}")
+    if number < 0:
+        fail(count, f"the argument of {name} is {number}; 0 or more is expected")
+    if isinstance(state.checked.type_of[count], types.Integer):
+        convert.convert(state, count, types.Bits(32))
+    expressions.require_writable(state, callee.base, f"{name}() changes what it is called for")
+    parameter = types.Parameter("", types.INTEGER, "count")
+    return CallNote("builtin", name, None, (parameter,), [count], (), types.VOID, callee.base)
+
+
+# ---- constructors
+
+
+def constructor_call(
+    state: State, node: tree.Call, callee: tree.TypeExpression, expected: types.Type | None
+) -> CallNote:
+    if not state.constructing:
+        fail(node, "constructors are called in declarations of instances and their arguments only")
+    note = construct(state, node, callee.type, node.type_arguments, node.arguments, expected)
+    if isinstance(note.returns, types.Extern):
+        for overloads in state.methods[note.returns.name].values():
+            if any(p.abstract for p, _ in overloads):
+                fail(node, f"extern {note.returns} has abstract methods, so its instances are declared, with a body")
+    state.note(callee, note.returns)
+    state.known.add(node)
+    return note
+
+
+def construct(
+    state: State,
+    node: tree.Node,
+    written: tree.Type,
+    more: list[tree.Type],
+    arguments: list[tree.Argument],
+    expected: types.Type | None = None,
+) -> CallNote:
+    """What making an instance calls. more: type arguments written after the name. Raises P4Error: not to be made."""
+    name_node = written.base if isinstance(written, tree.SpecializedType) else written
+    if not isinstance(name_node, tree.TypeName):
+        fail(node, "this type has no instances; an extern, parser, control or package is expected")
+    symbol = resolve.symbol_of(state, name_node)
+    explicit_nodes = written.arguments if isinstance(written, tree.SpecializedType) else more
+    explicit = [resolve.resolve(state, a) for a in explicit_nodes]
+    candidates = constructors_of(state, node, symbol, explicit)
+    with state.compile_time():
+        declaration, signature = check_arguments.choose(node, symbol.name, candidates, arguments)
+        bound = check_arguments.bind(state, node, symbol.name, signature, arguments, explicit, expected)
+    owner = symbol.declaration
+    if isinstance(declaration, tree.FunctionPrototype):
+        assert isinstance(bound.returns, types.Extern)
+        owner = state.members[bound.returns.name]
+        if bound.returns.arguments and not bound.type_arguments:
+            bound.type_arguments = bound.returns.arguments
+    for part in {written, name_node}:
+        state.note(part, bound.returns)
+    return CallNote(
+        "constructor", symbol.name, owner, bound.parameters, bound.arguments, bound.type_arguments, bound.returns
+    )
+
+
+def constructors_of(
+    state: State, node: tree.Node, symbol: Symbol, explicit: list[types.Type]
+) -> list[check_arguments.Candidate]:
+    if isinstance(symbol.type, types.Extern):
+        own = symbol.type
+        found = state.methods[own.name].get(own.name)
+        if not found:
+            fail(node, f"extern {own.name!r} has no constructor, so it has no instances of its own")
+        if symbol.kind == "generic":
+            return list(found)
+        if explicit:
+            fail(node, f"{symbol.name!r} is not generic; leave out its type arguments")
+        return [(p, unify.specialise_method(state, own, signature)) for p, signature in found]
+    constructor = state.constructors.get(symbol.declaration)
+    if constructor is None:
+        what = str(symbol.type) if isinstance(symbol.type, types.Callable) else f"type {symbol.name!r}"
+        fail(node, f"{what} has no instances; an extern, a package, or a parser or control with a body is expected")
+    return [(symbol.declaration, constructor)]

@@ -1,0 +1,217 @@
+"""Conversions: those that happen by themselves, and those that a cast may ask for."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from p4vm.check import resolve, types
+from p4vm.check import values as check_values
+from p4vm.check.literals import unsettled
+from p4vm.check.scope import State, counted, fail, nearest, show
+from p4vm.front import tree
+
+ASSIGN = "cannot assign {found} to {to}"
+
+
+def convert(state: State, node: tree.Expression, to: types.Type, template: str = ASSIGN) -> None:
+    """Notes how an expression (inferred before) becomes type `to` where that happens by itself. Raises P4Error.
+
+    template: the message for when it doesn't, with {found} and {to}.
+    """
+    found = state.checked.type_of[node]
+    if isinstance(node, tree.Conditional) and found != to and unsettled(node):
+        convert(state, node.yes, to, template)
+        convert(state, node.no, to, template)
+        state.note(node, to)
+        settle_conditional(state, node)
+    elif isinstance(node, tree.ListExpression):
+        convert_list(state, node, to, template)
+    elif isinstance(node, tree.StructExpression) and found != to and found.__class__ is types.Structure:
+        convert_struct(state, node, to, template)
+    elif isinstance(node, tree.InvalidHeader | tree.DefaultRest) and node not in state.checked.converted:
+        convert_placeholder(state, node, to)
+    elif found != to:
+        convert_value(state, node, found, to, template)
+
+
+def settle_conditional(state: State, node: tree.Conditional) -> None:
+    """The value of a conditional expression from those of its parts."""
+    constants = state.checked.constants
+    if node.condition in constants:
+        chosen = node.yes if constants[node.condition] else node.no
+        if chosen in constants:
+            constants[node] = constants[chosen]
+    if all(state.is_known(part) for part in (node.condition, node.yes, node.no)):
+        state.known.add(node)
+
+
+def mismatch(node: tree.Node, found: types.Type, to: types.Type, template: str) -> NoReturn:
+    hint = ""
+    if castable(found, to):
+        hint = f"; write an explicit cast ({to})"
+    elif isinstance(found, types.Bits) and isinstance(to, types.Bits):
+        hint = f"; cast in two steps: first to {types.Bits(to.width, found.signed)}, then to {to}"
+    elif isinstance(found, types.Integer) and isinstance(to, types.Enum):
+        hint = f"; name one of its members ({', '.join(to.members[:4])})"
+    elif to == types.BOOL and isinstance(found, types.Bits):
+        hint = "; compare it, as in x != 0"
+    fail(node, template.replace("{found}", str(found)).replace("{to}", str(to)) + hint)
+
+
+def convert_value(state: State, node: tree.Expression, found: types.Type, to: types.Type, template: str) -> None:
+    constants = state.checked.constants
+    number = isinstance(found, types.Bits) and isinstance(to, types.Integer) and state.is_known(node)
+    # The reference compiler lets a number without width become a `type` where it is assigned, and nowhere else.
+    named = isinstance(found, types.Integer) and isinstance(to, types.Distinct) and template == ASSIGN
+    if not number and not (named and castable(found, to)) and not converts(found, to):
+        mismatch(node, found, to, template)
+    bits = resolve.bare(to)
+    if node in constants:
+        value = constants[node]
+        if isinstance(found, types.Integer) and isinstance(bits, types.Bits) and isinstance(value, int):
+            warn_overflow(state, node, value, bits)
+        made = check_values.cast(value, found, bits)
+        if made is None:
+            del constants[node]
+        else:
+            constants[node] = made
+    elif isinstance(found, types.Integer) and node not in state.known:
+        fail(node, f"an int that is not known at compile time cannot become {to}; give its parts a width")
+    state.checked.converted[node] = to
+
+
+def warn_overflow(state: State, node: tree.Expression, value: int, to: types.Bits) -> None:
+    if check_values.wrap(value, to) != value:
+        least = types.Bits(value.bit_length() + to.signed, to.signed) if value >= 0 or to.signed else None
+        needs = f"it needs {least}; " if least else ""
+        kept = show(check_values.wrap(value, to))
+        state.warn(node, f"{show(value)} does not fit {to}; {needs}{kept} is used")
+
+
+def converts(found: types.Type, to: types.Type) -> bool:
+    """Whether a value (no list or struct expression) becomes the type by itself."""
+    if found == to:
+        return True
+    if isinstance(found, types.Integer):
+        return isinstance(to, types.Bits)
+    if isinstance(found, types.Enum):
+        return found.base is not None and found.base == to
+    return False
+
+
+def parts_of(kind: types.Type) -> tuple[types.Type, ...] | None:
+    """Types of what a list may fill; None: no list becomes this type."""
+    if isinstance(kind, types.Structure) and kind.kind != "header_union":
+        return tuple(field for _, field in kind.fields)
+    if isinstance(kind, types.Tuple) and not kind.is_list:
+        return kind.items
+    if isinstance(kind, types.Stack):
+        return (kind.element,) * kind.size
+    return None
+
+
+def convert_list(state: State, node: tree.ListExpression, to: types.Type, template: str) -> None:
+    """{a, b, …} becomes a struct, header, tuple, list or stack, item by item."""
+    if isinstance(to, types.Tuple) and to.is_list:
+        parts: tuple[types.Type, ...] | None = (to.items[0],) * len(node.items)
+    else:
+        parts = parts_of(to)
+    if parts is None:
+        mismatch(node, state.checked.type_of[node], to, template)
+        return
+    if len(node.items) > len(parts) or (len(node.items) < len(parts) and not node.rest):
+        hint = "" if len(node.items) > len(parts) else "; end it with ... for default values"
+        fail(node, f"a list of {counted(len(node.items), 'value')} for {to}, which takes {len(parts)}{hint}")
+    names = [name for name, _ in to.fields] if isinstance(to, types.Structure) else None
+    for number, item in enumerate(node.items):
+        inner = template if names is None else f"field {names[number]!r} of {to}: {ASSIGN}"
+        convert(state, item, parts[number], inner)
+    state.note_conversion(node, to)
+    finish(state, node, node.items, parts)
+
+
+def finish(state: State, node: tree.Expression, items: list[tree.Expression], parts: tuple[types.Type, ...]) -> None:
+    """The value of a whole from its items', in order; parts beyond the items have default values."""
+    constants = state.checked.constants
+    constants.pop(node, None)
+    if all(item in constants for item in items):
+        rest = [resolve.zero(part) for part in parts[len(items) :]]
+        whole = resolve.all_or_none([*(constants[item] for item in items), *rest])
+        if whole is not None:
+            constants[node] = whole
+    if all(state.is_known(item) for item in items):
+        state.known.add(node)
+
+
+def convert_struct(state: State, node: tree.StructExpression, to: types.Type, template: str) -> None:
+    """{x = a, …} becomes a struct or header, field by field."""
+    if not isinstance(to, types.Structure) or to.kind == "header_union":
+        mismatch(node, state.checked.type_of[node], to, template)
+        return
+    fields = dict(to.fields)
+    given: dict[str, tree.Expression] = {}
+    for name, value in node.fields:
+        kind = fields.get(name)
+        if kind is None:
+            fail(value, f"{to.kind} {to} has no field {name!r}" + nearest(name, list(fields)))
+        if name in given:
+            fail(value, f"field {name!r} is given twice")
+        convert(state, value, kind, f"field {name!r} of {to}: {ASSIGN}")
+        given[name] = value
+    missing = [name for name in fields if name not in given]
+    if missing and not node.rest:
+        fail(node, f"field {missing[0]!r} of {to} is missing; give it, or end with ... for default values")
+    state.note_conversion(node, to)
+    constants = state.checked.constants
+    values = [constants.get(given[name]) if name in given else resolve.zero(kind) for name, kind in fields.items()]
+    whole = resolve.all_or_none(values)
+    if whole is not None:
+        constants[node] = whole
+    if all(state.is_known(value) for value in given.values()):
+        state.known.add(node)
+
+
+def convert_placeholder(state: State, node: tree.InvalidHeader | tree.DefaultRest, to: types.Type) -> None:
+    """{#} and ... take the type of where they stand."""
+    if isinstance(node, tree.InvalidHeader):
+        if not isinstance(to, types.Structure) or to.kind == "struct":
+            fail(node, f"{{#}} is an invalid header; {to} is expected here")
+    else:
+        if not resolve.is_data(to) and not isinstance(to, types.Integer):
+            fail(node, f"... cannot be a default value of {to}")
+        value = resolve.zero(to)
+        if value is not None:
+            state.checked.constants[node] = value
+    state.note(node, to)
+    state.checked.converted[node] = to
+    state.known.add(node)
+
+
+# ---- casts
+
+
+def castable(found: types.Type, to: types.Type) -> bool:
+    """Whether `(to) x` is allowed for x of type found (no list or struct expression)."""
+    if found == to or converts(found, to):
+        return True
+    if isinstance(to, types.Distinct):
+        inner = isinstance(to.original, types.Distinct) or not isinstance(found, types.Integer)
+        return found == to.original if inner else castable(found, to.original)
+    if isinstance(found, types.Distinct):
+        return to == found.original
+    if isinstance(to, types.Bits):
+        return castable_to_bits(found, to)
+    if isinstance(to, types.Enum):
+        source = found.base if isinstance(found, types.Enum) else found
+        return to.base is not None and (source == to.base or isinstance(source, types.Integer))
+    if isinstance(to, types.Integer):
+        return isinstance(found, types.Bits)
+    return to == types.BOOL and (found == types.Bits(1) or isinstance(found, types.Integer))
+
+
+def castable_to_bits(found: types.Type, to: types.Bits) -> bool:
+    if isinstance(found, types.Bits):
+        return found.width == to.width or found.signed == to.signed
+    if isinstance(found, types.Enum):
+        return found.base is not None and castable_to_bits(found.base, to)
+    return isinstance(found, types.Integer) or (found == types.BOOL and to == types.Bits(1))

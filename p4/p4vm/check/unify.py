@@ -1,0 +1,194 @@
+"""Types with variables: putting types in their place, and finding them from what is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from p4vm.check import resolve, types
+from p4vm.front import tree
+
+if TYPE_CHECKING:
+    from p4vm.check.scope import State
+
+Binding = dict[types.Variable, types.Type]
+DONT_CARE = types.Simple("_")
+UNION_DEPTH_MAX = 64
+
+
+def substitute(state: State, kind: types.Type, binding: Binding) -> types.Type:
+    """The type with bound variables replaced, those in what they are bound to as well."""
+    if not binding:
+        return kind
+    if isinstance(kind, types.Variable):
+        found = binding.get(kind)
+        return kind if found is None else substitute(state, found, binding)
+    if isinstance(kind, types.Structure):
+        origin = state.specialised.get(id(kind))
+        if origin is None:
+            return kind
+        arguments = tuple(substitute(state, a, binding) for a in origin[1])
+        return kind if arguments == origin[1] else resolve.specialise(state, origin[0], arguments)
+    if isinstance(kind, types.Stack):
+        element = substitute(state, kind.element, binding)
+        return types.Stack(element, kind.size)  # type: ignore[arg-type]  # checked where it was resolved
+    if isinstance(kind, types.Tuple):
+        return types.Tuple(tuple(substitute(state, item, binding) for item in kind.items), kind.is_list)
+    if isinstance(kind, types.SetOf):
+        return types.SetOf(substitute(state, kind.element, binding))
+    if isinstance(kind, types.Extern):
+        return types.Extern(kind.name, tuple(substitute(state, a, binding) for a in kind.arguments))
+    if isinstance(kind, types.Callable):
+        return substitute_callable(state, kind, binding)
+    return kind
+
+
+def substitute_callable(state: State, kind: types.Callable, binding: Binding) -> types.Callable:
+    if not binding:
+        return kind
+    return replace(
+        kind,
+        parameters=tuple(replace(p, type=substitute(state, p.type, binding)) for p in kind.parameters),
+        returns=substitute(state, kind.returns, binding),
+        type_arguments=tuple(substitute(state, a, binding) for a in kind.type_arguments),
+    )
+
+
+class Inference:
+    """Finds the types that a generic declaration's variables stand for. open: those still to be found."""
+
+    def __init__(self, state: State, variables: tuple[types.Variable, ...]) -> None:
+        self.state = state
+        self.fresh: Binding = {v: state.new_variable(v.name) for v in variables}
+        self.open = set(self.fresh.values())
+        self.binding: Binding = {}
+
+    def renamed(self, kind: types.Type) -> types.Type:
+        """The declaration's type, in variables of this use."""
+        return substitute(self.state, kind, self.fresh)
+
+    def found(self, kind: types.Type) -> types.Type:
+        return substitute(self.state, substitute(self.state, kind, self.fresh), self.binding)
+
+    def missing(self) -> list[types.Variable]:
+        """Variables, as the declaration has them, that nothing was found for."""
+        return [old for old, new in self.fresh.items() if self.loose(new)]
+
+    def leave_open(self, variable: types.Variable) -> None:
+        """Nothing needs the type: it may be any."""
+        self.binding[self.fresh[variable]] = DONT_CARE  # type: ignore[index]  # fresh holds variables
+
+    def loose(self, kind: types.Type) -> bool:
+        """Whether a type still has variables to be found."""
+        return mentions(self.state, substitute(self.state, kind, self.binding), self.open)
+
+    def bind(self, variable: types.Variable, kind: types.Type) -> None:
+        """Gives the declaration's variable its type, as a type argument does; `_` leaves it open."""
+        if kind != DONT_CARE:
+            self.binding[self.fresh[variable]] = kind  # type: ignore[index]  # fresh holds variables
+
+    def unify(self, pattern: types.Type, actual: types.Type, depth: int = 0) -> bool:
+        """Whether pattern (in renamed variables) can be the actual type; binds what that tells."""
+        if pattern == DONT_CARE or actual == DONT_CARE or depth > UNION_DEPTH_MAX:
+            return depth <= UNION_DEPTH_MAX
+        if isinstance(pattern, types.Variable) and pattern in self.open:
+            return self._unify_variable(pattern, actual, depth)
+        if isinstance(actual, types.Variable) and actual in self.open:
+            return self._unify_variable(actual, pattern, depth)
+        return self._unify_parts(pattern, actual, depth + 1)
+
+    def _unify_variable(self, variable: types.Variable, actual: types.Type, depth: int) -> bool:
+        bound = self.binding.get(variable)
+        if bound is None:
+            if actual != variable and not mentions(self.state, actual, {variable}):
+                self.binding[variable] = actual
+            return actual == variable or variable in self.binding
+        if isinstance(bound, types.Integer) and isinstance(actual, types.Bits):
+            self.binding[variable] = actual
+            return True
+        if isinstance(actual, types.Integer) and isinstance(bound, types.Bits):
+            return True
+        return self.unify(bound, actual, depth + 1)
+
+    def _unify_parts(self, pattern: types.Type, actual: types.Type, depth: int) -> bool:
+        if isinstance(pattern, types.Structure) and isinstance(actual, types.Structure):
+            one, other = self.state.specialised.get(id(pattern)), self.state.specialised.get(id(actual))
+            if one and other and one[0] is other[0]:
+                return self._unify_all(one[1], other[1], depth)
+            return pattern == actual
+        if isinstance(pattern, types.Callable) and isinstance(actual, types.Callable):
+            return self._unify_callables(pattern, actual, depth)
+        if isinstance(pattern, types.Extern) and isinstance(actual, types.Extern):
+            return pattern.name == actual.name and self._unify_all(pattern.arguments, actual.arguments, depth)
+        if isinstance(pattern, types.Tuple) and isinstance(actual, types.Tuple):
+            if pattern.is_list and len(pattern.items) == 1 and not actual.is_list:
+                return all(self.unify(pattern.items[0], item, depth) for item in actual.items)
+            return pattern.is_list == actual.is_list and self._unify_all(pattern.items, actual.items, depth)
+        if isinstance(pattern, types.Stack) and isinstance(actual, types.Stack):
+            return pattern.size == actual.size and self.unify(pattern.element, actual.element, depth)
+        if isinstance(pattern, types.SetOf) and isinstance(actual, types.SetOf):
+            return self.unify(pattern.element, actual.element, depth)
+        return pattern == actual
+
+    def _unify_all(self, patterns: tuple[types.Type, ...], actual: tuple[types.Type, ...], depth: int) -> bool:
+        return len(patterns) == len(actual) and all(
+            self.unify(one, other, depth) for one, other in zip(patterns, actual, strict=True)
+        )
+
+    def _unify_callables(self, pattern: types.Callable, actual: types.Callable, depth: int) -> bool:
+        """Parsers and controls fit by their parameters' directions and types; packages by name."""
+        if pattern.kind != actual.kind or (pattern.kind == "package" and pattern.name != actual.name):
+            return False
+        if pattern.kind == "package":
+            return self._unify_all(pattern.type_arguments, actual.type_arguments, depth)
+        fixed = pattern.parameters
+        shared = min(len(fixed), len(actual.parameters))
+        if not all(p.optional for p in (*fixed[shared:], *actual.parameters[shared:])):
+            return False
+        return all(
+            one.direction == other.direction and self.unify(one.type, other.type, depth)
+            for one, other in zip(fixed, actual.parameters, strict=False)
+        )
+
+
+def mentions(state: State, kind: types.Type, variables: set[types.Type] | set[types.Variable], depth: int = 0) -> bool:
+    """Whether any of the variables occurs in a type."""
+    if isinstance(kind, types.Variable):
+        return kind in variables
+    if depth > UNION_DEPTH_MAX or not variables:
+        return False
+    parts: tuple[types.Type, ...] = ()
+    if isinstance(kind, types.Structure):
+        parts = state.specialised[id(kind)][1] if id(kind) in state.specialised else ()
+    elif isinstance(kind, types.Stack):
+        parts = (kind.element,)
+    elif isinstance(kind, types.Tuple):
+        parts = kind.items
+    elif isinstance(kind, types.SetOf):
+        parts = (kind.element,)
+    elif isinstance(kind, types.Extern):
+        parts = kind.arguments
+    elif isinstance(kind, types.Callable):
+        parts = (*(p.type for p in kind.parameters), *kind.type_arguments, kind.returns)
+    return any(mentions(state, part, variables, depth + 1) for part in parts)
+
+
+def specialise_method(state: State, extern: types.Extern, signature: types.Callable) -> types.Callable:
+    """A method's signature for an instance of a generic extern."""
+    names = getattr(state.members.get(extern.name), "type_parameters", [])
+    if not names or not extern.arguments:
+        return signature
+    variables = variables_of(names, extern.name)
+    binding: Binding = dict(zip(variables, extern.arguments, strict=False))
+    made = substitute_callable(state, signature, binding)
+    kept = tuple(v for v in signature.type_parameters if v not in binding)
+    return types.Callable(made.kind, made.name, made.parameters, made.returns, kept)
+
+
+def variables_of(names: list[str], owner: str) -> tuple[types.Variable, ...]:
+    return tuple(types.Variable(name, owner) for name in names)
+
+
+def origin(state: State, kind: types.Type) -> tuple[tree.Structure, tuple[types.Type, ...]] | None:
+    """The generic structure that a type was made of, and its arguments."""
+    return state.specialised.get(id(kind))

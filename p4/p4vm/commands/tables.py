@@ -1,0 +1,395 @@
+"""Commands for tables, action profiles and selectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from p4vm.commands.words import Command, data_words, keys_text, number, short_data_words
+from p4vm.control.tables import TableState
+from p4vm.control.values import show_key
+from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
+from p4vm.source import P4Error
+
+if TYPE_CHECKING:
+    from p4vm.control.profiles import ProfileState
+    from p4vm.control.switch import Switch
+
+RULE = "=========="
+STARS = "**********"
+
+
+def _split(state: TableState, words: list[str], what: str) -> tuple[list[str], list[str], int | None]:
+    """Words of the key, words after =>, and the priority that ends the line of a table that needs one."""
+    rest = list(words)
+    priority = None
+    if state.prioritized:
+        try:
+            priority = int(rest.pop(), 0)
+        except (ValueError, IndexError):
+            raise P4Error(
+                f"Table {state.name} is {state.kind}, but could not extract a valid priority from args; end the line "
+                "with a number (smaller wins)"
+            ) from None
+    if "=>" not in rest:
+        if len(rest) != len(state.keys):
+            raise P4Error(f"Table {state.name} needs {len(state.keys)} key fields, then => and {what}; found no =>")
+        return rest, [], priority
+    arrow = rest.index("=>")
+    return rest[:arrow], rest[arrow + 1 :], priority
+
+
+def _table_add(switch: Switch, words: list[str]) -> str:
+    table, action, *rest = words
+    state = switch.tables[table]
+    keys, data, priority = _split(state, rest, "the action's parameters")
+    handle = switch.table_add(table, action, keys, data, priority)
+    entry = state.entries[handle]
+    return "\n".join(
+        [
+            f"Adding entry to {state.kind} match table {table}",
+            f"{'match key:':<20} {keys_text(state.keys, entry.keys)}",
+            *_call_lines(state, action, entry.action),
+            f"Entry has been added with handle {handle}",
+        ]
+    )
+
+
+def _call_lines(state: TableState, action: str, call: ActionCall | MemberRef | GroupRef) -> list[str]:
+    assert isinstance(call, ActionCall)
+    data = "\t".join(data_words(state.table.actions[call.action], call, ":"))
+    return [f"{'action:':<20} {action}", f"{'runtime data:':<20} {data}"]
+
+
+def _table_modify(switch: Switch, words: list[str]) -> str:
+    table, action, handle, *data = words
+    state, entry = switch.tables[table], number(handle, "entry handle")
+    switch.table_modify(table, action, entry, data[1:] if data[:1] == ["=>"] else data)
+    return f"Modifying entry {entry} for {state.kind} match table {table}"
+
+
+def _table_delete(switch: Switch, words: list[str]) -> str:
+    table, handle = words[0], number(words[1], "entry handle")
+    switch.table_delete(table, handle)
+    return f"Deleting entry {handle} from {table}"
+
+
+def _table_set_default(switch: Switch, words: list[str]) -> str:
+    table, action, *data = words
+    switch.table_set_default(table, action, data)
+    state = switch.tables[table]
+    return "\n".join([f"Setting default action of {table}", *_call_lines(state, action, state.default)])
+
+
+def _table_reset_default(switch: Switch, words: list[str]) -> str:
+    switch.table_reset_default(words[0])
+    return ""
+
+
+def _table_clear(switch: Switch, words: list[str]) -> str:
+    switch.table_clear(words[0])
+    return ""
+
+
+def _table_num_entries(switch: Switch, words: list[str]) -> str:
+    return str(switch.table_num_entries(words[0]))
+
+
+# ---- dumps
+
+
+def _action_line(state: TableState, action: ActionCall | MemberRef | GroupRef) -> str:
+    if isinstance(action, MemberRef):
+        return f"Index: member({action.handle})"
+    if isinstance(action, GroupRef):
+        return f"Index: group({action.handle})"
+    chosen = state.table.actions[action.action]
+    return f"Action entry: {chosen.name} - {', '.join(short_data_words(chosen, action))}"
+
+
+def _entry_lines(state: TableState, entry: TableEntry) -> list[str]:
+    width = max([20, *(len(key.name) for key in state.keys)])
+    lines = [f"Dumping entry {entry.handle:#x}", "Match key:"]
+    for key, pair in zip(state.keys, entry.keys, strict=True):
+        word = "TERNARY" if key.match == "optional" else key.match.upper()
+        lines.append(f"* {key.name:{width}}: {word:10}{show_key(pair, key.expression.type, key.match)}")
+    if state.prioritized:
+        lines.append(f"Priority: {entry.priority}")
+    return [*lines, _action_line(state, entry.action)]
+
+
+def _profile_lines(profile: ProfileState) -> list[str]:
+    lines = [RULE, "MEMBERS"]
+    for handle in profile.members:
+        lines += [STARS, *_member_lines(profile, handle)]
+    if profile.selects:
+        lines += [RULE, "GROUPS"]
+        for handle in profile.groups:
+            lines += [STARS, *_group_lines(profile, handle)]
+    return lines
+
+
+def _member_lines(profile: ProfileState, handle: int) -> list[str]:
+    call = profile.members[handle]
+    chosen = profile.table_actions[call.action]
+    return [f"Dumping member {handle}", f"Action entry: {chosen.name} - {', '.join(short_data_words(chosen, call))}"]
+
+
+def _group_lines(profile: ProfileState, handle: int) -> list[str]:
+    return [f"Dumping group {handle}", f"Members: [{', '.join(map(str, profile.groups[handle]))}]"]
+
+
+def _table_dump(switch: Switch, words: list[str]) -> str:
+    state = switch.tables[words[0]]
+    lines = [RULE, "TABLE ENTRIES"]
+    for entry in state.entries.values():
+        lines += [STARS, *_entry_lines(state, entry)]
+    if state.table.implementation is not None:
+        lines += _profile_lines(switch.profiles[state.table.implementation.name])
+    return "\n".join([*lines, RULE, "Dumping default entry", _action_line(state, state.default), RULE])
+
+
+def _table_dump_entry(switch: Switch, words: list[str]) -> str:
+    state = switch.tables[words[0]]
+    return "\n".join(_entry_lines(state, switch._entry(state, number(words[1], "entry handle"))))
+
+
+def _table_dump_entry_from_key(switch: Switch, words: list[str]) -> str:
+    state = switch.tables[words[0]]
+    keys, _, priority = _split(state, words[1:], "nothing")
+    return "\n".join(_entry_lines(state, state.entries[switch.table_find(words[0], keys, priority)]))
+
+
+# ---- action profiles
+
+
+def _create_member(switch: Switch, words: list[str]) -> str:
+    profile, action, *data = words
+    return f"Member has been created with handle {switch.act_prof_create_member(profile, action, data)}"
+
+
+def _modify_member(switch: Switch, words: list[str]) -> str:
+    profile, action, handle, *data = words
+    arguments = data[1:] if data[:1] == ["=>"] else data
+    switch.act_prof_modify_member(profile, action, number(handle, "member handle"), arguments)
+    return ""
+
+
+def _delete_member(switch: Switch, words: list[str]) -> str:
+    switch.act_prof_delete_member(words[0], number(words[1], "member handle"))
+    return ""
+
+
+def _create_group(switch: Switch, words: list[str]) -> str:
+    return f"Group has been created with handle {switch.act_prof_create_group(words[0])}"
+
+
+def _delete_group(switch: Switch, words: list[str]) -> str:
+    switch.act_prof_delete_group(words[0], number(words[1], "group handle"))
+    return ""
+
+
+def _add_to_group(switch: Switch, words: list[str]) -> str:
+    member, group = number(words[1], "member handle"), number(words[2], "group handle")
+    switch.act_prof_add_member_to_group(words[0], member, group)
+    return ""
+
+
+def _remove_from_group(switch: Switch, words: list[str]) -> str:
+    member, group = number(words[1], "member handle"), number(words[2], "group handle")
+    switch.act_prof_remove_member_from_group(words[0], member, group)
+    return ""
+
+
+def _dump_profile(switch: Switch, words: list[str]) -> str:
+    return "\n".join(_profile_lines(switch.profiles[words[0]]))
+
+
+def _dump_member(switch: Switch, words: list[str]) -> str:
+    profile, handle = switch.profiles[words[0]], number(words[1], "member handle")
+    switch._member(profile, handle)
+    return "\n".join(_member_lines(profile, handle))
+
+
+def _dump_group(switch: Switch, words: list[str]) -> str:
+    profile, handle = switch._selector(words[0]), number(words[1], "group handle")
+    switch._members_of(profile, handle)
+    return "\n".join(_group_lines(profile, handle))
+
+
+# ---- tables of profiles
+
+
+def _indirect_add(switch: Switch, words: list[str], group: bool) -> str:
+    state = switch.tables[words[0]]
+    keys, handles, priority = _split(state, words[1:], "a handle")
+    if len(handles) != 1:
+        raise P4Error(f"Invalid arguments, could not find handle: expected one after =>, got {len(handles)}")
+    handle = number(handles[0], "handle")
+    add = switch.table_indirect_add_with_group if group else switch.table_indirect_add
+    entry = add(words[0], keys, handle, priority)
+    return f"Adding entry to indirect match table {state.name}\nEntry has been added with handle {entry}"
+
+
+def _indirect_delete(switch: Switch, words: list[str]) -> str:
+    handle = number(words[1], "entry handle")
+    switch.table_indirect_delete(words[0], handle)
+    return f"Deleting entry {handle} from {words[0]}"
+
+
+def _indirect_set_default(switch: Switch, words: list[str]) -> str:
+    switch.table_indirect_set_default(words[0], number(words[1], "handle"))
+    return ""
+
+
+TABLE, TABLE_ACTION = ("table",), ("table", "table action")
+PROFILE, PROFILE_ACTION = ("profile",), ("profile", "profile action")
+
+COMMANDS: dict[str, Command] = {
+    "table_add": Command(
+        "table_add TABLE ACTION KEYS… => [PARAMETERS…] [PRIORITY]",
+        "Add an entry; prints its handle. Keys: 10.0.0.1 (exact), 10.0.0.0/8 (lpm), 0x10&&&0xf0 (ternary), 1->5 "
+        "(range).\nA priority ends the line where a key is ternary, range or optional; smaller wins.\n"
+        "Example: table_add ipv4_lpm forward 10.0.1.0/24 => 08:00:00:00:01:11 1",
+        _table_add,
+        2,
+        None,
+        TABLE_ACTION,
+    ),
+    "table_modify": Command(
+        "table_modify TABLE ACTION HANDLE [PARAMETERS…]",
+        "Give an entry another action or other parameters; its counter stays.",
+        _table_modify,
+        3,
+        None,
+        TABLE_ACTION,
+    ),
+    "table_delete": Command("table_delete TABLE HANDLE", "Delete one entry.", _table_delete, 2, 2, TABLE),
+    "table_set_default": Command(
+        "table_set_default TABLE ACTION [PARAMETERS…]",
+        "Set what a packet gets that no entry matches.",
+        _table_set_default,
+        2,
+        None,
+        TABLE_ACTION,
+    ),
+    "table_reset_default": Command(
+        "table_reset_default TABLE", "The default action as the program has it.", _table_reset_default, 1, 1, TABLE
+    ),
+    "table_clear": Command(
+        "table_clear TABLE", "Delete all entries; the default action stays.", _table_clear, 1, 1, TABLE
+    ),
+    "table_num_entries": Command(
+        "table_num_entries TABLE", "How many entries it has.", _table_num_entries, 1, 1, TABLE
+    ),
+    "table_dump": Command("table_dump TABLE", "All entries and the default action.", _table_dump, 1, 1, TABLE),
+    "table_dump_entry": Command("table_dump_entry TABLE HANDLE", "One entry.", _table_dump_entry, 2, 2, TABLE),
+    "table_dump_entry_from_key": Command(
+        "table_dump_entry_from_key TABLE KEYS… [PRIORITY]",
+        "The entry with this key.",
+        _table_dump_entry_from_key,
+        1,
+        None,
+        TABLE,
+    ),
+    "act_prof_create_member": Command(
+        "act_prof_create_member PROFILE ACTION [PARAMETERS…]",
+        "Add a member to an action profile; prints its handle.",
+        _create_member,
+        2,
+        None,
+        PROFILE_ACTION,
+    ),
+    "act_prof_modify_member": Command(
+        "act_prof_modify_member PROFILE ACTION MEMBER [PARAMETERS…]",
+        "Give a member another action or parameters.",
+        _modify_member,
+        3,
+        None,
+        PROFILE_ACTION,
+    ),
+    "act_prof_delete_member": Command(
+        "act_prof_delete_member PROFILE MEMBER", "Delete a member that nothing uses.", _delete_member, 2, 2, PROFILE
+    ),
+    "act_prof_create_group": Command(
+        "act_prof_create_group PROFILE",
+        "An empty group of a selector; prints its handle.",
+        _create_group,
+        1,
+        1,
+        PROFILE,
+    ),
+    "act_prof_delete_group": Command(
+        "act_prof_delete_group PROFILE GROUP", "Delete a group that nothing uses.", _delete_group, 2, 2, PROFILE
+    ),
+    "act_prof_add_member_to_group": Command(
+        "act_prof_add_member_to_group PROFILE MEMBER GROUP", "Put a member into a group.", _add_to_group, 3, 3, PROFILE
+    ),
+    "act_prof_remove_member_from_group": Command(
+        "act_prof_remove_member_from_group PROFILE MEMBER GROUP",
+        "Take a member out of a group.",
+        _remove_from_group,
+        3,
+        3,
+        PROFILE,
+    ),
+    "act_prof_dump": Command("act_prof_dump PROFILE", "Its members and groups.", _dump_profile, 1, 1, PROFILE),
+    "act_prof_dump_member": Command("act_prof_dump_member PROFILE MEMBER", "One member.", _dump_member, 2, 2, PROFILE),
+    "act_prof_dump_group": Command("act_prof_dump_group PROFILE GROUP", "One group.", _dump_group, 2, 2, PROFILE),
+    "table_indirect_add": Command(
+        "table_indirect_add TABLE KEYS… => MEMBER [PRIORITY]",
+        "Add an entry that runs a member; prints its handle.",
+        lambda switch, words: _indirect_add(switch, words, group=False),
+        2,
+        None,
+        TABLE,
+    ),
+    "table_indirect_add_with_group": Command(
+        "table_indirect_add_with_group TABLE KEYS… => GROUP [PRIORITY]",
+        "Add an entry that runs the member a selector picks; prints its handle.",
+        lambda switch, words: _indirect_add(switch, words, group=True),
+        2,
+        None,
+        TABLE,
+    ),
+    "table_indirect_delete": Command(
+        "table_indirect_delete TABLE HANDLE", "Delete one entry.", _indirect_delete, 2, 2, TABLE
+    ),
+    "table_indirect_set_default": Command(
+        "table_indirect_set_default TABLE MEMBER",
+        "The member for packets that no entry matches.",
+        _indirect_set_default,
+        2,
+        2,
+        TABLE,
+    ),
+    "table_indirect_reset_default": Command(
+        "table_indirect_reset_default TABLE",
+        "The default action as the program has it.",
+        _table_reset_default,
+        1,
+        1,
+        TABLE,
+    ),
+}
+
+
+def _for_table(name: str, older: str) -> Command:
+    """The older form of an act_prof_ command: it names a table of the profile."""
+    command = COMMANDS[f"act_prof_{name}"]
+
+    def run(switch: Switch, words: list[str]) -> str:
+        state = switch.tables[words[0]]
+        return command.action(switch, [switch._profile_of(state).name, *words[1:]])
+
+    kinds = tuple(kind.replace("profile", "table") for kind in command.names)
+    usage = command.usage.replace(f"act_prof_{name}", older).replace("PROFILE", "TABLE")
+    return Command(usage, f"Older form of act_prof_{name}: {command.says}", run, command.least, command.most, kinds)
+
+
+for _name in (
+    "create_member", "modify_member", "delete_member", "create_group", "delete_group", "add_member_to_group",
+    "remove_member_from_group",
+):  # fmt: skip
+    COMMANDS[f"table_indirect_{_name}"] = _for_table(_name, f"table_indirect_{_name}")
+for _name in ("dump_member", "dump_group"):
+    COMMANDS[f"table_{_name}"] = _for_table(_name, f"table_{_name}")

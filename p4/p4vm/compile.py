@@ -1,0 +1,179 @@
+"""From a P4 file to an engine that runs it, by way of a cache.
+
+The cache holds, for what a program read and the engine's own sources, the small program; and for that and a compiler,
+the library. What starts from it reads no P4.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from p4vm.cache import Cache, default_cache, digest
+from p4vm.engine import Engine
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+if TYPE_CHECKING:
+    from p4vm.native.build import Compiler
+    from p4vm.native.engine import NativeEngine
+
+BACKENDS = ("auto", "native", "python")
+HERE = Path(__file__).parent
+NOT_THE_COMPILER = ("control", "commands", "host", "stf", "fit", "planes")
+"""Rooms that programs' code doesn't depend on."""
+
+
+def front_end(
+    path: str | Path, *, includes: Sequence[str | Path] = (), defines: Mapping[str, str] | None = None
+) -> ir.Program:
+    """The program as the back ends read it, compiled now. Raises P4Error."""
+    return _front_end(path, includes, defines)[0]
+
+
+def _front_end(
+    path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
+) -> tuple[ir.Program, tuple[str, ...]]:
+    """The program, and all files that it was read from."""
+    try:
+        from p4vm.check.program import check
+        from p4vm.front.parse import parse
+        from p4vm.front.preprocess import preprocess
+        from p4vm.lower.program import lower
+    except ModuleNotFoundError as error:
+        if error.name not in ("lark", "pcpp"):
+            raise
+        raise P4Error(f"P4 programs need {error.name}: pip install 'switchagg[p4]'") from None
+    preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
+    return lower(check(parse(preprocessed)), str(path)), preprocessed.files
+
+
+def compile_program(
+    path: str | Path,
+    *,
+    backend: str = "auto",
+    includes: Sequence[str | Path] = (),
+    defines: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+    optimize: int | None = None,
+) -> Engine:
+    """An engine for the program, ready to run.
+
+    backend: native, python, or auto: native where a C compiler is there, else a line on stderr says why not. cache: its
+    folder; None: the user's own. optimize: 0 compiles fastest, None runs fastest.
+    Raises P4Error: the program is wrong, there is no C compiler, or the cache can be written by others.
+    """
+    if backend not in BACKENDS:
+        raise P4Error(f"there is no back end {backend}; choose one of {', '.join(BACKENDS)}")
+    folder = default_cache() if cache is None else Cache(Path(cache))
+    by = _wanted_compiler(path, backend)
+    if by is None:
+        from p4vm.python.engine import PythonEngine
+
+        return PythonEngine(known_program(path, includes, defines, folder)[1])
+    from p4vm.native import build
+    from p4vm.native.engine import NativeEngine
+
+    with build.runtime_meanwhile(by, folder):
+        key, program = known_program(path, includes, defines, folder)
+    level = build.OPTIMIZE if optimize is None else optimize
+    return NativeEngine(program, *build.build(program, by, folder, key, level))
+
+
+def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
+    """None: take the Python back end. Raises P4Error: backend native needs one that isn't there."""
+    if backend == "python":
+        return None
+    from p4vm.native import build as build
+
+    try:
+        return build.needed_compiler()
+    except P4Error as error:
+        if backend == "native":
+            raise
+        print(f"{path}: runs on the Python back end, which is slow: {error}", file=sys.stderr)
+        return None
+
+
+def compile_many(programs: Sequence[ir.Program], *, optimize: int = 0, cache: Path | None = None) -> list[NativeEngine]:
+    """Engines for small programs, all in one library: for tests, which have many. Raises P4Error."""
+    from p4vm.c_code.program import c_of
+    from p4vm.native import build as build
+    from p4vm.native.engine import NativeEngine
+
+    by = build.needed_compiler()
+    made = [c_of(program, str(at)) for at, program in enumerate(programs)]
+    with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+        kept = default_cache() if cache is None else Cache(Path(cache))
+        library = Path(folder, "programs.so")
+        build.library_of(by, [text for text, _ in made], build.runtime_object(by, kept), library, optimize)
+        return [
+            NativeEngine(program, library, layout, str(at))
+            for at, (program, (_, layout)) in enumerate(zip(programs, made, strict=True))
+        ]
+
+
+# ---- what was compiled before
+
+
+@functools.lru_cache(maxsize=1)
+def engine_version() -> str:
+    """Of the sources that turn P4 into what runs."""
+    files = {path.relative_to(HERE): path for path in sorted(HERE.rglob("*")) if path.suffix in (".py", ".lark")}
+    wanted = {str(name): path for name, path in files.items() if name.parts[0] not in NOT_THE_COMPILER}
+    version = ".".join(map(str, sys.version_info[:2]))
+    return digest(version, *(part for name, path in wanted.items() for part in (name, path.read_bytes())))
+
+
+def known_program(
+    path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None, cache: Cache
+) -> tuple[str, ir.Program]:
+    """(key, program), from the cache where nothing that it was read from has changed. Raises P4Error."""
+    folders = [os.path.abspath(folder) for folder in includes]
+    given = json.dumps([str(path), os.path.abspath(path), folders, sorted((defines or {}).items())])
+    name = digest(engine_version(), given)[:40]
+    files = cache.load(f"{name}.files")
+    if isinstance(files, dict) and all(content_of(file) == content for file, content in files.items()):
+        key = digest(name, json.dumps(sorted(files.items())))
+        kept = cache.load(f"{key[:40]}.program")
+        if isinstance(kept, tuple) and isinstance(kept[-1], ir.Program):
+            return key, kept[-1]
+    started = time.time_ns()
+    program, read = _front_end(path, includes, defines)
+    files = {os.path.abspath(file): content_of(file) for file in read}
+    settled = all(os.path.exists(file) and os.stat(file).st_mtime_ns < started for file in read)
+    files |= {file: "" for file in shadows(list(files), os.path.dirname(os.path.abspath(path)), folders)}
+    key = digest(name, json.dumps(sorted(files.items())))
+    # callees first: so pickle nests no deeper than one routine does
+    if settled:
+        cache.store(f"{key[:40]}.program", (program.records, program.routines, program))
+        cache.store(f"{name}.files", files)
+        return key, program
+    return digest(key, str(started)), program  # a file was written meanwhile: who knows which text was read
+
+
+def content_of(file: str) -> str:
+    """A key of what is in a file; "": it isn't there."""
+    try:
+        return digest(Path(file).read_bytes())
+    except OSError:
+        return ""
+
+
+def shadows(files: Sequence[str], own: str, includes: Sequence[str]) -> list[str]:
+    """Files that aren't there: were they, they would be included in place of those that were read."""
+    made = []
+    folders = [own, *includes, str(HERE / "include")]
+    for file in files:
+        for at, folder in enumerate(folders):
+            if file.startswith(folder + os.sep):
+                inner = os.path.relpath(file, folder)
+                made += [os.path.join(earlier, inner) for earlier in folders[:at]]
+    return [file for file in dict.fromkeys(made) if file not in files and not os.path.exists(file)]

@@ -1,0 +1,213 @@
+"""What a controller needs to know of a program: P4Runtime's P4Info, in the JSON form of its messages.
+
+Ids: the kind's number in the highest byte, a hash of the full name below. Alias: the shortest end of the name that no
+other name of its kind has.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from p4vm.control.cells import instances, size_of
+from p4vm.control.core import parameter_name
+from p4vm.control.profiles import profile_states
+from p4vm.control.values import full_mask, width_of
+from p4vm.ir import nodes as ir
+
+ACTION, TABLE, VALUE_SET, PROFILE = 0x01, 0x02, 0x03, 0x11
+COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16
+ID_MASK = (1 << 24) - 1
+
+_MATCHES = {"exact": "EXACT", "lpm": "LPM", "ternary": "TERNARY", "range": "RANGE", "optional": "OPTIONAL"}
+_KINDS = {
+    COUNTER: "counter",
+    DIRECT_COUNTER: "direct_counter",
+    METER: "meter",
+    DIRECT_METER: "direct_meter",
+    REGISTER: "register",
+}
+_UNITS = {"packets": "PACKETS", "bytes": "BYTES", "packets_and_bytes": "BOTH"}
+
+
+def jenkins_hash(text: str) -> int:
+    """Bob Jenkins's one-at-a-time hash, 32 bits."""
+    value = 0
+    for byte in text.encode():
+        value = (value + byte) & 0xFFFFFFFF
+        value = (value + (value << 10)) & 0xFFFFFFFF
+        value ^= value >> 6
+    value = (value + (value << 3)) & 0xFFFFFFFF
+    value ^= value >> 11
+    return (value + (value << 15)) & 0xFFFFFFFF
+
+
+class _Ids:
+    """Ids of names; two names that hash alike get different ones."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, tuple[int, str]] = {}
+        self._aliases: dict[tuple[int, str], str] = {}
+
+    def alias(self, kind: int, name: str) -> str:
+        return self._aliases.get((kind, name), name)
+
+    def name_all(self, kind: int, names: Iterable[str]) -> None:
+        """Aliases for all names of one kind."""
+        taken = Counter(end for name in set(names) for end in _ends(name))
+        for name in names:
+            self._aliases[kind, name] = next((end for end in _ends(name) if taken[end] == 1), name)
+
+    def of(self, kind: int, name: str) -> int:
+        number = jenkins_hash(name) & ID_MASK
+        while self._taken.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
+            number = number + 1 & ID_MASK
+        return kind << 24 | number
+
+
+def _ends(name: str) -> list[str]:
+    """a.b.c: c, b.c, a.b.c."""
+    words = name.split(".")
+    return [".".join(words[start:]) for start in range(len(words) - 1, -1, -1)]
+
+
+def p4info(program: ir.Program) -> dict[str, Any]:
+    """The P4Info message as JSON holds it."""
+    ids = _Ids()
+    actions = {action.name: action for table in program.tables for action in table.actions}
+    ids.name_all(ACTION, list(actions))
+    ids.name_all(TABLE, [table.name for table in program.tables])
+    ids.name_all(PROFILE, list(profile_states(program)))
+    for kind, word in _KINDS.items():
+        ids.name_all(kind, list(instances(program, word)))
+    ids.name_all(VALUE_SET, [part.name for part in program.value_sets])
+    found: dict[str, Any] = {
+        "pkgInfo": {"arch": "v1model"},
+        "tables": [_table(table, ids) for table in program.tables],
+        "actions": [_action(action, ids) for _, action in sorted(actions.items())],
+        "actionProfiles": _profiles(program, ids),
+        "counters": [
+            _preamble(COUNTER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(size_of(part))}
+            for name, part in sorted(instances(program, "counter").items())
+        ],
+        "directCounters": _direct(program, ids, DIRECT_COUNTER),
+        "meters": [
+            _preamble(METER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(size_of(part))}
+            for name, part in sorted(instances(program, "meter").items())
+        ],
+        "directMeters": _direct(program, ids, DIRECT_METER),
+        "valueSets": [_value_set(part, ids) for part in program.value_sets],
+        "registers": [_register(part, ids) for _, part in sorted(instances(program, "register").items())],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _preamble(kind: int, name: str, ids: _Ids) -> dict[str, Any]:
+    return {"preamble": {"id": ids.of(kind, name), "name": name, "alias": ids.alias(kind, name)}}
+
+
+def _unit(part: ir.ExternInstance) -> str:
+    return next((_UNITS[a] for a in part.arguments if isinstance(a, str) and a in _UNITS), "BOTH")
+
+
+def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
+    keys = [key for key in table.keys if key.match != "selector"]
+    made = _preamble(TABLE, table.name, ids)
+    made["matchFields"] = [
+        {"id": place, "name": key.name, "bitwidth": width_of(key.expression.type), "matchType": _MATCHES[key.match]}
+        for place, key in enumerate(keys, 1)
+    ]
+    made["actionRefs"] = [_action_reference(action, ids) for action in table.actions]
+    if table.default_const:
+        made["constDefaultActionId"] = ids.of(ACTION, table.actions[table.default].name)
+    made["initialDefaultAction"] = _default_action(table, ids)
+    if table.implementation is not None:
+        made["implementationId"] = ids.of(PROFILE, table.implementation.name)
+    direct = [(DIRECT_COUNTER, table.counter), (DIRECT_METER, table.meter)]
+    resources = [ids.of(kind, part.name) for kind, part in direct if part is not None]
+    if resources:
+        made["directResourceIds"] = resources
+    made["size"] = str(table.size)
+    if table.entries_const:
+        made["isConstTable"] = True
+    if table.entries:
+        made["hasInitialEntries"] = True
+    return made
+
+
+def _default_action(table: ir.Table, ids: _Ids) -> dict[str, Any]:
+    action = table.actions[table.default]
+    made: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
+    values = zip(action.data, table.default_arguments, strict=True)
+    arguments = [
+        {"paramId": place, "value": base64.b64encode(_shortest(value, parameter.variable.type)).decode()}
+        for place, (parameter, value) in enumerate(values, 1)
+    ]
+    return made | ({"arguments": arguments} if arguments else {})
+
+
+def _shortest(value: int, kind: ir.Type) -> bytes:
+    """A value as P4Runtime writes it: without bytes of zeros in front."""
+    bits = value & full_mask(kind)
+    return bits.to_bytes(max(1, (bits.bit_length() + 7) // 8), "big")
+
+
+def _action_reference(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
+    reference: dict[str, Any] = {"id": ids.of(ACTION, action.name)}
+    if action.default_only:
+        reference |= {"annotations": ["@defaultonly"], "scope": "DEFAULT_ONLY"}
+    elif action.table_only:
+        reference |= {"annotations": ["@tableonly"], "scope": "TABLE_ONLY"}
+    return reference
+
+
+def _action(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
+    made = _preamble(ACTION, action.name, ids)
+    made["params"] = [
+        {"id": place, "name": parameter_name(parameter), "bitwidth": width_of(parameter.variable.type)}
+        for place, parameter in enumerate(action.data, 1)
+    ]
+    return made
+
+
+def _profiles(program: ir.Program, ids: _Ids) -> list[dict[str, Any]]:
+    made = []
+    for name, profile in sorted(profile_states(program).parts.items()):
+        one = _preamble(PROFILE, name, ids)
+        one["tableIds"] = [ids.of(TABLE, table) for table in profile.tables]
+        if profile.selects:
+            one["withSelector"] = True
+        made.append(one | {"size": str(profile.size)})
+    return made
+
+
+def _direct(program: ir.Program, ids: _Ids, kind: int) -> list[dict[str, Any]]:
+    made = []
+    for table in program.tables:
+        part = table.counter if kind == DIRECT_COUNTER else table.meter
+        if part is not None:
+            made.append(
+                _preamble(kind, part.name, ids)
+                | {"spec": {"unit": _unit(part)}, "directTableId": ids.of(TABLE, table.name)}
+            )
+    return made
+
+
+def _value_set(part: ir.ValueSet, ids: _Ids) -> dict[str, Any]:
+    matches = part.matches or ("exact",) * len(part.types)
+    made = _preamble(VALUE_SET, part.name, ids)
+    made["match"] = [
+        {"id": place, "bitwidth": width_of(kind), "matchType": _MATCHES[match]}
+        for place, (kind, match) in enumerate(zip(part.types, matches, strict=True), 1)
+    ]
+    return made | {"size": part.size}
+
+
+def _register(part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:
+    kind = part.type_arguments[0] if part.type_arguments else ir.Bits(32)
+    width = width_of(kind)
+    form = "int" if isinstance(kind, ir.Bits) and kind.signed else "bit"
+    spec = {"bitstring": {form: {"bitwidth": width}}}
+    return _preamble(REGISTER, part.name, ids) | {"typeSpec": spec, "size": size_of(part)}

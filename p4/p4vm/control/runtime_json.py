@@ -1,0 +1,209 @@
+"""Table entries, multicast groups and clone sessions from JSON, as the P4 tutorials write them (`s1-runtime.json`).
+
+    {"target": "bmv2", "p4info": "…", "bmv2_json": "…",
+     "table_entries": [
+       {"table": "MyIngress.ipv4_lpm", "default_action": true, "action_name": "MyIngress.drop", "action_params": {}},
+       {"table": "MyIngress.ipv4_lpm", "match": {"hdr.ipv4.dstAddr": ["10.0.1.1", 32]},
+        "action_name": "MyIngress.ipv4_forward", "action_params": {"dstAddr": "08:00:00:00:01:11", "port": 1}}],
+     "multicast_group_entries": [{"multicast_group_id": 1, "replicas": [{"egress_port": 1, "instance": 1}]}],
+     "clone_session_entries": [{"clone_session_id": 5, "replicas": [{"egress_port": 3, "instance": 1}]}]}
+
+Values are numbers, or text as on the command line; a key of kind exact (or optional) is a value, lpm [value, prefix],
+ternary [value, mask], range [low, high]; keys left out match anything. As in P4Runtime a greater priority wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from p4vm.commands.line import FILE_BYTES_MAX, shown
+from p4vm.control.switch import Switch
+from p4vm.control.tables import PRIORITY_MAX
+from p4vm.control.values import MASKED, Word, parse_mask, parse_number, written_type
+from p4vm.engine import Replica
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
+TOP = frozenset(
+    {"target", "p4info", "bmv2_json", "table_entries", "multicast_group_entries", "clone_session_entries", "comment"}
+)
+TABLE_ENTRY = frozenset(
+    {"table", "match", "action_name", "action_params", "default_action", "priority", "is_const", "comment"}
+)
+GROUP_ENTRY = frozenset({"multicast_group_id", "replicas", "comment"})
+SESSION_ENTRY = frozenset({"clone_session_id", "replicas", "packet_length_bytes", "class_of_service", "comment"})
+REPLICA = frozenset({"egress_port", "instance", "comment"})
+
+
+@dataclass(slots=True)
+class Loaded:
+    """How many of each were set."""
+
+    table_entries: int = 0
+    multicast_groups: int = 0
+    clone_sessions: int = 0
+
+
+def load(path: str | Path, switch: Switch) -> Loaded:
+    """Set all that the file names. Raises P4Error: file, the entry's place in it, and what is wrong; entries before
+    it have been set."""
+    place = Path(path)
+    try:
+        if place.stat().st_size > FILE_BYTES_MAX:
+            raise P4Error(f"{place}: larger than {FILE_BYTES_MAX >> 20} MB")
+        content = json.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise P4Error(f"{place}: can't be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise P4Error(f"{place}:{error.lineno}:{error.colno}: no JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError, ValueError):
+        raise P4Error(f"{place}: no JSON text") from None
+    try:
+        return apply(content, switch)
+    except P4Error as error:
+        raise P4Error(f"{place}: {error.message}") from None
+
+
+def apply(content: object, switch: Switch) -> Loaded:
+    """As `load` for what the file holds."""
+    whole = _object(content, "the file", TOP)
+    target = whole.get("target", "bmv2")
+    if target != "bmv2":
+        raise P4Error(f"target {target!r}: entries for another switch; expected bmv2")
+    loaded = Loaded()
+    with switch.batch():
+        loaded.table_entries = _each(whole, "table_entries", lambda entry: _table_entry(switch, entry))
+        loaded.multicast_groups = _each(whole, "multicast_group_entries", lambda entry: _group_entry(switch, entry))
+        loaded.clone_sessions = _each(whole, "clone_session_entries", lambda entry: _session_entry(switch, entry))
+    return loaded
+
+
+def _each(whole: dict[str, Any], name: str, carry_out: Callable[[object], None]) -> int:
+    entries = whole.get(name, [])
+    if not isinstance(entries, list):
+        raise P4Error(f"{name}: expected a list, got {_what(entries)}")
+    for place, entry in enumerate(entries):
+        try:
+            carry_out(entry)
+        except P4Error as error:
+            raise P4Error(f"{name}[{place}]: {shown(error).removeprefix('Error: ')}") from None
+    return len(entries)
+
+
+def _table_entry(switch: Switch, content: object) -> None:
+    entry = _object(content, "an entry", TABLE_ENTRY)
+    table, action = _text(entry, "table"), _text(entry, "action_name")
+    arguments = {name: _value(value, name) for name, value in _fields(entry, "action_params").items()}
+    if entry.get("default_action"):
+        if entry.get("match"):
+            raise P4Error(f"{table}: a default action has no match")
+        switch.table_set_default(table, action, arguments)
+        return
+    state = switch.tables[table]
+    kinds = {key.name: key for key in state.keys}
+    keys: dict[str, Word] = {}
+    for name, value in _fields(entry, "match").items():
+        if name not in kinds:
+            raise P4Error(f"{state.name} has no key {name}; it has: {', '.join(kinds) or 'none'}")
+        keys[name] = _key(kinds[name], value)
+    priority = entry.get("priority")
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise P4Error(f"priority: expected a number, got {_what(priority)}")
+    if not state.prioritized:
+        if priority:
+            raise P4Error(f"{state.name} has no ternary, range or optional key, so no priority; leave it out")
+        priority = None
+    elif priority is None or not 0 < priority <= PRIORITY_MAX:
+        raise P4Error(f"{state.name} is {state.kind}: give a priority from 1 to {PRIORITY_MAX} (the greater wins)")
+    switch.table_add(table, action, keys, arguments, None if priority is None else PRIORITY_MAX - priority)
+
+
+def _key(key: ir.Key, value: object) -> Word:
+    kind = written_type(key)
+    try:
+        if key.match == "exact" or (key.match == "optional" and not isinstance(value, list)):
+            word = _value(value[0] if isinstance(value, list) and len(value) == 1 else value, key.name)
+            return word if key.match == "optional" else (_number(word, kind), None)
+        if not isinstance(value, list) or len(value) != 2:
+            pair = {"lpm": "[value, prefix length]", "range": "[low, high]"}.get(key.match, "[value, mask]")
+            raise P4Error(f"expected {pair}, got {_what(value)}")
+        first, second = (_value(part, key.name) for part in value)
+        if key.match in MASKED:
+            mask = parse_mask(second, kind) if isinstance(second, str) else second
+            return _number(first, kind), mask
+        other = _number(second, ir.Bits(32) if key.match == "lpm" else kind)
+        return _number(first, kind), other
+    except P4Error as error:
+        raise P4Error(f"match {key.name}: {error.message}") from None
+
+
+def _number(word: str | int, kind: ir.Type) -> int:
+    return parse_number(word, kind) if isinstance(word, str) else word
+
+
+def _group_entry(switch: Switch, content: object) -> None:
+    entry = _object(content, "a group", GROUP_ENTRY)
+    switch.mc_group_set(_whole(entry, "multicast_group_id"), _replicas(entry))
+
+
+def _session_entry(switch: Switch, content: object) -> None:
+    entry = _object(content, "a session", SESSION_ENTRY)
+    truncate = _whole(entry, "packet_length_bytes", 0)
+    switch.mirroring_set(_whole(entry, "clone_session_id"), _replicas(entry), truncate)
+
+
+def _replicas(entry: dict[str, Any]) -> list[Replica]:
+    listed = entry.get("replicas")
+    if not isinstance(listed, list):
+        raise P4Error(f"replicas: expected a list, got {_what(listed)}")
+    copies = [_object(copy, "a replica", REPLICA) for copy in listed]
+    return [Replica(_whole(copy, "egress_port"), _whole(copy, "instance", 0)) for copy in copies]
+
+
+# ---- checks
+
+
+def _object(content: object, what: str, allowed: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise P4Error(f"expected {what} as {{…}}, got {_what(content)}")
+    strange = sorted(set(content) - allowed)
+    if strange:
+        raise P4Error(f"'{strange[0]}' is unknown here; expected some of: {', '.join(sorted(allowed))}")
+    return content
+
+
+def _fields(entry: dict[str, Any], name: str) -> Mapping[str, object]:
+    fields = entry.get(name) or {}
+    if not isinstance(fields, dict):
+        raise P4Error(f"{name}: expected {{name: value}}, got {_what(fields)}")
+    return fields
+
+
+def _text(entry: dict[str, Any], name: str) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str):
+        raise P4Error(f"{name}: expected a name, got {_what(value)}")
+    return value
+
+
+def _whole(entry: dict[str, Any], name: str, otherwise: int | None = None) -> int:
+    value = entry.get(name, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise P4Error(f"{name}: expected a whole number, got {_what(value)}")
+    return value
+
+
+def _value(value: object, name: str) -> str | int:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str | int):
+        return value
+    raise P4Error(f'{name}: expected a number or text like "10.0.1.1", got {_what(value)}')
+
+
+def _what(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value)[:60]

@@ -1,0 +1,519 @@
+"""A TNA control with all it calls, as the logical tables that a compiler would make of it, in order of running.
+
+Sub-controls are taken apart where they are applied, with their own memories; a field is known by its path from the
+top control's parameters ("hdr.agg.chunk"), a local variable by its instance's ("Ingress.held.fresh").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from p4vm.check.checked import Checked
+from p4vm.fit.model import Access, Fault, Limits, Memory, Unit, meet
+from p4vm.fit.registers import Body, children, flat_widths, value_faults
+from p4vm.front import tree
+from p4vm.source import P4Error
+
+DEPTH_MAX = 32
+"""Controls within controls, actions within actions."""
+
+STATEFUL = {"Register": True, "Meter": True, "Lpf": True, "Wred": True, "Counter": False}
+"""Extern -> whether it takes one of a stage's stateful ALUs; counters have units of their own."""
+DIRECT = {"DirectRegister": True, "DirectMeter": True, "DirectCounter": False}
+METER_BITS, COUNTER_BITS = 128, 64
+EXACT_WAYS_BITS = 128
+"""Width of a match block's row: key and action data together take as many rows as they need."""
+ROWS = 1024
+
+
+@dataclass(slots=True)
+class Scope:
+    """What names mean in one instance of a control. paths: parameters and variables -> paths of fields."""
+
+    name: str
+    control: tree.Control
+    paths: dict[str, str]
+    values: dict[str, tree.Expression]
+    memories: dict[str, Memory] = field(default_factory=dict)
+    actions: dict[str, tuple[Memory, str]] = field(default_factory=dict)
+    instances: dict[str, tuple[tree.Control, Scope | None]] = field(default_factory=dict)
+    parent: Scope | None = None
+
+
+@dataclass(slots=True)
+class Effects:
+    """What some statements do with fields and memories."""
+
+    matched: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    accesses: list[Access] = field(default_factory=list)
+
+    def add(self, other: Effects) -> None:
+        self.matched |= other.matched
+        self.read |= other.read
+        self.written |= other.written
+        self.accesses += other.accesses
+
+
+class Elaboration:
+    """Of one direction (ingress, egress) of a pipeline."""
+
+    def __init__(self, checked: Checked, direction: str, limits: Limits) -> None:
+        self.checked = checked
+        self.direction = direction
+        self.limits = limits
+        self.units: list[Unit] = []
+        self.faults: list[Fault] = []
+        self.memories: list[Memory] = []
+        self.locals_bits = 0
+        self._branches = 0
+        self._widest: dict[str, int] = {}
+        self._declared = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Control | tree.Action)}
+
+    def run(self, control: tree.Control) -> None:
+        paths = {p.name: p.name for p in control.parameters}
+        scope = Scope(control.name, control, paths, {})
+        self._declare(scope)
+        self._block(scope, control.body.items, (), set())
+
+    # ---- declarations
+
+    def _declare(self, scope: Scope) -> None:
+        if scope.name.count(".") >= DEPTH_MAX:
+            raise P4Error(f"controls within controls, {DEPTH_MAX} deep", scope.control.position)
+        for declaration in scope.control.locals:
+            if isinstance(declaration, tree.Variable):
+                scope.paths[declaration.name] = f"{scope.name}.{declaration.name}"
+                self.locals_bits += sum(flat_widths(self.checked.type_of[declaration.type]))
+            elif isinstance(declaration, tree.Instance):
+                self._instance(scope, declaration)
+
+    def _instance(self, scope: Scope, node: tree.Instance) -> None:
+        kind, arguments = extern_of(node.type)
+        name = f"{scope.name}.{node.name}"
+        declared = self._declared.get(kind)
+        if isinstance(declared, tree.Control):
+            values = {
+                p.name: argument.value
+                for p, argument in zip(declared.constructor_parameters, node.arguments, strict=False)
+                if argument.value is not None
+            }
+            inner = Scope(name, declared, {}, {**scope.values, **values}, parent=scope)
+            self._declare(inner)
+            scope.instances[node.name] = (declared, inner)
+        elif kind in STATEFUL or kind in DIRECT:
+            scope.memories[node.name] = self._memory(scope, node, kind, name, arguments)
+        elif kind in ("RegisterAction", "DirectRegisterAction"):
+            self._register_action(scope, node, name)
+
+    def _memory(
+        self, scope: Scope, node: tree.Instance, kind: str, name: str, arguments: Sequence[tree.Type]
+    ) -> Memory:
+        entries = 0 if kind in DIRECT else self._number(scope, node.arguments[0].value)
+        width = METER_BITS if "Counter" not in kind else COUNTER_BITS
+        if "Register" in kind:
+            cell = self.checked.type_of[arguments[0]]
+            width = max(sum(flat_widths(cell)), 1)
+            self.faults += value_faults(node.name, cell, node, self.limits)
+        alu = STATEFUL.get(kind, DIRECT.get(kind, False))
+        memory = Memory(name, kind.removeprefix("Direct").lower(), entries, width, node.position, alu)
+        most = self.limits.register_blocks * self.limits.sram_block_bits
+        if memory.bits > most:
+            self.faults.append(
+                Fault(
+                    f"{memory.kind} {node.name} has {entries} cells of {width} bits; one stage holds "
+                    f"{most // width} of them",
+                    node.position,
+                )
+            )
+        self.memories.append(memory)
+        return memory
+
+    def _register_action(self, scope: Scope, node: tree.Instance, name: str) -> None:
+        register = node.arguments[0].value
+        memory = self._find_memory(scope, register.name) if isinstance(register, tree.Name) else None
+        if memory is None:
+            raise P4Error(f"register action {node.name}: its register isn't one of this control's", node.position)
+        scope.actions[node.name] = (memory, name)
+        for member in node.members or []:
+            if isinstance(member, tree.Function):
+                self.faults += Body(node.name, member, self.checked, self.limits).faults()
+
+    def _find_memory(self, scope: Scope | None, name: str) -> Memory | None:
+        while scope is not None:
+            if name in scope.memories:
+                return scope.memories[name]
+            scope = scope.parent
+        return None
+
+    def _number(self, scope: Scope, node: tree.Expression | None) -> int:
+        seen = 0
+        while isinstance(node, tree.Name) and node.name in scope.values and seen < DEPTH_MAX:
+            node = scope.values[node.name]
+            seen += 1
+        value = self.checked.constants.get(node) if node is not None else None
+        if not isinstance(value, int):
+            position = node.position if node is not None else scope.control.position
+            raise P4Error("a size must be known when the program is compiled", position)
+        return value
+
+    # ---- expressions
+
+    def path(self, scope: Scope, node: tree.Expression) -> str:
+        """The field that an expression names; "" if it names none."""
+        match node:
+            case tree.Name():
+                return scope.paths.get(node.name, "")
+            case tree.Member():
+                base = self.path(scope, node.base)
+                return f"{base}.{node.name}" if base else ""
+            case tree.Index():
+                base = self.path(scope, node.base)
+                value = self.checked.constants.get(node.index)
+                return f"{base}[{value}]" if base and value is not None else base
+            case tree.Slice():
+                return self.path(scope, node.base)
+            case _:
+                return ""
+
+    def effects(self, scope: Scope, node: object) -> Effects:
+        """What evaluating an expression reads, and which memories it touches."""
+        found = Effects()
+        if isinstance(node, tree.Name | tree.Member | tree.Index | tree.Slice) and (path := self.path(scope, node)):
+            found.read.add(path)
+        elif isinstance(node, tree.Call):
+            found.add(self._call(scope, node))
+        elif isinstance(node, tree.Node) and node not in self.checked.constants:
+            for child in children(node):
+                found.add(self.effects(scope, child))
+        return found
+
+    def _call(self, scope: Scope, node: tree.Call) -> Effects:
+        found = Effects()
+        callee = node.callee
+        note = self.checked.calls.get(node)
+        directions = [p.direction for p in note.parameters] if note is not None else []
+        arguments = note.arguments if note is not None else [argument.value for argument in node.arguments]
+        for number, argument in enumerate(arguments):
+            if argument is None:
+                continue
+            direction = directions[number] if number < len(directions) else "in"
+            if direction in ("out", "inout") and (path := self.path(scope, argument)):
+                found.written.add(path)
+            if direction != "out":
+                found.add(self.effects(scope, argument))
+        if not isinstance(callee, tree.Member):
+            return found
+        base = callee.base.name if isinstance(callee.base, tree.Name) else ""
+        if base in scope.actions:
+            memory, name = scope.actions[base]
+            found.accesses.append(Access(memory, node.position))
+            found.matched |= found.read  # the index is needed when the stage begins
+            found.read |= self._packet_reads(scope, name, base)
+        elif (reached := self._find_memory(scope, base)) is not None:
+            found.accesses.append(Access(reached, node.position))
+            found.matched |= found.read
+        elif callee.name in ("setValid", "setInvalid", "isValid") and (path := self.path(scope, callee.base)):
+            (found.read if callee.name == "isValid" else found.written).add(f"{path}.$valid")
+        return found
+
+    def _packet_reads(self, scope: Scope, name: str, base: str) -> set[str]:
+        """Fields that a register action's body takes from the packet: needed when the stage begins."""
+        instance = next(d for d in scope.control.locals if isinstance(d, tree.Instance) and d.name == base)
+        reads: set[str] = set()
+        for member in instance.members or []:
+            if isinstance(member, tree.Function):
+                hidden = {parameter.name for parameter in member.prototype.parameters}
+                inner = Scope(name, scope.control, {k: v for k, v in scope.paths.items() if k not in hidden}, {})
+                for item in member.body.items:
+                    reads |= self.effects(inner, item).read
+        return reads
+
+    # ---- statements
+
+    def _block(
+        self, scope: Scope, items: Sequence[tree.Statement], branch: tuple[tuple[int, int], ...], condition: set[str]
+    ) -> None:
+        for item in items:
+            self._statement(scope, item, branch, condition)
+
+    def _statement(
+        self, scope: Scope, item: tree.Statement, branch: tuple[tuple[int, int], ...], condition: set[str]
+    ) -> None:
+        match item:
+            case tree.Block():
+                self._block(scope, item.items, branch, condition)
+            case tree.If():
+                self._if(scope, item, branch, condition)
+            case tree.Switch():
+                self._switch(scope, item, branch, condition)
+            case tree.CallStatement():
+                self._call_statement(scope, item.call, branch, condition)
+            case tree.Variable():
+                scope.paths[item.name] = f"{scope.name}.{item.name}"
+                self.locals_bits += sum(flat_widths(self.checked.type_of[item.type]))
+                if item.value is not None:
+                    effects = self.effects(scope, item.value)
+                    effects.written.add(scope.paths[item.name])
+                    self._unit("", item, effects, branch, condition)
+            case tree.Assign():
+                self._unit("", item, self._assignment(scope, item), branch, condition)
+            case tree.For() | tree.ForIn():
+                raise P4Error("a Tofino pipeline has no loops; unroll it", item.position)
+            case tree.Exit() | tree.Return() | tree.Empty() | tree.Constant():
+                pass
+            case _:
+                raise P4Error(f"{type(item).__name__.lower()} has no place in a Tofino control", item.position)
+
+    def _assignment(self, scope: Scope, item: tree.Assign) -> Effects:
+        effects = self.effects(scope, item.value)
+        if target := self.path(scope, item.target):
+            effects.written.add(target)
+            if item.operator:
+                effects.read.add(target)
+        return effects
+
+    def _if(self, scope: Scope, item: tree.If, branch: tuple[tuple[int, int], ...], condition: set[str]) -> None:
+        applied = applied_table(item.condition)
+        if applied is not None:
+            self._apply(scope, applied, branch, condition)
+            known: set[str] = set()
+        else:
+            self._compared(item.condition)
+            effects = self.effects(scope, item.condition)
+            if effects.accesses:
+                self.faults.append(
+                    Fault("a condition can't touch a register; note its answer in a variable first", item.position)
+                )
+            known = effects.read | effects.matched
+        self._branches += 1
+        node = self._branches
+        self._statement(scope, item.yes, (*branch, (node, 1)), condition | known)
+        if item.no is not None:
+            self._statement(scope, item.no, (*branch, (node, 0)), condition | known)
+
+    def _compared(self, condition: tree.Node) -> None:
+        """A gateway tells equal from unequal, and compares with constants; it doesn't order two fields."""
+        if isinstance(condition, tree.Binary) and condition.operator in ("<", "<=", ">", ">="):
+            if condition.left not in self.checked.constants and condition.right not in self.checked.constants:
+                self.faults.append(
+                    Fault(
+                        f"a condition can't order two fields ({condition.operator}); subtract them and look at the "
+                        f"top bit, or compare in a register action",
+                        condition.position,
+                    )
+                )
+        else:
+            for child in children(condition):
+                self._compared(child)
+
+    def _switch(
+        self, scope: Scope, item: tree.Switch, branch: tuple[tuple[int, int], ...], condition: set[str]
+    ) -> None:
+        applied = applied_table(item.subject)
+        known: set[str] = set()
+        if applied is not None:
+            self._apply(scope, applied, branch, condition)
+        else:
+            known = self.effects(scope, item.subject).read
+        self._branches += 1
+        node = self._branches
+        for way, case in enumerate(item.cases):
+            if case.body is not None:
+                self._block(scope, case.body.items, (*branch, (node, way)), condition | known)
+
+    def _call_statement(
+        self, scope: Scope, call: tree.Call, branch: tuple[tuple[int, int], ...], condition: set[str]
+    ) -> None:
+        callee = call.callee
+        if isinstance(callee, tree.Member) and callee.name == "apply":
+            if isinstance(callee.base, tree.Name) and callee.base.name in scope.instances:
+                self._enter(scope, scope.instances[callee.base.name][1], call, branch, condition)
+                return
+            if (applied := applied_table(call)) is not None:
+                self._apply(scope, applied, branch, condition)
+                return
+        if isinstance(callee, tree.Name) and (action := self._action(scope, callee.name)) is not None:
+            effects = self._action_effects(scope, action, call)
+            self._unit(f"{scope.name}.{action.name}", call, effects, branch, condition)
+            return
+        self._unit("", call, self._call(scope, call), branch, condition)
+
+    def _enter(
+        self,
+        scope: Scope,
+        inner: Scope | None,
+        call: tree.Call,
+        branch: tuple[tuple[int, int], ...],
+        condition: set[str],
+    ) -> None:
+        assert inner is not None
+        for parameter, argument in zip(inner.control.parameters, call.arguments, strict=False):
+            path = self.path(scope, argument.value) if argument.value is not None else ""
+            inner.paths[parameter.name] = path or f"{inner.name}.{parameter.name}"
+        self._block(inner, inner.control.body.items, branch, condition)
+
+    # ---- tables and actions
+
+    def _action(self, scope: Scope, name: str) -> tree.Action | None:
+        local = next((d for d in scope.control.locals if isinstance(d, tree.Action) and d.name == name), None)
+        found = local or self._declared.get(name)
+        return found if isinstance(found, tree.Action) else None
+
+    def _action_effects(self, scope: Scope, action: tree.Action, call: tree.Call | None = None) -> Effects:
+        """Statements of an action run at the same time: none may need what another of them writes."""
+        paths = dict(scope.paths)
+        for number, parameter in enumerate(action.parameters):
+            given = call.arguments[number].value if call is not None and number < len(call.arguments) else None
+            path = self.path(scope, given) if given is not None else ""
+            paths[parameter.name] = path if path else f"{scope.name}.{action.name}.{parameter.name}"
+        inner = Scope(scope.name, scope.control, paths, scope.values, scope.memories, scope.actions, {}, scope.parent)
+        total = Effects()
+        for item in flat_statements(action.body.items):
+            effects = self._action_statement(inner, action, item)
+            if needed := meet(effects.read | effects.matched, total.written):
+                self.faults.append(
+                    Fault(
+                        f"action {action.name} reads {needed}, which it writes before: statements of an action run at "
+                        f"once; move this one to a later table",
+                        item.position,
+                    )
+                )
+            touched = {access.memory for access in total.accesses}
+            for access in effects.accesses:
+                if access.memory in touched and access.memory.alu:
+                    self.faults.append(
+                        Fault(
+                            f"{access.memory.kind} {access.memory.name} is accessed a second time in one pass, within "
+                            f"action {action.name}; a pass may touch each register once",
+                            access.position,
+                        )
+                    )
+            total.add(effects)
+        return total
+
+    def _action_statement(self, scope: Scope, action: tree.Action, item: tree.Statement) -> Effects:
+        match item:
+            case tree.Assign():
+                return self._assignment(scope, item)
+            case tree.CallStatement():
+                callee = item.call.callee
+                if isinstance(callee, tree.Name) and (inner := self._action(scope, callee.name)) is not None:
+                    return self._action_effects(scope, inner, item.call)
+                return self._call(scope, item.call)
+            case tree.Variable():
+                scope.paths[item.name] = f"{scope.name}.{action.name}.{item.name}"
+                effects = self.effects(scope, item.value) if item.value is not None else Effects()
+                effects.written |= {scope.paths[item.name]} if item.value is not None else set()
+                return effects
+            case tree.If() | tree.Switch():
+                raise P4Error(
+                    f"action {action.name}: an action of Tofino has no conditions; use a table", item.position
+                )
+            case _:
+                return Effects()
+
+    def _apply(self, scope: Scope, name: str, branch: tuple[tuple[int, int], ...], condition: set[str]) -> None:
+        table = next((d for d in scope.control.locals if isinstance(d, tree.Table) and d.name == name), None)
+        if table is None:
+            raise P4Error(f"{scope.name} has no table {name}", scope.control.position)
+        effects = Effects()
+        accesses: dict[Memory, Access] = {}
+        data_bits = 0
+        for reference in table.actions:
+            action = self._action(scope, reference.name)
+            if action is None:
+                continue
+            done = self._action_effects(scope, action)
+            accesses.update({access.memory: access for access in done.accesses})  # one action runs: one access
+            effects.read |= done.read
+            effects.matched |= done.matched
+            effects.written |= done.written
+            widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
+            data_bits = max(data_bits, sum(widths))
+        effects.accesses = list(accesses.values())
+        unit = self._unit(f"{scope.name}.{table.name}", table, effects, branch, condition)
+        for key in table.keys:
+            unit.matched |= self.effects(scope, key.expression).read
+        self._match_memory(scope, table, unit, data_bits)
+
+    def _match_memory(self, scope: Scope, table: tree.Table, unit: Unit, data_bits: int) -> None:
+        key_bits = sum(sum(flat_widths(self.checked.type_of[key.expression])) for key in table.keys)
+        size = next((self._number(scope, p.value) for p in table.properties if p.name == "size"), 0)
+        size = max(size, len(table.entries or ()), 1 if not table.keys else 512 if not table.entries else 1)
+        if any(key.match_kind in ("ternary", "lpm", "range") for key in table.keys):
+            rows = -(-size // self.limits.tcam_entries)
+            unit.tcam_blocks = rows * -(-key_bits // self.limits.tcam_bits)
+            unit.sram_blocks = -(-size * max(data_bits, 8) // self.limits.sram_block_bits)
+        elif table.keys:
+            unit.sram_blocks = -(-size // ROWS) * -(-(key_bits + data_bits + 8) // EXACT_WAYS_BITS)
+        for memory in (m for m in (a.memory for a in unit.accesses) if not m.entries):
+            memory.entries = size  # a direct one has a cell for each entry
+
+    def _unit(
+        self,
+        name: str,
+        node: tree.Node,
+        effects: Effects,
+        branch: tuple[tuple[int, int], ...],
+        condition: set[str],
+    ) -> Unit:
+        unit = Unit(
+            name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
+            self.direction,
+            node.position,
+            branch,
+            matched=effects.matched | condition,
+            read=effects.read,
+            written=effects.written,
+            accesses=effects.accesses,
+            bare=not name,
+        )
+        joined = self._joins(unit)
+        if joined is not None:
+            return joined
+        self.units.append(unit)
+        return unit
+
+    def _joins(self, unit: Unit) -> Unit | None:
+        """Neighbouring statements that run under one condition, and need nothing of each other, are one table."""
+        last = self.units[-1] if self.units else None
+        if last is None or not unit.bare or not last.bare:
+            return None
+        touches = unit.matched | unit.read | unit.written
+        shares = {a.memory for a in unit.accesses} & {a.memory for a in last.accesses}
+        if last.branch != unit.branch or shares or meet(last.written, touches) or meet(last.read, unit.written):
+            return None
+        last.matched |= unit.matched
+        last.read |= unit.read
+        last.written |= unit.written
+        last.accesses += unit.accesses
+        return last
+
+
+def extern_of(kind: tree.Type) -> tuple[str, list[tree.Type]]:
+    """Name and type arguments of a type as written."""
+    if isinstance(kind, tree.SpecializedType):
+        return kind.base.name, kind.arguments
+    return (kind.name, []) if isinstance(kind, tree.TypeName) else ("", [])
+
+
+def applied_table(node: tree.Expression) -> str | None:
+    """The table t in t.apply(), t.apply().hit, !t.apply().hit, t.apply().action_run."""
+    while isinstance(node, tree.Unary) or (
+        isinstance(node, tree.Member) and node.name in ("hit", "miss", "action_run")
+    ):
+        node = node.operand if isinstance(node, tree.Unary) else node.base
+    if isinstance(node, tree.Call) and isinstance(node.callee, tree.Member) and node.callee.name == "apply":
+        return node.callee.base.name if isinstance(node.callee.base, tree.Name) else None
+    return None
+
+
+def flat_statements(items: Sequence[tree.Statement]) -> Iterator[tree.Statement]:
+    for item in items:
+        if isinstance(item, tree.Block):
+            yield from flat_statements(item.items)
+        else:
+            yield item

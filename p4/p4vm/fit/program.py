@@ -1,0 +1,136 @@
+"""Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes; and what of line rate is left.
+
+A static check against published limits (`model.Limits`), without the vendor's compiler: what it refuses can't work;
+what it accepts, a compiler may still refuse for reasons that are not public (header allocation, crossbars).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from p4vm.check import types
+from p4vm.check.checked import Checked
+from p4vm.check.program import check
+from p4vm.fit.elaborate import Elaboration, extern_of
+from p4vm.fit.model import TOFINO, Fault, Fit, Limits
+from p4vm.fit.place import Placement, repeated_accesses
+from p4vm.fit.registers import flat_widths, nodes
+from p4vm.front import tree
+from p4vm.front.parse import parse
+from p4vm.front.preprocess import preprocess
+from p4vm.source import P4Error
+
+RECIRCULATIONS = "RECIRCULATIONS"
+"""A constant of this name in the program: how many further passes a packet makes."""
+
+PIPELINE_BLOCKS = 6
+
+
+def fit(
+    path: Path | str,
+    *,
+    includes: Sequence[Path | str] = (),
+    defines: dict[str, str] | None = None,
+    recirculations: int | None = None,
+    limits: Limits = TOFINO,
+) -> Fit:
+    """Judge a program. recirculations: instead of what the program says. Raises P4Error if it isn't a TNA program."""
+    checked = check(parse(preprocess(path, includes=includes, defines=defines or {})))
+    ingress_parser, ingress, _, egress_parser, egress, _ = pipeline(checked, str(path))
+    result = Fit(str(path), [], [], [], {}, 0, [], limits)
+    for direction, parser, control in (("ingress", ingress_parser, ingress), ("egress", egress_parser, egress)):
+        assert isinstance(control, tree.Control)
+        elaboration = Elaboration(checked, direction, limits)
+        elaboration.run(control)
+        result.units += elaboration.units
+        result.memories += elaboration.memories
+        result.faults += elaboration.faults
+        result.header_bits[direction] = header_bits(checked, parser) + elaboration.locals_bits
+        if result.header_bits[direction] > limits.header_bits:
+            result.faults.append(
+                Fault(
+                    f"{direction} headers, metadata and variables take {result.header_bits[direction]} bits; the "
+                    f"header vector has {limits.header_bits}",
+                    control.position,
+                )
+            )
+    result.faults += repeated_accesses(result.units)
+    placement = Placement(result.units, limits)
+    placement.run()
+    result.stages = placement.stages
+    result.faults += placement.faults
+    result.recirculations = passes(checked, limits, recirculations, result.faults)
+    result.faults.sort(key=lambda fault: (fault.position.file, fault.position.line, fault.position.column))
+    return result
+
+
+def pipeline(checked: Checked, path: str) -> list[tree.Parser | tree.Control]:
+    """The six blocks of the first pipeline: the parser, control and deparser of ingress, then of egress."""
+    declared = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Parser | tree.Control)}
+    instances = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Instance)}
+    main = checked.main
+    if main is None or extern_of(main.type)[0] != "Switch" or not main.arguments:
+        raise P4Error(f"{path}: not a TNA program: it has no `Switch(pipe) main;` over Pipeline(…)")
+    first = main.arguments[0].value
+    found = instances.get(first.name) if isinstance(first, tree.Name) else None
+    arguments = found.arguments if found is not None else first.arguments if isinstance(first, tree.Call) else []
+    blocks = [declared.get(constructed(argument.value)) for argument in arguments]
+    if len(blocks) != PIPELINE_BLOCKS or None in blocks:
+        raise P4Error("a pipeline needs its six blocks, each a parser or control made here", main.position)
+    return [block for block in blocks if block is not None]
+
+
+def constructed(node: tree.Expression | None) -> str:
+    """The name in Name(…), where a block is made."""
+    callee = node.callee if isinstance(node, tree.Call) else None
+    if isinstance(callee, tree.TypeExpression):
+        return extern_of(callee.type)[0]
+    return callee.name if isinstance(callee, tree.Name) else ""
+
+
+def header_bits(checked: Checked, parser: tree.Parser | tree.Control) -> int:
+    """Bits of all headers and metadata that a parser fills; intrinsic metadata has its place of its own."""
+    outs = [p for p in parser.parameters if p.direction in ("out", "inout")]
+    return sum(sum(wide(checked.type_of[parameter.type])) for parameter in outs[:2])
+
+
+def wide(kind: types.Type) -> Iterator[int]:
+    if isinstance(kind, types.Stack):
+        for _ in range(kind.size):
+            yield from wide(kind.element)
+    elif isinstance(kind, types.Structure):
+        for _, each in kind.fields:
+            yield from wide(each)
+    else:
+        yield from flat_widths(kind)
+
+
+def passes(checked: Checked, limits: Limits, given: int | None, faults: list[Fault]) -> int:
+    """Recirculations per packet: as given, as the constant says, or none if no packet is sent to such a port."""
+    if given is not None:
+        return given
+    for declaration in checked.program.declarations:
+        if isinstance(declaration, tree.Constant) and declaration.name == RECIRCULATIONS:
+            value = checked.constants.get(declaration.value)
+            if isinstance(value, int) and value >= 0:
+                return value
+            raise P4Error(f"{RECIRCULATIONS} must be a number of passes", declaration.position)
+    for node in nodes(checked.program.declarations):
+        if isinstance(node, tree.Assign) and _to_recirculation(checked, node, limits):
+            faults.append(
+                Fault(
+                    f"packets go to a recirculation port, but nothing says how often: declare const {RECIRCULATIONS}, "
+                    f"or give --recirculations",
+                    node.position,
+                )
+            )
+            break
+    return 0
+
+
+def _to_recirculation(checked: Checked, node: tree.Assign, limits: Limits) -> bool:
+    target, value = node.target, checked.constants.get(node.value)
+    if not isinstance(target, tree.Member) or target.name != "ucast_egress_port" or not isinstance(value, int):
+        return False
+    return value % 128 in limits.recirculation_ports

@@ -1,0 +1,189 @@
+"""What the body of a RegisterAction asks of its stateful ALU, and whether the ALU can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from p4vm.check import types
+from p4vm.check.checked import Checked
+from p4vm.fit.model import Fault, Limits
+from p4vm.front import tree
+
+SMALL = range(-8, 8)
+"""Constants that an instruction of the ALU holds; others take a row of its register file."""
+ORDERED = {"==", "!=", "<", "<=", ">", ">="}
+UNABLE = {"*": "multiply", "/": "divide", "%": "divide"}
+WORD_BITS = 32
+
+
+def children(root: object) -> Iterator[tree.Node]:
+    """The nodes right below a node, or in a list or tuple, in order of writing."""
+    for value in [getattr(root, each.name) for each in fields(root)] if isinstance(root, tree.Node) else [root]:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, tree.Node):
+                yield item
+            elif isinstance(item, list | tuple):
+                yield from children(item)
+
+
+def nodes(root: object) -> Iterator[tree.Node]:
+    """Every node below, and the root itself, in order of writing."""
+    if isinstance(root, tree.Node):
+        yield root
+    for child in children(root):
+        yield from nodes(child)
+
+
+def flat_widths(kind: types.Type) -> list[int]:
+    """Widths of the words of a register's value."""
+    if isinstance(kind, types.Bits):
+        return [kind.width]
+    if isinstance(kind, types.Structure):
+        return [width for _, each in kind.fields for width in flat_widths(each)]
+    if isinstance(kind, types.Distinct):
+        return flat_widths(kind.original)
+    if isinstance(kind, types.Enum) and kind.base is not None:
+        return [kind.base.width]
+    return [1]
+
+
+def value_faults(name: str, kind: types.Type, node: tree.Node, limits: Limits) -> list[Fault]:
+    """A register's cell is one word of 1, 8, 16, 32 bits, or a pair of equal words."""
+    widths = flat_widths(kind)
+    if len(widths) <= 2 and len(set(widths)) == 1 and widths[0] in (1, 8, 16, 32):
+        return []
+    return [
+        Fault(
+            f"register {name} holds {kind} ({' + '.join(map(str, widths))} bits); a cell is one word of 1, 8, 16 or 32 "
+            f"bits, or two equal ones: {limits.register_bits} bits at most",
+            node.position,
+        )
+    ]
+
+
+class Body:
+    """One apply(inout value, out rv) of a RegisterAction."""
+
+    def __init__(self, name: str, function: tree.Function, checked: Checked, limits: Limits) -> None:
+        self.name = name
+        self.function = function
+        self.checked = checked
+        self.limits = limits
+        self.own = {parameter.name for parameter in function.prototype.parameters}
+        self.own |= {node.name for node in nodes(function.body) if isinstance(node, tree.Variable)}
+
+    def faults(self) -> list[Fault]:
+        found = [*self._operators(), *self._comparisons(), *self._outputs()]
+        return found + self._constants() + self._packet_words()
+
+    def _fault(self, message: str, node: tree.Node) -> Fault:
+        return Fault(f"register action {self.name}: {message}", node.position)
+
+    def _operators(self) -> Iterator[Fault]:
+        for node in nodes(self.function.body):
+            if isinstance(node, tree.Binary) and node.operator in UNABLE:
+                yield self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node)
+            elif isinstance(node, tree.For | tree.ForIn):
+                yield self._fault("a stateful ALU has no loops", node)
+
+    def _comparisons(self) -> Iterator[Fault]:
+        """Equal comparisons, wherever they are written, are one."""
+        seen: set[str] = set()
+        for node in nodes(self.function.body):
+            if not isinstance(node, tree.Binary) or node.operator not in ORDERED:
+                continue
+            seen.add(words_of(node))
+            if len(seen) > self.limits.comparisons:
+                yield self._fault(f"{len(seen)} comparisons; a stateful ALU makes {self.limits.comparisons}", node)
+                return
+
+    def _outputs(self) -> Iterator[Fault]:
+        outputs = [p for p in self.function.prototype.parameters if p.direction == "out"]
+        for parameter in outputs:
+            widths = flat_widths(self.checked.type_of[parameter.type])
+            if len(widths) > 1 or widths[0] > WORD_BITS:
+                yield self._fault(f"gives back {' + '.join(map(str, widths))} bits; one word of 32 at most", parameter)
+
+    def _constants(self) -> list[Fault]:
+        large: dict[int, tree.Node] = {}
+        for node in nodes(self.function.body):
+            value = self.checked.constants.get(node)
+            if isinstance(value, int) and not isinstance(value, bool) and not self._is_inside(node):
+                kind = self.checked.converted.get(node, self.checked.type_of.get(node))
+                if isinstance(kind, types.Bits) and kind.width and value >= 1 << (kind.width - 1):
+                    value -= 1 << kind.width
+                if value not in SMALL:
+                    large.setdefault(value, node)
+        if len(large) <= self.limits.large_constants:
+            return []
+        return [
+            self._fault(
+                f"{len(large)} constants beyond {SMALL.start} … {SMALL.stop - 1}; a stateful ALU keeps "
+                f"{self.limits.large_constants}",
+                list(large.values())[-1],
+            )
+        ]
+
+    def _is_inside(self, node: tree.Node) -> bool:
+        """A part of a slice's bounds is no operand."""
+        return any(
+            node in (each.high, each.low, each.width)
+            for each in nodes(self.function.body)
+            if isinstance(each, tree.Slice)
+        )
+
+    def _packet_words(self) -> list[Fault]:
+        """Words that come from the packet: fields and variables that are not the action's own."""
+        words: dict[str, tree.Node] = {}
+        for node in self._outermost(self.function.body):
+            words.setdefault(words_of(node), node)
+        if len(words) <= self.limits.packet_words:
+            return []
+        return [
+            self._fault(
+                f"takes {len(words)} words from the packet ({', '.join(words)}); a stateful ALU takes "
+                f"{self.limits.packet_words}",
+                list(words.values())[self.limits.packet_words],
+            )
+        ]
+
+    def _outermost(self, root: object) -> Iterator[tree.Node]:
+        if isinstance(root, tree.Member | tree.Name):
+            if root not in self.checked.constants and first_name(root) not in self.own | {""}:
+                yield root
+        elif isinstance(root, tree.Call):
+            yield from self._outermost(root.arguments)
+        else:
+            for child in children(root):
+                yield from self._outermost(child)
+
+
+def first_name(node: tree.Node) -> str:
+    """The variable that a path begins with; "" if it begins with none (a type's member, a call)."""
+    while isinstance(node, tree.Member):
+        node = node.base
+    return node.name if isinstance(node, tree.Name) else ""
+
+
+def words_of(node: object) -> str:
+    """An expression as one would write it: equal text, equal expression."""
+    match node:
+        case tree.Name():
+            return node.name
+        case tree.Member():
+            return f"{words_of(node.base)}.{node.name}"
+        case tree.Number():
+            return str(node.value)
+        case tree.Binary():
+            return f"({words_of(node.left)} {node.operator} {words_of(node.right)})"
+        case tree.Unary():
+            return f"{node.operator}{words_of(node.operand)}"
+        case tree.Cast():
+            return words_of(node.operand)
+        case tree.Slice():
+            return f"{words_of(node.base)}[{words_of(node.high)}:{words_of(node.low)}]"
+        case tree.Index():
+            return f"{words_of(node.base)}[{words_of(node.index)}]"
+        case _:
+            return f"<{type(node).__name__} {id(node)}>"

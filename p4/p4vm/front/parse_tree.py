@@ -1,0 +1,399 @@
+"""From what the grammar (p4.lark) recognises to the syntax tree: declarations, types and statements.
+
+One method for each rule or alternative of the grammar, with its parts in order; optional parts left out are None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lark import Transformer
+
+from p4vm.front import tree
+from p4vm.front.lexer import Token
+from p4vm.front.parse_expressions import ExpressionBuilder
+from p4vm.source import P4Error
+
+Parts = list[Any]
+
+_NOT_IN_STATES = {
+    tree.Return: "return",
+    tree.Exit: "exit",
+    tree.Switch: "switch",
+    tree.Break: "break",
+    tree.Continue: "continue",
+    tree.For: "for",
+    tree.ForIn: "for",
+}
+
+
+class TypeBuilder(ExpressionBuilder):
+    """Types and what is declared with them."""
+
+    def base_type(self, c: Parts) -> tree.Type:
+        token, width = c[0], c[1] if len(c) > 1 else None
+        kind = token.value
+        if width is not None:
+            return tree.BitsType(kind, width, position=self.at(token))
+        if kind == "bit":
+            return tree.BitsType(kind, tree.Number(1, position=self.at(token)), position=self.at(token))
+        return tree.BaseType(kind, position=self.at(token))
+
+    def plain_type(self, c: Parts) -> tree.BaseType:
+        return tree.BaseType(c[0].value, position=self.at(c[0]))
+
+    def type_name(self, c: Parts) -> tree.TypeName:
+        return tree.TypeName(c[-1].value, len(c) == 2, position=self.at(c[-1]))
+
+    def specialized_type(self, c: Parts) -> tree.SpecializedType:
+        return tree.SpecializedType(c[0], c[1] or [], position=c[0].position)
+
+    def stack_type(self, c: Parts) -> tree.StackType:
+        return tree.StackType(c[0], c[2], position=c[0].position)
+
+    def tuple_type(self, c: Parts) -> tree.TupleType:
+        return tree.TupleType(c[1] or [], position=self.at(c[0]))
+
+    def list_type(self, c: Parts) -> tree.TupleType:
+        return tree.TupleType([c[1]], True, position=self.at(c[0]))
+
+    def type_arguments(self, c: Parts) -> Parts:
+        return c
+
+    def type_parameters(self, c: Parts) -> list[str]:
+        return [token.value for token in c]
+
+    def declarator(self, c: Parts) -> tuple[Token, Parts]:
+        return (c[0], []) if len(c) == 1 else (c[0][0], [*c[0][1], c[1]])
+
+    def typed(self, kind: tree.Type, declarator: tuple[Token, Parts]) -> tree.Type:
+        """The type of `kind name[size]…`."""
+        for size in reversed(declarator[1]):
+            kind = tree.StackType(kind, size, position=kind.position)
+        return kind
+
+    def constant(self, c: Parts) -> tree.Constant:
+        name = c[3][0]
+        return tree.Constant(c[0] or [], self.typed(c[2], c[3]), name.value, c[4], position=self.at(name))
+
+    def variable(self, c: Parts) -> tree.Variable:
+        name = c[2][0]
+        return tree.Variable(c[0] or [], self.typed(c[1], c[2]), name.value, c[3], position=self.at(name))
+
+    def instantiation(self, c: Parts) -> tree.Instance:
+        return tree.Instance(c[0] or [], c[1], c[2] or [], c[3].value, c[4], position=self.at(c[3]))
+
+    def object_body(self, c: Parts) -> Parts:
+        return c
+
+    def parameters(self, c: Parts) -> Parts:
+        return c
+
+    def parameter(self, c: Parts) -> tree.Parameter:
+        name, direction = c[3][0], c[1].value if c[1] else ""
+        kind = self.typed(c[2], c[3])
+        return tree.Parameter(c[0] or [], direction, kind, name.value, c[4], position=self.at(name))
+
+    def structure(self, c: Parts) -> tree.Structure:
+        kind, name = c[1].value, c[2]
+        return tree.Structure(c[0] or [], kind, name.value, c[3] or [], c[4:], position=self.at(name))
+
+    def field(self, c: Parts) -> tree.Field:
+        name = c[2][0]
+        return tree.Field(c[0] or [], self.typed(c[1], c[2]), name.value, position=self.at(name))
+
+    def enumeration(self, c: Parts) -> tree.Enum:
+        notes, base, name, members = c
+        for member, value, where in members:
+            if base is None and value is not None:
+                raise P4Error(f"{member} has a value, so the enum needs a type: enum bit<8> {name.value}", where)
+            if base is not None and value is None:
+                raise P4Error(f"member {member} of an enum with a type; expected '= value' after it", where)
+        return tree.Enum(notes or [], base, name.value, members, position=self.at(name))
+
+    def enum_members(self, c: Parts) -> Parts:
+        return self.series(c)
+
+    def enum_member(self, c: Parts) -> tuple[str, tree.Expression | None, Any]:
+        return c[0].value, c[1], self.at(c[0])
+
+    def names(self, c: Parts) -> Parts:
+        return self.series(c)
+
+    def errors(self, c: Parts) -> tree.Errors:
+        return tree.Errors([(token.value, self.at(token)) for token in c[1]], position=self.at(c[0]))
+
+    def match_kinds(self, c: Parts) -> tree.MatchKinds:
+        return tree.MatchKinds([(token.value, self.at(token)) for token in c[1]], position=self.at(c[0]))
+
+    def type_definition(self, c: Parts) -> tree.TypeDef:
+        distinct = isinstance(c[1], Token)
+        kind, declarator = c[-2], c[-1]
+        if not isinstance(kind, tree.Structure):
+            kind = self.typed(kind, declarator)
+        name = declarator[0]
+        return tree.TypeDef(c[0] or [], kind, name.value, distinct, position=self.at(name))
+
+    def parser_head(self, c: Parts) -> tree.ParserType:
+        return tree.ParserType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
+
+    def parser_type(self, c: Parts) -> tree.ParserType:
+        head: tree.ParserType = c[0]
+        return head
+
+    def control_head(self, c: Parts) -> tree.ControlType:
+        return tree.ControlType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
+
+    def control_type(self, c: Parts) -> tree.ControlType:
+        head: tree.ControlType = c[0]
+        return head
+
+    def package_type(self, c: Parts) -> tree.PackageType:
+        return tree.PackageType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
+
+
+class StatementBuilder(TypeBuilder):
+    """Statements."""
+
+    def block(self, c: Parts) -> tree.Block:
+        return tree.Block(c[0] or [], self.items(c[2:]), position=self.at(c[1]))
+
+    def items(self, items: Parts) -> Parts:
+        for item in items:
+            if isinstance(item, tree.Instance):
+                what = f"{item.name} is an instance; declare it in the control or parser itself, before its statements"
+                raise P4Error(what, item.position)
+        return items
+
+    def if_head(self, c: Parts) -> Parts:
+        return c
+
+    def if_(self, c: Parts) -> tree.If:
+        (token, condition), yes = c
+        return tree.If(condition, yes, None, position=self.at(token))
+
+    def if_else(self, c: Parts) -> tree.If:
+        (token, condition), yes, no = c
+        return tree.If(condition, yes, no, position=self.at(token))
+
+    def for_head(self, c: Parts) -> tree.For:
+        notes, token, init, condition, step = c
+        where = self.at(token)
+        body = tree.Empty(position=where)
+        return tree.For(notes or [], init or [], condition, step or [], body, position=where)
+
+    def for_in_head(self, c: Parts) -> tree.ForIn:
+        notes, token, own, kind, name, _, collection = c
+        where = self.at(token)
+        both = [*(notes or []), *(own or [])]
+        return tree.ForIn(both, kind, name.value, collection, tree.Empty(position=where), position=where)
+
+    def loop(self, c: Parts) -> tree.For | tree.ForIn:
+        head: tree.For | tree.ForIn = c[0]
+        head.body = c[1]
+        return head
+
+    def for_inits(self, c: Parts) -> Parts:
+        return c
+
+    def for_steps(self, c: Parts) -> Parts:
+        return c
+
+    def empty(self, c: Parts) -> tree.Empty:
+        return tree.Empty(position=self.at(c[0]))
+
+    def return_(self, c: Parts) -> tree.Return:
+        return tree.Return(c[1], position=self.at(c[0]))
+
+    def exit(self, c: Parts) -> tree.Exit:
+        return tree.Exit(position=self.at(c[0]))
+
+    def break_(self, c: Parts) -> tree.Break:
+        return tree.Break(position=self.at(c[0]))
+
+    def continue_(self, c: Parts) -> tree.Continue:
+        return tree.Continue(position=self.at(c[0]))
+
+    def switch(self, c: Parts) -> tree.Switch:
+        return tree.Switch(c[1], c[2:], position=self.at(c[0]))
+
+    def switch_case(self, c: Parts) -> tree.SwitchCase:
+        return tree.SwitchCase(c[0], c[1], position=c[0].position)
+
+    def switch_block(self, c: Parts) -> tree.Block:
+        return tree.Block([], self.items(c[1:]), position=self.at(c[0]))
+
+    def assignment(self, c: Parts) -> tree.Assign:
+        operator = c[1].value[:-1] if len(c) == 3 else ""
+        return tree.Assign(c[0], c[-1], operator, position=c[0].position)
+
+    def call_statement(self, c: Parts) -> tree.CallStatement:
+        return tree.CallStatement(self.call(c), position=c[0].position)
+
+
+class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
+    """Declarations with bodies, and the program."""
+
+    def program(self, c: Parts) -> tree.Program:
+        return tree.Program([declaration for declaration in c if declaration is not None])
+
+    def annotations(self, c: Parts) -> Parts:
+        return [token.value for token in c]
+
+    def annotation_arguments(self, c: Parts) -> Parts:
+        items: Parts = c[0]
+        return items
+
+    def annotation_pairs(self, c: Parts) -> dict[str, tree.Expression]:
+        return dict(c[0])
+
+    def extern_type(self, c: Parts) -> tree.ExternType:
+        return tree.ExternType(c[0] or [], c[1].value, c[2] or [], c[3:], position=self.at(c[1]))
+
+    def extern_forward(self, c: Parts) -> None:
+        """Announces what is declared later."""
+
+    def extern_function(self, c: Parts) -> tree.ExternFunction:
+        c[1].annotations = c[0] or []
+        return tree.ExternFunction(c[1], position=c[1].position)
+
+    def method(self, c: Parts) -> tree.FunctionPrototype:
+        prototype: tree.FunctionPrototype = c[2]
+        prototype.annotations = c[0] or []
+        prototype.abstract = c[1] is not None
+        return prototype
+
+    def constructor(self, c: Parts) -> tree.FunctionPrototype:
+        return tree.FunctionPrototype(c[0] or [], None, c[1].value, [], c[2] or [], position=self.at(c[1]))
+
+    def prototype(self, c: Parts) -> tree.FunctionPrototype:
+        return tree.FunctionPrototype([], c[0], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
+
+    def function(self, c: Parts) -> tree.Function:
+        c[1].annotations = c[0] or []
+        return tree.Function(c[1], c[2], position=c[1].position)
+
+    def action(self, c: Parts) -> tree.Action:
+        return tree.Action(c[0] or [], c[1].value, c[2] or [], c[3], position=self.at(c[1]))
+
+    def constructor_parameters(self, c: Parts) -> Parts:
+        return c[0] or []
+
+    def parser(self, c: Parts) -> tree.Parser:
+        head = c[0]
+        states = [part for part in c[2:] if isinstance(part, tree.State)]
+        declarations = c[2 : len(c) - len(states)]
+        return tree.Parser(
+            head.annotations,
+            head.name,
+            head.type_parameters,
+            head.parameters,
+            c[1] or [],
+            declarations,
+            states,
+            position=head.position,
+        )
+
+    def value_set(self, c: Parts) -> tree.ValueSet:
+        return tree.ValueSet(c[0] or [], c[1], c[2], c[3].value, position=self.at(c[3]))
+
+    def state(self, c: Parts) -> tree.State:
+        items = self.items(c[2:-1])
+        self.refuse_in_states(items)
+        return tree.State(c[0] or [], c[1].value, items, c[-1], position=self.at(c[1]))
+
+    def refuse_in_states(self, items: Parts) -> None:
+        """Raises P4Error for statements that parser states can't hold."""
+        left = list(reversed(items))
+        while left:
+            item = left.pop()
+            if what := _NOT_IN_STATES.get(type(item)):
+                raise P4Error(f"a parser state can't hold '{what}'; use transition and states instead", item.position)
+            if isinstance(item, tree.Block):
+                left += reversed(item.items)
+            elif isinstance(item, tree.If):
+                left += [part for part in (item.no, item.yes) if part is not None]
+
+    def transition(self, c: Parts) -> tree.Transition:
+        return tree.Transition(c[1].value, position=self.at(c[1]))
+
+    def selection(self, c: Parts) -> tree.Transition:
+        return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
+
+    def select_case(self, c: Parts) -> tree.SelectCase:
+        return tree.SelectCase(c[0], c[1].value, position=c[0][0].position)
+
+    def keyset(self, c: Parts) -> Parts:
+        return c
+
+    def control(self, c: Parts) -> tree.Control:
+        head = c[0]
+        return tree.Control(
+            head.annotations,
+            head.name,
+            head.type_parameters,
+            head.parameters,
+            c[1] or [],
+            c[2:-1],
+            c[-1],
+            position=head.position,
+        )
+
+    # ---- tables
+
+    def table(self, c: Parts) -> tree.Table:
+        table = tree.Table(c[0] or [], c[1].value, [], [], None, False, None, False, [], position=self.at(c[1]))
+        seen: set[str] = set()
+        for name, where, value, notes, const in c[2:]:
+            if name in seen:
+                raise P4Error(f"table {table.name} has two properties '{name}'; merge them", where)
+            seen.add(name)
+            if name == "key":
+                table.keys = value
+            elif name == "actions":
+                table.actions = value
+            elif name == "entries":
+                table.entries, table.entries_const = value, const
+            elif name == "default_action":
+                table.default_action, table.default_const = self.action_named(value), const
+            else:
+                table.properties.append(tree.Property(notes, name, value, const, position=where))
+        return table
+
+    def keys(self, c: Parts) -> Parts:
+        return ["key", self.at(c[0]), c[1:], [], False]
+
+    def actions(self, c: Parts) -> Parts:
+        return ["actions", self.at(c[0]), c[1:], [], False]
+
+    def entries(self, c: Parts) -> Parts:
+        return ["entries", self.at(c[2]), c[3:], c[0] or [], c[1] is not None]
+
+    def property(self, c: Parts) -> Parts:
+        return [c[2].value, self.at(c[2]), c[3], c[0] or [], c[1] is not None]
+
+    def key(self, c: Parts) -> tree.Key:
+        return tree.Key(c[2] or [], c[0], c[1].value, position=c[0].position)
+
+    def listed_action(self, c: Parts) -> tree.ActionRef:
+        reference: tree.ActionRef = c[1]
+        reference.annotations = c[0] or []
+        return reference
+
+    def action_ref(self, c: Parts) -> tree.ActionRef:
+        return tree.ActionRef([], c[1].value, c[2] or [], c[0] is not None, position=self.at(c[1]))
+
+    def action_named(self, value: tree.Expression) -> tree.ActionRef:
+        """The action that a default_action's expression names. Raises P4Error."""
+        call = value if isinstance(value, tree.Call) else None
+        named = call.callee if call else value
+        if not isinstance(named, tree.Name):
+            raise P4Error("default_action: expected an action, as in NoAction or forward(1)", value.position)
+        arguments = call.arguments if call else []
+        return tree.ActionRef([], named.name, arguments, named.dot, position=value.position)
+
+    def entry(self, c: Parts) -> tree.Entry:
+        const, priority, keys, action, notes = c
+        if isinstance(priority, Token):
+            priority = self.number([priority])
+        return tree.Entry(notes or [], keys, action, priority, const is not None, position=keys[0].position)

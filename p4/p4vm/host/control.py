@@ -1,0 +1,302 @@
+"""Commands to a running switch over a UNIX socket or loopback TCP: one line asks, one line of JSON answers.
+
+A line is a command (`table_dump ipv4_lpm`) or {"command": …} or {"complete": "table_add ip"}. The answer:
+{"ok": true, "text": …}, {"ok": true, "words": […]} or {"ok": false, "error": …}. A client may send any bytes: what
+isn't text is answered by an error, what is too long ends the connection, and a client that doesn't read is dropped. A
+few commands are carried out per turn, so that packets never wait for a client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import stat
+import tempfile
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from p4vm.commands.line import LINE_MAX, complete, shown
+from p4vm.control.switch import Switch
+from p4vm.source import P4Error
+
+CLIENTS_MAX = 32
+COMMANDS_PER_TURN = 8
+ANSWER_MAX = 8 << 20
+READ_BYTES = 1 << 16
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def default_address() -> str:
+    """Where a switch of this user answers unless told otherwise."""
+    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return str(Path(folder) / f"switchagg-p4-{os.getuid()}.sock")
+
+
+def parse_address(text: str) -> str | tuple[str, int]:
+    """A path, or (host, port) of HOST:PORT on loopback. Raises P4Error."""
+    host, colon, port = text.rpartition(":")
+    if not colon or "/" in text or not port.isdecimal():
+        if len(text.encode()) > 100:
+            raise P4Error(f"{text}: too long for a UNIX socket; choose a path of at most 100 bytes")
+        return text
+    if host.strip("[]") not in LOOPBACK or int(port) > 65_535:
+        raise P4Error(f"{text}: commands are taken from this machine alone; use 127.0.0.1:PORT or a path")
+    return host.strip("[]"), int(port)
+
+
+def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
+    """To a switch that runs. Raises P4Error."""
+    address = parse_address(text)
+    try:
+        if isinstance(address, str):
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            made.settimeout(timeout_s)
+            made.connect(address)
+            return made
+        return socket.create_connection(address, timeout_s)
+    except OSError as error:
+        raise P4Error(
+            f"no switch answers at {text} ({error.strerror or error}); start one: switchagg p4 run prog.p4 -i 0@veth0 …"
+        ) from None
+
+
+class Client:
+    """The other end: asks a running switch. Raises P4Error where it is gone or says no."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._socket = connect(address)
+        self._file = self._socket.makefile("rb")
+
+    def command(self, line: str) -> str:
+        """What the command prints."""
+        return str(self._ask({"command": line}).get("text", ""))
+
+    def complete(self, line: str) -> list[str]:
+        """What the last word of a line begun may become."""
+        words = self._ask({"complete": line}).get("words", [])
+        return words if isinstance(words, list) else []
+
+    def _ask(self, request: dict[str, str]) -> dict[str, list[str] | str | bool]:
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._file.readline(ANSWER_MAX + 2)
+        except OSError as error:
+            raise P4Error(f"the switch at {self._address} doesn't answer: {error}") from None
+        if not line.endswith(b"\n"):
+            raise P4Error(f"the switch at {self._address} has ended")
+        answer: dict[str, list[str] | str | bool] = json.loads(line)
+        if not answer.get("ok"):
+            raise P4Error(str(answer.get("error")).removeprefix("Error: "))
+        return answer
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Visitor:
+    """A client as the switch sees it."""
+
+    socket: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    lines: deque[bytes] = field(default_factory=deque)
+    answers: bytearray = field(default_factory=bytearray)
+    ending: bool = False
+
+
+class ControlServer:
+    """Takes commands for a switch. `fileno` is readable when `serve` has something to do; nothing blocks."""
+
+    def __init__(self, switch: Switch, address: str) -> None:
+        self._switch = switch
+        self.address = address
+        self._selector = selectors.EpollSelector()
+        self._visitors: dict[int, _Visitor] = {}
+        self._listener, self._inode = _listen(address)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    @property
+    def busy(self) -> bool:
+        """Whether commands still wait: call `serve` again after the next packets."""
+        return any(visitor.lines for visitor in self._visitors.values())
+
+    def serve(self) -> None:
+        """What can be done now."""
+        for key, events in self._selector.select(0):
+            if key.fileobj is self._listener:
+                self._accept()
+                continue
+            visitor = self._visitors.get(key.fd)
+            if visitor is not None and events & selectors.EVENT_READ:
+                self._read(visitor)
+            if visitor is not None and events & selectors.EVENT_WRITE and key.fd in self._visitors:
+                self._write(visitor)
+        left = COMMANDS_PER_TURN
+        for visitor in list(self._visitors.values()):
+            while visitor.lines and left:
+                left -= 1
+                self._answer(visitor, visitor.lines.popleft())
+            self._write(visitor)
+
+    def close(self) -> None:
+        """Ends all connections and takes the socket's file away."""
+        for visitor in list(self._visitors.values()):
+            self._drop(visitor)
+        self._selector.close()
+        self._listener.close()
+        if self._inode is not None:
+            with contextlib.suppress(OSError):
+                if os.stat(self.address).st_ino == self._inode:
+                    os.unlink(self.address)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            return
+        accepted.setblocking(False)
+        if len(self._visitors) >= CLIENTS_MAX:
+            accepted.close()
+            return
+        self._visitors[accepted.fileno()] = _Visitor(accepted)
+        self._selector.register(accepted, selectors.EVENT_READ)
+
+    def _read(self, visitor: _Visitor) -> None:
+        try:
+            data = visitor.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(visitor)
+            return
+        if not data:
+            if visitor.lines or visitor.answers:
+                visitor.ending = True  # it closed its side, and still reads
+                self._watch(visitor)
+            else:
+                self._drop(visitor)
+            return
+        visitor.received += data
+        *lines, rest = bytes(visitor.received).split(b"\n")
+        visitor.received = bytearray(rest)
+        visitor.lines.extend(lines)
+        if len(rest) > LINE_MAX:
+            visitor.received.clear()
+            self._say(visitor, {"ok": False, "error": f"a line of more than {LINE_MAX} bytes"})
+            visitor.ending = True
+        self._watch(visitor)
+
+    def _watch(self, visitor: _Visitor) -> None:
+        """Ask for what is of use: no more lines while many wait, room to write while answers wait."""
+        if visitor.socket.fileno() not in self._visitors:
+            return
+        events = selectors.EVENT_WRITE if visitor.answers else 0
+        if not visitor.ending and len(visitor.lines) <= COMMANDS_PER_TURN:
+            events |= selectors.EVENT_READ
+        # without any event it would not be registered; one that ends is written to or dropped
+        self._selector.modify(visitor.socket, events or selectors.EVENT_WRITE)
+
+    def _answer(self, visitor: _Visitor, line: bytes) -> None:
+        self._say(visitor, answer(self._switch, line))
+
+    def _say(self, visitor: _Visitor, content: dict[str, object]) -> None:
+        encoded = json.dumps(content).encode() + b"\n"
+        if len(encoded) > ANSWER_MAX:
+            encoded = b'{"ok": false, "error": "the answer is too long; ask for a part of it"}\n'
+        visitor.answers += encoded
+        if len(visitor.answers) > 2 * ANSWER_MAX:
+            self._drop(visitor)  # it asks and does not read
+
+    def _write(self, visitor: _Visitor) -> None:
+        if visitor.socket.fileno() not in self._visitors:
+            return
+        if visitor.answers:
+            try:
+                sent = visitor.socket.send(visitor.answers)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._drop(visitor)
+                return
+            del visitor.answers[:sent]
+        if visitor.ending and not visitor.answers and not visitor.lines:
+            self._drop(visitor)
+        else:
+            self._watch(visitor)
+
+    def _drop(self, visitor: _Visitor) -> None:
+        number = visitor.socket.fileno()
+        if self._visitors.pop(number, None) is not None:
+            self._selector.unregister(visitor.socket)
+            visitor.socket.close()
+        visitor.lines.clear()
+
+
+def answer(switch: Switch, line: bytes) -> dict[str, object]:
+    """What one line gets; never raises."""
+    try:
+        text = line.decode("utf-8").strip()
+        request = json.loads(text) if text.startswith("{") else {"command": text}
+        if isinstance(request.get("complete"), str):
+            return {"ok": True, "words": complete(switch, request["complete"])}
+        if not isinstance(request.get("command"), str):
+            return {"ok": False, "error": 'Error: expected {"command": "…"} or {"complete": "…"}'}
+        return {"ok": True, "text": switch.run_command(request["command"])}
+    except P4Error as error:
+        return {"ok": False, "error": shown(error)}
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        return {"ok": False, "error": "Error: no command: expected one line of UTF-8 text, or of JSON"}
+
+
+def _listen(text: str) -> tuple[socket.socket, int | None]:
+    """The listening socket, and the inode of a UNIX socket's file. Raises P4Error."""
+    address = parse_address(text)
+    try:
+        if not isinstance(address, str):
+            made = socket.create_server(address, backlog=CLIENTS_MAX)
+            made.setblocking(False)
+            return made, None
+        _clear_stale(address)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o177)
+            try:
+                made.bind(address)
+            finally:
+                os.umask(before)
+            made.listen(CLIENTS_MAX)
+            made.setblocking(False)
+            return made, os.stat(address).st_ino
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        raise P4Error(f"can't take commands at {text}: {error.strerror}; give another --control") from None
+
+
+def _clear_stale(path: str) -> None:
+    """Take away the socket's file of a switch that is gone. Raises P4Error if one still answers, or it is no socket."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise P4Error(f"{path} is there and no socket; give another --control")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        tried.settimeout(1)
+        try:
+            tried.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError:
+            pass
+    raise P4Error(f"a switch answers at {path} already; give this one another: --control /tmp/second.sock")

@@ -1,0 +1,220 @@
+"""What lowering works in: the program as it grows, the scopes of one use of a declaration, the routine in work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from p4vm.check import types
+from p4vm.check.checked import Checked
+from p4vm.front import tree
+from p4vm.ir import nodes as ir
+from p4vm.lower.kinds import INT, Kinds
+from p4vm.lower.reach import Path, Reach, any_overlap, reads
+from p4vm.source import NOWHERE, P4Error, Position
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """An instance of a parser or control. name: as in the control plane; given: what its constructor was given."""
+
+    declaration: tree.Parser | tree.Control
+    name: str
+    frame: Frame
+    routine: ir.Routine | None = None
+    externs: tuple[Binding, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Packet:
+    """What packet_in and packet_out parameters are bound to: there is one packet."""
+
+
+Binding = (
+    ir.Variable
+    | ir.Const
+    | ir.Build
+    | ir.Invalid
+    | ir.ExternInstance
+    | ir.Table
+    | ir.Routine
+    | ir.ValueSet
+    | Made
+    | Packet
+)
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """Declarations in one use of a parser, control, function or action -> what they are there.
+
+    bound: the types of type parameters. prefix: names of what is declared here begin with it in the control plane.
+    """
+
+    parent: Frame | None = None
+    bindings: dict[tree.Node, Binding] = field(default_factory=dict)
+    bound: dict[str, types.Type] = field(default_factory=dict)
+    prefix: str = ""
+
+    def find(self, declaration: tree.Node) -> Binding | None:
+        frame: Frame | None = self
+        while frame is not None:
+            found = frame.bindings.get(declaration)
+            if found is not None:
+                return found
+            frame = frame.parent
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class World:
+    """One program being lowered: what is done so far, and what is made once and used often."""
+
+    checked: Checked
+    kinds: Kinds
+    reach: Reach = field(default_factory=Reach)
+    globals: Frame = field(default_factory=Frame)
+    routines: list[ir.Routine] = field(default_factory=list)
+    tables: list[ir.Table] = field(default_factory=list)
+    externs: list[ir.ExternInstance] = field(default_factory=list)
+    value_sets: list[ir.ValueSet] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
+    functions: dict[tuple[object, ...], ir.Routine] = field(default_factory=dict)
+    nameless: dict[tuple[tree.Node, Frame], Made | ir.ExternInstance] = field(default_factory=dict)
+    standard: ir.Record | None = None
+    metadata: ir.Record | None = None
+    listed: dict[ir.Table, list[tree.Action]] = field(default_factory=dict)
+    place: Position = NOWHERE
+    _names: set[str] = field(default_factory=set)
+
+    def unique(self, name: str) -> str:
+        """The name, or with a number where a routine has it already."""
+        made, number = name, 1
+        while made in self._names:
+            made, number = f"{name}_{number}", number + 1
+        self._names.add(made)
+        return made
+
+    def warn(self, message: str, position: Position) -> None:
+        line = f"{position}: {message}"
+        if line not in self.warnings:
+            self.warnings.append(line)
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """A routine being written. out: where statements go now; names: those of its variables;
+    counts: the next number for a name that is taken; temporaries: those that no statement of the program named."""
+
+    world: World
+    routine: ir.Routine
+    frame: Frame
+    out: list[ir.Statement] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
+    temporaries: set[ir.Variable] = field(default_factory=set)
+
+    def emit(self, statement: ir.Statement) -> None:
+        self.out.append(statement)
+
+    @contextmanager
+    def into(self, statements: list[ir.Statement]) -> Iterator[list[ir.Statement]]:
+        """Statements go to this list meanwhile."""
+        saved, self.out = self.out, statements
+        try:
+            yield statements
+        finally:
+            self.out = saved
+
+    def declare(self, name: str, kind: ir.Type, position: Position = NOWHERE) -> ir.Variable:
+        """A new local of the routine, under this name or one like it."""
+        if kind == INT:
+            raise P4Error(f"{name} is of type int, which has no width; give it one: bit<32>", position)
+        made, number = name, self.counts.get(name, 1)
+        while made in self.names:
+            made, number = f"{name}_{number}", number + 1
+        self.counts[name] = number
+        self.names.add(made)
+        variable = ir.Variable(made, kind, self.routine.name)
+        self.routine.locals.append(variable)
+        return variable
+
+    def parameter(self, name: str, kind: ir.Type, direction: str, position: Position) -> ir.Variable:
+        if kind == INT:
+            raise P4Error(f"parameter {name} is of type int, which has no width; give it one: bit<32>", position)
+        self.names.add(name)
+        variable = ir.Variable(name, kind, self.routine.name)
+        self.routine.parameters.append(ir.Parameter(variable, direction))
+        return variable
+
+    def temporary(self, kind: ir.Type, position: Position = NOWHERE) -> ir.Local:
+        variable = self.declare("t", kind, position)
+        self.temporaries.add(variable)
+        return ir.Local(kind, variable)
+
+    def keep(self, value: ir.Expression, position: Position = NOWHERE) -> ir.Expression:
+        """The value in a temporary of its own; a constant as it is."""
+        if isinstance(value, ir.Const):
+            return value
+        place = self.temporary(value.type, position)
+        self.emit(ir.Assign(place, value, position))
+        return place
+
+    def plain(self, value: ir.Expression, position: Position = NOWHERE) -> ir.Expression:
+        """The value where neither Build nor Invalid may stand."""
+        return self.keep(value, position) if isinstance(value, ir.Build | ir.Invalid) else value
+
+    def kind(self, written: types.Type, position: Position = NOWHERE) -> ir.Type:
+        frame: Frame | None = self.frame
+        bound: dict[str, types.Type] = {}
+        while frame is not None and not bound:
+            bound, frame = frame.bound, frame.parent
+        return self.world.kinds.convert(written, bound, position)
+
+    def kind_of(self, node: tree.Node) -> ir.Type:
+        """Type of an expression (after conversion), a type as written, or a declaration."""
+        return self.kind(self.type_of(node), node.position)
+
+    def type_of(self, node: tree.Node) -> types.Type:
+        known = self.world.checked.converted.get(node) or self.world.checked.type_of.get(node)
+        if known is None:
+            raise P4Error("the checker gave this no type; the engine does not support it here", node.position)
+        return known
+
+    def sequence(self, steps: Sequence[Callable[[], ir.Expression]], places: int = 0) -> list[ir.Expression]:
+        """Evaluates from left to right: what a later step may change is kept from before it.
+
+        places: bit i: the i-th is a place, of which the indexes alone are kept.
+        """
+        done: list[ir.Expression] = []
+        for step in steps:
+            with self.into([]) as later:
+                value = step()
+            if later:
+                writes = self.world.reach.statements(later).writes
+                for number, one in enumerate(done):
+                    done[number] = self.frozen(one, writes) if places >> number & 1 else self.unchanged(one, writes)
+                self.out.extend(later)
+            done.append(value)
+        return done
+
+    def unchanged(self, value: ir.Expression, writes: Set[Path]) -> ir.Expression:
+        """The value as it is now, though these places be written before it is used."""
+        if not any_overlap(reads(value), writes):
+            return value
+        if isinstance(value, ir.Build):
+            return ir.Build(value.type, [self.unchanged(item, writes) for item in value.items])
+        return self.keep(value)
+
+    def frozen(self, place: ir.Expression, writes: Set[Path]) -> ir.Expression:
+        """The place that it is now, though these places be written before it is used."""
+        match place:
+            case ir.Member():
+                return ir.Member(place.type, self.frozen(place.base, writes), place.field)
+            case ir.Index():
+                return ir.Index(place.type, self.frozen(place.base, writes), self.unchanged(place.index, writes))
+            case ir.Slice():
+                return ir.Slice(place.type, self.frozen(place.base, writes), place.high, place.low)
+        return place

@@ -1,0 +1,246 @@
+"""Instances of parsers, controls and externs, and the routines of those, of actions and of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from p4vm.check import types
+from p4vm.check.checked import CallNote
+from p4vm.front import tree
+from p4vm.ir import nodes as ir
+from p4vm.lower import calls, expressions, parsers, statements, tables
+from p4vm.lower import externs as lower_externs
+from p4vm.lower.body import Binding, Body, Frame, Made, Packet, World
+from p4vm.lower.names import control_name, given_name, notes
+from p4vm.lower.tidy import tidy
+from p4vm.source import P4Error, Position
+
+Instance = ir.ExternInstance | Made | Packet
+Given = Instance | ir.Const
+"""What a parameter that is no value stands for."""
+PACKETS = frozenset({"packet_in", "packet_out"})
+
+
+def scratch(world: World, frame: Frame) -> Body:
+    """A place to evaluate constants in, outside all routines."""
+    return Body(world, ir.Routine("", "function"), frame)
+
+
+# ---- making instances
+
+
+def make(body: Body, note: CallNote, name: str, annotations: Sequence[tree.Annotation], position: Position) -> Instance:
+    """The instance that a constructor call makes, under its name in the control plane. Raises P4Error."""
+    declaration = note.declaration
+    match declaration:
+        case tree.Parser() | tree.Control():
+            frame = Frame(body.world.globals, prefix=name)
+            given = {p.name: a for p, a in zip(note.parameters, note.arguments, strict=False) if a is not None}
+            for parameter in declaration.constructor_parameters:
+                argument = given.get(parameter.name, parameter.default)
+                if argument is None:
+                    raise P4Error(f"constructor parameter {parameter.name} is not given", position)
+                frame.bindings[parameter] = _given(body, parameter, argument, f"{name}.{parameter.name}")
+            return Made(declaration, name, frame)
+        case tree.ExternType():
+            return _extern(body, declaration, note, name, annotations, position)
+    raise P4Error(f"an instance of {note.name} is not supported here", position)
+
+
+def _given(body: Body, parameter: tree.Parameter, argument: tree.Expression, name: str) -> Binding:
+    kind = body.world.checked.type_of.get(parameter)
+    if isinstance(kind, types.Extern | types.Callable):
+        return instance(body, argument, name)
+    value = expressions.expression(body, argument, body.kind_of(parameter))
+    if not isinstance(value, ir.Const | ir.Build):
+        raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
+    return value
+
+
+def _extern(
+    body: Body,
+    declaration: tree.ExternType,
+    note: CallNote,
+    name: str,
+    annotations: Sequence[tree.Annotation],
+    position: Position,
+) -> ir.ExternInstance:
+    if declaration.name not in lower_externs.KINDS:
+        raise P4Error(f"extern {declaration.name} is not one of v1model's; it is not supported", position)
+    arguments: list[int | str] = []
+    for argument in note.arguments:
+        if argument is None:
+            continue
+        value = expressions.expression(body, argument)
+        if not isinstance(value, ir.Const):
+            raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
+        symbolic = isinstance(value.type, ir.Symbol) and isinstance(value.value, int)
+        arguments.append(value.type.members[value.value] if symbolic else value.value)  # type: ignore[union-attr,index]
+    kinds = tuple(body.kind(kind, position) for kind in note.type_arguments)
+    made = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
+    body.world.externs.append(made)
+    return made
+
+
+def declare(body: Body, node: tree.Instance) -> None:
+    """An instance declared in a parser, a control, a block or at the top level."""
+    note = body.world.checked.instances.get(node)
+    if note is None:
+        raise P4Error(f"instance {node.name}: what it is an instance of is not supported", node.position)
+    if node.members is not None:
+        raise P4Error(f"instance {node.name} has a body: abstract methods are not supported", node.position)
+    name = control_name(body.frame.prefix, node.name, node.annotations)
+    body.frame.bindings[node] = make(body, note, name, node.annotations, node.position)
+
+
+def instance(body: Body, node: tree.Expression, name: str = "") -> Instance:
+    """The instance that an expression names, or makes under this name."""
+    if isinstance(node, tree.Name):
+        declaration = body.world.checked.declared.get(node)
+        found = body.frame.find(declaration) if declaration is not None else None
+        if isinstance(found, ir.ExternInstance | Made | Packet):
+            return found
+    if isinstance(node, tree.Call):
+        note = body.world.checked.calls.get(node)
+        if note is not None and note.kind == "constructor":
+            return nameless(body, node, note, name)
+    raise P4Error("an instance of a parser, control or extern is expected here", node.position)
+
+
+def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Instance:
+    """The instance that a constructor in an expression makes: one for each place and use of what is around."""
+    known = body.world.nameless.get((node, body.frame))
+    if known is None:
+        called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
+        taken = {one.name for one in body.world.nameless.values()}
+        first, number = called, 1
+        while called in taken:
+            called, number = f"{first}_{number}", number + 1
+        made = make(body, note, called, (), node.position)
+        assert not isinstance(made, Packet)
+        known = body.world.nameless[node, body.frame] = made
+    return known
+
+
+def applied(body: Body, node: tree.Call, note: CallNote) -> Made:
+    """The parser or control instance that a call of apply runs; `Type.apply(…)` makes one."""
+    receiver = note.receiver
+    if receiver is not None and not isinstance(receiver, tree.TypeExpression):
+        found = instance(body, receiver)
+    else:
+        assert note.declaration is not None
+        declaration = note.declaration
+        name = getattr(declaration, "name", "")
+        found = nameless(body, node, CallNote("constructor", name, declaration, (), []))
+    if not isinstance(found, Made):
+        raise P4Error("only parsers and controls can be applied", node.position)
+    return found
+
+
+# ---- routines
+
+
+def distinct(externs: Sequence[Binding]) -> tuple[object, ...]:
+    """What tells two uses apart; all packets are one."""
+    return tuple(one.value if isinstance(one, ir.Const) else one for one in externs if not isinstance(one, Packet))
+
+
+def routine(world: World, made: Made, externs: tuple[Given, ...], position: Position) -> ir.Routine:
+    """The routine of an instance. externs: what its extern and int parameters stand for. Raises P4Error."""
+    if made.routine is not None:
+        if distinct(made.externs) != distinct(externs):
+            raise P4Error(f"{made.name} is applied with different externs; make one instance for each", position)
+        return made.routine
+    declaration = made.declaration
+    kind = "parser" if isinstance(declaration, tree.Parser) else "control"
+    made.routine = ir.Routine(world.unique(made.name), kind, position=declaration.position)
+    made.externs = externs
+    body = Body(world, made.routine, made.frame, made.routine.body)
+    _parameters(body, declaration.parameters, externs)
+    for local in declaration.locals:
+        _local(body, local)
+    if isinstance(declaration, tree.Parser):
+        parsers.states(body, declaration)
+    else:
+        statements.statements(body, declaration.body.items)
+    tidy(made.routine, world.reach, body.temporaries)
+    world.routines.append(made.routine)
+    return made.routine
+
+
+def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Sequence[Binding]) -> None:
+    """Declares them; values that are `out` start at zero."""
+    instances = iter(externs)
+    for parameter in parameters:
+        if calls.is_instance(body, parameter):
+            body.frame.bindings[parameter] = next(instances, Packet())
+            continue
+        direction = parameter.direction or ("data" if body.routine.kind == "action" else "in")
+        called = (given_name(parameter.annotations) if direction == "data" else None) or parameter.name
+        variable = body.parameter(called, body.kind_of(parameter), direction, parameter.position)
+        body.frame.bindings[parameter] = variable
+        if direction == "out":
+            body.emit(ir.Reset(ir.Local(variable.type, variable)))
+
+
+def _local(body: Body, node: tree.Declaration) -> None:
+    match node:
+        case tree.Action():
+            action_of(body, node)
+        case tree.Table():
+            body.frame.bindings[node] = tables.table(body, node)
+        case tree.ValueSet():
+            body.frame.bindings[node] = parsers.value_set(body, node)
+        case tree.Variable() | tree.Constant() | tree.Instance():
+            statements.statement(body, node)
+        case _:
+            raise P4Error("this declaration is not supported here; move it to the top level", node.position)
+
+
+def action(body: Body, node: tree.Action) -> ir.Routine:
+    """The action's routine here: the control's own, or one at the top level."""
+    found = body.frame.find(node)
+    if isinstance(found, ir.Routine):
+        return found
+    world = body.world
+    made = ir.Routine(world.unique(control_name("", node.name, node.annotations)), "action", position=node.position)
+    world.globals.bindings[node] = made
+    _finish_action(Body(world, made, Frame(world.globals), made.body), node)
+    return made
+
+
+def action_of(body: Body, node: tree.Action) -> None:
+    """An action declared in a control."""
+    name = control_name(body.frame.prefix, node.name, node.annotations)
+    made = ir.Routine(body.world.unique(name), "action", owner=body.routine, position=node.position)
+    body.frame.bindings[node] = made
+    _finish_action(Body(body.world, made, Frame(body.frame, prefix=body.frame.prefix), made.body), node)
+
+
+def _finish_action(body: Body, node: tree.Action) -> None:
+    _parameters(body, node.parameters, ())
+    statements.statements(body, node.body.items)
+    tidy(body.routine, body.world.reach, body.temporaries)
+    body.world.routines.append(body.routine)
+
+
+def function(world: World, node: tree.Function, bound: dict[str, types.Type], externs: tuple[Given, ...]) -> ir.Routine:
+    """The function's routine for these types and externs."""
+    frame = Frame(world.globals, bound=bound)
+    looking = scratch(world, frame)
+    parameters = [p for p in node.prototype.parameters if not calls.is_instance(looking, p)]
+    kinds = tuple(looking.kind_of(p) for p in parameters)
+    returns = world.checked.type_of.get(node.prototype.returns) if node.prototype.returns is not None else None
+    result = looking.kind(returns, node.position) if returns is not None and returns != types.VOID else None
+    key = (node, kinds, result, tuple(str(kind) for kind in bound.values()), distinct(externs))
+    known = world.functions.get(key)
+    if known is not None:
+        return known
+    made = ir.Routine(world.unique(node.prototype.name), "function", returns=result, position=node.position)
+    world.functions[key] = made
+    body = Body(world, made, frame, made.body)
+    _parameters(body, node.prototype.parameters, externs)
+    statements.statements(body, node.body.items)
+    tidy(made, world.reach, body.temporaries)
+    world.routines.append(made)
+    return made

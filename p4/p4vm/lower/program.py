@@ -1,0 +1,209 @@
+"""The checked program made small: `main` elaborated, one routine for each instance, everything known put in.
+
+The work is in lower_*.py: instances and routines, statements, expressions, calls, places, tables, parsers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from p4vm.check.checked import CallNote, Checked
+from p4vm.front import tree
+from p4vm.ir import nodes as ir
+from p4vm.lower import instances
+from p4vm.lower.body import Frame, Made, Packet, World
+from p4vm.lower.kinds import INT, Kinds, plain
+from p4vm.lower.names import find
+from p4vm.lower.tidy import all_lists, drop_unused
+from p4vm.source import P4Error
+
+ROLES = ("parser", "verify", "ingress", "egress", "compute", "deparser")
+SIGNATURES = {"parser": 3, "verify": 2, "ingress": 3, "egress": 3, "compute": 2, "deparser": 1}
+"""How many parameters are left of each when the packet is gone."""
+FRAMES_MAX = 20_000
+"""Python's frames for one program: the checker bounds nesting, and each level takes some of them."""
+FIELD_LISTS_DEPTH_MAX = 64
+
+
+def lower(checked: Checked, file: str) -> ir.Program:
+    """The whole program. file: its path, for reports. Raises P4Error: what v1model programs can't have."""
+    world = World(checked, Kinds(checked.errors))
+    with _deep():
+        try:
+            return _program(world, file)
+        except RecursionError:
+            raise P4Error("nested too deeply here; split the expression or statement", world.place) from None
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Room for nested programs. Python code alone recurses here, so the interpreter's own stack doesn't grow."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, FRAMES_MAX))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _program(world: World, file: str) -> ir.Program:
+    note = _main(world)
+    _top_level(world)
+    routines = _six(world, note)
+    headers, metadata, standard = (p.variable.type for p in routines["ingress"].parameters)
+    for kind, what in ((headers, "headers"), (metadata, "metadata"), (standard, "standard metadata")):
+        if not isinstance(kind, ir.Record):
+            raise P4Error(f"the {what} of V1Switch must be a struct", routines["ingress"].position)
+    assert isinstance(headers, ir.Record)
+    assert isinstance(metadata, ir.Record)
+    assert isinstance(standard, ir.Record)
+    parser = routines["parser"]
+    if parser.body and isinstance(parser.body[0], ir.Reset):
+        del parser.body[0]  # the pipeline gives zeros
+    _field_lists(world, metadata)
+    _names_differ(world)
+    kept = _reachable(world, list(routines.values()))
+    drop_unused(kept, world.tables)
+    return ir.Program(
+        file,
+        **routines,
+        headers=headers,
+        metadata=metadata,
+        standard=standard,
+        errors=world.kinds.error,
+        routines=kept,
+        records=[one for one in world.kinds.records if all(kind != INT for _, kind in one.fields)],
+        tables=world.tables,
+        externs=world.externs,
+        value_sets=world.value_sets,
+        field_lists=world.field_lists,
+        warnings=[*world.checked.warnings, *world.warnings],
+    )
+
+
+def _main(world: World) -> CallNote:
+    main = world.checked.main
+    if main is None:
+        raise P4Error("the program has no main; end it with V1Switch(…) main;", world.checked.program.position)
+    world.place = main.position
+    note = world.checked.instances.get(main)
+    if note is None or note.name != "V1Switch":
+        name = note.name if note is not None else "unknown"
+        raise P4Error(f"main is a {name}; the engine runs V1Switch of v1model.p4", main.position)
+    return note
+
+
+def _top_level(world: World) -> None:
+    """Instances outside parsers and controls; other declarations are looked at when they are used."""
+    body = instances.scratch(world, world.globals)
+    for declaration in world.checked.program.declarations:
+        if isinstance(declaration, tree.Instance) and declaration is not world.checked.main:
+            note = world.checked.instances.get(declaration)
+            if note is not None and isinstance(note.declaration, tree.PackageType):
+                continue
+            instances.declare(body, declaration)
+
+
+def _six(world: World, note: CallNote) -> dict[str, ir.Routine]:
+    """The routines of V1Switch's arguments, by role."""
+    body = instances.scratch(world, Frame(world.globals))
+    made: dict[str, ir.Routine] = {}
+    for role, argument in zip(ROLES, note.arguments, strict=True):
+        if argument is None:
+            raise P4Error(f"V1Switch needs six arguments; the {role} is missing", world.place)
+        made_by = world.checked.calls.get(argument) if isinstance(argument, tree.Call) else None
+        found = instances.instance(body, argument, made_by.name if made_by is not None else "")
+        if not isinstance(found, Made):
+            raise P4Error(f"the {role} must be an instance of a parser or control", argument.position)
+        made[role] = _routine(world, found, role)
+    return made
+
+
+def _routine(world: World, found: Made, role: str) -> ir.Routine:
+    routine = instances.routine(world, found, (Packet(),), found.declaration.position)
+    if len(routine.parameters) != SIGNATURES[role]:
+        raise P4Error(f"the {role} of V1Switch has {SIGNATURES[role]} parameters besides the packet", routine.position)
+    return routine
+
+
+def _names_differ(world: World) -> None:
+    """Raises P4Error: two tables, or two externs of a kind, that a control plane could not tell apart."""
+    named = [("table", one.name, one.position) for one in world.tables]
+    named += [(one.kind, one.name, one.position) for one in world.externs]
+    seen: set[tuple[str, str]] = set()
+    for kind, name, position in named:
+        if (kind, name) in seen:
+            raise P4Error(f"another {kind} is called {name} too; rename one, or its @name", position)
+        seen.add((kind, name))
+
+
+# ---- field lists
+
+
+def _field_lists(world: World, metadata: ir.Record) -> None:
+    """Fields of metadata with @field_list(n, …): kept by resubmit, recirculate and clone of list n."""
+    structures = {
+        declaration.name: declaration
+        for declaration in world.checked.program.declarations
+        if isinstance(declaration, tree.Structure)
+    }
+    pending: list[tuple[ir.Record, tuple[str, ...]]] = [(metadata, ())]
+    while pending:
+        record, path = pending.pop(0)
+        declaration = structures.get(plain(record.name))
+        if declaration is None or len(path) > FIELD_LISTS_DEPTH_MAX:
+            continue
+        for field in declaration.fields:
+            annotation = find(field.annotations, "field_list")
+            if annotation is not None:
+                for number in _numbers(world, annotation):
+                    world.field_lists.setdefault(number, []).append((*path, field.name))
+            kind = dict(record.fields).get(field.name)
+            if isinstance(kind, ir.Record):
+                pending.append((kind, (*path, field.name)))
+
+
+def _numbers(world: World, annotation: tree.Annotation) -> list[int]:
+    found = []
+    for argument in annotation.args:
+        number = _number(world, argument)
+        if number is None:
+            raise P4Error("@field_list takes numbers known at compile time", annotation.position)
+        found.append(number)
+    return found
+
+
+def _number(world: World, node: tree.Expression) -> int | None:
+    if isinstance(node, tree.Number):
+        return node.value
+    known = world.checked.constants.get(node)
+    if isinstance(known, int):
+        return known
+    if isinstance(node, tree.Cast):
+        return _number(world, node.operand)
+    if isinstance(node, tree.Name):
+        for declaration in world.checked.program.declarations:
+            if isinstance(declaration, tree.Constant) and declaration.name == node.name:
+                return _number(world, declaration.value)
+    return None
+
+
+# ---- what is used
+
+
+def _reachable(world: World, roots: Sequence[ir.Routine]) -> list[ir.Routine]:
+    """Routines that may run, in the order they were finished: callees before callers."""
+    pending = [*roots, *(action.routine for table in world.tables for action in table.actions)]
+    for table in world.tables:
+        pending += [one.routine for one in table.setup if isinstance(one, ir.Invoke)]
+    seen: set[ir.Routine] = set()
+    while pending:
+        routine = pending.pop()
+        if routine in seen:
+            continue
+        seen.add(routine)
+        for statements in all_lists(routine):
+            pending += [one.routine for one in statements if isinstance(one, ir.Invoke)]
+    return [routine for routine in world.routines if routine in seen]

@@ -1,0 +1,260 @@
+"""What statements read and write, place by place: where an argument passed by reference would show.
+
+A path is a variable and the fields and elements that lead to a part of it; None stands for an element not known before
+the program runs. Two paths overlap when one leads to a part of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from p4vm.ir import nodes as ir
+
+WRITTEN = {
+    "mark_to_drop": 0,
+    "hash": 0,
+    "random": 0,
+    "update_checksum": 2,
+    "update_checksum_with_payload": 2,
+    "register.read": 0,
+    "meter.execute_meter": 1,
+    "direct_meter.read": 0,
+}
+"""Externs that write one of their arguments -> which."""
+READ_TOO = frozenset({"mark_to_drop", "update_checksum", "update_checksum_with_payload"})
+"""Those of them for which it is inout."""
+
+Path = tuple[ir.Variable, tuple[str | int | None, ...]]
+
+
+def overlap(one: Path, other: Path) -> bool:
+    if one[0] is not other[0]:
+        return False
+    return all(a == b or a is None or b is None for a, b in zip(one[1], other[1], strict=False))
+
+
+def any_overlap(some: Iterable[Path], others: Iterable[Path]) -> bool:
+    listed = list(others)
+    return any(overlap(one, other) for one in some for other in listed)
+
+
+def path_of(place: ir.Expression) -> Path | None:
+    """Where a place is; slices count as the whole that they cut. None: not a place."""
+    steps: list[str | int | None] = []
+    while True:
+        match place:
+            case ir.Local():
+                return place.variable, tuple(reversed(steps))
+            case ir.Member():
+                steps.append(place.field)
+            case ir.Index():
+                known = place.index.value if isinstance(place.index, ir.Const) else None
+                steps.append(known if isinstance(known, int) else None)
+            case ir.Next() | ir.Last() | ir.LastIndex():
+                steps.append(None)
+            case ir.Slice() | ir.Valid() | ir.SizeBits() | ir.Cast():
+                pass
+            case _:
+                return None
+        place = place.base if not isinstance(place, ir.Cast) else place.operand
+
+
+def is_plain(place: ir.Expression) -> bool:
+    """Whether a reference to it can be passed: a Local, or fields and known elements of one, that no union owns."""
+    while not isinstance(place, ir.Local):
+        match place:
+            case ir.Member():
+                if isinstance(place.base.type, ir.Record) and place.base.type.kind == "union":
+                    return False
+            case ir.Index():
+                if not isinstance(place.index, ir.Const):
+                    return False
+            case _:
+                return False
+        place = place.base
+    return True
+
+
+def is_whole(kind: ir.Type) -> bool:
+    """Whether `in` arguments of this type are passed by reference."""
+    return isinstance(kind, ir.Record | ir.Array | ir.Varbits)
+
+
+def parts(expression: ir.Expression) -> list[ir.Expression]:
+    """The expressions directly within."""
+    match expression:
+        case ir.Index():
+            return [expression.base, expression.index]
+        case ir.Member() | ir.Next() | ir.Last() | ir.LastIndex() | ir.Slice() | ir.Valid() | ir.SizeBits():
+            return [expression.base]
+        case ir.Unary() | ir.Cast():
+            return [expression.operand]
+        case ir.Binary() | ir.Concat():
+            return [expression.left, expression.right]
+        case ir.Mux():
+            return [expression.condition, expression.yes, expression.no]
+        case ir.Build():
+            return list(expression.items)
+    return []
+
+
+def reads(expression: ir.Expression) -> Iterator[Path]:
+    """Places whose values decide the expression's."""
+    pending = [expression]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, ir.Local | ir.Member | ir.Index | ir.Next | ir.Last) and (path := path_of(one)):
+            yield path
+            pending.extend(indexes(one))
+        else:
+            pending.extend(parts(one))
+
+
+def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
+    """The index expressions along a place."""
+    while not isinstance(place, ir.Local):
+        inner = parts(place)
+        if not inner:
+            return
+        if isinstance(place, ir.Index):
+            yield place.index
+        place = inner[0]
+
+
+def may_reject(expression: ir.Expression) -> bool:
+    """Whether evaluating it may end the parser: then it must not be evaluated in vain."""
+    pending = [expression]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, ir.Next | ir.Last):
+            return True
+        pending.extend(parts(one))
+    return False
+
+
+@dataclass(slots=True)
+class Effects:
+    """exits: may end the top-level control."""
+
+    reads: set[Path] = field(default_factory=set)
+    writes: set[Path] = field(default_factory=set)
+    exits: bool = False
+
+    def add(self, other: Effects) -> None:
+        self.reads |= other.reads
+        self.writes |= other.writes
+        self.exits |= other.exits
+
+    def read(self, expression: ir.Expression | None) -> None:
+        if expression is not None:
+            self.reads.update(reads(expression))
+
+    def write(self, place: ir.Expression | None) -> None:
+        if place is None:
+            return
+        path = path_of(place)
+        if path is not None:
+            self.writes.add(path)
+        for index in indexes(place):
+            self.reads.update(reads(index))
+
+
+class Reach:
+    """Effects of statements, and of routines on variables that are not their own; each routine is looked at once."""
+
+    def __init__(self) -> None:
+        self._routines: dict[ir.Routine, Effects] = {}
+
+    def routine(self, routine: ir.Routine) -> Effects:
+        """What running a finished routine does to other routines' variables (an action's: its control's)."""
+        known = self._routines.get(routine)
+        if known is None:
+            inside = self.statements(routine.body)
+            for state in routine.states.values():
+                inside.add(self.statements(state.body))
+            known = Effects(
+                {path for path in inside.reads if path[0].routine != routine.name},
+                {path for path in inside.writes if path[0].routine != routine.name},
+                inside.exits,
+            )
+            self._routines[routine] = known
+        return known
+
+    def statements(self, statements: Iterable[ir.Statement]) -> Effects:
+        total = Effects()
+        for statement in statements:
+            self._statement(statement, total)
+        return total
+
+    def _statement(self, statement: ir.Statement, total: Effects) -> None:
+        match statement:
+            case ir.If():
+                total.read(statement.condition)
+                total.add(self.statements(statement.yes))
+                total.add(self.statements(statement.no))
+            case ir.Switch():
+                total.read(statement.subject)
+                for _, body in statement.cases:
+                    total.add(self.statements(body))
+                total.add(self.statements(statement.default))
+            case ir.Loop():
+                total.add(self.statements(statement.body))
+                total.add(self.statements(statement.step))
+            case ir.Invoke():
+                total.add(self.routine(statement.routine))
+                self._arguments(statement.routine.parameters, statement.arguments, total)
+                total.write(statement.result)
+            case ir.ApplyTable():
+                total.add(self.table(statement.table))
+                total.write(statement.hit)
+                total.write(statement.action)
+            case ir.Exit():
+                total.exits = True
+            case _:
+                self._simple(statement, total)
+
+    def _simple(self, statement: ir.Statement, total: Effects) -> None:
+        match statement:
+            case ir.Assign():
+                total.read(statement.value)
+                total.write(statement.target)
+            case ir.Reset() | ir.SetValid():
+                total.write(statement.target)
+            case ir.Push() | ir.Extract() | ir.Lookahead():
+                total.write(statement.target)
+                total.read(statement.target)
+                if isinstance(statement, ir.Extract):
+                    total.read(statement.varbits)
+            case ir.Return() | ir.Emit():
+                total.read(statement.value)
+            case ir.Advance():
+                total.read(statement.bits)
+            case ir.Verify():
+                total.read(statement.condition)
+                total.read(statement.error)
+            case ir.CallExtern():
+                place = WRITTEN.get(statement.name, -1)
+                for number, argument in enumerate(statement.arguments):
+                    if number == place:
+                        total.write(argument)
+                    if number != place or statement.name in READ_TOO:
+                        total.read(argument)
+                total.write(statement.result)
+
+    def _arguments(self, parameters: list[ir.Parameter], arguments: list[ir.Expression], total: Effects) -> None:
+        for parameter, argument in zip(parameters, arguments, strict=False):
+            if parameter.direction != "out":
+                total.read(argument)
+            if parameter.direction in ("out", "inout"):
+                total.write(argument)
+
+    def table(self, table: ir.Table) -> Effects:
+        """What applying a table may do, whichever of its actions runs."""
+        total = self.statements(table.setup)
+        for key in table.keys:
+            total.read(key.expression)
+        for action in table.actions:
+            total.add(self.routine(action.routine))
+            self._arguments([p for p in action.routine.parameters if p.direction != "data"], action.bound, total)
+        return total

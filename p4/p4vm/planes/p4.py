@@ -1,0 +1,211 @@
+"""The P4 program of p4/v1model behind the data-plane contract, run in-process by the engine p4vm.
+
+$SWITCHAGG_P4_PROGRAM names another program to run: one with the same tables, registers and counters.
+
+Datagrams go in as Ethernet frames from an address that stands for their port; results come out as frames, and the
+address they were rewritten to says where they go. Jobs are admitted by filling tables and registers, with the commands
+that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs.
+"""
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p4vm.planes.program import (
+    HEADERS_BYTES,
+    Control,
+    check_elements,
+    defines,
+    folder,
+    headers_of,
+    program_path,
+)
+from switchagg.aggregator import SlotView, check_admission
+from switchagg.dataplane import ELEMENTS_MOST, Output
+from switchagg.errors import JobError
+from switchagg.job import JobConfig
+from switchagg.wire import HEADER_BYTES, Bundle, headers
+
+if TYPE_CHECKING:
+    from p4vm.control.switch import Switch
+
+PORTS = 64
+"""Physical ports of the program's switch; workers share them."""
+
+IDLE_ELEMENTS = 32
+"""E of the program that counts strangers' packets before any job is there."""
+
+
+def missing() -> str:
+    """What the engine lacks to run the program, in one line; "" if nothing."""
+    lacking = [name for name in ("lark", "pcpp") if find_spec(name) is None]
+    if lacking:
+        return f"the engine's libraries are missing: {', '.join(lacking)}; install switchagg[p4]"
+    try:
+        folder()
+        program_path()
+    except JobError as error:
+        return str(error)
+    return ""
+
+
+class P4Plane:
+    """A switch of `slots` slots; a program for each E of its jobs, up to 256.
+
+    backend: of the engine: auto, native or python. Raises JobError where the engine can't run: its parsing libraries
+    are missing, the programs are not installed.
+    """
+
+    name = "p4"
+
+    def __init__(self, slots: int, elements: int, *, backend: str = "auto") -> None:
+        if reason := missing():
+            raise JobError(f"data plane p4: {reason}")
+        self._slots, self._elements, self._backend = slots, elements, backend
+        self._jobs: dict[int, JobConfig] = {}
+        self._programs: dict[int, _Program] = {}
+
+    def prepare(self) -> None:
+        """Compile for the largest E now: the first job of that E doesn't wait."""
+        self._program(min(self._elements, ELEMENTS_MOST[self.name]))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A fresh dict each time, of all programs together."""
+        total: dict[str, int] = {}
+        for program in self._programs.values():
+            for name, packets in program.control.counters().items():
+                total[name] = total.get(name, 0) + packets
+        return total
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        check_admission(job, ports, list(self._jobs.values()), self._slots, self._elements)
+        check_elements(job, self.name)
+        program = self._program(job.elements)
+        self.evict(job.job_id)
+        program.control.admit(job, ports)
+        self._jobs[job.job_id] = job
+
+    def evict(self, job_id: int) -> None:
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            self._programs[job.elements].control.evict(job_id)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        for job in self._jobs.values():
+            if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
+                return self._programs[job.elements].control.seen(slot, version)
+        raise KeyError(slot)
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        outputs: list[Output] = []
+        for start, end, program in self._runs(bundle):
+            outputs += program.process(bundle[start:end], port)
+        return outputs
+
+    def _runs(self, bundle: Bundle) -> Iterator[tuple[int, int, "_Program"]]:
+        """Rows start … end - 1 are for one program."""
+        if bundle.shape[1] < HEADER_BYTES:
+            yield 0, len(bundle), self._program_of(-1)
+            return
+        jobs = headers(bundle)["job"].astype(np.int64)
+        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(bundle)]
+        start, program = 0, self._program_of(int(jobs[0]) if len(bundle) else -1)
+        for edge in edges[1:-1]:
+            other = self._program_of(int(jobs[edge]))
+            if other is not program:
+                yield start, edge, program
+                start, program = edge, other
+        yield start, len(bundle), program
+
+    def _program_of(self, job_id: int) -> "_Program":
+        """Where a job is, if there is such a job; else any: all count strangers alike."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            return self._program(job.elements)
+        return next(iter(self._programs.values()), None) or self._program(IDLE_ELEMENTS)
+
+    def _program(self, elements: int) -> "_Program":
+        if elements not in self._programs:
+            self._programs[elements] = _Program(elements, self._slots, self._backend)
+        return self._programs[elements]
+
+
+class _Program:
+    """The program for one E on an engine, and its control plane."""
+
+    def __init__(self, elements: int, slots: int, backend: str) -> None:
+        self._switch = _compiled(elements, slots, backend)
+        self.control = Control(self._run, elements, slots, PORTS)
+        self._headers: dict[tuple[int, int], Bundle] = {}
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        """Datagrams of equal size from a port; results, those in a row that go the same way together."""
+        rows, size = bundle.shape
+        prefix = self._headers.get((port, size))
+        if prefix is None:
+            prefix = self._headers[port, size] = np.frombuffer(headers_of(port, size), np.uint8)
+        sent = np.empty((rows, HEADERS_BYTES + size), np.uint8)
+        sent[:, :HEADERS_BYTES] = prefix
+        sent[:, HEADERS_BYTES:] = bundle
+        counts, frames = self._through(sent, self.control.physical(port))
+        receivers = _receivers(frames)
+        outputs: list[Output] = []
+        place = 0
+        for copies, run in groupby(counts):
+            packets = sum(1 for _ in run)
+            if copies:
+                end = place + copies * packets
+                outputs += _together(frames[place:end], receivers[place:end], copies)
+                place = end
+        return outputs
+
+    def _through(self, sent: Bundle, port: int) -> tuple[list[int], Bundle]:
+        """How many frames each packet causes, and all of them; results are as long as what caused them."""
+        engine: Any = self._switch.engine  # the native one takes arrays
+        rows, size = sent.shape
+        if engine.backend == "native":
+            offsets = np.arange(0, rows * size + 1, size, dtype=np.uint32)
+            batch = engine.run_batch(np.full(rows, port, np.uint16), offsets, sent.reshape(-1))
+            return np.diff(batch.firsts.astype(np.int64)).tolist(), batch.data.reshape(-1, size)
+        made = engine.process_many([port] * rows, [row.tobytes() for row in sent])
+        frames = b"".join(frame for copies in made for _, frame in copies)
+        return [len(copies) for copies in made], np.frombuffer(frames, np.uint8).reshape(-1, size)
+
+    def _run(self, commands: Sequence[str]) -> list[str]:
+        with self._switch.batch():
+            return [self._switch.run_command(command) for command in commands]
+
+
+def _receivers(frames: Bundle) -> NDArray[np.int64]:
+    """The port that each frame from the switch is addressed to; see `port_of`."""
+    address = np.ascontiguousarray(frames[:, 31:34]).astype(np.int64) @ (1 << 16, 1 << 8, 1)
+    udp_port = frames[:, 36].astype(np.int64) << 8 | frames[:, 37]
+    receivers: NDArray[np.int64] = udp_port - 10_000 << 24 | address
+    return receivers
+
+
+def _together(frames: Bundle, receivers: NDArray[np.int64], copies: int) -> Iterator[Output]:
+    """Results of packets that cause so many copies each: an output for those in a row that go to the same ports."""
+    ways = receivers.reshape(-1, copies)
+    edges = np.flatnonzero((ways[1:] != ways[:-1]).any(axis=1)) + 1
+    for start, end in pairwise([0, *edges.tolist(), len(ways)]):
+        results = frames[start * copies : end * copies : copies, HEADERS_BYTES:].copy()  # the engine's own memory
+        yield Output(results, tuple(ways[start].tolist()))
+
+
+def _compiled(elements: int, slots: int, backend: str) -> "Switch":
+    from p4vm.compile import compile_program
+    from p4vm.control.switch import Switch
+    from p4vm.source import P4Error
+
+    try:
+        ours = folder() / "v1model"  # what another program hasn't of its own
+        engine = compile_program(program_path(), backend=backend, includes=[ours], defines=defines(elements, slots))
+    except P4Error as error:
+        raise JobError(f"data plane p4: {error}") from error
+    return Switch(engine)

@@ -1,0 +1,458 @@
+"""What the generated Python of a program stands on: the packet, header stacks, arithmetic unlike Python's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Self
+
+from p4vm.algorithms import WORD, Random
+from p4vm.engine import LOG_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, PARSER_STEPS_MAX, Counters, Digest
+
+Varbit = tuple[int, int]
+"""A varbit's value: (bits, number)."""
+EMPTY: Varbit = (0, 0)
+
+
+class Reject(Exception):
+    """The parser ends. code: number of the error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Dropped(Exception):
+    """The packet that is being processed is dropped at once."""
+
+
+class Shared:
+    """What packets of one engine share. errors: numbers of the core errors by name. turns: of the loops so far."""
+
+    __slots__ = ("counters", "digests", "errors", "log", "random", "turns")
+
+    def __init__(self, errors: dict[str, int]) -> None:
+        self.errors = errors
+        self.counters = Counters()
+        self.random = Random()
+        self.digests: deque[Digest] = deque(maxlen=LOG_MAX)
+        self.log: deque[str] = deque(maxlen=LOG_MAX)
+        self.turns = 0
+
+    def count(self, name: str) -> None:
+        names = self.counters.names
+        names[name] = names.get(name, 0) + 1
+
+
+class Packet:
+    """One packet in a pass. data: bytes as the pass got them; size, at: bits in all, and read by the parser so far.
+
+    standard: the standard metadata. clone: (session, field list) asked for; resubmit, recirculate: field lists asked
+    for. keep: bytes that `truncate` leaves at most. passes: resubmissions, recirculations, clones behind it.
+    """
+
+    __slots__ = (
+        "at",
+        "clone",
+        "data",
+        "keep",
+        "loose",
+        "loose_bits",
+        "now_us",
+        "parts",
+        "passes",
+        "payload",
+        "recirculate",
+        "resubmit",
+        "shared",
+        "size",
+        "standard",
+        "steps",
+    )
+
+    def __init__(self, shared: Shared, data: bytes, now_us: int, passes: int) -> None:
+        self.shared = shared
+        self.data = data
+        self.size = len(data) * 8
+        self.at = 0
+        self.steps = 0
+        self.now_us = now_us
+        self.passes = passes
+        self.payload = b""
+        self.standard: Any = None
+        self.clone: tuple[int, int | None] | None = None
+        self.resubmit: tuple[int | None] | None = None
+        self.recirculate: tuple[int | None] | None = None
+        self.keep: int | None = None
+        self.parts: list[bytes] = []
+        self.loose = 0
+        self.loose_bits = 0
+
+    def copy(self) -> Packet:
+        """For another way through egress: nothing asked for but what holds for all copies."""
+        made = Packet(self.shared, self.data, self.now_us, self.passes)
+        made.payload = self.payload
+        made.keep = self.keep
+        return made
+
+    # ---- parser
+
+    def reject(self, error: str) -> Reject:
+        return Reject(self.shared.errors.get(error, 0))
+
+    def step(self) -> None:
+        """A state is entered."""
+        self.steps += 1
+        if self.steps > PARSER_STEPS_MAX:
+            raise self.reject("ParserTimeout")
+
+    def extract(self, header: Any) -> None:
+        """A header without varbits."""
+        at = self.at
+        end = at + header.WIDTH
+        if end > self.size:
+            raise self.reject("PacketTooShort")
+        if header.WHOLE and not at & 7:
+            header.unpack(self.data, at >> 3)
+        else:
+            header.take(self.bits(at, end))
+        self.at = end
+
+    def extract_varbits(self, header: Any, varbits: int) -> None:
+        """A header whose one varbit field takes so many bits."""
+        width = header.WIDTH + varbits
+        if width & 7:
+            raise self.reject("ParserInvalidArgument")
+        end = self.at + width
+        if end > self.size:
+            raise self.reject("PacketTooShort")
+        if varbits > header.VARBITS:
+            raise self.reject("HeaderTooShort")
+        header.take(self.bits(self.at, end), varbits)
+        self.at = end
+
+    def extract_next(self, stack: Stack, varbits: int | None = None) -> None:
+        """Into the stack's next element."""
+        header = self.next(stack)
+        if varbits is None:
+            self.extract(header)
+        else:
+            self.extract_varbits(header, varbits)
+        stack.next_index += 1
+
+    def bits(self, at: int, end: int) -> int:
+        """The packet's bits from `at` to `end`."""
+        last = (end + 7) >> 3
+        number = int.from_bytes(self.data[at >> 3 : last], "big")
+        return number >> (last * 8 - end) & (1 << (end - at)) - 1
+
+    def peek(self, width: int) -> int:
+        end = self.at + width
+        if end > self.size:
+            raise self.reject("PacketTooShort")
+        return self.bits(self.at, end)
+
+    def advance(self, width: int) -> None:
+        if self.at + width > self.size:
+            raise self.reject("PacketTooShort")
+        self.at += width
+
+    def next(self, stack: Stack) -> Any:
+        if stack.next_index >= stack.size:
+            raise self.reject("StackOutOfBounds")
+        return stack.items[stack.next_index]
+
+    def last(self, stack: Stack) -> Any:
+        if not 0 < stack.next_index <= stack.size:
+            raise self.reject("StackOutOfBounds")
+        return stack.items[stack.next_index - 1]
+
+    def parsed(self) -> None:
+        """The parser has ended: the rest is payload."""
+        self.payload = self.data[(self.at + 7) >> 3 :]
+
+    # ---- deparser
+
+    def emit(self, header: Any) -> None:
+        if not header.valid:
+            return
+        if header.WHOLE and not self.loose_bits:
+            self.parts.append(header.pack())
+            return
+        width, number = header.bits()
+        self.loose = self.loose << width | number
+        self.loose_bits += width
+        if not self.loose_bits & 7:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bits emitted so far, with zeros up to a whole byte."""
+        over = -self.loose_bits & 7
+        self.parts.append((self.loose << over).to_bytes((self.loose_bits + over) >> 3, "big"))
+        self.loose = self.loose_bits = 0
+
+    def deparsed(self) -> bytes | None:
+        """All of the packet, before it is cut; None: longer than packets may be."""
+        if self.loose_bits:
+            self.flush()
+        self.parts.append(self.payload)
+        data = b"".join(self.parts)
+        if len(data) > PACKET_BYTES_MAX:
+            return None
+        return data
+
+    # ---- externs and bounds
+
+    def turn(self) -> None:
+        """A loop turns."""
+        shared = self.shared
+        shared.turns += 1
+        if shared.turns > LOOP_TURNS_MAX:
+            shared.counters.too_many_turns += 1
+            raise Dropped
+
+    def truncate(self, keep: int) -> None:
+        self.keep = keep if self.keep is None else min(self.keep, keep)
+
+    def digest(self, receiver: int, values: Iterable[int]) -> None:
+        self.shared.digests.append(Digest(receiver, tuple(map(int, values))))
+
+    def log(self, text: str, values: Iterable[int]) -> None:
+        self.shared.log.append(formatted(text, list(values)))
+
+    def failed(self, what: str, position: str) -> Dropped:
+        """An assert or assume."""
+        self.shared.count(f"{what}_failed")
+        self.shared.log.append(f"{position}: {what} failed")
+        return Dropped()
+
+
+class Struct:
+    """A struct, header union or header: generated classes say their fields, and how to clear and assign them.
+
+    FIELDS: (slot, letter, width): u unsigned, i int<W>, v varbit, r a record or stack. WIDTH: bits on the wire without
+    varbits; VARBITS: at most so many more; WHOLE: `unpack` and `pack` exist.
+    """
+
+    __slots__ = ()
+    FIELDS: tuple[tuple[str, str, int], ...] = ()
+    WIDTH = VARBITS = 0
+    WHOLE = False
+
+    def assign(self, other: Self) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, *values: Any) -> Self:
+        """From its fields, in order; a header is valid then."""
+        made = cls()
+        for (slot, _, _), value in zip(cls.FIELDS, values, strict=True):
+            setattr(made, slot, value)
+        return made
+
+    def copy(self) -> Self:
+        return type(self)().assign(self)
+
+    def same(self, other: Self) -> bool:
+        for slot, letter, _ in self.FIELDS:
+            mine, its = getattr(self, slot), getattr(other, slot)
+            if not (mine.same(its) if letter == "r" else mine == its):
+                return False
+        return True
+
+    def values(self) -> list[int]:
+        """All scalars, also of invalid headers."""
+        made: list[int] = []
+        for slot, letter, _ in self.FIELDS:
+            value = getattr(self, slot)
+            made += value.values() if letter == "r" else [value[1] if letter == "v" else value]
+        return made
+
+    def pieces(self) -> list[Varbit]:
+        """(width, number) of all scalars, none of invalid headers. Numbers may be negative."""
+        made: list[Varbit] = []
+        for slot, letter, width in self.FIELDS:
+            value = getattr(self, slot)
+            made += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
+        return made
+
+    def size_bits(self) -> int:
+        """On the wire, now."""
+        return sum(width for width, _ in self.pieces())
+
+    def take(self, number: int, varbits: int = 0) -> None:
+        """All fields from a number of WIDTH + varbits bits."""
+        left = self.WIDTH + varbits
+        for slot, letter, width in self.FIELDS:
+            width = varbits if letter == "v" else width
+            left -= width
+            value = number >> left & (1 << width) - 1
+            if letter == "r":
+                getattr(self, slot).take(value)
+            elif letter == "v":
+                setattr(self, slot, (width, value))
+            else:
+                setattr(self, slot, wrap(value, 1 << width >> 1) if letter == "i" else value)
+
+
+class Header(Struct):
+    """A header."""
+
+    __slots__ = ("valid",)
+
+    @classmethod
+    def build(cls, *values: Any) -> Self:
+        made = super().build(*values)
+        made.valid = True
+        return made
+
+    def same(self, other: Self) -> bool:
+        if not self.valid or not other.valid:
+            return self.valid == other.valid
+        return super().same(other)
+
+    def pieces(self) -> list[Varbit]:
+        return super().pieces() if self.valid else []
+
+    def take(self, number: int, varbits: int = 0) -> None:
+        self.valid = True
+        super().take(number, varbits)
+
+    def bits(self) -> Varbit:
+        """The whole header."""
+        width = number = 0
+        for more, value in self.pieces():
+            width += more
+            number = number << more | value & (1 << more) - 1
+        return width, number
+
+
+class Stack:
+    """A header stack. element: its class."""
+
+    __slots__ = ("element", "items", "next_index", "size")
+
+    def __init__(self, element: Any, size: int) -> None:
+        self.element = element
+        self.size = size
+        self.items = [element() for _ in range(size)]
+        self.next_index = 0
+
+    def at(self, index: int) -> Any:
+        """An element; beyond the stack one that nobody else sees."""
+        return self.items[index] if 0 <= index < self.size else self.element()
+
+    def reset(self) -> None:
+        for item in self.items:
+            item.reset()
+        self.next_index = 0
+
+    def assign(self, other: Stack) -> None:
+        for mine, its in zip(self.items, other.items, strict=True):
+            mine.assign(its)
+        self.next_index = other.next_index
+
+    def copy(self) -> Stack:
+        made = Stack(self.element, self.size)
+        made.assign(self)
+        return made
+
+    def same(self, other: Stack) -> bool:
+        return all(mine.same(its) for mine, its in zip(self.items, other.items, strict=True))
+
+    def push(self, count: int) -> None:
+        """push_front; count < 0: pop_front."""
+        fresh = [self.element() for _ in range(min(abs(count), self.size))]
+        if count >= 0:
+            self.items = fresh + self.items[: self.size - len(fresh)]
+        else:
+            self.items = self.items[len(fresh) :] + fresh
+        self.next_index = min(max(self.next_index + count, 0), self.size)
+
+    def take(self, number: int) -> None:
+        """All elements from a number of their bits; nextIndex stays."""
+        for item in reversed(self.items):
+            item.take(number & (1 << item.WIDTH) - 1)
+            number >>= item.WIDTH
+
+    def values(self) -> list[int]:
+        return [value for item in self.items for value in item.values()]
+
+    def pieces(self) -> list[Varbit]:
+        return [piece for item in self.items for piece in item.pieces()]
+
+    def size_bits(self) -> int:
+        return sum(item.size_bits() for item in self.items)
+
+
+def stack_of(element: Any, items: list[Any]) -> Stack:
+    """A stack built from copies of these."""
+    made = Stack(element, len(items))
+    for mine, its in zip(made.items, items, strict=True):
+        mine.assign(its)
+    return made
+
+
+def formatted(text: str, values: list[int]) -> str:
+    """text with {…} replaced by the values in turn, decimal; \\{ and \\} are braces."""
+    made: list[str] = []
+    at = taken = 0
+    while at < len(text):
+        if text[at : at + 2] in (r"\{", r"\}"):
+            made.append(text[at + 1])
+            at += 2
+            continue
+        end = text.find("}", at) if text[at] == "{" else -1
+        if end < 0 or taken == len(values):
+            made.append(text[at])
+            at += 1
+            continue
+        made.append(str(int(values[taken])))
+        taken += 1
+        at = end + 1
+    return "".join(made)
+
+
+def joined(pieces: Iterable[Varbit]) -> bytes:
+    """(width, number) one after the other, then zeros up to a whole byte. Numbers may be negative."""
+    whole = total = 0
+    for width, number in pieces:
+        whole = whole << width | number & (1 << width) - 1
+        total += width
+    over = -total & 7
+    return (whole << over).to_bytes((total + over) >> 3, "big")
+
+
+def within(number: int, base: int, limit: int) -> int:
+    """A hash's number from base on, limit of them; all of 64 bits."""
+    return (number % (limit & WORD or 1) + (base & WORD)) & WORD
+
+
+def wrap(number: int, half: int) -> int:
+    """As int<W>, half = 2**(W-1), or 0 for W = 0."""
+    return (number + half & 2 * half - 1) - half if half else 0
+
+
+def clamp(number: int, low: int, high: int) -> int:
+    return low if number < low else min(number, high)
+
+
+def shift_left(number: int, count: int, width: int) -> int:
+    return number << count if count < width else 0
+
+
+def shift_right(number: int, count: int, width: int) -> int:
+    return number >> min(count, width)
+
+
+def quotient(number: int, by: int) -> int:
+    """Towards zero; 0 by zero."""
+    if by == 0:
+        return 0
+    whole = abs(number) // abs(by)
+    return whole if (number < 0) == (by < 0) else -whole
+
+
+def remainder(number: int, by: int) -> int:
+    """With the sign of number; 0 by zero."""
+    return number - quotient(number, by) * by if by else 0

@@ -1,0 +1,378 @@
+"""P4 statements as Python statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from p4vm.ir import nodes as ir
+from p4vm.python.expressions import AND, ATOM, COMPARE, LAMBDA, NOT, Expressions, Text
+from p4vm.python.externs import ExternWriter
+from p4vm.python.names import Names
+from p4vm.python.records import is_scalar, width_of
+from p4vm.source import P4Error
+
+if TYPE_CHECKING:
+    from p4vm.python.routines import Layout
+
+
+class StatementWriter:
+    """Writes the statements of one routine.
+
+    layout: what its calls need to know of other routines. names: of its variables. returned: what `return` gives back,
+    for (exited, value).
+    """
+
+    def __init__(
+        self, layout: Layout, routine: ir.Routine, names: Names, returned: Callable[[bool, str | None], str]
+    ) -> None:
+        self.layout = layout
+        self.routine = routine
+        self.names = names
+        self.returned = returned
+        self.lines: list[str] = []
+        self.indent = 1
+        self.steps: list[list[ir.Statement]] = []
+        self.expression = Expressions(layout.names, names, self.line, parser=layout.may_reject(routine))
+        self.externs = ExternWriter(self)
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"{'    ' * self.indent}{text}" if text else "")
+
+    def block(self, statements: list[ir.Statement]) -> None:
+        """Indented, never empty."""
+        self.indent += 1
+        before = len(self.lines)
+        self.statements(statements)
+        if len(self.lines) == before:
+            self.line("pass")
+        self.indent -= 1
+
+    def statements(self, statements: list[ir.Statement]) -> None:
+        for statement in statements:
+            name = f"{type(statement).__name__.lower()}_statement"
+            getattr(self, name)(statement)
+
+    # ---- writing to places
+
+    def store(self, target: ir.Expression, value: Text) -> None:
+        """A scalar to where target says."""
+        if isinstance(target, ir.Slice):
+            width = width_of(target.base.type)
+            mask = (1 << target.high - target.low + 1) - 1
+            others = (1 << width) - 1 & ~(mask << target.low)
+            shifted = f"{value.at(ATOM)} << {target.low}" if target.low else value.at(ATOM)
+            kept = self.expression(target.base, ATOM)
+            made = Text(f"{kept} & {hex(others)} | {shifted}", LAMBDA)
+            signed = isinstance(target.base.type, ir.Bits) and target.base.type.signed
+            self.store(target.base, self.expression.fitted(made, target.base.type) if signed else made)
+        else:
+            self.line(f"{self.expression(target)} = {value.text}")
+
+    def assign_statement(self, s: ir.Assign) -> None:
+        if is_scalar(s.target.type):
+            self.store(s.target, self.expression.text(s.value))
+        elif isinstance(s.value, ir.Invalid):
+            self.line(f"{self.expression(s.target, ATOM)}.reset()")
+        else:
+            self.line(f"{self.expression(s.target, ATOM)}.assign({self.expression(s.value)})")
+
+    def reset_statement(self, s: ir.Reset) -> None:
+        if is_scalar(s.target.type):
+            self.store(s.target, Text("EMPTY" if isinstance(s.target.type, ir.Varbits) else "0"))
+        else:
+            self.line(f"{self.expression(s.target, ATOM)}.reset()")
+
+    def setvalid_statement(self, s: ir.SetValid) -> None:
+        target = self.expression(s.target, ATOM)
+        if s.valid and isinstance(s.target, ir.Member):
+            union = s.target.base.type
+            if isinstance(union, ir.Record) and union.kind == "union":
+                base = self.expression(s.target.base, ATOM)
+                for name, _ in union.fields:
+                    if name != s.target.field:
+                        self.line(f"{base}.{self.expression.slot(union, name)}.valid = False")
+        self.line(f"{target}.valid = {s.valid}")
+
+    def push_statement(self, s: ir.Push) -> None:
+        self.line(f"{self.expression(s.target, ATOM)}.push({s.count})")
+
+    # ---- flow
+
+    def if_statement(self, s: ir.If, word: str = "if") -> None:
+        self.line(f"{word} {self.expression(s.condition)}:")
+        self.block(s.yes)
+        if len(s.no) == 1 and isinstance(s.no[0], ir.If) and self.in_place(s.no[0].condition):
+            self.if_statement(s.no[0], "elif")
+            return
+        if s.no:
+            self.line("else:")
+            self.block(s.no)
+
+    def in_place(self, condition: ir.Expression) -> bool:
+        """Whether a condition takes no line before its own."""
+        before = len(self.lines)
+        self.expression(condition)
+        hoisted = len(self.lines) > before
+        del self.lines[before:]
+        return not hoisted
+
+    def switch_statement(self, s: ir.Switch) -> None:
+        subject = self.expression(s.subject)
+        if not isinstance(s.subject, ir.Local):
+            subject, value = self.names.fresh("choice"), subject
+            self.line(f"{subject} = {value}")
+        word = "if"
+        for values, body in s.cases:
+            if not values:
+                continue
+            test = f"== {values[0]}" if len(values) == 1 else f"in {tuple(values)}"
+            self.line(f"{word} {subject} {test}:")
+            self.block(body)
+            word = "elif"
+        if word == "if":
+            self.statements(s.default)
+        elif s.default:
+            self.line("else:")
+            self.block(s.default)
+
+    def loop_statement(self, s: ir.Loop) -> None:
+        self.line("while True:")
+        self.indent += 1
+        self.line("packet.turn()")
+        self.steps.append(s.step)
+        self.statements(s.body)
+        self.steps.pop()
+        self.statements(s.step)
+        self.indent -= 1
+
+    def break_statement(self, _: ir.Break) -> None:
+        self.line("break")
+
+    def continue_statement(self, _: ir.Continue) -> None:
+        self.statements(self.steps[-1])
+        self.line("continue")
+
+    def return_statement(self, s: ir.Return) -> None:
+        value = None if s.value is None else self.expression(s.value)
+        self.line(f"return {self.returned(False, value)}".rstrip())
+
+    def exit_statement(self, _: ir.Exit) -> None:
+        self.line(f"return {self.returned(True, None)}".rstrip())
+
+    # ---- calls
+
+    def invoke_statement(self, s: ir.Invoke) -> None:
+        arguments = [self.expression(argument) for argument in s.arguments]
+        self.call(s.routine, arguments, s.arguments, s.result)
+
+    def call(
+        self, routine: ir.Routine, texts: list[str], places: list[ir.Expression], result: ir.Expression | None
+    ) -> None:
+        """texts: arguments as Python; places: as expressions, where out ones are written back."""
+        lead = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
+        made = f"{self.layout.names.of(routine)}({', '.join([*lead, *texts])})"
+        targets = []
+        if routine in self.layout.exits:
+            targets.append("exited")
+        if self.layout.gives_rejected(routine):
+            targets.append("rejected")
+        record_result = result is not None and not is_scalar(result.type)
+        if routine.returns is not None:
+            place = "_" if result is None else "value" if record_result else self.expression(result)
+            targets.append(place)
+        for parameter, place_expression in zip(routine.parameters, places, strict=False):
+            if parameter.direction in ("out", "inout") and is_scalar(parameter.variable.type):
+                targets.append(self.expression(place_expression))
+        if not targets:
+            self.line(made)
+        elif targets == ["exited"]:
+            self.line(f"if {made}:")
+            self.line(f"    return {self.returned(True, None)}".rstrip())
+            return
+        else:
+            self.line(f"{', '.join(targets)} = {made}")
+        if record_result and result is not None:
+            self.line(f"{self.expression(result, ATOM)}.assign(value)")
+        if "exited" in targets:
+            self.line("if exited:")
+            self.line(f"    return {self.returned(True, None)}".rstrip())
+        if "rejected" in targets:
+            self.line("if rejected is not None:")
+            self.line("    raise rejected")
+
+    def applytable_statement(self, s: ir.ApplyTable) -> None:
+        table = s.table
+        self.statements(table.setup)
+        keys = [self.pattern(key) for key in table.keys]
+        look = f"{self.layout.names.of(table)}.look(packet, ({', '.join(keys)}{',' if len(keys) == 1 else ''}))"
+        self.line(f"entry = {look}")
+        # what happened is noted first: an action may end the control
+        if s.hit is not None:
+            self.store(s.hit, Text("entry.hit"))
+        if s.action is not None:
+            self.store(s.action, Text("entry.action"))
+        calls = [(at, action) for at, action in enumerate(table.actions) if self.does_something(action.routine)]
+        word = "if"
+        for at, action in calls:
+            self.line(f"{word} entry.action == {at}:")
+            self.indent += 1
+            self.run_action(action)
+            self.indent -= 1
+            word = "elif"
+
+    def pattern(self, key: ir.Key) -> str:
+        """A key as its bits; for a range of int<W>, so that order is that of numbers."""
+        kind = key.expression.type
+        if not isinstance(kind, ir.Bits | ir.Bool | ir.Symbol):
+            raise P4Error(f"key {key.name} is neither a number nor bool, enum or error; match its parts", key.position)
+        if not isinstance(kind, ir.Bits) or not kind.signed:
+            return self.expression(key.expression)
+        if key.match == "range":
+            return f"{self.expression(key.expression, NOT)} + {(1 << kind.width) >> 1}"
+        return f"{self.expression(key.expression, NOT)} & {hex((1 << kind.width) - 1)}"
+
+    def does_something(self, routine: ir.Routine) -> bool:
+        return bool(routine.body) or any(p.direction in ("out", "inout") for p in routine.parameters)
+
+    def run_action(self, action: ir.TableAction) -> None:
+        bound = iter(action.bound)
+        texts: list[str] = []
+        places: list[ir.Expression] = []
+        given = 0
+        for parameter in action.routine.parameters:
+            if parameter.direction == "data":
+                texts.append(f"entry.arguments[{given}]")
+                places.append(ir.Const(parameter.variable.type, 0))
+                given += 1
+            else:
+                place = next(bound)
+                texts.append(self.expression(place))
+                places.append(place)
+        self.call(action.routine, texts, places, None)
+
+    def callextern_statement(self, s: ir.CallExtern) -> None:
+        self.externs.call(s)
+
+    # ---- packets
+
+    def extract_statement(self, s: ir.Extract) -> None:
+        varbits = "" if s.varbits is None else f", {self.expression(s.varbits)}"
+        if isinstance(s.target, ir.Next):
+            self.line(f"packet.extract_next({self.expression(s.target.base)}{varbits})")
+            return
+        name = "extract_varbits" if varbits else "extract"
+        self.line(f"packet.{name}({self.expression(s.target)}{varbits})")
+        if isinstance(s.target, ir.Member) and isinstance(s.target.base, ir.Next):
+            self.line(f"{self.expression(s.target.base.base, ATOM)}.next_index += 1")
+
+    def lookahead_statement(self, s: ir.Lookahead) -> None:
+        kind = s.target.type
+        peek = Text(f"packet.peek({width_of(kind)})")
+        if isinstance(kind, ir.Bits):
+            self.store(s.target, self.expression.fitted(peek, kind) if kind.signed else peek)
+        elif isinstance(kind, ir.Varbits):
+            self.store(s.target, Text("EMPTY"))
+        elif is_scalar(kind):
+            self.store(s.target, peek)
+        elif isinstance(kind, ir.Record) and kind.kind == "union":
+            raise P4Error("lookahead at a header union isn't possible; look ahead at a header", s.position)
+        else:
+            self.line(f"{self.expression(s.target, ATOM)}.take({peek.text})")
+
+    def advance_statement(self, s: ir.Advance) -> None:
+        self.line(f"packet.advance({self.expression(s.bits)})")
+
+    def verify_statement(self, s: ir.Verify) -> None:
+        self.line(f"if not {self.expression(s.condition, NOT)}:")
+        self.line(f"    raise Reject({self.expression(s.error)})")
+
+    def emit_statement(self, s: ir.Emit) -> None:
+        self.emit(self.expression(s.value, ATOM), s.value.type)
+
+    def emit(self, text: str, kind: ir.Type) -> None:
+        if isinstance(kind, ir.Array):
+            self.line(f"for item in {text}.items:")
+            self.indent += 1
+            self.emit("item", kind.element)
+            self.indent -= 1
+        elif isinstance(kind, ir.Record):
+            if kind.kind == "header":
+                self.line(f"packet.emit({text})")
+                return
+            for name, field in kind.fields:
+                self.emit(f"{text}.{self.expression.slot(kind, name)}", field)
+
+    # ---- parser states
+
+    def transition(self, name: str, numbers: dict[str, int]) -> None:
+        if name == "accept":
+            self.line(f"return {self.returned(False, None)}".rstrip())
+        elif name == "reject":
+            self.line("raise Reject(0)")
+        else:
+            self.line(f"state = {numbers[name]}")
+
+    def select(self, state: ir.State, numbers: dict[str, int]) -> None:
+        """Which state follows."""
+        if not state.keys:
+            self.transition(state.next, numbers)
+            return
+        keys = []
+        for key in state.keys:
+            keys.append(self.names.fresh("key"))
+            self.line(f"{keys[-1]} = {self.expression(key)}")
+        word = "if"
+        for case in state.cases:
+            tests = self.case_tests(case, state.keys, keys)
+            if not tests:
+                break
+            self.line(f"{word} {' and '.join(tests)}:")
+            self.indent += 1
+            self.transition(case.next, numbers)
+            self.indent -= 1
+            word = "elif"
+        else:
+            case = None
+        if word == "elif":
+            self.line("else:")
+            self.indent += 1
+        if case is None:
+            self.line('raise packet.reject("NoMatch")')
+        else:
+            self.transition(case.next, numbers)
+        if word == "elif":
+            self.indent -= 1
+
+    def case_tests(self, case: ir.Case, expressions: list[ir.Expression], keys: list[str]) -> list[str]:
+        tests = []
+        for key, expression, keyset in zip(keys, expressions, case.sets, strict=True):
+            match keyset:
+                case ir.Exactly(value):
+                    tests.append(self.same(key, expression.type, value))
+                case ir.Masked(value, mask):
+                    by = self.expression(mask, ATOM)
+                    tests.append(f"{key} & {by} == {self.expression(value, AND + 5)} & {by}")
+                case ir.Between(low, high):
+                    tests.append(
+                        f"{self.expression(low, COMPARE + 1)} <= {key} <= {self.expression(high, COMPARE + 1)}"
+                    )
+                case ir.InValueSet(value_set):
+                    held = [self.set_key(value_set, at, key) for at, key in enumerate(keys[: len(value_set.types)])]
+                    tests.append(f"{self.layout.names.of(value_set)}.holds(({', '.join(held)},))")
+        return tests
+
+    def same(self, key: str, kind: ir.Type, value: ir.Expression) -> str:
+        if is_scalar(kind):
+            return f"{key} == {self.expression(value, COMPARE + 1)}"
+        return f"{key}.same({self.expression(value)})"
+
+    @staticmethod
+    def set_key(value_set: ir.ValueSet, at: int, key: str) -> str:
+        """A key of a value set as its bits, as `pattern`."""
+        kind = value_set.types[at]
+        if not isinstance(kind, ir.Bits) or not kind.signed:
+            return key
+        if value_set.matches[at : at + 1] == ("range",):
+            return f"{key} + {(1 << kind.width) >> 1}"
+        return f"{key} & {hex((1 << kind.width) - 1)}"

@@ -1,0 +1,283 @@
+"""Runs STF tests on a switch: packets in, tables filled, packets out compared, as p4c's own runner judges.
+
+    add ipv4_lpm hdr.ipv4.dstAddr:0x0a000100/24 forward(dstAddr:0x080000000111, port:1)
+    packet 0 ffffffffffff 000000000001 0800 45…
+    expect 1 080000000111 ************ 0800 45…
+
+- Per port, packets are compared with the `expect` lines of that port by position, wherever these stand in the file; a
+  packet that no line expects fails, also on a port that the file never names (p4c's runner doesn't look there), and so
+  does a line without packet. Order between ports isn't judged.
+- `*` stands for any nibble. A longer packet matches unless the line ends in `$`. `expect 1` alone: any packet.
+- `add` writes values as 0x, 0b (with * for digits that don't matter), decimal, value/prefix, value&&&mask, low->high.
+  Keys left out match anything; a greater priority wins, as P4Runtime has it. A label (`= a`) names the entry for
+  `remove a` and `check_counter c(a)`; `remove all` clears all tables.
+- `no_packet`: up to here nothing has come out but what lines above expect.
+- Commands of the switch's command line may stand among them; what they print is kept.
+- Time is the test's own: 1 ms a packet, 1 s a `wait`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from p4vm.commands.line import file_lines, shown
+from p4vm.control.switch import Switch
+from p4vm.control.tables import TableState
+from p4vm.control.values import Word, full_mask, parse_number, width_of, written_type
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error, Position
+from p4vm.stf.judge import Received, judge
+from p4vm.stf.parse import (
+    Add,
+    CheckCounter,
+    Direct,
+    Expect,
+    Match,
+    NoPacket,
+    Packet,
+    Remove,
+    SetDefault,
+    Statement,
+    Wait,
+    parse,
+)
+
+PACKET_US = 1000
+WAIT_US = 1_000_000
+PRIORITY_TOP = 1_000_000
+"""In STF a greater priority wins; in the engine the smaller: this less it."""
+
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(slots=True)
+class Result:
+    """failures: what is wrong, each beginning with file:line. printed: what commands and the program's log said."""
+
+    path: str
+    failures: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
+    packets_in: int = 0
+    packets_out: int = 0
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+
+def run(switch_maker: Callable[[], Switch], path: str | Path) -> Result:
+    """Run one test file on a new switch. Faults of the file are failures; raises P4Error if it can't be read, or as the
+    maker does."""
+    text = "\n".join(line for _, line in file_lines(Path(path)))
+    try:
+        statements = parse(text, str(path))
+    except P4Error as error:
+        return Result(str(path), [str(error)])
+    return run_statements(switch_maker(), statements, str(path))
+
+
+def run_text(switch: Switch, text: str, file: str = "<text>") -> Result:
+    """As `run` for a test in a string, on a switch that is there."""
+    return run_statements(switch, parse(text, file), file)
+
+
+def run_statements(switch: Switch, statements: list[Statement], path: str = "<text>") -> Result:
+    """Carry them out in order, then judge."""
+    test = _Test(switch, Result(path))
+    for statement in statements:
+        try:
+            test.step(statement)
+        except P4Error as error:
+            test.result.failures.append(f"{_place(statement.position)}: {shown(error)}")
+            return test.result
+    test.result.failures += judge(test.expected, test.received)
+    return test.result
+
+
+def _place(position: Position) -> str:
+    return f"{position.file}:{position.line}"
+
+
+class _Test:
+    """One run."""
+
+    def __init__(self, switch: Switch, result: Result) -> None:
+        self.switch = switch
+        self.result = result
+        self.now_us = 0
+        self.labels: dict[str, tuple[str, int]] = {}
+        self.expected: dict[int, list[Expect]] = {}
+        self.received: dict[int, list[Received]] = {}
+
+    def step(self, statement: Statement) -> None:
+        """Raises P4Error."""
+        if isinstance(statement, Packet):
+            self._packet(statement)
+        elif isinstance(statement, Expect):
+            self.expected.setdefault(statement.port, []).append(statement)
+        elif isinstance(statement, Add):
+            self._add(statement)
+        elif isinstance(statement, SetDefault):
+            self.switch.table_set_default(statement.table, statement.action, statement.arguments)
+        elif isinstance(statement, CheckCounter):
+            self._check_counter(statement)
+        elif isinstance(statement, Remove):
+            self._remove(statement)
+        elif isinstance(statement, NoPacket):
+            self._no_packet(statement)
+        elif isinstance(statement, Wait):
+            self.now_us += WAIT_US
+        elif isinstance(statement, Direct):
+            self._print(self.switch.run_command(statement.line))
+
+    def _print(self, text: str) -> None:
+        if text:
+            self.result.printed += text.splitlines()
+
+    def _packet(self, statement: Packet) -> None:
+        self.now_us += PACKET_US
+        sent = self.switch.process(statement.port, statement.data, self.now_us)
+        self.result.packets_in += 1
+        self.result.packets_out += len(sent)
+        for port, data in sent:
+            self.received.setdefault(port, []).append(Received(data, statement.position))
+        self.result.printed += self.switch.engine.take_log()
+
+    def _add(self, statement: Add) -> None:
+        state = self.switch.tables[statement.table]
+        words: dict[int, Word] = {}
+        for match in statement.matches:
+            index = _key_index(state, match.key)
+            key = state.keys[index]
+            try:
+                words[index] = key_word(match, written_type(key), key.match)
+            except P4Error as error:
+                raise P4Error(f"Invalid match key: {match.key}: {error.message}") from None
+        priority = None
+        if state.prioritized:
+            if statement.priority is None:
+                raise P4Error(f"Table {state.name} is {state.kind}: write a priority after its name (the greater wins)")
+            priority = PRIORITY_TOP - statement.priority
+        keys = {state.keys[index].name: word for index, word in words.items()}
+        handle = self.switch.table_add(statement.table, statement.action, keys, statement.arguments, priority)
+        if statement.label:
+            self.labels[statement.label] = (state.name, handle)
+
+    def _label(self, label: str) -> tuple[str, int]:
+        if label not in self.labels:
+            raise P4Error(f"no entry has the label {label}; give it one: add … = {label}")
+        return self.labels[label]
+
+    def _remove(self, statement: Remove) -> None:
+        if statement.label:
+            self.switch.table_delete(*self._label(statement.label))
+            return
+        with self.switch.batch():
+            for name, state in self.switch.tables.parts.items():
+                if not state.table.entries_const:
+                    self.switch.table_clear(name)
+
+    def _check_counter(self, statement: CheckCounter) -> None:
+        index = int(statement.index, 0) if statement.index[:1].isdecimal() else self._label(statement.index)[1]
+        packets, size_bytes = self.switch.counter_read(statement.counter, index)
+        if not statement.relation:
+            self._print(f"{statement.counter}[{statement.index}]= ({size_bytes} bytes, {packets} packets)")
+            return
+        value = packets if statement.unit == "packets" else size_bytes
+        if not _RELATIONS[statement.relation](value, statement.number):
+            self.result.failures.append(
+                f"{_place(statement.position)}: {statement.counter}({statement.index}): {value} {statement.unit}; "
+                f"expected {statement.relation} {statement.number}"
+            )
+
+    def _no_packet(self, statement: NoPacket) -> None:
+        for port, packets in sorted(self.received.items()):
+            expected = len(self.expected.get(port, ()))
+            if len(packets) > expected:
+                self.result.failures.append(
+                    f"{_place(statement.position)}: no_packet: port {port} sent {len(packets)} so far, {expected} "
+                    f"expected above; the last: {packets[-1].data.hex()[:80]}"
+                )
+
+
+# ---- keys
+
+
+def _key_index(state: TableState, name: str) -> int:
+    """The key that is meant: by name, or the end of one; $0 stands for [0], valid for isValid()."""
+    wanted = re.sub(r"\$(\d+)", r"[\1]", name)
+    spelled = [_spellings(key.name) for key in state.keys]
+    for whole in (True, False):
+        found = [
+            index
+            for index, names in enumerate(spelled)
+            if any(wanted == own or (not whole and own.endswith("." + wanted)) for own in names)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise P4Error(f"key {name} of {state.name} may mean {' or '.join(state.keys[i].name for i in found)}")
+    known = ", ".join(key.name for key in state.keys) or "none"
+    raise P4Error(f"Table {state.name} has no key {name}; it has: {known}")
+
+
+def _spellings(name: str) -> list[str]:
+    if not name.endswith(".isValid()"):
+        return [name, name.removesuffix("$")]
+    header = name.removesuffix(".isValid()")
+    return [name, f"{header}.$valid$", f"{header}.$valid", f"{header}.valid"]
+
+
+def key_word(match: Match, kind: ir.Type, how: str) -> Word:
+    """The pair (see `control.values`) of a key as STF writes it. Raises P4Error."""
+    if match.relation:
+        wanted = {"/": ("lpm",), "&&&": ("ternary", "optional"), "->": ("range",)}[match.relation]
+        if how not in wanted:
+            raise P4Error(f"'{match.relation}' belongs to {' or '.join(wanted)} keys; this one is {how}")
+        return f"{match.value}{match.relation}{match.other}"
+    value, mask = _with_mask(match.value, kind)
+    if how in ("ternary", "optional"):
+        return value, mask
+    if how == "lpm":
+        return value, _prefix(match.value, mask, kind)
+    if mask != full_mask(kind):
+        raise P4Error(f"{match.value}: * belongs to ternary, optional and lpm keys; this one is {how}")
+    return (value, value) if how == "range" else (value, None)
+
+
+_DIGIT_BITS = {"x": 4, "b": 1, "o": 3}
+
+
+def _with_mask(text: str, kind: ir.Type) -> tuple[int, int]:
+    """Value and mask of a number with * for digits; digits that aren't written are zeros that matter."""
+    full = full_mask(kind)
+    if text == "*":
+        return 0, 0
+    if "*" not in text:
+        return parse_number(text, kind), full
+    bits = _DIGIT_BITS[text[1].lower()]
+    free = 0
+    for digit in text[2:]:
+        free = free << bits | (((1 << bits) - 1) if digit == "*" else 0)
+    if free >> (len(text[2:]) * bits) or len(text[2:]) * bits >= width_of(kind) + bits:
+        raise P4Error(f"{text}: {len(text) - 2} digits are more than the key's {width_of(kind)} bits")
+    return parse_number(text.replace("*", "0"), kind), full & ~free
+
+
+def _prefix(text: str, mask: int, kind: ir.Type) -> int:
+    width = width_of(kind)
+    length = mask.bit_count()
+    if mask != ((1 << length) - 1) << (width - length):
+        raise P4Error(f"{text}: in an lpm key only the last digits may be *")
+    return length

@@ -1,0 +1,231 @@
+"""Whether a lowered program keeps what ir.py promises the back ends: types, places, sharing, variables that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from p4vm.ir import nodes as ir
+from p4vm.ir import show
+from p4vm.lower.reach import Reach, indexes, overlap, parts, path_of, reads
+from p4vm.lower.tidy import all_lists, expressions_of, set_expressions
+
+PLACES = ir.Local | ir.Member | ir.Index | ir.Next | ir.Last | ir.Slice
+SAME = {"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"}
+COMPARED = {"==", "!=", "<", "<=", ">", ">="}
+WHOLE = ir.Record | ir.Array | ir.Varbits
+
+
+def faults(program: ir.Program) -> list[str]:
+    """One line for each rule broken."""
+    found: list[str] = []
+    reach = Reach()
+    for routine in program.routines:
+        seen = _own(routine) | (_own(routine.owner) if routine.owner is not None else set())
+        lists = list(all_lists(routine))
+        for statement in [one for statements in lists for one in statements]:
+            where = f"{routine.name}: {' '.join(show.statement(statement)[0].split())}"
+            found += [f"{where}: {fault}" for fault in _statement(statement, routine, reach)]
+            for expression in expressions_of(statement):
+                found += [f"{where}: {fault}" for fault in _expression(expression, seen)]
+        for state in routine.states.values():
+            found += [f"{routine.name}.{state.name}: {fault}" for fault in _state(state, routine, seen)]
+    for table in program.tables:
+        found += [f"{table.name}: {fault}" for fault in _table(table, reach)]
+    order = {routine: number for number, routine in enumerate(program.routines)}
+    for routine in program.routines:
+        for statements in all_lists(routine):
+            for one in statements:
+                if isinstance(one, ir.Invoke) and not order.get(one.routine, 1 << 30) < order[routine]:
+                    found.append(f"{routine.name} calls {one.routine.name}, which doesn't come before it")
+    return found
+
+
+def _own(routine: ir.Routine) -> set[ir.Variable]:
+    return {parameter.variable for parameter in routine.parameters} | set(routine.locals)
+
+
+# ---- expressions
+
+
+def _expression(root: ir.Expression, seen: set[ir.Variable]) -> Iterator[str]:
+    pending = [root]
+    while pending:
+        one = pending.pop()
+        pending.extend(parts(one))
+        if isinstance(one.type, ir.Bits) and one.type.width < 0:
+            yield f"{show.expression(one)} has no width"
+        if isinstance(one, ir.Local) and one.variable not in seen:
+            yield f"variable {one.variable.name} of {one.variable.routine} is not known here"
+        if isinstance(one, ir.Build | ir.Invalid) and one is not root:
+            continue
+        yield from _typed(one)
+
+
+def _typed(one: ir.Expression) -> Iterator[str]:
+    text = show.expression(one)
+    if not all(_fits(one)):
+        yield f"{text}: not the type that its parts give"
+    if isinstance(one, ir.Build):
+        yield from _build(one, text)
+
+
+def _fits(one: ir.Expression) -> Iterator[bool]:
+    """What must hold of an expression's own type."""
+    match one:
+        case ir.Const(type=ir.Bits() as kind, value=int(value)):
+            yield not kind.width or (-kind.signed << (kind.width - kind.signed)) <= value < 1 << (
+                kind.width - kind.signed
+            )
+        case ir.Local():
+            yield one.type == one.variable.type
+        case ir.Member():
+            yield isinstance(one.base.type, ir.Record) and one.base.type.field_type(one.field) == one.type
+        case ir.Index() | ir.Next() | ir.Last():
+            yield isinstance(one.base.type, ir.Array) and one.base.type.element == one.type
+        case ir.Mux():
+            yield one.yes.type == one.no.type == one.type
+            yield not isinstance(one.type, ir.Record | ir.Array)
+        case ir.Unary():
+            yield one.type == one.operand.type
+        case ir.Binary():
+            yield _binary(one)
+        case _:
+            yield _bits(one)
+
+
+def _build(one: ir.Build, text: str) -> Iterator[str]:
+    kinds = [kind for _, kind in one.type.fields] if isinstance(one.type, ir.Record) else []
+    if isinstance(one.type, ir.Array):
+        kinds = [one.type.element] * one.type.size
+    if [item.type for item in one.items] != kinds:
+        yield f"{text}: parts of other types"
+
+
+def _binary(one: ir.Binary) -> bool:
+    left, right = one.left.type, one.right.type
+    if one.operator in SAME:
+        return left == right == one.type and isinstance(left, ir.Bits)
+    if one.operator in COMPARED:
+        return left == right and one.type == ir.Bool()
+    if one.operator in ("<<", ">>"):
+        return one.type == left and isinstance(left, ir.Bits) and isinstance(right, ir.Bits)
+    return left == right == one.type == ir.Bool()
+
+
+def _bits(one: ir.Expression) -> bool:
+    match one:
+        case ir.Concat(type=ir.Bits() as kind):
+            left, right = one.left.type, one.right.type
+            return isinstance(left, ir.Bits) and isinstance(right, ir.Bits) and left.width + right.width == kind.width
+        case ir.Slice():
+            base = one.base.type
+            inside = isinstance(base, ir.Bits) and 0 <= one.low <= one.high < base.width
+            return inside and one.type == ir.Bits(one.high - one.low + 1)
+        case ir.Cast():
+            plain = isinstance(one.type, ir.Bits | ir.Bool) and isinstance(one.operand.type, ir.Bits | ir.Bool)
+            return plain and one.type != one.operand.type
+    return True
+
+
+# ---- statements
+
+
+def _statement(one: ir.Statement, routine: ir.Routine, reach: Reach) -> Iterator[str]:
+    match one:
+        case ir.Assign():
+            yield from _assign(one)
+        case ir.Invoke():
+            yield from _invoke(one, reach)
+        case ir.CallExtern(result=result) if result is not None and not _plain(result):
+            yield "the result's place is not plain"
+        case ir.Return() if (one.value.type if one.value is not None else None) != routine.returns:
+            yield "returns another type"
+        case ir.If() | ir.Verify() if one.condition.type != ir.Bool():
+            yield "condition is not bool"
+    if not isinstance(one, ir.Assign | ir.CallExtern):
+        for expression in expressions_of(one):
+            if isinstance(expression, ir.Build | ir.Invalid):
+                yield "builds where a value must be plain"
+
+
+def _assign(one: ir.Assign) -> Iterator[str]:
+    if one.target.type != one.value.type:
+        yield "target and value differ in type"
+    path = path_of(one.target)
+    if not isinstance(one.target, PLACES) or path is None:
+        yield "no place to write"
+    elif isinstance(one.value, ir.Build) and any(overlap(path, other) for other in reads(one.value)):
+        yield "built from what it overwrites"
+
+
+def _plain(place: ir.Expression) -> bool:
+    known = all(isinstance(index, ir.Const) for index in indexes(place))
+    while isinstance(place, ir.Member | ir.Index):
+        place = place.base
+    return isinstance(place, ir.Local) and known
+
+
+def _invoke(one: ir.Invoke, reach: Reach) -> Iterator[str]:
+    routine = one.routine
+    if len(routine.parameters) != len(one.arguments):
+        yield "another number of arguments"
+        return
+    if (one.result.type if one.result is not None else None) != routine.returns:
+        yield "the result is of another type"
+    outer = reach.routine(routine)
+    shared = []
+    for parameter, argument in zip(routine.parameters, one.arguments, strict=True):
+        if argument.type != parameter.variable.type:
+            yield f"{parameter.variable.name} is of another type"
+        written = parameter.direction in ("out", "inout")
+        if not written and not isinstance(argument.type, WHOLE):
+            continue
+        path = path_of(argument)
+        if path is None or not _plain(argument):
+            yield f"{parameter.variable.name} is no plain place"
+            continue
+        shared.append((path, written))
+        touched = outer.writes | outer.reads if written else outer.writes
+        if any(overlap(path, other) for other in touched):
+            yield f"{parameter.variable.name} is also seen otherwise"
+    result = path_of(one.result) if one.result is not None else None
+    if result is not None:
+        shared.append((result, True))
+    for number, (path, written) in enumerate(shared):
+        for other, other_written in shared[:number]:
+            if overlap(path, other) and (written or other_written):
+                yield "two arguments share a place"
+
+
+def _state(state: ir.State, routine: ir.Routine, seen: set[ir.Variable]) -> Iterator[str]:
+    for key in state.keys:
+        yield from _expression(key, seen)
+    for case in state.cases:
+        if len(case.sets) != len(state.keys):
+            yield "a case with another number of sets"
+        for one, key in zip(case.sets, state.keys, strict=False):
+            if any(expression.type != key.type for expression in set_expressions(one)):
+                yield "a set of another type than its key"
+    for target in (state.next, *(case.next for case in state.cases)):
+        if target not in routine.states and target not in ("accept", "reject"):
+            yield f"goes to unknown state {target}"
+
+
+def _table(table: ir.Table, reach: Reach) -> Iterator[str]:
+    for action in table.actions:
+        directed = [p for p in action.routine.parameters if p.direction != "data"]
+        if len(directed) != len(action.bound):
+            yield f"{action.name}: parameters without arguments"
+        outer = reach.routine(action.routine)
+        for parameter, argument in zip(directed, action.bound, strict=False):
+            path = path_of(argument)
+            if argument.type != parameter.variable.type:
+                yield f"{action.name}: {parameter.variable.name} is of another type"
+            if parameter.direction == "in" and not isinstance(argument.type, WHOLE):
+                continue
+            if path is None or any(overlap(path, other) for other in outer.writes):
+                yield f"{action.name}: {parameter.variable.name} is also seen otherwise"
+    for entry in table.entries:
+        action = table.actions[entry.action]
+        if len(entry.arguments) != len(action.data) or len(entry.keys) != len(table.keys):
+            yield "an entry that doesn't fit"

@@ -1,0 +1,406 @@
+"""`switchagg p4` as users call it, and the socket over which a running switch takes commands."""
+
+import contextlib
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation.cli.p4 import app, say
+from p4vm.control.switch import Switch
+from p4vm.host import control
+from p4vm.host.control import Client, ControlServer, connect, parse_address
+from p4vm.host.pcap import open_capture, read, record
+from p4vm.host.ports import parse_ports
+from p4vm.host.queues import OutputQueue
+from p4vm.source import P4Error
+
+from .everything import TEXT, packet, switch
+
+DATA = packet().hex()
+PASSES = f"add routes hdr.ipv4.dst:0x0a000100/24 forward(dst:0x1, port:2)\npacket 0 {DATA}\nexpect 2 000000000001 $*\n"
+
+
+def p4(*words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "emulation.cli.main", "p4", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, input=given, check=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "prog.p4"
+    path.write_text(TEXT)
+    return path
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command, in this process: it is quicker."""
+    try:
+        code = app(list(words), prog_name="switchagg p4", standalone_mode=False)
+    except SystemExit as end:
+        code = end.code
+    output = capsys.readouterr()
+    return int(code or 0), output.out, output.err
+
+
+# ---- check and test
+
+
+def test_check_says_what_is_in_a_program(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = called(capsys, "check", str(program))
+    assert code == 0
+    assert out.startswith(f"{program}: 8 tables, 3 registers, 1 counter, 1 direct_counter, ")
+    _, out, _ = called(capsys, "check", str(program), "--show")
+    assert (
+        "table MyIngress.fixed                [implementation=None, mk=hdr.ipv4.kind(exact, 8)] size 2, 2 const" in out
+    )
+    assert "register MyIngress.seen [8]" in out
+    _, out, _ = called(capsys, "check", str(program), "--p4info")
+    assert json.loads(out)["pkgInfo"] == {"arch": "v1model"}
+    _, out, _ = called(capsys, "check", str(program), "--ir")
+    assert "\ntable MyIngress.fixed " in out
+    _, out, _ = called(capsys, "check", str(program), "--python")
+    compile(out, "program", "exec")
+    assert "class ethernet_t" in out
+    _, out, _ = called(capsys, "check", str(program), "--c")
+    assert '#include "p4vm.h"' in out
+
+
+def test_check_names_the_fault(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(TEXT.replace("hdr.ipv4.level = level;", "hdr.ipv4.level = levels;"))
+    line = 1 + TEXT[: TEXT.index("hdr.ipv4.level = level;")].count("\n")
+    code, out, error = called(capsys, "check", str(program))
+    assert (code, out) == (1, "")
+    assert error.startswith(f"switchagg: {program}:{line}:")
+    assert error.count("\n") == 1
+
+
+def test_check_takes_macros_and_folders(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "sizes.p4").write_text("const bit<32> CELLS = SIZE * 2;\n")
+    program.write_text(
+        TEXT.replace("enum Color", '#include "sizes.p4"\nenum Color').replace("(8) seen", "(CELLS) seen")
+    )
+    code, out, error = called(capsys, "check", str(program), "-I", str(tmp_path / "more"), "-D", "SIZE=21", "--show")
+    assert (code, error) == (0, "")
+    assert "register MyIngress.seen [42]" in out
+
+
+def test_tests_give_a_line_each_and_an_exit_code(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = tmp_path / "prog.stf", tmp_path / "bad.stf"
+    good.write_text(PASSES.replace("$*", "*"))
+    bad.write_text(good.read_text() + "expect 3 00\n")
+    assert called(capsys, "test", str(program), "--backend", "python")[:2] == (
+        0,
+        f"ok   {good} (python): 1 packets in, 1 out\n",
+    )
+    code, out, _ = called(capsys, "test", str(program), str(good), str(bad), "--backend", "python")
+    assert code == 1
+    assert out.splitlines() == [
+        f"ok   {good} (python): 1 packets in, 1 out",
+        f"FAIL {bad} (python): 1 packets in, 1 out",
+        f"  {bad}:4: expect 3: no packet came: port 3 sent 0, this would be packet 1; expected 00",
+    ]
+    good.write_text("register_read seen 0\n")
+    _, out, _ = called(capsys, "test", str(program), "--backend", "python", "-v")
+    assert out.splitlines()[1] == "  seen[0]= 0"
+
+
+def test_both_back_ends(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from p4vm.native.build import compiler
+
+    if compiler() is None:
+        pytest.skip("needs a C compiler")
+    small = tmp_path / "small.p4"
+    small.write_text(CROSS)
+    (tmp_path / "small.stf").write_text("packet 3 0102\nexpect 4 0102 $\n")
+    code, out, _ = called(capsys, "test", str(small), "--backend", "both")
+    assert (code, [line.split()[2] for line in out.splitlines()]) == (0, ["(python):", "(native):"])
+
+
+CROSS = """
+#include <core.p4>
+#include <v1model.p4>
+struct headers_t { }
+struct meta_t { }
+parser P(packet_in packet, out headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
+    state start { transition accept; }
+}
+control Nothing(inout headers_t hdr, inout meta_t meta) { apply { } }
+control Cross(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) {
+    apply { standard.egress_spec = standard.ingress_port + 1; }
+}
+control Out(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t standard) { apply { } }
+control Emit(packet_out packet, in headers_t hdr) { apply { } }
+V1Switch(P(), Nothing(), Cross(), Out(), Nothing(), Emit()) main;
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "wrong"),
+    [
+        (["test", "PROGRAM", "--backend", "fast"], 2, "--backend fast: unknown; allowed: native, python, both, auto"),
+        (["test", "PROGRAM", "none.stf", "--backend", "python"], 1, "none.stf: can't be read: No such file"),
+        (["check", "none.p4"], 1, "none.p4: can't read it: No such file"),
+        (["run", "PROGRAM"], 1, "a switch needs ports: -i 0@veth0"),
+        (["run", "PROGRAM", "-i", "veth0"], 1, "port 'veth0': expected NUMBER@INTERFACE like 0@veth0"),
+        (["run", "PROGRAM", "-i", "0@none", "--backend", "slow"], 1, "there is no back end slow"),
+        (["cli", "--control", "none.sock", "-c", "help"], 1, "no switch answers at none.sock (No such file or"),
+        (["cli", "--control", "10.0.0.1:5", "-c", "help"], 1, "10.0.0.1:5: commands are taken from this machine alone"),
+    ],
+)
+def test_a_fault_is_one_line(
+    program: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, wrong: str
+) -> None:
+    found, out, error = called(capsys, *[str(program) if word == "PROGRAM" else word for word in words])
+    assert (found, out) == (code, "")
+    assert error.startswith(f"switchagg: {wrong}")
+    assert error.count("\n") == 1
+
+
+def test_a_missing_package_is_named(program: Path) -> None:
+    hidden = "import sys; sys.modules['lark'] = None; from emulation.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "p4", "check", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "lark" in done.stderr
+    assert "pip install 'switchagg[p4]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("check", "test", "run", "cli"):
+        code, out, _ = called(capsys, word, "--help")
+        assert (code, out.count(f"switchagg p4 {word}") >= 2) == (0, True)
+
+
+# ---- the control socket
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Switch, ControlServer, str]]:
+    running, address = switch(), str(tmp_path / "control.sock")
+    server = ControlServer(running, address)
+    try:
+        yield running, server, address
+    finally:
+        server.close()
+    assert not Path(address).exists()
+
+
+def exchange(server: ControlServer, client: socket.socket, data: bytes, lines: int) -> list[Any]:
+    """What so many lines answer, decoded; the server is served meanwhile."""
+    client.setblocking(False)
+    received, deadline = b"", time.monotonic() + 20
+    while received.count(b"\n") < lines and time.monotonic() < deadline:
+        if data:
+            with contextlib.suppress(BlockingIOError):
+                data = data[client.send(data) :]
+        server.serve()
+        try:
+            some = client.recv(1 << 20)
+        except BlockingIOError:
+            continue
+        except ConnectionResetError:
+            break
+        if not some:
+            break
+        received += some
+    return [json.loads(line) for line in received.splitlines()]
+
+
+def test_commands_over_the_socket(served: tuple[Switch, ControlServer, str]) -> None:
+    running, server, address = served
+    with connect(address) as client:
+        answers = exchange(server, client, b"register_write seen 1 7\nregister_read seen 1\nnope\n\n", 4)
+        assert answers == [
+            {"ok": True, "text": ""},
+            {"ok": True, "text": "seen[1]= 7"},
+            {"ok": False, "error": "Error: Unknown command: nope; see help"},
+            {"ok": True, "text": ""},
+        ]
+        assert exchange(server, client, b'{"complete": "mc_d"}\n{"command": "mc_dump"}\n', 2)[0]["words"] == ["mc_dump"]
+    assert running.register_read("seen", 1) == 7
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff\xfe\x00", b"{", b"{}", b'{"command": 3}', b'{"complete": []}', b"[" * 60_000, b"{" * 60_000, b"\0" * 100],
+)
+def test_garbage_is_answered_by_an_error(served: tuple[Switch, ControlServer, str], line: bytes) -> None:
+    _, server, address = served
+    with connect(address) as client:
+        (answer,) = exchange(server, client, line + b"\n", 1)
+        assert (answer["ok"], answer["error"].startswith("Error: ")) == (False, True)
+        assert exchange(server, client, b"table_num_entries fixed\n", 1) == [{"ok": True, "text": "2"}]
+
+
+def test_a_line_without_end_ends_the_connection(served: tuple[Switch, ControlServer, str]) -> None:
+    _, server, address = served
+    with connect(address) as client:
+        (answer,) = exchange(server, client, b"x" * 300_000, 1)
+        assert answer == {"ok": False, "error": "a line of more than 65536 bytes"}
+        assert exchange(server, client, b"", 1) == []
+
+
+def test_a_client_that_does_not_read_is_dropped(
+    served: tuple[Switch, ControlServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server, address = served
+    monkeypatch.setattr(control, "ANSWER_MAX", 100_000)
+    with connect(address) as client, connect(address) as other:
+        client.setblocking(False)
+        server.serve()
+        server.serve()
+        assert len(server._visitors) == 2
+        for _ in range(2000):
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                client.send(b"help\n" * 100)
+            server.serve()
+            if len(server._visitors) == 1:
+                break
+        assert exchange(server, other, b"table_num_entries fixed\n", 1) == [{"ok": True, "text": "2"}]
+        assert len(server._visitors) == 1, "the first is gone"
+
+
+def test_few_commands_a_turn(served: tuple[Switch, ControlServer, str]) -> None:
+    running, server, address = served
+    done: list[str] = []
+    running.run_command = lambda line: done.append(line) or ""  # type: ignore[method-assign, func-returns-value]
+    with connect(address) as client:
+        client.sendall(b"help\n" * 20)
+        server.serve()
+        server.serve()
+        assert (len(done), server.busy) == (8, True)
+        for _ in range(5):
+            server.serve()
+        assert (len(done), server.busy) == (20, False)
+
+
+def test_too_many_clients_are_turned_away(served: tuple[Switch, ControlServer, str]) -> None:
+    _, server, address = served
+    clients = []
+    for _ in range(40):
+        clients.append(connect(address))
+        server.serve()
+    assert len(server._visitors) == control.CLIENTS_MAX
+    for client in clients:
+        client.close()
+    for _ in range(40):
+        server.serve()
+    assert not server._visitors
+
+
+def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
+    address = str(tmp_path / "c.sock")
+    first = ControlServer(switch(), address)
+    with pytest.raises(P4Error, match=r"a switch answers at .* already; give this one another"):
+        ControlServer(switch(), address)
+    first._listener.close()  # as when a switch is killed: the file stays
+    second = ControlServer(switch(), address)
+    assert Path(address).stat().st_mode & 0o777 == 0o600
+    second.close()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(P4Error, match="is there and no socket"):
+        ControlServer(switch(), str(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+    first._selector.close()
+
+
+def test_addresses() -> None:
+    assert parse_address("127.0.0.1:99") == ("127.0.0.1", 99)
+    assert parse_address("/a:b/c:5") == "/a:b/c:5"
+    assert parse_address("c.sock") == "c.sock"
+    for wrong in ("0.0.0.0:5", "example.org:5", "127.0.0.1:99999", "x" * 200):
+        with pytest.raises(P4Error):
+            parse_address(wrong)
+
+
+def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", SERVE, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        client = Client(f"127.0.0.1:{port}")
+        assert say(client, "table_num_entries fixed") is True
+        assert say(client, "table_delete fixed 0") is False
+        assert client.complete("table_du")[0] == "table_dump"
+        client.close()
+        done = p4("cli", "--control", f"127.0.0.1:{port}", given="# entries\ntable_num_entries fixed\nnope\n")
+        assert (done.returncode, done.stdout) == (1, "2\nError: Unknown command: nope; see help\n")
+        process.terminate()
+    assert capsys.readouterr().out.startswith("2\nInvalid table operation (IMMUTABLE_TABLE_ENTRIES): ")
+    with pytest.raises(P4Error, match="no switch answers"):
+        Client(f"127.0.0.1:{port}")
+
+
+SERVE = """
+import select, sys
+from p4vm.host.control import ControlServer
+from tests.p4_engine.everything import switch
+server = ControlServer(switch(), f"127.0.0.1:{sys.argv[1]}")
+print("up", flush=True)
+while True:
+    select.select([server], [], [], 0 if server.busy else 20)
+    server.serve()
+"""
+
+
+# ---- what a host is made of
+
+
+def test_ports_of_a_command_line() -> None:
+    assert parse_ports(["0@veth0", "510@s1-eth1"]) == {0: "veth0", 510: "s1-eth1"}
+    for wrong in (["0@a", "0@b"], ["0@a", "1@a"], ["511@a"], ["-1@a"], ["@a"], ["0@"], []):
+        with pytest.raises(P4Error):
+            parse_ports(wrong)
+
+
+def test_a_queue_keeps_its_depth_and_rate() -> None:
+    queue = OutputQueue(depth=10, rate=1000)
+    for number in range(12):
+        queue.put(bytes([number]))
+    assert (len(queue.packets), queue.overflowed) == (10, 2)
+    left: list[float] = []
+    for now in range(1_000_000, 1_020_000, 100):
+        for _ in range(queue.due(now)):
+            queue.packets.popleft()
+            queue.sent(1)
+            left.append(now)
+    gaps = {after - before for before, after in itertools.pairwise(left[3:])}
+    assert len(left) == 10
+    assert gaps == {1000}, "one each millisecond, after the first that an idle queue may catch up on"
+    assert queue.wait_us(2e6) is None
+    queue.put(b"x")
+    assert queue.wait_us(queue.next_us - 300) == 300
+    queue.rate = 0
+    assert (queue.due(0), queue.wait_us(0)) == (1, 0)
+
+
+def test_a_capture_is_read_again_up_to_where_it_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcap"
+    with open_capture(path) as file:
+        file.write(record(1_700_000_000_123_456, b"abc"))
+        file.write(record(1_700_000_001_000_000, b"")[:-1])
+    assert path.read_bytes()[:4] == bytes.fromhex("d4c3b2a1")
+    assert list(read(path)) == [(1_700_000_000_123_456, b"abc")]
+    path.write_bytes(b"no capture, but long enough")
+    with pytest.raises(P4Error, match="no capture"):
+        list(read(path))

@@ -1,0 +1,366 @@
+"""What p4/v1model does beyond the packets of the conformance tests: everything around a chunk in its frame, other
+traffic, congestion marks, and passes that overtake each other or are lost. And whether the real compiler takes it.
+"""
+
+import random
+import shutil
+import struct
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p4vm.compile import front_end
+from p4vm.control.switch import Switch
+from p4vm.ir import nodes as ir
+from p4vm.planes.program import (
+    AGGREGATION_PORT,
+    HEADERS_BYTES,
+    SWITCH_ADDRESS,
+    SWITCH_MAC,
+    Control,
+    address_of,
+    defines,
+    folder,
+    headers_of,
+    mac_of,
+    room,
+)
+from p4vm.python.engine import PythonEngine
+from p4vm.python.runtime import Packet as Arriving
+from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.wire import Op, Packet, encode
+
+ELEMENTS = 4
+PORTS = 4
+JOB = JobConfig(1, 7, 3, ELEMENTS, (StreamConfig(0, 2),))
+BROADCAST_MAC = 0xFFFFFFFFFFFF
+
+
+@cache
+def program(elements: int) -> ir.Program:
+    return front_end(folder() / "v1model" / "switchagg.p4", defines=defines(elements, 256))
+
+
+def switch_for(job: JobConfig) -> tuple[Switch, Control]:
+    """The program on the readable engine; rank r at port r."""
+    switch = Switch(PythonEngine(program(job.elements)))
+    control = Control(lambda lines: [switch.run_command(line) for line in lines], job.elements, 256, PORTS)
+    control.admit(job, range(job.workers))
+    return switch, control
+
+
+@pytest.fixture
+def switch() -> Switch:
+    return switch_for(JOB)[0]
+
+
+def chunk(rank: int, number: int = 0, values: list[int] | None = None, job: JobConfig = JOB) -> bytes:
+    slot, version = job.place(0, number)
+    sent = np.array(values or [rank + 1] * job.elements, np.int64).astype(np.int32)
+    return encode(Packet(job.job_id, job.generation, 0, rank, Op.SUM, slot, version, number, sent))
+
+
+def frame(data: bytes, port: int, tos: int = 0) -> bytearray:
+    """As a worker's kernel sends it, with both checksums."""
+    made = bytearray(headers_of(port, len(data)) + data)
+    made[15], made[22] = tos, 9
+    made[24:26] = bytes(2)
+    made[24:26] = internet_checksum(made[14:34])
+    made[40:42] = udp_checksum(made)
+    return made
+
+
+def internet_checksum(data: bytes) -> bytes:
+    total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", bytes(data) + bytes(len(data) % 2)))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!H", ~total & 0xFFFF)
+
+
+def udp_checksum(made: bytes) -> bytes:
+    """Of the datagram in a frame, as if the field were zero; a sum of zero is sent as ones."""
+    pseudo = bytes(made[26:34]) + b"\0\x11" + bytes(made[38:40])
+    sum_of = internet_checksum(pseudo + bytes(made[34:40]) + bytes(2) + bytes(made[42:]))
+    return b"\xff\xff" if sum_of == bytes(2) else sum_of
+
+
+def outcome(switch: Switch, index: int) -> int:
+    return switch.counter_read("SwitchIngress.counters.outcomes", index)[0]
+
+
+CHECKSUM, TRUNCATED, NOT_OURS = 19, 20, 21
+
+
+# ---- a chunk in its frame
+
+
+def test_results_are_addressed_to_each_worker(switch: Switch) -> None:
+    """S6: back from the address it was sent to; the datagram's DSCP and ECN bits stay; checksums are right."""
+    for rank in (0, 1):
+        assert switch.process(rank, bytes(frame(chunk(rank), rank))) == []
+    sent = switch.process(2, bytes(frame(chunk(2), 2, tos=0xA2)))
+    assert [port for port, _ in sent] == [0, 1, 2]
+    for rank, (_, result) in enumerate(sent):
+        address, udp_port = address_of(rank)
+        assert result[:12] == mac_of(rank).to_bytes(6, "big") + SWITCH_MAC.to_bytes(6, "big")
+        assert result[26:38] == struct.pack("!IIHH", SWITCH_ADDRESS, address, AGGREGATION_PORT, udp_port)
+        assert result[15] == 0xA2
+        assert result[22] == 64
+        assert internet_checksum(result[14:34]) == bytes(2)
+        assert result[40:42] == udp_checksum(result) != bytes(2)
+        assert np.frombuffer(result[62:], ">i4").tolist() == [6] * ELEMENTS
+    ((port, reply),) = switch.process(1, bytes(frame(chunk(1), 1)))
+    assert port == 1
+    assert reply[:12] == sent[1][1][:12]
+    assert reply[26:40] == sent[1][1][26:40]
+    assert reply[40:42] == udp_checksum(reply)
+
+
+def test_a_sender_without_checksum_gets_none(switch: Switch) -> None:
+    for rank in (0, 1):
+        switch.process(rank, headers_of(rank, 36) + chunk(rank))
+    for _, result in switch.process(2, headers_of(2, 36) + chunk(2)):
+        assert result[40:42] == bytes(2)
+
+
+def test_a_flipped_bit_is_dropped_by_checksum(switch: Switch) -> None:
+    """P5: in the values, addresses, header; IPv4's own header too."""
+    whole = frame(chunk(0), 0)
+    places = [*range(8 * (HEADERS_BYTES + 20), 8 * len(whole), 5), 8 * 27, 8 * 35, 8 * 40, 8 * 46, 8 * 50, 8 * 22]
+    for bit in places:
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 0x80 >> bit % 8
+        assert switch.process(0, bytes(flipped)) == []
+    assert outcome(switch, CHECKSUM) == len(places)
+    assert outcome(switch, 0) == 0
+    switch.process(0, bytes(whole))
+    assert outcome(switch, 0) == 1
+
+
+def test_both_zeros_are_right_checksums(switch: Switch) -> None:
+    """Values chosen so that the sum is zero: it is sent as ones, and must not be taken for wrong."""
+    for last in range(1 << 16):
+        data = chunk(0, values=[0, 0, 0, last])
+        made = frame(data, 0)
+        if made[40:42] == b"\xff\xff":
+            break
+    switch.process(0, bytes(made))
+    assert (outcome(switch, 0), outcome(switch, CHECKSUM)) == (1, 0)
+
+
+def test_lengths_that_contradict_each_other_are_no_datagrams(switch: Switch) -> None:
+    whole = frame(chunk(0), 0)
+    cut = whole[:-1]
+    too_long, too_short = bytearray(whole), bytearray(whole)
+    too_long[38:40] = struct.pack("!H", 8 + 37)
+    too_short[38:40] = struct.pack("!H", 7)
+    for wrong in (cut, too_long, too_short):
+        assert switch.process(0, bytes(wrong)) == []
+    assert outcome(switch, TRUNCATED) == 3
+    switch.process(0, bytes(whole) + bytes(11))  # a frame may be longer: Ethernet pads
+    assert outcome(switch, 0) == 1
+
+
+def test_a_job_without_its_entry_is_unknown(switch: Switch) -> None:
+    """S8: the control plane empties the tables, and a packet of an evicted job changes nothing."""
+    switch.run_command("table_delete SwitchIngress.admission.jobs 0")
+    switch.process(0, bytes(frame(chunk(0), 0)))
+    assert outcome(switch, 12) == 1
+    assert switch.register_read("SwitchIngress.seen.low", 0) == 0
+
+
+# ---- other traffic
+
+
+def ethernet(target: int, source: int, kind: int, rest: bytes) -> bytes:
+    return target.to_bytes(6, "big") + source.to_bytes(6, "big") + struct.pack("!H", kind) + rest
+
+
+def arp(operation: int, target: int) -> bytes:
+    body = struct.pack("!HHBBH6sI6sI", 1, 0x0800, 6, 4, operation, b"\x02\0\0\0\0\x07", 0x0A000007, bytes(6), target)
+    return ethernet(BROADCAST_MAC, 0x020000000007, 0x0806, body)
+
+
+def test_arp_is_answered_for_own_addresses_only(switch: Switch) -> None:
+    switch.run_command(f"table_add SwitchIngress.arp.own answer {SWITCH_ADDRESS:#x} => {SWITCH_MAC:#x}")
+    ((port, answer),) = switch.process(3, arp(1, SWITCH_ADDRESS))
+    assert port == 3
+    expected = struct.pack(
+        "!HHBBH6sI6sI",
+        *(1, 0x0800, 6, 4, 2, SWITCH_MAC.to_bytes(6, "big"), SWITCH_ADDRESS, b"\x02\0\0\0\0\x07", 0x0A000007),
+    )
+    assert answer == ethernet(0x020000000007, SWITCH_MAC, 0x0806, expected)
+    assert switch.process(3, arp(1, SWITCH_ADDRESS - 1)) == []
+    assert switch.process(3, arp(2, SWITCH_ADDRESS)) == []
+    assert outcome(switch, NOT_OURS) == 3
+
+
+def test_frames_are_bridged_flooded_or_dropped_as_the_tables_say(switch: Switch) -> None:
+    known = ethernet(0x02AA, 0x02BB, 0x88B5, b"anything at all")
+    assert switch.process(0, known) == []  # the default drops
+    for line in (
+        "table_add SwitchIngress.forwarding.bridged to_port 0x02aa => 2",
+        "mc_mgrp_create 9",
+        "mc_node_create 77 0 1 2 3",
+        "mc_node_associate 9 3",  # nodes 0 to 2 are the job's
+        "table_set_default SwitchIngress.forwarding.bridged flood 9",
+    ):
+        switch.run_command(line)
+    assert switch.process(0, known) == [(2, known)]
+    unknown = ethernet(0x02AC, 0x02BB, 0x88B5, b"to all but the port it came from")
+    assert switch.process(1, unknown) == [(0, unknown), (2, unknown), (3, unknown)]
+    for cut in range(14):
+        assert switch.process(1, unknown[:cut]) == []
+    whole = bytes(frame(chunk(0), 0))
+    for cut in range(14, 42):  # a header cut short is passed on as it is
+        assert switch.process(1, whole[:cut]) == [(port, whole[:cut]) for port in (0, 2, 3)]
+    other_address = bytearray(whole)
+    other_address[33] ^= 1
+    assert [out for _, out in switch.process(0, bytes(other_address))] == [bytes(other_address)] * 3
+
+
+def test_packets_are_routed(switch: Switch) -> None:
+    for line in (
+        "table_add SwitchIngress.forwarding.routers NoAction 0x0200000000fe =>",
+        "table_add SwitchIngress.forwarding.routed to_next_hop 192.168.0.0/16 => 1 0x02f1 0x02f2",
+        "table_add SwitchIngress.forwarding.routed to_next_hop 192.168.7.0/24 => 2 0x02f1 0x02f3",
+    ):
+        switch.run_command(line)
+
+    def routed(address: int, ttl: int, spoil: int = 0) -> bytes:
+        made = frame(b"to somebody else", 0)
+        made[22], made[30:34], made[24:26] = ttl, struct.pack("!I", address), bytes(2)
+        made[24:26] = internet_checksum(made[14:34])
+        made[25] ^= spoil
+        return bytes(made)
+
+    for address, port, mac in ((0xC0A80101, 1, 0x02F2), (0xC0A80701, 2, 0x02F3)):
+        before = routed(address, 9)
+        ((out, after),) = switch.process(0, before)
+        assert out == port
+        assert after[:12] == mac.to_bytes(6, "big") + 0x02F1.to_bytes(6, "big")
+        assert after[22] == 8
+        assert internet_checksum(after[14:34]) == bytes(2)
+        assert after[26:] == before[26:]
+    assert switch.process(0, routed(0x08080808, 9)) == []  # no route
+    assert switch.process(0, routed(0xC0A80101, 1)) == []
+    assert switch.process(0, routed(0xC0A80101, 9, spoil=1)) == []
+
+
+def test_long_queues_mark_what_can_be_marked(switch: Switch) -> None:
+    """Only ECN-capable packets, only at ports whose queue is at the depth or above."""
+    switch.run_command("table_set_default SwitchEgress.ecn.marking mark_at 20")
+    switch.engine.set_queue_depths({0: 19, 1: 20, 2: 30})
+    for ecn, marked in ((0, 0), (1, 3), (2, 3), (3, 3)):
+        for rank in range(3):
+            sent = switch.process(rank, bytes(frame(chunk(rank, ecn), rank, tos=0x28 | ecn)))
+        assert [result[15] for _, result in sent] == [0x28 | ecn, 0x28 | marked, 0x28 | marked]
+        assert all(internet_checksum(result[14:34]) == bytes(2) for _, result in sent)
+
+
+# ---- passes
+
+
+class Disorder:
+    """The program in two passes, whose recirculated packets wait: the next to go in is drawn, or is lost."""
+
+    def __init__(self, seed: int) -> None:
+        self.job = JobConfig(1, 7, 3, 33, (StreamConfig(0, 1),))
+        self.switch, _ = switch_for(self.job)
+        engine = self.switch.engine
+        assert isinstance(engine, PythonEngine)
+        self.pipeline = engine.pipeline
+        self.chance = random.Random(seed)
+        self.values = np.random.default_rng(seed).integers(-(2**31), 2**31, (6, 3, 33))
+        self.results = 0
+
+    def arrive(self, rank: int, number: int) -> None:
+        """A first pass, and no more."""
+        data = bytes(frame(chunk(rank, number, self.values[number, rank].tolist(), self.job), rank))
+        standard = self.pipeline.routines.standard()
+        standard.ingress_port = rank
+        self.pipeline.runs = self.pipeline.caused = 0
+        self.pipeline.enter(Arriving(self.pipeline.shared, data, 0, 0), standard, [])
+        self.leave()
+
+    def again(self) -> None:
+        """A further pass of one that waits, not the first in the queue by any rule."""
+        waiting = self.pipeline.waiting
+        place = self.chance.randrange(len(waiting))
+        data, kind, kept, passes = waiting[place]
+        del waiting[place]
+        if self.chance.random() < 0.1:
+            return  # lost between two passes
+        standard = self.pipeline.routines.standard()
+        standard.instance_type = kind
+        self.pipeline.runs = self.pipeline.caused = 0
+        self.pipeline.enter(Arriving(self.pipeline.shared, data, 0, passes), standard, kept)
+        self.leave()
+
+    def leave(self) -> None:
+        sent: list[tuple[int, bytes]] = []
+        while self.pipeline.bursts:
+            self.pipeline.leave(self.pipeline.bursts.popleft(), sent)
+        for _, result in sent:
+            self.results += 1
+            number = int.from_bytes(result[58:62], "big")
+            expected = self.values[number].sum(axis=0).astype(np.int32)
+            assert np.array_equal(np.frombuffer(result[62:], ">i4"), expected), f"chunk {number}"
+
+
+def test_no_order_or_loss_of_passes_makes_a_sum_wrong() -> None:
+    """Workers repeat what isn't answered, and one of them chunks long over, while packets wait between passes."""
+    results = 0
+    for seed in range(12):
+        world = Disorder(seed)
+        for number in range(6):
+            for _ in range(30):
+                late = world.chance.random() < 0.1
+                world.arrive(world.chance.randrange(3), max(0, number - 2) if late else number)
+                while world.pipeline.waiting and world.chance.random() < 0.6:
+                    world.again()
+        results += world.results
+    assert results > 500
+
+
+def test_every_pass_asks_again_whose_packet_it_is() -> None:
+    """S8: the job ends while its packet waits for the second pass, which then changes nothing."""
+    world = Disorder(1)
+    world.arrive(0, 0)
+    world.switch.run_command("table_delete SwitchIngress.admission.jobs 0")
+    while world.pipeline.waiting:
+        world.again()
+    second = 2 * room(1)
+    assert world.switch.register_read("SwitchIngress.seen.low", 0) == 1
+    assert world.switch.register_read("SwitchIngress.seen.low", second) == 0
+    assert world.switch.register_read("SwitchIngress.held.held", second) == MODULUS - 2
+    assert outcome(world.switch, 12) == 1
+
+
+# ---- the real compiler
+
+
+@pytest.mark.parametrize("elements", [1, 33])
+def test_p4c_takes_it(elements: int, tmp_path: Path) -> None:
+    if shutil.which("p4c-bm2-ss") is None:
+        pytest.skip("needs p4c-bm2-ss on PATH")
+    words = [f"-D{name}={value}" for name, value in defines(elements, 256).items()]
+    made = tmp_path / "switchagg.json"
+    command = ["p4c-bm2-ss", *words, "-o", str(made), str(folder() / "v1model" / "switchagg.p4")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert made.stat().st_size > 10_000
+
+
+def test_outcomes_are_those_of_all_data_planes() -> None:
+    """The numbers in outcomes.p4 are the places in COUNTERS."""
+    from p4vm.planes.program import COUNTERS
+
+    text = (folder() / "outcomes.p4").read_text()
+    for index, name in enumerate(COUNTERS):
+        assert f"const bit<8> {name.upper()} " in text
+        (line,) = (line for line in text.splitlines() if f" {name.upper()} " in line)
+        assert int(line.partition("=")[2].partition(";")[0]) == index
