@@ -37,7 +37,6 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 /* Between sa_switch and sa_deliver, in flags that are zero on the wire (P6). */
 #define SA_TO_ALL 0x80u
 #define SA_TO_SENDER 0x40u
-#define SA_PARTIAL 0x20u /* the checksum is left to whoever sends the frame on */
 
 /* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
 enum sa_extra {
@@ -292,13 +291,13 @@ SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
 
 /* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver. The checksum field
    gets the sum of all that is the same for every target. */
-SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome, uint32_t partial) {
+SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome) {
     uint32_t kind = (SA_BE32(scratch->header.kind) & ~SA_RETRANSMISSION) | SA_RESULT;
     scratch->header.kind = SA_BE32(kind);
     uint32_t udp_bytes = size + sizeof(struct udphdr);
     uint64_t sum = packet_sum(scratch, size);
     sum += SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)SA_UDP);
-    kind |= (outcome == SA_BROADCAST ? SA_TO_ALL : SA_TO_SENDER) | (partial ? SA_PARTIAL : 0);
+    kind |= outcome == SA_BROADCAST ? SA_TO_ALL : SA_TO_SENDER;
     scratch->header.kind = SA_BE32(kind);
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     if (data + SA_HEADERS_BYTES > end) return XDP_DROP;
@@ -327,7 +326,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     uint32_t held = size > SA_PACKET_MAX ? SA_HEADER_BYTES : size; /* a larger one fails S1, by its elements at last */
     if (bpf_xdp_load_bytes(ctx, SA_HEADERS_BYTES, scratch, held)) return XDP_DROP;
     const struct sa_header *header = &scratch->header;
-    uint32_t partial = 0, outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
+    uint32_t outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
     if (outcome != SA_ABSORBED) { /* dropped whatever its checksum */
         count(outcome);
         return XDP_DROP;
@@ -336,12 +335,10 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         uint16_t bytes = SA_BE16((uint16_t)(size + sizeof(struct udphdr)));
         uint64_t pseudo = addresses + bytes + SA_BE16((uint16_t)SA_UDP);
         uint64_t sum = packet_sum(scratch, size) + pseudo + bytes + port + udp->dest + check;
-        if (!check || folded(sum) != 0xffff) {
-            partial = configuration.partial_accepted && check == folded(pseudo);
-            if (!partial) {
-                count(SA_DROP_CHECKSUM);
-                return XDP_DROP;
-            }
+        uint32_t partial = configuration.partial_accepted && check == folded(pseudo);
+        if ((!check || folded(sum) != 0xffff) && !partial) {
+            count(SA_DROP_CHECKSUM);
+            return XDP_DROP;
         }
     }
     uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
@@ -356,7 +353,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     outcome = (uint32_t)sa_aggregate(index, job_id, generation, job->full);
     count(outcome);
     if (outcome != SA_BROADCAST && outcome != SA_REPLY) return XDP_DROP;
-    return pass_up(ctx, scratch, size, outcome, partial);
+    return pass_up(ctx, scratch, size, outcome);
 }
 
 SEC(SA_XDP)
@@ -381,6 +378,16 @@ int sa_switch(struct xdp_md *ctx) {
         return XDP_DROP;
     }
     return take(ctx, ethernet, ip, udp, udp_bytes - sizeof(*udp));
+}
+
+/* Whether the kernel completes the frame's checksum where it leaves, and wants the pseudo-header's sum in the field until
+   then. Only the frame knows: of requests, 1 in 65,536 has a field that is right either way. The helper changes the
+   field of a frame whose checksum is complete, and no other's. Negative if it fails. */
+SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
+    const uint32_t at = sizeof(struct ethhdr) + sizeof(struct iphdr) + __builtin_offsetof(struct udphdr, check);
+    uint16_t now;
+    if (bpf_l4_csum_replace(skb, at, 0, 1, sizeof(uint16_t)) || bpf_skb_load_bytes(skb, at, &now, sizeof(now))) return -1;
+    return now == field;
 }
 
 /* Address the frame to one worker and send a copy of it by that worker's port, through its queueing discipline. */
@@ -440,13 +447,15 @@ int sa_deliver(struct __sk_buff *skb) {
     const struct sa_header *header = data + SA_HEADERS_BYTES;
     uint32_t marked = SA_BE32(header->kind), sum = udp->check, rank = header->rank, job_id = SA_BE16(header->job);
     uint32_t generation = SA_BE32(header->generation);
+    int partial = is_partial(skb, (uint16_t)sum);
+    if (partial < 0) goto lost;
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
     if (!job || job->generation != generation) return TC_ACT_SHOT; /* evicted meanwhile (S8) */
     uint32_t workers = job->workers;
     for (uint32_t target = 0; target < SA_WORKERS_MAX; target++) {
         if (target >= workers) break;
         if (marked & SA_TO_ALL || target == rank)
-            deliver(skb, &job->members[target], sum, marked & SA_PARTIAL, marked & ~(0xffu ^ SA_FLAGS_ALL));
+            deliver(skb, &job->members[target], sum, partial, marked & ~(0xffu ^ SA_FLAGS_ALL));
     }
     return TC_ACT_SHOT;
 lost:

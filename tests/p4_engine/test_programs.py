@@ -35,6 +35,7 @@ from switchagg.wire import Op, Packet, encode
 
 ELEMENTS = 4
 PORTS = 4
+ONE = JobConfig(2, 7, 1, ELEMENTS, (StreamConfig(0, 2),))
 JOB = JobConfig(1, 7, 3, ELEMENTS, (StreamConfig(0, 2),))
 BROADCAST_MAC = 0xFFFFFFFFFFFF
 
@@ -124,6 +125,15 @@ def test_a_sender_without_checksum_gets_none(switch: Switch) -> None:
         switch.process(rank, headers_of(rank, 36) + chunk(rank))
     for _, result in switch.process(2, headers_of(2, 36) + chunk(2)):
         assert result[40:42] == bytes(2)
+
+
+def test_a_result_s_checksum_of_zero_is_sent_as_ones(switch: Switch) -> None:
+    """RFC 768: zero would mean that there is none."""
+    (plain,) = switch_for(ONE)[0].process(0, bytes(frame(chunk(0, values=[0] * ELEMENTS, job=ONE), 0)))
+    for last in (int.from_bytes(plain[1][40:42], "big") + more for more in (-1, 0, 1)):
+        ((_, result),) = switch_for(ONE)[0].process(0, bytes(frame(chunk(0, values=[0, 0, 0, last], job=ONE), 0)))
+        assert result[40:42] == udp_checksum(result)
+        assert (result[40:42] == b"\xff\xff") == (last == int.from_bytes(plain[1][40:42], "big"))
 
 
 def test_a_flipped_bit_is_dropped_by_checksum(switch: Switch) -> None:

@@ -3,16 +3,25 @@
 What each worker received is compared with == in the worker's process (tests/system/xdp_worker.py).
 """
 
+import contextlib
+import itertools
 import signal
+import socket
 import subprocess
 import sys
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from emulation.mininet import netns
+from switchagg.dataplane.xdp import frame_of
+from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
+from switchagg.wire import Op, Packet, encode
 from tests.system.xdp_net import ROOT, SWITCH, Star, star
+from transport.switch.xdp import XdpSwitch
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_root_namespaces", "requires_bpf")]
 
@@ -99,6 +108,63 @@ def test_complete_checksums_and_such_as_are_not() -> None:
         for node in net.nodes:
             wrong = node.sh("awk '/^Udp:/ {print $8}' /proc/net/snmp | tail -1")
             assert int(wrong) == 0
+
+
+def checksum(data: bytes, sender: tuple[str, int], to: tuple[str, int], *, partial: bool = False) -> int:
+    return int.from_bytes(frame_of(data, sender, to, partial=partial)[40:42], "big")
+
+
+@pytest.mark.parametrize("last", [0, 1], ids=["complete", "partial"])
+def test_checksums_at_their_edges(last: int) -> None:
+    """P5: a request may be right in both forms, which 1 in 65,536 is; a result's sum that comes to 0 is sent as 0xFFFF.
+
+    `last` is who completes the sums. The kernel of worker 0 completes what it sends, and both ports of the switch what
+    they pass on.
+    """
+    at, workers = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)]
+    with star(2) as net, contextlib.ExitStack() as ends:
+        net.nodes[0].sh("ethtool -K eth0 tx off")
+        net.switch.sh("ethtool -K p0 tx off; ethtool -K p1 tx off")
+        switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(at, 2, 8))
+        ends.callback(switch.stop)
+        netns.within(net.switch.holder.pid, switch.start)
+        switch.admit(JobConfig(5, 9, 2, 8, (StreamConfig(0, 2),)), workers)
+        sending, arriving = [], []
+        for node, address in zip(net.nodes, workers, strict=True):
+            pid = node.holder.pid
+            sending.append(ends.enter_context(netns.open_socket(pid, socket.AF_INET, socket.SOCK_DGRAM)))
+            sending[-1].bind(address)
+            # whole frames, as the switch's port has sent them
+            raw = netns.open_socket(pid, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+            arriving.append(ends.enter_context(raw))
+            raw.settimeout(20)
+
+        def data(chunk: int, value: int, *, rank: int = last, result: bool = False) -> bytes:
+            values = np.array([value, 0, 0, 0, 0, 0, 0, 0], np.int32)
+            return encode(Packet(5, 9, 0, rank, Op.SUM, chunk % 2, chunk // 2 % 2, chunk, values, result=result))
+
+        def edges(chunk: int) -> list[int]:
+            """Values that make the checksum of the request that of both forms, and that of each result zero."""
+            request, result = data(chunk, 0), data(chunk, 0, result=True)
+            both = checksum(request, workers[last], at) - checksum(request, workers[last], at, partial=True)
+            return [both % 0xFFFF, *(checksum(result, at, worker) for worker in workers)]
+
+        for chunk, (edge, beside) in enumerate(itertools.product(range(3), (0, 1, -1))):
+            value = edges(chunk)[edge] + beside
+            for rank in (1 - last, last):
+                sent = data(chunk, value) if rank == last else data(chunk, 0, rank=rank)
+                sending[rank].sendto(sent, at)
+                end = time.monotonic() + 20
+                while rank not in switch.seen(chunk % 2, chunk // 2 % 2).ranks:
+                    assert time.monotonic() < end
+            expected = data(chunk, value, result=True)
+            for raw, worker in zip(arriving, workers, strict=True):
+                while (frame := raw.recv(200))[23] != 17:  # UDP
+                    pass
+                assert frame[42:] == expected
+                assert int.from_bytes(frame[40:42], "big") == checksum(expected, at, worker)
+                if beside == 0:
+                    assert edge != workers.index(worker) + 1 or frame[40:42] == b"\xff\xff"
 
 
 def test_results_leave_through_the_shaper() -> None:
