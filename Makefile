@@ -26,7 +26,7 @@ compare: ready ## real training through the switch and over host allreduce: a ta
 bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, 25 minutes; ARGS=--quick: three minutes
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
-test: ready ## the tests, on up to four processors; ARGS="tests/test_wire.py -k golden" chooses some, on one
+test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4)
 
 check: ready ## formatting, lint, types, tidiness
@@ -34,7 +34,7 @@ check: ready ## formatting, lint, types, tidiness
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/mypy setup.py
-	@$(BIN)/python -m pytest -q tests/test_tidy.py
+	@$(BIN)/python -m pytest -q tests/repository/test_tidy.py
 
 clean: ## remove the environment, caches and results
 	rm -rf -- .venv results build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info switchagg/native/*.so switchagg/native/*.bpf.o

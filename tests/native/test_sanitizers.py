@@ -57,7 +57,10 @@ def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.Comp
     assert done.returncode == 0, done.stderr
     tests = [
         *(ROOT / f"tests/conformance/test_{piece}.py" for piece in ("vectors", "random_traffic", "endpoint_lockstep")),
-        *(ROOT / f"tests/test_native_{piece}.py" for piece in ("endpoint", "queue", "impair")),
+        *(
+            ROOT / f"tests/{piece}.py"
+            for piece in ("core/test_native_endpoint", "switch/test_native_queue", "switch/test_native_impair")
+        ),
         Path(__file__).with_name("test_plane.py"),
         ROOT / "tests/rdma/test_peer.py",
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).with_name("conftest.py")
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
 SETTINGS = "[pytest]\nmarkers = system: needs root\n"
 NOT_INHERITED = ("SWITCHAGG_SEEDS", "SWITCHAGG_TEST_RUN", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
 NOT_INHERITED += ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")

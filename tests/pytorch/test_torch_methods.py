@@ -17,7 +17,7 @@ from transport.meshes.opening import bind_place
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
 from transport.worker.session import SwitchSession
 
-PROGRAMS = Path(__file__).parent / "torch_method_programs.py"
+PROGRAMS = Path(__file__).parents[1] / "torch_method_programs.py"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from switchagg.wire import Op, Packet, encode
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 
-SCRIPT = Path(__file__).parent.parent / "tools" / "wireshark" / "switchagg.lua"
+SCRIPT = Path(__file__).parents[2] / "tools" / "wireshark" / "switchagg.lua"
 VALUES = np.array([1, -2, 2**31 - 1], np.int32)
 SENT = encode(Packet(1, 7, 2, 0, Op.MAX, 9, 1, 4294967295, VALUES, False, True))
 RESULT = encode(Packet(1, 7, 2, 1, Op.SUM, 9, 0, 5, VALUES, True))

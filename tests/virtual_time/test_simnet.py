@@ -19,7 +19,7 @@ from emulation.sim.network.timing import AllreduceTiming, time_allreduce
 from switchagg.errors import AggregationFailed
 from transport.meshes.reliable import ReliableConfig
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
+SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 MEGABYTE = 1_000_000
 
 
@@ -357,7 +357,9 @@ def test_goodput_by_loss_and_window_is_what_it_was() -> None:
     table = loss_window_table()
     if os.environ.get("SNAPSHOT_UPDATE") == "1":
         path.write_text(table)
-    assert table == path.read_text(), "goodput changed; if that is meant: SNAPSHOT_UPDATE=1 pytest tests/test_simnet.py"
+    assert table == path.read_text(), (
+        "goodput changed; if that is meant: SNAPSHOT_UPDATE=1 pytest tests/virtual_time/test_simnet.py"
+    )
 
 
 def test_a_timing_says_its_bandwidth() -> None:

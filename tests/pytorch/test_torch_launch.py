@@ -11,7 +11,7 @@ from test_torch_backend import Launch, launch, switch  # noqa: F401  # fixtures
 
 from transport.switch.daemon import SwitchDaemon
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":

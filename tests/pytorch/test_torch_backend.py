@@ -14,7 +14,7 @@ import pytest
 
 from transport.switch.daemon import SwitchDaemon
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PROGRAMS = HERE / "torch_programs.py"
 RUN_S = 100
 # What a process says that didn't end as it should.

@@ -10,7 +10,7 @@ import torch
 
 from switchagg.errors import AggregationFailed, SwitchaggError
 from tests.contract.meshes import free_addresses
-from tests.test_ps_group import JOIN_S, all_at_once
+from tests.groups.test_ps_group import JOIN_S, all_at_once
 from transport.ps.config import ASP, BSP, DC_ASGD, SSP, PsConfig
 from transport.ps.group import open_ps_server
 from transport.torch.ps import PsOptimizer, tensor_bytes

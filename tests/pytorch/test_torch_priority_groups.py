@@ -24,7 +24,7 @@ from transport.switch.daemon import SwitchDaemon
 from transport.torch.priority import handle as priority
 from transport.worker.session import SwitchSession
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WORKERS = 2
 """Two numbers have one sum, in whichever order and pieces they are added."""
 

@@ -20,7 +20,7 @@ SENT = Packet(1, 7, 2, 3, Op.MAX, 9, 1, 4294967295, np.array([1, -2, 2**31 - 1, 
 
 @pytest.fixture(scope="module")
 def layers() -> ModuleType:
-    place = Path(__file__).parent.parent / "tools" / "scapy" / "switchagg.py"
+    place = Path(__file__).parents[2] / "tools" / "scapy" / "switchagg.py"
     spec = importlib.util.spec_from_file_location("switchagg_scapy", place)
     assert spec is not None
     assert spec.loader is not None

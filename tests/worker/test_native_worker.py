@@ -181,6 +181,8 @@ def test_a_kernel_that_refuses_segmentation_is_asked_once(net: Callable[..., Net
     assert one.workers[1].counters["link_gso_fallbacks"] == 0
 
 
+HELPERS = os.pathsep.join(str(Path(__file__).parents[above]) for above in (2, 1))
+
 IN_A_NETWORK_OF_ITS_OWN = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -203,7 +205,7 @@ def counters_behind(setup: str, **of_links: int) -> tuple[dict[str, int], str]:
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": HELPERS},
     )
     assert done.returncode == 0, done.stderr
     said: tuple[dict[str, int], str] = ast.literal_eval(done.stdout)
@@ -434,6 +436,6 @@ def test_an_interpreter_that_ends_with_a_call_under_way_ends() -> None:
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": HELPERS},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
