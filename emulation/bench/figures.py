@@ -284,7 +284,7 @@ def _look(name: str) -> dict[str, Any]:
     method, _, link = base.partition("@")
     key = f"{method}:{variant}" if method == "switch" else method
     colour = COLOURS.get(key) or OTHER_COLOURS[METHODS.index(method) % len(OTHER_COLOURS)]
-    line = LINK_LINES[link] if method == "switch" else CONTROL_LINES.get(variant, LINK_LINES[link])
+    line = LINK_LINES.get(link, ":") if method == "switch" or variant not in CONTROL_LINES else CONTROL_LINES[variant]
     return {"color": colour, "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
 
 

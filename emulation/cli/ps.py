@@ -63,12 +63,13 @@ def server(
     if number >= len(places["--servers"]):
         stop(f"--number {number}: there are {len(places['--servers'])} servers, numbered from 0", EXIT_USAGE)
     with outcomes():
-        from transport.group.method_name import LINKS
+        from transport.group.method_name import links_of
+        from transport.links.table import LINKS, links_with
 
-        if link not in LINKS["ps"]:
-            stop(f"--link {link}: unknown; allowed: {', '.join(LINKS['ps'])}", EXIT_USAGE)
-        if keys is not None and link != "zeromq":
-            stop(f"--keys: only zeromq has keys, not {link}", EXIT_USAGE)
+        if link not in links_of("ps"):
+            stop(f"--link {link}: unknown; allowed: {', '.join(links_of('ps'))}", EXIT_USAGE)
+        if keys is not None and not LINKS[link].keys:
+            stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
         _serve(link, number, places["--workers"], places["--servers"], job, timeout, ready_file, quiet, keys)
 
 

@@ -35,13 +35,13 @@ from emulation.scenario import Scenario, canonical
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from switchagg.priority import CLASSES
 from transport.group.method_name import parse
+from transport.links.table import LINKS
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
     from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, LinkCounters
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
-RDMA_PORT = 4791  # RoCEv2's
 RENDEZVOUS_PORT = 29_500
 # What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
 # library must not take its place.
@@ -272,7 +272,7 @@ def _data_plane(scenario: Scenario, method: str, out_dir: Path) -> DataPlaneProc
     switch, address, name = scenario.switch, topology.SWITCH_ADDRESS, parse(method)
     elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
     streams = max(switch.streams, CLASSES) if name.schedule else switch.streams
-    port = RDMA_PORT if name.link == "rdma" else DATA_PORT
+    port = LINKS[name.link].port or DATA_PORT
     command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--link", name.link]
     command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{port}"]
     command += ["--dataplane", switch.dataplane, "--elements", str(elements)]
@@ -352,7 +352,8 @@ def _result(
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named("finished")[0] for member in members]
-    if parse(method).link in ("udp", "rdma"):
+    link = LINKS.get(parse(method).link)
+    if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
         note = "Retransmissions are packets, counted by the workers after the warm-up."
     else:

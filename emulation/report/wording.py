@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transport.group.method_name import parse
+from transport.links.table import LINKS
 
 COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
 
@@ -25,7 +26,6 @@ _NAMES = {
     "auto": "auto",
 }
 _WITHOUT_ARTICLE = ("gloo", "halving_doubling", "recursive_doubling", "auto")
-_LINKS = {"udp": "UDP", "tcp": "TCP", "zeromq": "ZeroMQ", "rdma": "RDMA"}
 _SCHEDULES = {
     "bsp": "BSP",
     "wfbp": "WFBP",
@@ -94,7 +94,7 @@ def description(entry: dict[str, Any]) -> str:
 
 
 def _over(method: str) -> str:
-    return f" over {_LINKS[parse(method).link]}" if "@" in method.partition("+")[0] else ""
+    return f" over {LINKS[parse(method).link].label}" if "@" in method.partition("+")[0] else ""
 
 
 def _options(method: str) -> str:

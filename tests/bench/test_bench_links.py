@@ -14,7 +14,7 @@ from emulation.bench.links.plain_zeromq import WAYS
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from tests.contract.meshes import free_addresses
-from transport.group.method_name import LINKS
+from transport.group.method_name import METHODS, links_of
 
 
 def row(name: str, gbps: float, size: int = 1 << 20) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def test_bounds_follow_the_link_s_framing_and_the_method_s_traffic() -> None:
 
 
 def test_every_method_has_a_look_and_a_label_of_its_own() -> None:
-    words = ",".join(f"{method}@{link}" for method, links in LINKS.items() for link in links) + ",gloo"
+    words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo"
     names = [method.name for method in methods.parse(words, "native", ["cubic"])[0]]
     looks = [tuple(sorted(figures._look(name).items(), key=str)) for name in names]
     assert len(set(map(str, looks))) == len({figures._label(name) for name in names}) == len(names)

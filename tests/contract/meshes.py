@@ -14,7 +14,7 @@ from typing import Any
 from transport.links.link import Address
 from transport.meshes.mesh import Event, Mesh, Place, Received
 from transport.meshes.tcp import TcpMesh
-from transport.meshes.udp import UdpMesh
+from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.rdma.mesh import RdmaMesh
 from transport.zeromq.mesh import ZeroMqMesh
 
@@ -26,7 +26,7 @@ def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
 
 
 def udp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
-    return UdpMesh.connect(member, addresses, silence_s=3.0, **how)
+    return UdpMesh.connect(member, addresses, options=UdpMeshOptions(silence_s=3.0), **how)
 
 
 def zeromq(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:

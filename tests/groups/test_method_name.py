@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from transport.group.method_name import LINKS, METHODS, SCHEDULES, MethodName, parse
+from transport.group.method_name import METHODS, SCHEDULES, MethodName, links_of, parse
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_parse(text: str, expected: MethodName) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_written_is_read_back(method: str) -> None:
-    for link in ("", *LINKS[method]):
+    for link in ("", *links_of(method)):
         for schedule in ("", *SCHEDULES):
             name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""))
             assert parse(str(name)) == name

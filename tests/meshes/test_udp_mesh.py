@@ -13,7 +13,7 @@ from tests.contract.meshes import KINDS, connect_all, free_addresses, received, 
 from transport.links.link import Address
 from transport.links.udp import UdpLink
 from transport.meshes.mesh import Lost, Sent
-from transport.meshes.udp import UdpMesh
+from transport.meshes.udp import UdpMesh, UdpMeshOptions
 
 
 class BadLink(UdpLink):
@@ -89,7 +89,7 @@ def test_whatever_the_network_does_messages_arrive_in_order_and_once() -> None:
 
 def test_a_member_that_goes_silent_is_lost_by_the_others() -> None:
     links = [BadLink(("127.0.0.1", 0)) for _ in range(2)]
-    one, two = meet(2, links, silence_s=0.4)
+    one, two = meet(2, links, options=UdpMeshOptions(silence_s=0.4))
     links[1].bad = 1.0  # nothing of it gets through
     one.send(1, b"", b"anyone?", 9)
     begun = time.monotonic()
@@ -101,7 +101,7 @@ def test_a_member_that_goes_silent_is_lost_by_the_others() -> None:
 
 
 def test_quiet_members_stay() -> None:
-    one, two = meet(2, [None, None], silence_s=0.4)
+    one, two = meet(2, [None, None], options=UdpMeshOptions(silence_s=0.4))
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         for mesh in (one, two):
@@ -169,6 +169,6 @@ def test_a_message_counts_as_under_way_until_all_of_it_has_arrived() -> None:
 
 def test_the_tos_byte_is_set_on_a_link_that_was_bound_before() -> None:
     link = UdpLink(("127.0.0.1", 0))
-    mesh = UdpMesh.connect(0, [link.address], link=link, tos=0xB8)
+    mesh = UdpMesh.connect(0, [link.address], link=link, options=UdpMeshOptions(tos=0xB8))
     assert link._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0xB8
     mesh.close()

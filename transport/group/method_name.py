@@ -5,6 +5,7 @@ The same words stand in scenarios, on command lines, in environment variables an
 
 from dataclasses import dataclass
 
+from transport.links.table import links_with
 from transport.schedule.policy import POLICIES, parse_policy
 
 HOST_METHODS = (
@@ -22,16 +23,20 @@ HOST_METHODS = (
 METHODS = ("switch", "gloo", *HOST_METHODS, "ps", "auto")
 """All methods. auto: the host method that the cost model takes for the fastest, by size."""
 
-LINKS = {
-    "switch": ("udp", "zeromq", "rdma"),
-    "gloo": (),
-    **{method: ("tcp", "zeromq", "udp", "rdma") for method in (*HOST_METHODS, "auto")},
-    "ps": ("zeromq", "tcp", "udp", "rdma"),
-}
-"""What may carry each method in real time, the default first. Gloo brings its own TCP."""
+DEFAULT_LINKS = {"switch": "udp", "ps": "zeromq"}
+"""Other methods: TCP."""
 
 SCHEDULES = tuple(POLICIES)
 """When gradients leave, and in which order; options may follow a colon. None: PyTorch's own (DDP's buckets)."""
+
+
+def links_of(method: str) -> tuple[str, ...]:
+    """What may carry a method in real time, the default first. Gloo brings its own TCP."""
+    if method == "gloo":
+        return ()
+    first = DEFAULT_LINKS.get(method, "tcp")
+    able = links_with("switch" if method == "switch" else "mesh")
+    return (first, *(link for link in able if link != first))
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class MethodName:
 
     def __str__(self) -> str:
         """As it is written; a default link is left out."""
-        links = LINKS[self.method]
+        links = links_of(self.method)
         at = f"@{self.link}" if links and self.link != links[0] else ""
         return self.method + at + (f"+{self.schedule}" if self.schedule else "")
 
@@ -69,7 +74,7 @@ def parse(text: str) -> MethodName:
     method, at, link = rest.partition("@")
     if method not in METHODS:
         raise ValueError(f"method '{_shown(method)}' is unknown; allowed: {', '.join(METHODS)}")
-    links = LINKS[method]
+    links = links_of(method)
     if at and link not in links:
         allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"
         raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it; {allowed}")

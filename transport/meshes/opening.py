@@ -1,4 +1,4 @@
-"""The meshes by name: connected with one call, and places that are bound before their address is told to others."""
+"""Meshes by the name of their link (`transport.links.table`), and places bound before their address is told."""
 
 import contextlib
 import socket
@@ -7,13 +7,10 @@ from typing import Any
 
 from switchagg.errors import JobError
 from transport.links.link import Address
+from transport.links.table import LINKS, links_with
 from transport.links.udp import UdpLink
 from transport.meshes.mesh import Mesh
-from transport.meshes.tcp import TcpMesh
-from transport.meshes.tcp_gathering import TcpOptions, listen
-from transport.meshes.udp import UdpMesh
-
-MESHES = ("tcp", "udp", "zeromq", "rdma")
+from transport.meshes.tcp_gathering import listen
 
 
 class BoundPlace:
@@ -39,14 +36,25 @@ class BoundPlace:
 
 
 def bind_place(link: str, host: str) -> BoundPlace:
-    """A free port at an address of this host. Raises JobError."""
-    if link in ("tcp", "rdma"):
-        listener = listen((host, 0))
-        return BoundPlace(listener.getsockname(), listener)
-    if link == "udp":
-        udp = UdpLink((host, 0))
-        return BoundPlace(udp.address, udp)
-    # Bound but not listening: who binds it with SO_REUSEADDR, as ZeroMQ does, may have it.
+    """A free port at an address of this host, for a mesh over this link. Raises JobError."""
+    place: BoundPlace = LINKS[link].opener("place")(host)
+    return place
+
+
+def bind_tcp(host: str) -> BoundPlace:
+    """A listening TCP socket."""
+    listener = listen((host, 0))
+    return BoundPlace(listener.getsockname(), listener)
+
+
+def bind_udp(host: str) -> BoundPlace:
+    """A UdpLink."""
+    link = UdpLink((host, 0))
+    return BoundPlace(link.address, link)
+
+
+def bind_shared(host: str) -> BoundPlace:
+    """A TCP port, bound but not listening: who binds it with SO_REUSEADDR, as ZeroMQ does, may have it."""
     held = socket.socket()
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,36 +76,18 @@ def connect_mesh(
     options: Mapping[str, Any] | None = None,
     bound: BoundPlace | None = None,
 ) -> Mesh:
-    """Meet all members over a link. options: tcp: fields of TcpOptions; rdma: of RdmaMeshOptions; udp: `config`,
-    `silence_s`, `tos`; others: arguments of their own `connect`. Raises JobError."""
-    told = dict(options or {})
-    how: dict[str, Any] = {"job": job, "method": method, "timeout_s": timeout_s}
-    try:
-        if link == "tcp":
-            tcp = TcpOptions(**told)  # before a listener is taken that nobody would close
-            listener = bound.take() if bound is not None else None
-            return TcpMesh.connect(member, addresses, options=tcp, listener=listener, **how)
-        if link == "udp":
-            with contextlib.ExitStack() as failing:
-                udp = bound.take() if bound is not None else None
-                if udp is not None:
-                    failing.callback(udp.close)
-                mesh = UdpMesh.connect(member, addresses, link=udp, **told, **how)
-                failing.pop_all()
-                return mesh
-        if link == "rdma":
-            from transport.rdma.mesh import RdmaMesh, RdmaMeshOptions  # only where RDMA is asked for
-
-            rdma = RdmaMeshOptions(**told)
-            listener = bound.take() if bound is not None else None
-            return RdmaMesh.connect(member, addresses, options=rdma, listener=listener, **how)
-        with contextlib.ExitStack() as held:
-            if bound is not None:
-                held.callback(bound.close)
-            if link == "zeromq":
-                from transport.zeromq.mesh import ZeroMqMesh  # only where ZeroMQ is asked for
-
-                return ZeroMqMesh.connect(member, addresses, **told, **how)
-    except (TypeError, ValueError) as error:
-        raise JobError(f"link {link}: {error}") from error
-    raise JobError(f"link '{link}' carries no host method; there are: {', '.join(MESHES)}")
+    """Meet all members over a link. options: fields of the mesh's own options: TcpOptions, UdpMeshOptions,
+    RdmaMeshOptions; zeromq: `options`, `keys`. bound: the mesh's from now on, or closed. Raises JobError."""
+    with contextlib.ExitStack() as ending:
+        if bound is not None:
+            ending.callback(bound.close)
+        if link not in links_with("mesh"):
+            raise JobError(f"link '{link}' carries no host method; there are: {', '.join(links_with('mesh'))}")
+        open_mesh = LINKS[link].opener("mesh")
+        try:
+            mesh: Mesh = open_mesh(
+                member, addresses, dict(options or {}), bound, job=job, method=method, timeout_s=timeout_s
+            )
+        except (TypeError, ValueError) as error:
+            raise JobError(f"link {link}: {error}") from error
+    return mesh

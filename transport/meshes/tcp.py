@@ -19,12 +19,14 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp_gathering import Gathering, TcpOptions, congestion_control_of, listen
 
@@ -420,3 +422,12 @@ def _unacknowledged(peer: _Peer) -> bool:
         answer = fcntl.ioctl(peer.connection, termios.TIOCOUTQ, b"\0\0\0\0")
         return int.from_bytes(answer, sys.byteorder) > 0
     return False
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> TcpMesh:
+    """See `opening.connect_mesh`; options: fields of TcpOptions."""
+    told = TcpOptions(**options)  # before a listener is taken that nobody would close
+    listener = bound.take() if bound is not None else None
+    return TcpMesh.connect(member, addresses, options=told, listener=listener, **how)

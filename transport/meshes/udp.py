@@ -13,7 +13,8 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +24,10 @@ from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
 from transport.meshes.hello import MAGIC, Hello, disagreement, unpack
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
 MESSAGE_BYTES_MAX = 1 << 24
-SILENCE_S = 15.0
-"""How long a peer may say nothing at all before it counts as dead; a beat comes at least four times as often."""
-
 CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 << 30)
 """With header, UDP and IP 1440 bytes fill an Ethernet MTU of 1500. The window, 4 ms at 1 Gb/s, is all that bounds what
 is in flight. Who is dead is found by silence, not by counting timeouts."""
@@ -39,6 +38,20 @@ _WORD = struct.Struct(">6sI")
 _PING, _BYE = b"saping", b"sabye!"
 _RELIABLE = b"RT"
 _FRAMES_PER_TURN = 128
+
+
+@dataclass(frozen=True)
+class UdpMeshOptions:
+    """config: of the connections. silence_s: how long a peer may say nothing at all before it counts as dead; a beat
+    comes at least four times as often. tos: the TOS byte of every packet."""
+
+    config: ReliableConfig = CONFIG
+    silence_s: float = 15.0
+    tos: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tos <= 255:
+            raise ValueError(f"tos {self.tos}: 0 to 255")
 
 
 class _Peer:
@@ -66,13 +79,11 @@ class UdpMesh:
     link = "udp"
     message_bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(
-        self, mine: Hello, addresses: Sequence[Address], link: UdpLink, config: ReliableConfig, silence_s: float
-    ) -> None:
+    def __init__(self, mine: Hello, addresses: Sequence[Address], link: UdpLink, options: UdpMeshOptions) -> None:
         """Private: see `connect`."""
         self.member, self.members = mine.member, mine.members
-        self._mine, self._link, self._config = mine, link, config
-        self._silence_ns = round(silence_s * 1e9)
+        self._mine, self._link, self._config = mine, link, options.config
+        self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - 1) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._strangers = 0
@@ -97,24 +108,21 @@ class UdpMesh:
         job: str = "",
         method: str = "",
         timeout_s: float = 30.0,
-        config: ReliableConfig = CONFIG,
-        silence_s: float = SILENCE_S,
+        options: UdpMeshOptions | None = None,
         link: UdpLink | None = None,
-        tos: int = 0,
     ) -> "UdpMesh":
         """Bind addresses[member] and meet all others, within timeout_s.
 
         job, method: the same on all members. link: bound, where the port had to be known before; it belongs to the
         mesh. Raises JobError that names the members that are missing, or both sides of a disagreement.
         """
-        if not 0 <= tos <= 255:
-            raise ValueError(f"tos {tos}: 0 to 255")
+        options = options or UdpMeshOptions()
         link = link or UdpLink(addresses[member])
         try:
-            if tos:
-                link.set_tos(tos)
+            if options.tos:
+                link.set_tos(options.tos)
             mine = Hello(job, method, cls.link, member, len(addresses))
-            mesh = cls(mine, addresses, link, config, silence_s)
+            mesh = cls(mine, addresses, link, options)
             mesh._meet(timeout_s)
         except BaseException:
             link.close()
@@ -415,3 +423,12 @@ def _bundles(frames: list[bytes]) -> Iterator[Bundle]:
         if at == len(frames) or len(frames[at]) != len(frames[first]):
             yield np.frombuffer(b"".join(frames[first:at]), np.uint8).reshape(at - first, -1)
             first = at
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> UdpMesh:
+    """See `opening.connect_mesh`; options: fields of UdpMeshOptions."""
+    told = UdpMeshOptions(**options)  # before a link is taken that nobody would close
+    link = bound.take() if bound is not None else None
+    return UdpMesh.connect(member, addresses, options=told, link=link, **how)

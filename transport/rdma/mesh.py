@@ -24,6 +24,7 @@ from transport.links.addresses import resolve_host
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.opening import BoundPlace
 from transport.meshes.tcp_gathering import Gathering, TcpOptions, listen
 from transport.rdma.handshake import MeshEnd, exchange, path_mtu_of
 from transport.rdma.places import ROCE_PORT
@@ -489,3 +490,12 @@ def _leave(connection: socket.socket) -> None:
         connection.recv(64)
     except OSError:
         pass
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> RdmaMesh:
+    """See `meshes.opening.connect_mesh`; options: fields of RdmaMeshOptions."""
+    told = RdmaMeshOptions(**options)  # before a listener is taken that nobody would close
+    listener = bound.take() if bound is not None else None
+    return RdmaMesh.connect(member, addresses, options=told, listener=listener, **how)

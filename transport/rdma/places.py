@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.wire import HEADER_BYTES
+from switchagg.wire import HEADER_BYTES, frame_bytes
+from transport.links.framing import IP_UDP_BYTES, Framing
+from transport.rdma.verbs import MTUS
 
 ROCE_PORT = 4791
-MTUS = (256, 512, 1024, 2048, 4096)
-"""Path MTUs of RoCEv2, in bytes of payload."""
+FRAMING = Framing(IP_UDP_BYTES + 16, path_mtus=MTUS, extended_bytes=20)
+"""BTH and ICRC in every packet; RETH and immediate data in some."""
 
 ELEMENTS_DEFAULT = (1024 - HEADER_BYTES) // 4
 """E for MTU 1024, the largest whose packets fit an Ethernet MTU of 1500."""
@@ -54,11 +56,9 @@ def elements_for(mtu: int) -> int:
 
 def mtu_for(elements: int) -> int:
     """The path MTU that frames of E values fill (R1). Raises JobError where there is none."""
-    mtu = HEADER_BYTES + 4 * elements
-    if mtu not in MTUS:
-        fitting = ", ".join(f"{elements_for(mtu)} (MTU {mtu})" for mtu in MTUS)
-        raise JobError(f"elements {elements}: over RDMA a frame fills the path MTU, so one of {fitting}")
-    return mtu
+    if fault := FRAMING.elements_fault(elements, "RDMA"):
+        raise JobError(fault)
+    return frame_bytes(elements)
 
 
 def first_places(job: JobConfig) -> list[int]:

@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import zmq
 
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.opening import BoundPlace
 from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST, REFUSED, Gathering, control_words
 from transport.zeromq.keys import Keys, as_keys
 from transport.zeromq.sockets import Line, Station, ZeroMqOptions
@@ -353,3 +355,10 @@ class ZeroMqMesh:
     def _require_open(self) -> None:
         if self._closed:
             raise LinkClosed(f"the mesh of member {self.member} is closed")
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> ZeroMqMesh:
+    """See `meshes.opening.connect_mesh`, which holds the port until it is bound here; options: `options`, `keys`."""
+    return ZeroMqMesh.connect(member, addresses, **options, **how)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
-from transport.group.method_name import LINKS, METHODS
+from transport.group.method_name import METHODS, links_of
 from transport.group.method_name import parse as parse_name
+from transport.links.table import LINKS
 
 PLANES = ("native", "xdp", "batched", "reference")
 CONTROLS = ("cubic", "bbr", "reno")
 BEST = ("cubic", "bbr")  # of which the better one is the baseline
-RDMA_ELEMENTS = 251  # they fill RoCEv2's path MTU of 1024, which an MTU of 1500 holds
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Method:
     @property
     def carrier(self) -> str:
         """What carries it; "" for gloo."""
-        return self.link or (LINKS[self.kind][0] if LINKS[self.kind] else "")
+        return self.link or next(iter(links_of(self.kind)), "")
 
     @property
     def name(self) -> str:
@@ -44,11 +44,12 @@ class Method:
     @property
     def core(self) -> str:
         """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
-        return "native" if self.variant in ("native", "xdp") and self.link != "zeromq" else "python"
+        return LINKS[self.carrier].cores[0] if self.variant in ("native", "xdp") else "python"
 
     def elements(self, elements: int) -> int:
         """Values in a packet of the switch: over RDMA a path MTU's."""
-        return RDMA_ELEMENTS if self.link == "rdma" else elements
+        link = LINKS[self.carrier]
+        return link.elements if link.framing.path_mtus else elements
 
 
 def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:
@@ -65,7 +66,7 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
         kind, link, variant = _parts(word)
         if kind == "switch":
             variants = [resolve_plane(variant or dataplane)]
-            if (link == "rdma" and variants != ["native"]) or (link == "zeromq" and variants == ["xdp"]):
+            if not LINKS[Method(kind, "", link).carrier].takes_plane(variants[0]):
                 raise ScenarioError(f"--methods: {word}: the data plane {variants[0]} has no link {link}")
         elif kind != "gloo" and Method(kind, "", link).carrier != "tcp":
             if variant:
@@ -94,7 +95,7 @@ def _parts(word: str) -> tuple[str, str, str]:
         raise ScenarioError(f"--methods: {word}: {error}") from error
     if method.schedule:
         raise ScenarioError(f"--methods: {word}: schedules are for training; `switchagg compare` has them")
-    links = LINKS[method.method]
+    links = links_of(method.method)
     return method.method, method.link if links and method.link != links[0] else "", variant
 
 

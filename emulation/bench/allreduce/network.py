@@ -26,7 +26,7 @@ from emulation.mininet.run import tcp_retransmitted
 from emulation.mininet.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
 from emulation.results import RunFailed
 from switchagg.errors import SwitchaggError
-from transport.rdma.places import ROCE_PORT
+from transport.links.table import LINKS
 from transport.worker.session import SEGMENTS_MAX
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class RunningNetwork:
         port = CONTROL_PORT + 2 * len(self.switches)
         control = f"tcp://{address}:{port}"
         command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--control", control]
-        data_port = ROCE_PORT if method.link == "rdma" else port + 1
+        data_port = LINKS[method.carrier].port or port + 1
         command += ["--data", f"{address}:{data_port}", "--dataplane", method.variant]
         command += ["--elements", str(method.elements(wish.elements)), "--link", method.carrier]
         command += ["--slots", str(max(SLOTS_LEAST, wish.streams * wish.window_slots))]

@@ -1,0 +1,65 @@
+"""The links, one entry each. A new link is one file that opens its ends, and one entry here.
+
+Importing the table loads no link: entries name what opens them, and facts come from modules without sockets.
+"""
+
+from transport.links.framing import IP_TCP_BYTES, IP_UDP_BYTES, Framing
+from transport.links.kind import LinkKind
+from transport.meshes.reliable import HEADER_BYTES as RELIABLE_BYTES
+from transport.rdma import places
+
+LINKS = {
+    kind.name: kind
+    for kind in (
+        LinkKind(
+            "tcp",
+            "TCP",
+            Framing(IP_TCP_BYTES, stream=True),
+            place="transport.meshes.opening:bind_tcp",
+            mesh="transport.meshes.tcp:open_mesh",
+        ),
+        LinkKind(
+            "zeromq",
+            "ZeroMQ",
+            Framing(IP_TCP_BYTES, stream=True),
+            keys=True,
+            place="transport.meshes.opening:bind_shared",
+            mesh="transport.zeromq.mesh:open_mesh",
+            switch="transport.zeromq.opening:open_switch",
+            worker="transport.zeromq.opening:open_worker",
+        ),
+        LinkKind(
+            "udp",
+            "UDP",
+            Framing(IP_UDP_BYTES, mesh_bytes=RELIABLE_BYTES),
+            cores=("native", "python"),
+            xdp=True,
+            impairments=True,
+            place="transport.meshes.opening:bind_udp",
+            mesh="transport.meshes.udp:open_mesh",
+            switch="transport.switch.opening:open_udp",
+            worker="transport.worker.opening:open_udp",
+        ),
+        LinkKind(
+            "rdma",
+            "RDMA",
+            places.FRAMING,
+            elements=places.ELEMENTS_DEFAULT,
+            port=places.ROCE_PORT,
+            own_address=True,
+            cores=("native", "python"),
+            only_plane="native",
+            messages=True,
+            place="transport.meshes.opening:bind_tcp",
+            mesh="transport.rdma.mesh:open_mesh",
+            switch="transport.rdma.opening:open_switch",
+            worker="transport.rdma.opening:open_worker",
+        ),
+    )
+}
+"""By name, in the order in which they are listed to users."""
+
+
+def links_with(end: str) -> tuple[str, ...]:
+    """Names of the links that have such an end: "mesh" or "switch"."""
+    return tuple(name for name, kind in LINKS.items() if getattr(kind, end))
