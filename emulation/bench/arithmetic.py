@@ -50,7 +50,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 def traffic_factor(method: str, workers: int) -> float:
     """How often each byte of the array must cross a worker's link, in the busier direction."""
-    return port_traffic({"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(method, method), workers)
+    collective = {"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(method, method)
+    return 1.0 if method == "switch" else float(port_traffic(collective, workers))
 
 
 def algbw(size_bytes: int, time_ns: float) -> float:

@@ -15,7 +15,8 @@ from emulation.bench import arithmetic, table
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.star import StarConfig
 from emulation.sim.network.timing import time_allreduce
-from transport.collectives.cost import LinkCost, predict
+from transport.collectives.collective import LinkCost
+from transport.collectives.cost import predict
 from transport.collectives.party import HEAD_BYTES
 from transport.schedule.plan import Part, Transfer
 from transport.schedule.scheduler import Scheduler

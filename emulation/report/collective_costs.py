@@ -20,7 +20,8 @@ from emulation.report.figures import STYLE
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.star import StarConfig
 from emulation.sim.network.timing import time_allreduce
-from transport.collectives.cost import LinkCost, predict, switch_seconds, textbook
+from transport.collectives.collective import LinkCost
+from transport.collectives.cost import predict, switch_seconds, textbook
 from transport.collectives.party import HEAD_BYTES
 
 RATE_BPS = 1_000_000_000

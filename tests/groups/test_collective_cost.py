@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from emulation.sim.network.star import StarConfig
 from emulation.sim.network.stars import STARS
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.choice import CANDIDATES, Choice, fit, to_words
-from transport.collectives.cost import LinkCost, predict, switch_seconds, textbook, traffic_factor
+from transport.collectives.collective import LinkCost
+from transport.collectives.cost import predict, switch_seconds, textbook, traffic_factor
+from transport.collectives.halving import blocks
 from transport.collectives.party import HEAD_BYTES
 from transport.group.method_name import HOST_METHODS
 
@@ -72,14 +75,33 @@ def test_more_servers_share_the_load() -> None:
     assert [traffic_factor("ps", 8, servers) for servers in (1, 4, 16)] == [8, 2, 1]
 
 
-def test_the_bound_of_long_arrays() -> None:
-    factors = {name: traffic_factor(name, 8) for name in (*TEXTBOOK, "switch")}
-    assert factors == {
-        **dict.fromkeys(("ring", "halving_doubling", "torus", "hierarchical", "ps_colocated"), 14 / 8),
-        **{"naive_ring": 7, "recursive_doubling": 3, "tree": 3, "double_tree": 2, "ps": 8, "switch": 1},
-    }
-    assert traffic_factor("halving_doubling", 6) == 2
-    assert traffic_factor("ring", 1) == 0
+def halving_doubling_traffic(workers: int) -> Fraction:
+    """Two halves inside a block of s ranks, and s-ths of the array with the next larger and the next smaller block."""
+    sizes = [size for _, size in blocks(workers)]
+    neighbours = [(index > 0) + (index + 1 < len(sizes)) for index in range(len(sizes))]
+    return max(Fraction(2 * (size - 1) + more, size) for size, more in zip(sizes, neighbours, strict=True))
+
+
+TRAFFIC = {
+    **dict.fromkeys(("ring", "torus", "hierarchical", "ps_colocated"), lambda n: Fraction(2 * (n - 1), n)),
+    "naive_ring": lambda n: n - 1,
+    "halving_doubling": halving_doubling_traffic,
+    "recursive_doubling": lambda n: (n - 1).bit_length(),
+    "tree": lambda n: (n - 1).bit_length(),
+    "double_tree": lambda n: {1: 0, 2: 1, 3: Fraction(3, 2)}.get(n, 2),
+    "ps": lambda n: n,
+}
+
+
+@pytest.mark.parametrize("algorithm", TRAFFIC)
+def test_the_busiest_port_carries_what_the_closed_form_says(algorithm: str) -> None:
+    for workers in range(1, 65):
+        assert traffic_factor(algorithm, workers) == TRAFFIC[algorithm](workers), workers  # type: ignore[no-untyped-call]
+
+
+def test_halving_doubling_on_other_numbers_than_powers_of_two_costs_at_most_twice_the_array() -> None:
+    """By hand: of 3 ranks the first two swap halves, and each has half of the third's array to add and give back."""
+    assert [traffic_factor("halving_doubling", n) for n in (3, 6, 7)] == [Fraction(3, 2), Fraction(7, 4), 2]
 
 
 @pytest.mark.parametrize("algorithm", TEXTBOOK)
@@ -92,7 +114,7 @@ def test_the_model_is_the_textbook_where_messages_are_short_and_the_bound_where_
         assert predict(algorithm, workers, 1000, latency) == pytest.approx(textbook(algorithm, workers, 1000).steps)
     rate = LinkCost(0.0, 1.0)
     per_byte = predict(algorithm, workers, 1e12, rate) / 1e12
-    assert per_byte >= traffic_factor(algorithm, workers) * 0.999
+    assert per_byte >= float(traffic_factor(algorithm, workers)) * 0.999
     assert per_byte <= max(textbook(algorithm, workers, 1.0).size_bytes, 2.01) * 1.001
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from collective_net import Net, integers, run_once
 
-from transport.collectives.algorithms import program
+from transport.collectives.collective import Task
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
 from transport.collectives.party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.plan import Draft
+from transport.collectives.table import program
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
@@ -103,7 +104,7 @@ def test_priorities_go_out_with_the_messages_and_heads_are_short() -> None:
 def test_messages_are_the_arrays_own_memory_until_they_are_sent() -> None:
     """Recursive doubling sends what it then adds to: the sum waits for `sent`."""
     array = np.arange(4)
-    execution = Execution(program("allreduce", "recursive_doubling", 0, 2, 4, 8, 64), array)
+    execution = Execution(program(Task("allreduce", "recursive_doubling", 0, 2, 4), 8, 64), array)
     execution.start()
     (message,) = execution.messages_to_send()
     assert np.shares_memory(np.frombuffer(message.data, np.int64), array)
@@ -117,7 +118,7 @@ def test_messages_are_the_arrays_own_memory_until_they_are_sent() -> None:
 
 def test_overwriting_messages_are_placed_in_the_array_once_nothing_is_in_the_way() -> None:
     array = np.arange(2)
-    execution = Execution(program("allreduce", "ring", 0, 2, 2, 8, 64), array)
+    execution = Execution(program(Task("allreduce", "ring", 0, 2, 2), 8, 64), array)
     execution.start()
     (first,) = execution.messages_to_send()
     assert execution.place(1, 0, 0, 8) is None  # is to be added
@@ -135,7 +136,7 @@ def test_overwriting_messages_are_placed_in_the_array_once_nothing_is_in_the_way
 
 
 def test_what_an_execution_does_not_expect_is_an_error() -> None:
-    execution = Execution(program("allreduce", "ring", 0, 3, 9, 8, 64), np.arange(9))
+    execution = Execution(program(Task("allreduce", "ring", 0, 3, 9), 8, 64), np.arange(9))
     execution.start()
     assert execution.missing() == [2]
     assert not execution.expects(1)
@@ -165,7 +166,7 @@ def test_both_sides_cut_a_range_into_the_same_segments() -> None:
 def test_programs_are_kept_up_to_a_number_of_nodes() -> None:
     cache = ProgramCache(nodes_max=50)
     made = compile_plan(Draft(0, 2, 0).plan(), 8)
-    big = program("allreduce", "ring", 0, 4, 4000, 8, 800)
+    big = program(Task("allreduce", "ring", 0, 4, 4000), 8, 800)
     assert len(big.kinds) == 120
     for key in "abc":
         cache.put(key, made)
@@ -173,7 +174,7 @@ def test_programs_are_kept_up_to_a_number_of_nodes() -> None:
     assert cache.get("big") is big
     assert cache.get("a") is None
     assert cache.nodes == 120
-    assert program("allreduce", "ring", 0, 4, 4000, 8, 800) is big
+    assert program(Task("allreduce", "ring", 0, 4, 4000), 8, 800) is big
 
 
 # ---- disagreements

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from collective_net import integers, run_once
 
-from transport.collectives.algorithms import ALGORITHMS, KINDS, fitting, plan, servers_of
-from transport.collectives.counts import Sent, sent
-from transport.collectives.halving import blocks, is_power_of_two, reversed_bits
+from transport.collectives.collective import KINDS, Sent, Task
+from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides
+from transport.collectives.table import COLLECTIVES, fitting, plan, servers_of, with_kind
 from transport.collectives.trees import binary_tree, complementary_trees
 from transport.group.method_name import HOST_METHODS
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)
-ALLREDUCES = tuple(ALGORITHMS["allreduce"])
+ALLREDUCES = with_kind("allreduce")
 
 
 def servers_for(algorithm: str, workers: int) -> int:
-    return (workers + 1) // 2 if algorithm == "ps" else 0
+    return (workers + 1) // 2 if servers_of(algorithm, 1) else 0
 
 
 @pytest.mark.parametrize("algorithm", ALLREDUCES)
@@ -61,10 +61,10 @@ def test_floats_are_the_same_to_the_bit_on_all_ranks_and_in_any_order(algorithm:
     assert np.all(np.abs(got - exact) <= workers * np.finfo(np.float32).eps * largest)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["reduce_scatter"])
+@pytest.mark.parametrize("algorithm", with_kind("reduce_scatter"))
 @pytest.mark.parametrize("workers", WORKERS)
 def test_reduce_scatter_leaves_each_rank_its_shard(algorithm: str, workers: int) -> None:
-    if algorithm == "halving_doubling" and not is_power_of_two(workers):
+    if not COLLECTIVES[algorithm].kinds["reduce_scatter"].fits(workers):
         return
     for elements in (0, workers - 1, 50):
         arrays = integers(workers, elements, seed=2)
@@ -75,10 +75,10 @@ def test_reduce_scatter_leaves_each_rank_its_shard(algorithm: str, workers: int)
             assert np.array_equal(array[low:high], expected[low:high])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["all_gather"])
+@pytest.mark.parametrize("algorithm", with_kind("all_gather"))
 @pytest.mark.parametrize("workers", WORKERS)
 def test_all_gather_spreads_the_shards(algorithm: str, workers: int) -> None:
-    if algorithm == "halving_doubling" and not is_power_of_two(workers):
+    if not COLLECTIVES[algorithm].kinds["all_gather"].fits(workers):
         return
     for elements in (0, workers - 1, 50):
         expected = np.arange(elements)
@@ -90,7 +90,7 @@ def test_all_gather_spreads_the_shards(algorithm: str, workers: int) -> None:
         assert all(np.array_equal(array, expected) for array in arrays)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS["broadcast"])
+@pytest.mark.parametrize("algorithm", with_kind("broadcast"))
 @pytest.mark.parametrize("workers", WORKERS)
 def test_broadcast_gives_all_what_the_root_has(algorithm: str, workers: int) -> None:
     for root in {0, workers // 2, workers - 1}:
@@ -121,15 +121,20 @@ def test_nobody_leaves_a_barrier_before_all_have_come(workers: int) -> None:
 
 def plans(kind: Any, algorithm: str, workers: int, elements: int, root: int = 0, option: int = 0) -> list[Plan]:
     members = workers + servers_of(algorithm, option)
-    return [plan(kind, algorithm, member, workers, elements, root, option) for member in range(members)]
+    return [plan(Task(kind, algorithm, member, workers, elements, root, option)) for member in range(members)]
+
+
+def sent(task: Task) -> Sent | None:
+    formula = COLLECTIVES[task.algorithm].kinds[task.kind].sent
+    return formula(task._replace(option=COLLECTIVES[task.algorithm].number(task.option))) if formula else None
 
 
 CASES = [
     (kind, algorithm, workers)
     for kind in KINDS
-    for algorithm in ALGORITHMS[kind]
+    for algorithm in with_kind(kind)
     for workers in (*range(1, 18), 24, 31, 64)
-    if kind == "allreduce" or algorithm != "halving_doubling" or is_power_of_two(workers)
+    if COLLECTIVES[algorithm].kinds[kind].fits(workers)
 ]
 
 
@@ -141,7 +146,7 @@ def test_every_rank_sends_what_the_closed_formula_says(kind: str) -> None:
         for elements in (7, 1000 + workers):
             option = servers_for(algorithm, workers)
             for member, each in enumerate(plans(kind, algorithm, workers, elements, workers // 3, option)):
-                formula = sent(kind, algorithm, member, workers, elements, workers // 3, option)  # type: ignore[arg-type]
+                formula = sent(Task(case_kind, algorithm, member, workers, elements, workers // 3, option))
                 if formula is not None:
                     assert (each.messages_sent, each.elements_sent) == formula, (algorithm, workers, elements, member)
 
@@ -176,8 +181,8 @@ def test_trees_send_twice_per_edge_and_nobody_more_than_twice_the_array(workers:
 
 
 def test_a_dedicated_server_gets_and_sends_its_shard_once_per_worker() -> None:
-    assert sent("allreduce", "ps", 2, 6, 600, option=3) == Sent(3, 600)
-    assert sent("allreduce", "ps", 7, 6, 600, option=3) == Sent(6, 6 * 200)
+    assert sent(Task("allreduce", "ps", 2, 6, 600, option=3)) == Sent(3, 600)
+    assert sent(Task("allreduce", "ps", 7, 6, 600, option=3)) == Sent(6, 6 * 200)
     servers = plans("allreduce", "ps", 6, 600, option=3)[6:]
     assert [each.elements_received for each in servers] == [6 * 200] * 3
 
@@ -226,7 +231,7 @@ def test_groups_must_divide_the_workers() -> None:
     assert [hierarchical_group(workers) for workers in (1, 2, 9, 12, 7)] == [1, 2, 3, 2, 7]
     assert hierarchical_group(12, 4) == 4
     with pytest.raises(ValueError, match="groups of 5 don't divide 12 workers"):
-        plan("allreduce", "hierarchical", 0, 12, 10, option=5)
+        plan(Task("allreduce", "hierarchical", 0, 12, 10, option=5))
     arrays = integers(12, 50, seed=4)
     expected = np.sum(arrays, axis=0)
     run_once("allreduce", "hierarchical", arrays, option=6)
@@ -262,7 +267,7 @@ def test_every_method_has_an_algorithm_for_every_kind() -> None:
             for workers in (1, 2, 3, 64):
                 name = fitting(kind, method, workers)
                 if kind != "allreduce" or method in ALLREDUCES:
-                    plan(kind, name, workers - 1, workers, 10)
+                    plan(Task(kind, name, workers - 1, workers, 10))
     assert fitting("allreduce", "torus", 5) == "torus"
     assert fitting("reduce_scatter", "halving_doubling", 8) == "halving_doubling"
     assert fitting("reduce_scatter", "halving_doubling", 6) == "ring"
@@ -281,4 +286,4 @@ def test_every_method_has_an_algorithm_for_every_kind() -> None:
 )
 def test_what_is_not_defined_is_refused(arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        plan(*arguments)
+        plan(Task(*arguments))

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from transport.collectives.cost import LinkCost, predict
+from transport.collectives.collective import LinkCost
+from transport.collectives.cost import predict
 from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.table import COLLECTIVES
 
-CANDIDATES = ("ring", "halving_doubling", "recursive_doubling", "double_tree")
+CANDIDATES = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
 """In order of preference among equals. Trees and naive rings never win; a torus or groups win only where links differ,
 which two numbers can't tell; parameter servers are asked for by name."""
 

@@ -9,6 +9,19 @@ reduce-scatters; the smallest gives its sums to the next larger one, and so on; 
 back the same way, and each block all-gathers. Pieces nest, since a piece of a smaller block is whole ones of a larger.
 """
 
+from transport.collectives.collective import (
+    Algorithm,
+    Collective,
+    Costs,
+    Load,
+    Look,
+    Pace,
+    Sent,
+    Task,
+    part_size,
+    stepwise,
+    stepwise_seconds,
+)
 from transport.collectives.plan import Draft, Plan, shard
 
 Range = tuple[int, int]
@@ -66,8 +79,9 @@ def _double(draft: Draft, first: int, size: int, elements: int, near_first: bool
         draft.receive(partner, *_elements(given, elements, size), False)
 
 
-def halving_doubling_allreduce(member: int, workers: int, elements: int) -> Plan:
+def halving_doubling_allreduce(task: Task) -> Plan:
     """2·log2 of its block's size messages per rank, 2(n-1)/n of the array, and what passes between blocks."""
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     all_blocks = blocks(workers)
     index = max(index for index, (first, _) in enumerate(all_blocks) if first <= member)
@@ -109,33 +123,28 @@ def is_power_of_two(workers: int) -> bool:
     return workers & (workers - 1) == 0
 
 
-def halving_reduce_scatter(member: int, workers: int, elements: int) -> Plan:
-    """log2 n messages; rank r ends with its shard, so distances halve. ValueError unless n is a power of two."""
-    _check_power_of_two(workers, "reduce_scatter")
+def halving_reduce_scatter(task: Task) -> Plan:
+    """log2 n messages; rank r ends with its shard, so distances halve."""
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     _halve(draft, 0, workers, elements, False)
     assert _elements((member, member + 1), elements, workers) == shard(elements, member, workers)
     return draft.plan()
 
 
-def doubling_all_gather(member: int, workers: int, elements: int) -> Plan:
-    """log2 n messages; rank r begins with its shard. ValueError unless n is a power of two."""
-    _check_power_of_two(workers, "all_gather")
-    draft = Draft(member, workers, elements)
-    _double(draft, 0, workers, elements, False)
+def doubling_all_gather(task: Task) -> Plan:
+    """log2 n messages; rank r begins with its shard."""
+    draft = Draft(task.member, task.workers, task.elements)
+    _double(draft, 0, task.workers, task.elements, False)
     return draft.plan()
 
 
-def _check_power_of_two(workers: int, kind: str) -> None:
-    if not is_power_of_two(workers):
-        raise ValueError(f"halving_doubling {kind}: {workers} workers; it is defined for powers of two")
-
-
-def recursive_doubling_allreduce(member: int, workers: int, elements: int) -> Plan:
+def recursive_doubling_allreduce(task: Task) -> Plan:
     """log2 n messages of the whole array; ranks beyond the power of two hand theirs in before, and get it back after.
 
     Partners add the same two values, so floats agree to the bit.
     """
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     core = 1 << (workers.bit_length() - 1)
     if member >= core:
@@ -154,8 +163,9 @@ def recursive_doubling_allreduce(member: int, workers: int, elements: int) -> Pl
     return draft.plan()
 
 
-def dissemination_barrier(member: int, workers: int, elements: int) -> Plan:
+def dissemination_barrier(task: Task) -> Plan:
     """ceil(log2 n) rounds of messages without data: in round k to the rank 2^k further on (Hensgen et al., 1988)."""
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     distance = 1
     while distance < workers:
@@ -163,3 +173,127 @@ def dissemination_barrier(member: int, workers: int, elements: int) -> Plan:
         draft.receive((member - distance) % workers, 0, 0, True)
         distance *= 2
     return draft.plan()
+
+
+# ---- what a member sends
+
+
+def _doubled(elements: int, size: int, piece: int) -> int:
+    """Own piece, then the two that hold it, the four … up to half of the array."""
+    total, width = 0, 1
+    while width < size:
+        low = piece // width * width
+        total += (low + width) * elements // size - low * elements // size
+        width *= 2
+    return total
+
+
+def _sent_by_halving_doubling(task: Task) -> Sent:
+    """Two halves inside the block; its piece in parts to the next larger block, and whole to the next smaller one."""
+    all_blocks = blocks(task.workers)
+    index = max(index for index, (first, _) in enumerate(all_blocks) if first <= task.member)
+    first, size = all_blocks[index]
+    piece = reversed_bits(task.member - first, size)
+    own = part_size(task.elements, size, piece)
+    messages, total = 2 * (size.bit_length() - 1), task.elements - own + _doubled(task.elements, size, piece)
+    if index:
+        messages, total = messages + all_blocks[index - 1][1] // size, total + own
+    if index + 1 < len(all_blocks):
+        messages, total = messages + 1, total + own
+    return Sent(messages, total)
+
+
+def _sent_by_reduce_scatter(task: Task) -> Sent:
+    return Sent(task.workers.bit_length() - 1, task.elements - part_size(task.elements, task.workers, task.member))
+
+
+def _sent_by_all_gather(task: Task) -> Sent:
+    return Sent(task.workers.bit_length() - 1, _doubled(task.elements, task.workers, task.member))
+
+
+def _sent_by_recursive_doubling(task: Task) -> Sent:
+    core = 1 << (task.workers.bit_length() - 1)
+    messages = 1 if task.member >= core else core.bit_length() - 1 + int(task.member + core < task.workers)
+    return Sent(messages, messages * task.elements)
+
+
+# ---- costs
+
+
+def _ways_through_blocks(load: Load) -> list[list[float]]:
+    """Messages until the largest block has the sum: of its own ranks; of the smallest block's, through all others."""
+    sizes = [size for _, size in blocks(load.workers)]
+    ways = [[load.size_bytes / (2 << step) for step in range(size.bit_length() - 1)] for size in (sizes[0], sizes[-1])]
+    if len(sizes) == 1:
+        return ways[:1]
+    return [ways[0], ways[1] + [load.size_bytes / size for size in reversed(sizes[1:])]]
+
+
+def _halving_chain(load: Load) -> list[float]:
+    half = max(_ways_through_blocks(load), key=lambda way: (len(way), sum(way)))
+    return half + half[::-1]
+
+
+def _halving_seconds(load: Load, pace: Pace) -> float:
+    """Twice until the largest block has the sum. What passes between blocks goes on segment by segment."""
+    if is_power_of_two(load.workers):
+        return stepwise_seconds(_halving_chain(load), pace)
+    inside, outside = _ways_through_blocks(load)
+    own = blocks(load.workers)[-1][1].bit_length() - 1
+    between = outside[own:]
+    first = sum(pace.alpha + min(size, pace.segment_bytes) * pace.beta for size in between)
+    rest = max(size - min(size, pace.segment_bytes) for size in between) * pace.beta
+    before = stepwise_seconds(outside[:own], pace) if own else 0.0
+    return 2 * max(stepwise_seconds(inside, pace), before + first + rest)
+
+
+def _recursive_chain(load: Load) -> list[float]:
+    core = 1 << (load.workers.bit_length() - 1)
+    extra = load.workers - core  # up to half of them cost one step: the other half is ahead by it
+    return [load.size_bytes] * (core.bit_length() - 1 + (extra > 0) + (2 * extra > core))
+
+
+def _recursive_seconds(load: Load, pace: Pace) -> float:
+    """Where the rank's partner of the beginning joins in, two streams meet at a port for a segment."""
+    met = 0.0 if is_power_of_two(load.workers) else min(load.size_bytes, pace.segment_bytes)
+    return stepwise_seconds(_recursive_chain(load), pace) + met * pace.beta
+
+
+HALVING_DOUBLING = Collective(
+    "halving_doubling",
+    {
+        "allreduce": Algorithm(halving_doubling_allreduce, _sent_by_halving_doubling),
+        "reduce_scatter": Algorithm(halving_reduce_scatter, _sent_by_reduce_scatter, is_power_of_two, "powers of two"),
+        "all_gather": Algorithm(doubling_all_gather, _sent_by_all_gather, is_power_of_two, "powers of two"),
+    },
+    Costs(stepwise(_halving_chain).textbook, _halving_seconds),
+    Look(
+        "halving–doubling",  # noqa: RUF001
+        "halves, quarters, … exchanged with ever other partners, then back; as many bytes as the ring, "
+        "in fewer messages",
+        "#CC79A7",
+        "s",
+        article="",
+    ),
+    in_auto=True,
+)
+RECURSIVE_DOUBLING = Collective(
+    "recursive_doubling",
+    {"allreduce": Algorithm(recursive_doubling_allreduce, _sent_by_recursive_doubling)},
+    Costs(
+        stepwise(_recursive_chain, lambda load: (load.workers - 1).bit_length() * load.size_bytes).textbook,
+        _recursive_seconds,
+    ),
+    Look(
+        "recursive doubling",
+        "the whole array exchanged with ever other partners: few messages, many bytes",
+        "#56B4E9",
+        "D",
+        article="",
+    ),
+    in_auto=True,
+)
+DISSEMINATION = Collective(
+    "dissemination",
+    {"barrier": Algorithm(dissemination_barrier, lambda task: Sent((task.workers - 1).bit_length(), 0))},
+)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.errors import AggregationFailed
-from transport.collectives.algorithms import ALGORITHMS, KINDS, NAMES, Kind, program, servers_of
+from transport.collectives.collective import KINDS, Kind, Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
+from transport.collectives.table import COLLECTIVES, NAMES, program, servers_of
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 
 EARLY_BYTES_MAX = 1 << 30
@@ -147,7 +148,7 @@ class CollectiveParty:
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
         running number of such calls. priority: of its messages, lower is more urgent. root, option: as of
-        algorithms.plan. After a failure the call fails at once. Raises ValueError for what isn't defined, or a key
+        `Task`. After a failure the call fails at once. Raises ValueError for what isn't defined, or a key
         that is in use.
         """
         assert self.member < self.workers, "servers make no calls"
@@ -287,10 +288,8 @@ class CollectiveParty:
         if needed and needed != self.members - self.workers:
             raise ValueError(f"{algorithm} on {needed} servers; this job has {self.members - self.workers}")
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
-        compiled = program(
-            kind, algorithm, self.member, self.workers, len(array), array.itemsize, self._segment_bytes, root, option
-        )
-        call.execution = Execution(compiled, array, op)
+        task = Task(kind, algorithm, self.member, self.workers, len(array), root, option)
+        call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)
         self._numbers += 1
         return call
 
@@ -472,7 +471,7 @@ def _is_call(head: bytes) -> bool:
         and kind < len(KINDS)
         and algorithm < len(NAMES)
         and op < len(_OP_NAMES)
-        and NAMES[algorithm] in ALGORITHMS[KINDS[kind]]
+        and KINDS[kind] in COLLECTIVES[NAMES[algorithm]].kinds
     )
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from transport.collectives.collective import Algorithm, Collective, Load, Look, Option, Sent, Task, part_size, stepwise
 from transport.collectives.plan import Draft, Plan, shard
 
 Range = tuple[int, int]
@@ -38,31 +39,32 @@ def gather_along(draft: Draft, ring: Sequence[int], pieces: Sequence[Range]) -> 
         draft.receive(left, *pieces[(own - step - 1) % size], False)
 
 
-def ring_allreduce(member: int, workers: int, elements: int) -> Plan:
+def ring_allreduce(task: Task) -> Plan:
     """2(n-1) messages of 1/n of the array."""
-    draft = Draft(member, workers, elements)
-    pieces = split(0, elements, workers)
-    scatter_along(draft, range(workers), pieces)
-    gather_along(draft, range(workers), pieces)
+    draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
+    pieces = split(0, task.elements, task.workers)
+    scatter_along(draft, workers, pieces)
+    gather_along(draft, workers, pieces)
     return draft.plan()
 
 
-def ring_reduce_scatter(member: int, workers: int, elements: int) -> Plan:
+def ring_reduce_scatter(task: Task) -> Plan:
     """n-1 messages of 1/n of the array; rank r ends with its shard."""
-    draft = Draft(member, workers, elements)
-    scatter_along(draft, range(workers), [shard(elements, rank, workers) for rank in range(workers)])
+    draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
+    scatter_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 
-def ring_all_gather(member: int, workers: int, elements: int) -> Plan:
+def ring_all_gather(task: Task) -> Plan:
     """n-1 messages of 1/n of the array; rank r begins with its shard."""
-    draft = Draft(member, workers, elements)
-    gather_along(draft, range(workers), [shard(elements, rank, workers) for rank in range(workers)])
+    draft, workers = Draft(task.member, task.workers, task.elements), range(task.workers)
+    gather_along(draft, workers, [shard(task.elements, rank, task.workers) for rank in workers])
     return draft.plan()
 
 
-def ring_broadcast(member: int, workers: int, elements: int, root: int) -> Plan:
+def ring_broadcast(task: Task) -> Plan:
     """A chain from the root on: everyone but the last sends the array once; segments pipeline."""
+    _, _, member, workers, elements, root, _ = task
     draft = Draft(member, workers, elements)
     place = (member - root) % workers
     if place:
@@ -72,12 +74,13 @@ def ring_broadcast(member: int, workers: int, elements: int, root: int) -> Plan:
     return draft.plan()
 
 
-def naive_ring_allreduce(member: int, workers: int, elements: int) -> Plan:
+def naive_ring_allreduce(task: Task) -> Plan:
     """n-1 messages of the whole array: everyone's array goes all the way round.
 
     Arrays come in another order on every rank, so they are kept ((n-1) times the array in scratch memory) and summed in
     the order of ranks: otherwise the ranks' floats would differ.
     """
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements, (workers - 1) * elements)
     places = {member: 0}
     right, left = (member + 1) % workers, (member - 1) % workers
@@ -115,13 +118,13 @@ def hierarchical_group(workers: int, group: int = 0) -> int:
     return group
 
 
-def _in_groups(member: int, workers: int, elements: int, group: int) -> Plan:
+def _in_groups(task: Task, group: int) -> Plan:
     """Reduce-scatter inside the group of consecutive ranks, allreduce across, all-gather inside; along rings."""
-    draft = Draft(member, workers, elements)
-    number, place = divmod(member, group)
+    draft = Draft(task.member, task.workers, task.elements)
+    number, place = divmod(task.member, group)
     inside = range(number * group, (number + 1) * group)
-    across = range(place, workers, group)
-    pieces = split(0, elements, group)
+    across = range(place, task.workers, group)
+    pieces = split(0, task.elements, group)
     parts = split(*pieces[place], len(across))
     scatter_along(draft, inside, pieces)
     scatter_along(draft, across, parts)
@@ -130,11 +133,94 @@ def _in_groups(member: int, workers: int, elements: int, group: int) -> Plan:
     return draft.plan()
 
 
-def torus_allreduce(member: int, workers: int, elements: int) -> Plan:
+def torus_allreduce(task: Task) -> Plan:
     """Rings in rows of X, then in columns of Y, then in rows: 2(X-1) + 2(Y-1) messages (arXiv 1811.05233)."""
-    return _in_groups(member, workers, elements, torus_sides(workers)[0])
+    return _in_groups(task, torus_sides(task.workers)[0])
 
 
-def hierarchical_allreduce(member: int, workers: int, elements: int, group: int = 0) -> Plan:
-    """Only 1/group of the array crosses between groups of consecutive ranks. group: see `hierarchical_group`."""
-    return _in_groups(member, workers, elements, hierarchical_group(workers, group))
+def hierarchical_allreduce(task: Task) -> Plan:
+    """Only 1/group of the array crosses between groups of consecutive ranks. option: see `hierarchical_group`."""
+    return _in_groups(task, hierarchical_group(task.workers, task.option))
+
+
+# ---- what a member sends
+
+
+def _sent_along(elements: int, workers: int, place: int) -> Sent:
+    """Every piece but one's own, then every piece but the right neighbour's."""
+    if workers == 1:
+        return Sent(0, 0)
+    kept = part_size(elements, workers, place) + part_size(elements, workers, place + 1)
+    return Sent(2 * (workers - 1), 2 * elements - kept)
+
+
+def _sent_in_groups(task: Task, group: int) -> Sent:
+    number, place = divmod(task.member, group)
+    first = _sent_along(task.elements, group, place)
+    second = _sent_along(part_size(task.elements, group, place), task.workers // group, number)
+    return Sent(first.messages + second.messages, first.elements + second.elements)
+
+
+def _sent_by_broadcast(task: Task) -> Sent:
+    messages = int((task.member - task.root) % task.workers < task.workers - 1)
+    return Sent(messages, messages * task.elements)
+
+
+# ---- costs
+
+
+def _chain(load: Load, group: int) -> list[float]:
+    """Bytes of the messages of a rank: inside its group, across and back, inside."""
+    half = [load.size_bytes / group] * (group - 1)
+    return half + [load.size_bytes / load.workers] * (2 * (load.workers // group - 1)) + half
+
+
+RING = Collective(
+    "ring",
+    {
+        "allreduce": Algorithm(ring_allreduce, lambda task: _sent_along(task.elements, task.workers, task.member)),
+        "reduce_scatter": Algorithm(
+            ring_reduce_scatter,
+            lambda task: Sent(task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member)),
+        ),
+        "all_gather": Algorithm(
+            ring_all_gather,
+            lambda task: Sent(
+                task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member + 1)
+            ),
+        ),
+        "broadcast": Algorithm(ring_broadcast, _sent_by_broadcast),
+    },
+    stepwise(lambda load: _chain(load, load.workers)),
+    Look("ring", "host allreduce in a ring, on the same links; the switch only forwards", "#D55E00", "v"),
+    meet=lambda workers: 1,
+    in_auto=True,
+)
+NAIVE_RING = Collective(
+    "naive_ring",
+    {
+        "allreduce": Algorithm(
+            naive_ring_allreduce, lambda task: Sent(task.workers - 1, (task.workers - 1) * task.elements)
+        )
+    },
+    stepwise(lambda load: [load.size_bytes] * (load.workers - 1), lambda load: (load.workers - 1) * load.size_bytes),
+    Look("naive ring", "the whole array goes round the ring, as a teaching case", "#F4A582"),
+    meet=lambda workers: 1,
+)
+TORUS = Collective(
+    "torus",
+    {"allreduce": Algorithm(torus_allreduce, lambda task: _sent_in_groups(task, torus_sides(task.workers)[0]))},
+    stepwise(lambda load: _chain(load, torus_sides(load.workers)[0])),
+    Look("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3"),
+)
+HIERARCHICAL = Collective(
+    "hierarchical",
+    {
+        "allreduce": Algorithm(
+            hierarchical_allreduce, lambda task: _sent_in_groups(task, hierarchical_group(task.workers, task.option))
+        )
+    },
+    stepwise(lambda load: _chain(load, hierarchical_group(load.workers, load.option))),
+    Look("hierarchical", "rings within groups, then across groups", "#4D4D4D"),
+    Option("ranks_per_group"),
+)

@@ -4,6 +4,7 @@ Double binary tree (Sanders, Speck, Träff, 2009; the trees are NCCL's): each tr
 root and down again. Who is inner in one is a leaf in the other, so nobody sends more than twice the array.
 """
 
+from transport.collectives.collective import Algorithm, Collective, Cost, Costs, Load, Look, Pace, Sent, Task
 from transport.collectives.plan import Draft, Plan
 
 
@@ -20,8 +21,9 @@ def _binomial(place: int, workers: int) -> tuple[int | None, list[int]]:
     return None, children
 
 
-def tree_broadcast(member: int, workers: int, elements: int, root: int) -> Plan:
+def tree_broadcast(task: Task) -> Plan:
     """ceil(log2 n) messages of the array from the root, fewer from others, n-1 in all; the largest subtree first."""
+    _, _, member, workers, elements, root, _ = task
     draft = Draft(member, workers, elements)
     parent, children = _binomial((member - root) % workers, workers)
     if parent is not None:
@@ -31,8 +33,9 @@ def tree_broadcast(member: int, workers: int, elements: int, root: int) -> Plan:
     return draft.plan()
 
 
-def tree_allreduce(member: int, workers: int, elements: int) -> Plan:
+def tree_allreduce(task: Task) -> Plan:
     """Reduce to rank 0 and broadcast from it: 2(n-1) messages of the array in all."""
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     parent, children = _binomial(member, workers)
     for child in children:
@@ -78,8 +81,9 @@ def complementary_trees(member: int, workers: int) -> list[tuple[int | None, lis
     ]
 
 
-def double_tree_allreduce(member: int, workers: int, elements: int) -> Plan:
+def double_tree_allreduce(task: Task) -> Plan:
     """Per tree 2(n-1) messages of half of the array, of all ranks together; at most twice the array from any rank."""
+    member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
     halves = ((0, elements // 2), (elements // 2, elements))
     for (parent, children), (low, high) in zip(complementary_trees(member, workers), halves, strict=True):
@@ -91,3 +95,81 @@ def double_tree_allreduce(member: int, workers: int, elements: int) -> Plan:
         for child in children:
             draft.send(child, low, high)
     return draft.plan()
+
+
+# ---- what a member sends
+
+
+def _children(place: int, workers: int) -> int:
+    """In a binomial tree: one at each distance 2^k below the place's lowest set bit, as far as there are ranks."""
+    low_bit = place & -place if place else workers
+    room = min(low_bit - 1, workers - 1 - place) if place else workers - 1
+    return room.bit_length()
+
+
+def _sent_by_broadcast(task: Task) -> Sent:
+    messages = _children((task.member - task.root) % task.workers, task.workers)
+    return Sent(messages, messages * task.elements)
+
+
+def _sent_by_tree(task: Task) -> Sent:
+    messages = _children(task.member, task.workers) + int(task.member > 0)
+    return Sent(messages, messages * task.elements)
+
+
+# ---- costs
+
+
+def _depth(workers: int) -> int:
+    return (workers - 1).bit_length()
+
+
+def _tree_textbook(load: Load) -> Cost:
+    depth = _depth(load.workers)
+    return Cost(2 * depth, 2 * depth * load.size_bytes, depth * load.size_bytes)
+
+
+def _tree_seconds(load: Load, pace: Pace) -> float:
+    """The root's port carries the array once per child, in and then out."""
+    way = min(load.size_bytes, pace.segment_bytes) + load.size_bytes
+    return 2 * (load.workers.bit_length() - 1) * pace.alpha + _depth(load.workers) * way * pace.beta
+
+
+def _double_textbook(load: Load) -> Cost:
+    return Cost(2 * _depth(load.workers), 2 * load.size_bytes, load.size_bytes)
+
+
+def _double_seconds(load: Load, pace: Pace) -> float:
+    """Up and down `depth` levels of two children, then as fast as an inner port goes."""
+    depth, segment = _depth(load.workers), min(load.size_bytes / 2, pace.segment_bytes)
+    return 2 * depth * pace.alpha + (3 * (depth - 1) * segment + 2 * load.size_bytes) * pace.beta
+
+
+TREE = Collective(
+    "tree",
+    {
+        "allreduce": Algorithm(tree_allreduce, _sent_by_tree),
+        "broadcast": Algorithm(tree_broadcast, _sent_by_broadcast),
+    },
+    Costs(_tree_textbook, _tree_seconds),
+    Look(
+        "binomial tree",
+        "summed up a binomial tree and sent down again: the counter-example, its root's link is the bottleneck",
+        "#8C564B",
+    ),
+    meet=_depth,
+    pipelined=True,
+)
+DOUBLE_TREE = Collective(
+    "double_tree",
+    {"allreduce": Algorithm(double_tree_allreduce)},  # 2(n-1) halves per tree, of all ranks
+    Costs(_double_textbook, _double_seconds),
+    Look(
+        "double binary tree",
+        "two binary trees at once, each for one half, inner ranks of one being leaves of the other",
+        "#B8A000",
+    ),
+    meet=lambda workers: 3,
+    in_auto=True,
+    pipelined=True,
+)

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.collectives.algorithms import Kind, fitting
 from transport.collectives.auto import AutoParty
+from transport.collectives.collective import Kind
 from transport.collectives.execution import OPS, SEGMENT_BYTES
 from transport.collectives.party import CollectiveParty
 from transport.collectives.plan import shard
+from transport.collectives.table import fitting
 from transport.group.method_name import HOST_METHODS
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop

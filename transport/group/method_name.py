@@ -5,19 +5,11 @@ The same words stand in scenarios, on command lines, in environment variables an
 
 from dataclasses import dataclass
 
+from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
 from transport.schedule.policy import POLICIES, parse_policy
 
-HOST_METHODS = (
-    "ring",
-    "naive_ring",
-    "halving_doubling",
-    "recursive_doubling",
-    "tree",
-    "double_tree",
-    "torus",
-    "hierarchical",
-)
+HOST_METHODS = tuple(name for name, collective in COLLECTIVES.items() if collective.look)
 """Collectives among the workers alone."""
 
 METHODS = ("switch", "gloo", *HOST_METHODS, "ps", "auto")

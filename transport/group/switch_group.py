@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.errors import AggregationFailed, JobError
-from transport.collectives.algorithms import KINDS, Kind
+from transport.collectives.collective import KINDS, Kind
 from transport.group.host_group import CALL_TIMEOUT_S, Array, check_call, own_shard
 from transport.worker.session import SwitchSession
 

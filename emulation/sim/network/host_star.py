@@ -11,20 +11,19 @@ from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.star import Star, StarConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
-from transport.collectives.algorithms import Kind, fitting
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
+from transport.collectives.collective import Kind
 from transport.collectives.party import HEAD_BYTES, Call, CollectiveParty
+from transport.collectives.table import COLLECTIVES, fitting
 
 
 def senders_at_once(algorithm: str, workers: int, servers: int) -> int:
     """How many members may send to the same one at the same time for long: where they meet, they share its port."""
-    if algorithm in ("ring", "naive_ring") or workers < 3:
-        return 1 if not servers else max(workers, servers)
-    if algorithm in ("tree", "auto"):
-        return (workers - 1).bit_length()
-    if algorithm == "double_tree":
-        return 3
-    return {"ps": max(workers, servers), "ps_colocated": workers - 1}.get(algorithm, 2)
+    if servers:
+        return max(workers, servers)
+    if workers < 3:
+        return 1
+    return (workers - 1).bit_length() if algorithm == "auto" else COLLECTIVES[algorithm].meet(workers)
 
 
 class HostStar(Star):
@@ -45,7 +44,8 @@ class HostStar(Star):
         self._done: list[dict[int, Done]] = []
         servers = config.servers if method == "ps" else 0
         self._algorithm = "ps_colocated" if method == "ps" and not servers else method
-        self._option = {"ps": servers, "hierarchical": config.group}.get(self._algorithm, 0)
+        option = COLLECTIVES[self._algorithm].option if method != "auto" else None
+        self._option = {"servers": servers, "ranks_per_group": config.group}[option.name] if option else 0
         connections = config.connections(senders_at_once(self._algorithm, config.workers, servers))
         for member in range(config.workers + servers):
             uplink = self._add_uplink(member, self.bridge.receive)

@@ -1,0 +1,181 @@
+"""Collective: everything that the rest of the code must know of one algorithm, in one record.
+
+A record lies in the file of its family, beside its plans; `table.py` lists it. What a member sends is in the plan;
+`Sent` says it again in closed form, and tests hold plans to that. Costs are those of an allreduce.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from transport.collectives.plan import Plan
+
+Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
+KINDS: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
+
+
+class Task(NamedTuple):
+    """One member's part in a call: at least 1 worker, 0 elements. root: of a broadcast. option: see `Option`."""
+
+    kind: Kind
+    algorithm: str
+    member: int
+    workers: int
+    elements: int
+    root: int = 0
+    option: int = 0
+
+
+class Sent(NamedTuple):
+    """By one member in one call; messages not cut into segments."""
+
+    messages: int
+    elements: int
+
+
+class LinkCost(NamedTuple):
+    """alpha_s: seconds per message; beta_s: per byte of a port; gamma_s: per byte added."""
+
+    alpha_s: float
+    beta_s: float
+    gamma_s: float = 0.0
+
+
+class Cost(NamedTuple):
+    """steps·α + bytes·β + reduced_bytes·γ: messages one after the other, and their bytes."""
+
+    steps: int
+    size_bytes: float
+    reduced_bytes: float
+
+    def seconds(self, link: LinkCost) -> float:
+        return self.steps * link.alpha_s + self.size_bytes * link.beta_s + self.reduced_bytes * link.gamma_s
+
+
+class Load(NamedTuple):
+    """An allreduce to be timed; option: as a plan gets it."""
+
+    workers: int
+    size_bytes: float
+    option: int
+
+
+class Pace(NamedTuple):
+    """Seconds per message and per byte of a port, and the most bytes of a segment."""
+
+    alpha: float
+    beta: float
+    segment_bytes: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of an allreduce. textbook: the formula of the literature. seconds: as messages travel here, in segments."""
+
+    textbook: Callable[[Load], Cost]
+    seconds: Callable[[Load, Pace], float]
+
+
+def two(workers: int) -> int:
+    return 2
+
+
+def any_number(workers: int) -> bool:
+    """Of a collective that asks nothing of the number of workers."""
+    return True
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How a collective does one kind. Functions get the number that `option` stands for.
+
+    sent: None where only sums over all members are simple. fits: for which numbers of workers it is defined; needs:
+    those in words.
+    """
+
+    plan: Callable[[Task], Plan]
+    sent: Callable[[Task], Sent] | None = None
+    fits: Callable[[int], bool] = any_number
+    needs: str = "any number"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How reports name and draw a method. label: in tables. article: within a sentence. summary: what it does."""
+
+    label: str
+    summary: str
+    colour: str
+    marker: str = "x"
+    article: str = "the "
+
+
+@dataclass(frozen=True)
+class Option:
+    """The one number that a collective takes. name: as in the options of `open_group`; default: what 0 stands for.
+
+    members: it counts members of their own, beside the workers.
+    """
+
+    name: str
+    default: int = 0
+    members: bool = False
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An algorithm by its name in messages. costs: None if it has no allreduce. look: None if users can't ask for it by
+    name, as a method.
+
+    meet: of so many workers, three at least, how many send to the same one at a time, for long. in_auto: whether `auto`
+    weighs it; among equals the earlier in the table wins. pipelined: long arrays are passed on piece by piece.
+    """
+
+    name: str
+    kinds: Mapping[Kind, Algorithm]
+    costs: Costs | None = None
+    look: Look | None = None
+    option: Option | None = None
+    meet: Callable[[int], int] = two
+    in_auto: bool = False
+    pipelined: bool = False
+
+    def number(self, given: int) -> int:
+        """The option that a plan gets for what a call says."""
+        return given or self.option.default if self.option else 0
+
+    def servers(self, given: int) -> int:
+        """Members beside the workers, for an option."""
+        return self.number(given) if self.option and self.option.members else 0
+
+
+def part_size(elements: int, parts: int, index: int) -> int:
+    """Elements of part `index`, modulo `parts`, where sizes differ by one at most."""
+    index %= parts
+    return (index + 1) * elements // parts - index * elements // parts
+
+
+def stepwise(chain: Callable[[Load], list[float]], reduced: Callable[[Load], float] | None = None) -> Costs:
+    """Of messages one after the other, each after what came before. chain: their bytes. reduced: bytes added; None:
+    each worker's share of the array by all others."""
+
+    def textbook(load: Load) -> Cost:
+        messages = chain(load)
+        added = (load.workers - 1) / load.workers * load.size_bytes if reduced is None else reduced(load)
+        return Cost(len(messages), math.fsum(messages), added)
+
+    return Costs(textbook, lambda load, pace: stepwise_seconds(chain(load), pace))
+
+
+def stepwise_seconds(messages: list[float], pace: Pace) -> float:
+    """Messages of one rank, each of which needs what came with the one before, segment by segment.
+
+    A step begins when the port is free and the first segment of the step before is there.
+    """
+    begin = end = 0.0
+    for number, size in enumerate(messages):
+        if number:
+            begin = max(end, begin + pace.alpha + min(messages[number - 1], pace.segment_bytes) * pace.beta)
+        end = begin + size * pace.beta
+    return end + pace.alpha

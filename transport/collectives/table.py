@@ -1,0 +1,77 @@
+"""The collectives, a line each, and what is asked of them by name: plans, compiled programs, servers.
+
+A method's name is also its collective's. Not every collective has every kind: `fitting` says which one a method uses
+then.
+"""
+
+from transport.collectives.collective import KINDS, Collective, Kind, Task
+from transport.collectives.execution import Program, ProgramCache, compile_plan
+from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING
+from transport.collectives.plan import Plan
+from transport.collectives.rings import HIERARCHICAL, NAIVE_RING, RING, TORUS
+from transport.collectives.servers import PS, PS_COLOCATED
+from transport.collectives.trees import DOUBLE_TREE, TREE
+
+COLLECTIVES: dict[str, Collective] = {
+    collective.name: collective
+    for collective in (
+        RING,
+        NAIVE_RING,
+        HALVING_DOUBLING,
+        RECURSIVE_DOUBLING,
+        TREE,
+        DOUBLE_TREE,
+        TORUS,
+        HIERARCHICAL,
+        PS,
+        PS_COLOCATED,
+        DISSEMINATION,
+    )
+}
+"""In an order that both sides of a message share, and in which users see them."""
+
+NAMES = tuple(COLLECTIVES)
+
+COMMON: dict[Kind, str] = dict.fromkeys(KINDS, RING.name) | {"broadcast": TREE.name, "barrier": DISSEMINATION.name}
+"""What a method without a kind of its own uses."""
+
+_cache = ProgramCache()
+
+
+def with_kind(kind: Kind) -> tuple[str, ...]:
+    """The collectives that have a kind."""
+    return tuple(name for name, collective in COLLECTIVES.items() if kind in collective.kinds)
+
+
+def fitting(kind: Kind, method: str, workers: int) -> str:
+    """The collective that a method uses for a kind: its own if it has one for so many workers, or else a common one."""
+    own = COLLECTIVES[method].kinds.get(kind) if method in COLLECTIVES else None
+    return method if own is not None and own.fits(workers) else COMMON[kind]
+
+
+def plan(task: Task) -> Plan:
+    """One member's plan. ValueError for what isn't defined."""
+    kind, name, _, workers, _, root, option = task
+    if kind not in COLLECTIVES[name].kinds:
+        raise ValueError(f"{name} {kind} is not defined; there are: {', '.join(with_kind(kind))}")
+    algorithm = COLLECTIVES[name].kinds[kind]
+    if not algorithm.fits(workers):
+        raise ValueError(f"{name} {kind}: {workers} workers; it is defined for {algorithm.needs}")
+    if kind == "broadcast" and not 0 <= root < workers:
+        raise ValueError(f"broadcast from rank {root} of {workers}")
+    return algorithm.plan(task._replace(option=COLLECTIVES[name].number(option)))
+
+
+def servers_of(name: str, option: int) -> int:
+    """How many dedicated servers a collective has: members n and more."""
+    return COLLECTIVES[name].servers(option)
+
+
+def program(task: Task, itemsize: int, segment_bytes: int) -> Program:
+    """The compiled plan, from a cache. Raises as `plan`."""
+    key = (task, itemsize, segment_bytes)
+    found = _cache.get(key)
+    if found is None:
+        found = compile_plan(plan(task), itemsize, segment_bytes)
+        _cache.put(key, found)
+    return found
