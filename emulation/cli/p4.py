@@ -281,7 +281,8 @@ def run(
     """
     with outcomes():
         from p4vm.host.control import default_address
-        from p4vm.host.host import HostOptions, make_host
+        from p4vm.host.host import HostOptions
+        from p4vm.host.native import make_host
         from p4vm.host.ports import parse_ports
 
         ports = parse_ports(interface or [])

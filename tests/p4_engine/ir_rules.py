@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from p4vm.ir import nodes as ir
 from p4vm.ir import show
-from p4vm.lower.reach import Reach, indexes, overlap, parts, path_of, reads
-from p4vm.lower.tidy import all_lists, expressions_of, set_expressions
+from p4vm.ir.reach import Reach, indexes, overlap, path_of, reads
+from p4vm.ir.walk import all_lists, expressions_of, parts, set_expressions
 
 PLACES = ir.Local | ir.Member | ir.Index | ir.Next | ir.Last | ir.Slice
 SAME = {"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"}

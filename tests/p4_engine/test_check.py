@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from p4vm.check import types
-from p4vm.check.checked import Checked
 from p4vm.check.program import check
 from p4vm.check.scope import NESTING_MAX
-from p4vm.front import tree
 from p4vm.front.parse import parse_text
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import Checked
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from p4vm.front import parse, tree
+from p4vm.front import parse
 from p4vm.front.parse import parse_text
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = (

@@ -9,6 +9,7 @@ from p4vm.c_code.types import CTypes, is_number, is_signed, limbs_of, rep, width
 from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
+from p4vm.ir.externs import EXTERNS
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -26,43 +27,13 @@ class ExternWriter:
         self.writer = writer
         self.expression = writer.expression
         self.line = writer.line
-        self.calls = {
-            "register.read": self.register_read,
-            "register.write": self.register_write,
-            "counter.count": self.counter_count,
-            "direct_counter.count": self.nothing,
-            "meter.execute_meter": self.meter_execute,
-            "direct_meter.read": self.direct_meter_read,
-            "random": self.random,
-            "hash": self.hash,
-            "Checksum16.get": self.checksum16,
-            "digest": self.digest,
-            "mark_to_drop": self.mark_to_drop,
-            "clone": self.clone,
-            "clone3": self.clone,
-            "clone_preserving_field_list": self.clone,
-            "resubmit": self.again,
-            "resubmit_preserving_field_list": self.again,
-            "recirculate": self.again,
-            "recirculate_preserving_field_list": self.again,
-            "truncate": self.truncate,
-            "verify_checksum": self.verify_checksum,
-            "verify_checksum_with_payload": self.verify_checksum,
-            "update_checksum": self.update_checksum,
-            "update_checksum_with_payload": self.update_checksum,
-            "log_msg": self.log_msg,
-            "assert": self.check,
-            "assume": self.check,
-            "packet_in.length": self.length,
-            "static_assert": self.nothing,
-        }
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        if s.name not in self.calls:
-            known = ", ".join(sorted(self.calls))
+        if s.name not in EXTERNS:
+            known = ", ".join(sorted(EXTERNS))
             raise P4Error(f"there is no extern {s.name} in v1model; there are {known}", s.position)
-        self.calls[s.name](s)
+        getattr(self, EXTERNS[s.name].writer)(s)
 
     def nothing(self, _: ir.CallExtern) -> None:
         """What calls are written for is done elsewhere."""
@@ -300,8 +271,11 @@ class ExternWriter:
     def clone(self, s: ir.CallExtern) -> None:
         self.line(f"p4_wish_clone(e, {self.expression.word(s.arguments[1])}, {self.field_list(s)});")
 
-    def again(self, s: ir.CallExtern) -> None:
-        self.line(f"p4_wish_{s.name.split('_')[0]}(e, {self.field_list(s)});")
+    def resubmit(self, s: ir.CallExtern) -> None:
+        self.line(f"p4_wish_resubmit(e, {self.field_list(s)});")
+
+    def recirculate(self, s: ir.CallExtern) -> None:
+        self.line(f"p4_wish_recirculate(e, {self.field_list(s)});")
 
     def truncate(self, s: ir.CallExtern) -> None:
         self.line(f"p4_wish_truncate(e, {self.expression.index(s.arguments[0])});")

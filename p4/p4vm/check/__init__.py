@@ -1,5 +1,5 @@
 """The type checker: names, types and constants resolved, or where and why a program is wrong.
 
-Imported by lower and fit. Imports front.
-Start in program.py; checked.py is what it makes, types.py the types in it.
+Imported by compile.py and fit. Imports tree.
+Start in program.py, then scope.py: the state that all parts share. One file per kind of thing that is checked.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p4vm.check import convert, expressions, literals, types, unify
-from p4vm.check.literals import UNTYPED_DEFAULT, UNTYPED_HEADER, unsettled
+from p4vm.check import convert, expressions, generics
+from p4vm.check.convert import unsettled
 from p4vm.check.scope import State, counted, fail, nearest
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.types import UNTYPED_DEFAULT, UNTYPED_HEADER
 
 Candidate = tuple[tree.Node, types.Callable]
 
@@ -101,7 +103,7 @@ def bind(
 ) -> Bound:
     """Checks a call's arguments against a declaration. Raises P4Error."""
     ordered = in_order(node, name, signature, arguments)
-    inference = unify.Inference(state, signature.type_parameters)
+    inference = generics.Inference(state, signature.type_parameters)
     give_type_arguments(node, name, signature, explicit, inference)
     patterns = [inference.renamed(p.type) for p in signature.parameters]
     kinds: list[types.Type | None] = [None] * len(ordered)
@@ -119,7 +121,7 @@ def bind(
         used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
         package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
         if (not package or not explicit) and any(
-            unify.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
+            generics.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
         ):
             fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
         inference.leave_open(variable)
@@ -139,7 +141,7 @@ def check_settled(
     state: State,
     name: str,
     signature: types.Callable,
-    inference: unify.Inference,
+    inference: generics.Inference,
     ordered: list[tree.Argument | None],
 ) -> None:
     """Raises P4Error: a number without width, or fields without a struct, is all that tells a type parameter."""
@@ -165,13 +167,13 @@ def undecided(state: State, node: tree.Expression, kind: types.Type) -> tree.Exp
     if isinstance(node, tree.ListExpression) and isinstance(kind, types.Tuple) and not kind.is_list:
         parts = (undecided(state, item, part) for item, part in zip(node.items, kind.items, strict=False))
         return next((part for part in parts if part is not None), None)
-    if isinstance(kind, types.Structure) and kind.name.startswith(literals.ANONYMOUS):
+    if isinstance(kind, types.Structure) and kind.name.startswith(types.ANONYMOUS):
         return node
     return node if isinstance(kind, types.Integer) else None
 
 
 def give_type_arguments(
-    node: tree.Node, name: str, signature: types.Callable, explicit: list[types.Type], inference: unify.Inference
+    node: tree.Node, name: str, signature: types.Callable, explicit: list[types.Type], inference: generics.Inference
 ) -> None:
     variables = signature.type_parameters
     if explicit and len(explicit) != len(variables):
@@ -185,7 +187,7 @@ def give_type_arguments(
 def argument_type(state: State, argument: tree.Argument | None, wanted: types.Type | None) -> types.Type | None:
     if argument is None or argument.value is None:
         return None
-    return expressions.value_type(state, argument.value, wanted)
+    return state.value_type(argument.value, wanted)
 
 
 def is_generic_instance(state: State, node: tree.Expression | None) -> bool:
@@ -201,7 +203,7 @@ def is_generic_instance(state: State, node: tree.Expression | None) -> bool:
 
 def find_variables(
     name: str,
-    inference: unify.Inference,
+    inference: generics.Inference,
     patterns: list[types.Type],
     ordered: list[tree.Argument | None],
     kinds: list[types.Type | None],
@@ -222,7 +224,7 @@ def find_variables(
             inference.unify(patterns[number], kind)
 
 
-def unlike(name: str, inference: unify.Inference, pattern: types.Type, kind: types.Callable) -> str:
+def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: types.Callable) -> str:
     """Why a parser, control or package doesn't fit a parameter: the first difference of their own parameters."""
     wanted = inference.found(pattern)
     start = f"{kind} cannot be an argument of {name}; {wanted} is expected"
@@ -262,26 +264,7 @@ def check_argument(
             fail(value, f"{where} is {kind}; {parameter.type} is expected")
         return
     instance = isinstance(parameter.type, types.Extern)
-    if not instance or not unify.Inference(state, ()).unify(parameter.type, kind):
+    if not instance or not generics.Inference(state, ()).unify(parameter.type, kind):
         convert.convert(state, value, parameter.type, f"{where} is {{found}}; {{to}} is expected")
     if not parameter.direction and called != "action" and not instance and not state.is_known(value):
         fail(value, f"{where} has no direction, so it must be known at compile time")
-
-
-def infer_structure(
-    state: State, node: tree.StructExpression, generic: types.Structure, kinds: dict[str, types.Type]
-) -> types.Structure:
-    """The type of `S {x = a, …}` where S is generic, from its fields' types."""
-    variables = state.specialised[id(generic)][1]
-    inference = unify.Inference(state, tuple(v for v in variables if isinstance(v, types.Variable)))
-    for late in (False, True):
-        for name, value in node.fields:
-            pattern = generic.field_type(name)
-            if pattern is not None and late == (unsettled(value) or isinstance(kinds[name], types.Integer)):
-                inference.unify(inference.renamed(pattern), kinds[name])
-    missing = inference.missing()
-    if missing:
-        fail(node, f"cannot tell what type {missing[0]} of {generic} is; write its type arguments")
-    made = inference.found(generic)
-    assert isinstance(made, types.Structure)
-    return made

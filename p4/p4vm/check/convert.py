@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from p4vm.check import resolve, types
 from p4vm.check import values as check_values
-from p4vm.check.literals import unsettled
 from p4vm.check.scope import State, counted, fail, nearest, show
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 ASSIGN = "cannot assign {found} to {to}"
 
@@ -65,7 +64,7 @@ def convert_value(state: State, node: tree.Expression, found: types.Type, to: ty
     named = isinstance(found, types.Integer) and isinstance(to, types.Distinct) and template == ASSIGN
     if not number and not (named and castable(found, to)) and not converts(found, to):
         mismatch(node, found, to, template)
-    bits = resolve.bare(to)
+    bits = types.bare(to)
     if node in constants:
         value = constants[node]
         if isinstance(found, types.Integer) and isinstance(bits, types.Bits) and isinstance(value, int):
@@ -135,8 +134,8 @@ def finish(state: State, node: tree.Expression, items: list[tree.Expression], pa
     constants = state.checked.constants
     constants.pop(node, None)
     if all(item in constants for item in items):
-        rest = [resolve.zero(part) for part in parts[len(items) :]]
-        whole = resolve.all_or_none([*(constants[item] for item in items), *rest])
+        rest = [types.zero(part) for part in parts[len(items) :]]
+        whole = types.all_or_none([*(constants[item] for item in items), *rest])
         if whole is not None:
             constants[node] = whole
     if all(state.is_known(item) for item in items):
@@ -163,8 +162,8 @@ def convert_struct(state: State, node: tree.StructExpression, to: types.Type, te
         fail(node, f"field {missing[0]!r} of {to} is missing; give it, or end with ... for default values")
     state.note_conversion(node, to)
     constants = state.checked.constants
-    values = [constants.get(given[name]) if name in given else resolve.zero(kind) for name, kind in fields.items()]
-    whole = resolve.all_or_none(values)
+    values = [constants.get(given[name]) if name in given else types.zero(kind) for name, kind in fields.items()]
+    whole = types.all_or_none(values)
     if whole is not None:
         constants[node] = whole
     if all(state.is_known(value) for value in given.values()):
@@ -177,9 +176,9 @@ def convert_placeholder(state: State, node: tree.InvalidHeader | tree.DefaultRes
         if not isinstance(to, types.Structure) or to.kind == "struct":
             fail(node, f"{{#}} is an invalid header; {to} is expected here")
     else:
-        if not resolve.is_data(to) and not isinstance(to, types.Integer):
+        if not types.is_data(to) and not isinstance(to, types.Integer):
             fail(node, f"... cannot be a default value of {to}")
-        value = resolve.zero(to)
+        value = types.zero(to)
         if value is not None:
             state.checked.constants[node] = value
     state.note(node, to)
@@ -215,3 +214,42 @@ def castable_to_bits(found: types.Type, to: types.Bits) -> bool:
     if isinstance(found, types.Enum):
         return found.base is not None and castable_to_bits(found.base, to)
     return isinstance(found, types.Integer) or (found == types.BOOL and to == types.Bits(1))
+
+
+def unsettled(node: tree.Expression) -> bool:
+    """Whether an expression's type is still to come from where it stands."""
+    if isinstance(node, tree.Conditional):
+        return unsettled(node.yes) or unsettled(node.no)
+    return isinstance(node, tree.ListExpression | tree.StructExpression | tree.InvalidHeader | tree.DefaultRest)
+
+
+def constant_integer(state: State, node: tree.Expression, what: str) -> int:
+    """The value of an expression that must be a number known at compile time."""
+    value = known_integer(state, node, what)
+    if value is None:
+        fail(node, f"{what} must be known at compile time, whoever uses what is declared here")
+    return value
+
+
+def known_integer(state: State, node: tree.Expression, what: str) -> int | None:
+    """As constant_integer; None where the value depends on how a parser or control is instantiated."""
+    kind = state.value_type(node)
+    if isinstance(kind, types.Enum) and kind.base is not None:
+        convert(state, node, kind.base)
+    elif not isinstance(types.bare(kind), types.Bits | types.Integer):
+        fail(node, f"{what} is {kind}; a number is expected")
+    value = state.checked.constants.get(node)
+    if not isinstance(value, int):
+        if node not in state.known:
+            fail(node, f"{what} must be known at compile time")
+        return None
+    return value
+
+
+def plain(state: State, node: tree.Expression) -> types.Type:
+    """An operand's type; a serializable enum is converted to its base."""
+    kind = state.checked.type_of[node]
+    if isinstance(kind, types.Enum) and kind.base is not None:
+        convert(state, node, kind.base)
+        return kind.base
+    return kind

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from p4vm.check import calls, convert, expressions, parsers, resolve, statements, tables, types, unify
+from p4vm.check import calls, convert, generics, parsers, resolve, statements, tables
 from p4vm.check.scope import Place, State, Symbol, fail
-from p4vm.check.unify import DONT_CARE, variables_of
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.types import DONT_CARE, variables_of
 
 Prototype = tree.FunctionPrototype
 LOCALS = (tree.Variable, tree.Constant, tree.Instance, tree.Action, tree.Table, tree.ValueSet)
@@ -24,7 +25,7 @@ def parameters(state: State, nodes: list[tree.Parameter], owner: str, kind: str)
             if node.direction in ("out", "inout"):
                 fail(node, f"parameter {node.name!r} is {node.direction}, so it cannot have a default value")
             with state.compile_time(kind in ("package", "constructor")):
-                expressions.value_type(state, node.default, found)
+                state.value_type(node.default, found)
             if not isinstance(found, types.Callable):
                 convert.convert(state, node.default, found)
             if not state.is_known(node.default):
@@ -159,7 +160,7 @@ def action(state: State, node: tree.Action) -> None:
         made = parameters(state, node.parameters, node.name, "action")
         seen_data = False
         for parameter, written in zip(made, node.parameters, strict=True):
-            if not resolve.is_data(parameter.type):
+            if not types.is_data(parameter.type):
                 fail(written, f"parameter {written.name!r} of action {node.name!r} cannot be {parameter.type}")
             if seen_data and parameter.direction:
                 fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")
@@ -173,7 +174,7 @@ def action(state: State, node: tree.Action) -> None:
 
 def check_applied_parameters(nodes: list[tree.Parameter], made: tuple[types.Parameter, ...], owner: str) -> None:
     for node, parameter in zip(nodes, made, strict=True):
-        if parameter.direction and not resolve.is_data(parameter.type):
+        if parameter.direction and not types.is_data(parameter.type):
             fail(node, f"parameter {node.name!r} of {owner!r} cannot be {parameter.type}")
 
 
@@ -289,7 +290,7 @@ def abstract_methods(state: State, node: tree.Instance, kind: types.Type) -> Non
     wanted: dict[str, list[tuple[Prototype, types.Callable]]] = {}
     if isinstance(kind, types.Extern):
         for name, overloads in state.methods[kind.name].items():
-            found = [(p, unify.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
+            found = [(p, generics.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
             if found:
                 wanted[name] = found
     given: set[str] = set()

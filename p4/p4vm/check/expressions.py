@@ -5,59 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from p4vm.check import arguments, convert, literals, operators, resolve, types, values
+from p4vm.check import convert, generics, resolve, values
+from p4vm.check.convert import unsettled
 from p4vm.check.scope import TYPE_KINDS, State, Symbol, fail, nearest, show
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 HEADER_METHODS = frozenset({"isValid", "setValid", "setInvalid"})
 STACK_METHODS = frozenset({"push_front", "pop_front"})
 SIZE_METHODS = frozenset({"minSizeInBits", "minSizeInBytes", "maxSizeInBits", "maxSizeInBytes"})
 STACK_PARTS = ("next", "last", "lastIndex", "size")
-
-
-def infer(state: State, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
-    """The type of an expression; notes it and all its parts'. expected: where it stands, if that helps to find it."""
-    state.deeper(node)
-    handler = HANDLERS.get(node.__class__)
-    if handler is None:
-        fail(node, f"unsupported expression ({type(node).__name__})")
-    kind = handler(state, node, expected)
-    state.depth -= 1
-    return state.note(node, kind)
-
-
-def value_type(state: State, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
-    """As infer, for a value that is used. Raises P4Error: there is none."""
-    kind = infer(state, node, expected)
-    if kind == types.VOID:
-        fail(node, "this call returns nothing; a value is expected")
-    if isinstance(kind, types.Table | types.ApplyResult):
-        hint = "; .hit, .miss and .action_run are what can be used" if isinstance(kind, types.ApplyResult) else ""
-        fail(node, f"{kind} is not a value{hint}")
-    return kind
-
-
-def constant_integer(state: State, node: tree.Expression, what: str) -> int:
-    """The value of an expression that must be a number known at compile time."""
-    value = known_integer(state, node, what)
-    if value is None:
-        fail(node, f"{what} must be known at compile time, whoever uses what is declared here")
-    return value
-
-
-def known_integer(state: State, node: tree.Expression, what: str) -> int | None:
-    """As constant_integer; None where the value depends on how a parser or control is instantiated."""
-    kind = value_type(state, node)
-    if isinstance(kind, types.Enum) and kind.base is not None:
-        convert.convert(state, node, kind.base)
-    elif not isinstance(resolve.bare(kind), types.Bits | types.Integer):
-        fail(node, f"{what} is {kind}; a number is expected")
-    value = state.checked.constants.get(node)
-    if not isinstance(value, int):
-        if node not in state.known:
-            fail(node, f"{what} must be known at compile time")
-        return None
-    return value
 
 
 # ---- literals
@@ -69,10 +26,10 @@ def number(state: State, node: tree.Number, expected: types.Type | None) -> type
             fail(node, f"a number of more than {values.BITS_MAX} bits")
         state.checked.constants[node] = node.value
         return types.INTEGER
-    if not int(node.signed) <= node.width <= resolve.WIDTH_MAX:
+    if not int(node.signed) <= node.width <= types.WIDTH_MAX:
         fail(
             node,
-            f"a number of {show(node.width)} bits; from {int(node.signed)} to {resolve.WIDTH_MAX} are possible",
+            f"a number of {show(node.width)} bits; from {int(node.signed)} to {types.WIDTH_MAX} are possible",
         )
     kind = types.Bits(node.width, node.signed)
     convert.warn_overflow(state, node, node.value, kind)
@@ -91,11 +48,11 @@ def string(state: State, node: tree.String, expected: types.Type | None) -> type
 
 
 def invalid_header(state: State, node: tree.InvalidHeader, expected: types.Type | None) -> types.Type:
-    return literals.UNTYPED_HEADER
+    return types.UNTYPED_HEADER
 
 
 def default_rest(state: State, node: tree.DefaultRest, expected: types.Type | None) -> types.Type:
-    return literals.UNTYPED_DEFAULT
+    return types.UNTYPED_DEFAULT
 
 
 def only_in_sets(state: State, node: tree.Expression, expected: types.Type | None) -> types.Type:
@@ -108,10 +65,10 @@ def list_expression(state: State, node: tree.ListExpression, expected: types.Typ
     items = []
     for place, item in enumerate(node.items):
         wanted = parts[place] if parts is not None and place < len(parts) else None
-        items.append(value_type(state, item, wanted))
+        items.append(state.value_type(item, wanted))
     kind = types.Tuple(tuple(items))
-    if resolve.weight(kind) > resolve.NAME_MAX:
-        fail(node, f"a list of more than {resolve.NAME_MAX} values, counted through nested ones")
+    if types.weight(kind) > types.NAME_MAX:
+        fail(node, f"a list of more than {types.NAME_MAX} values, counted through nested ones")
     if not node.rest:
         convert.finish(state, node, node.items, kind.items)
     return kind
@@ -124,16 +81,16 @@ def struct_expression(state: State, node: tree.StructExpression, expected: types
     for name, value in node.fields:
         if name in kinds:
             fail(value, f"field {name!r} is given twice")
-        kinds[name] = value_type(state, value, fields.get(name))
+        kinds[name] = state.value_type(value, fields.get(name))
     described = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
-    own = types.Structure("struct", f"{literals.ANONYMOUS}{described}}}", tuple(kinds.items()))
+    own = types.Structure("struct", f"{types.ANONYMOUS}{described}}}", tuple(kinds.items()))
     if node.type is None:
-        if len(own.name) > resolve.NAME_MAX:
-            fail(node, f"a struct expression whose type has more than {resolve.NAME_MAX} characters")
+        if len(own.name) > types.NAME_MAX:
+            fail(node, f"a struct expression whose type has more than {types.NAME_MAX} characters")
         return own
     assert wanted is not None
     if isinstance(wanted, types.Structure) and mentions_own(state, wanted):
-        wanted = arguments.infer_structure(state, node, wanted, kinds)
+        wanted = infer_structure(state, node, wanted, kinds)
     state.note(node, own)
     convert.convert(state, node, wanted)
     state.checked.converted.pop(node, None)
@@ -210,7 +167,7 @@ def member(state: State, node: tree.Member, expected: types.Type | None) -> type
     node.base = settle_base(state, node.base)
     if isinstance(node.base, tree.TypeExpression):
         return type_member(state, node, node.base)
-    base = infer(state, node.base)
+    base = state.infer(node.base)
     if isinstance(base, types.Structure):
         return field(state, node, base)
     if isinstance(base, types.Stack):
@@ -274,9 +231,9 @@ def type_member(state: State, node: tree.Member, base: tree.TypeExpression) -> t
 
 
 def index(state: State, node: tree.Index, expected: types.Type | None) -> types.Type:
-    base = infer(state, node.base)
-    value_type(state, node.index)
-    kind = operators.plain(state, node.index)
+    base = state.infer(node.base)
+    state.value_type(node.index)
+    kind = convert.plain(state, node.index)
     if not isinstance(kind, types.Bits | types.Integer):
         fail(node.index, f"an index is {kind}; a number is expected")
     place = state.checked.constants.get(node.index)
@@ -357,3 +314,22 @@ HANDLERS: dict[type, Callable[[State, Any, types.Type | None], types.Type]] = {
     tree.ListExpression: list_expression,
     tree.StructExpression: struct_expression,
 }
+
+
+def infer_structure(
+    state: State, node: tree.StructExpression, generic: types.Structure, kinds: dict[str, types.Type]
+) -> types.Structure:
+    """The type of `S {x = a, …}` where S is generic, from its fields' types."""
+    variables = state.specialised[id(generic)][1]
+    inference = generics.Inference(state, tuple(v for v in variables if isinstance(v, types.Variable)))
+    for late in (False, True):
+        for name, value in node.fields:
+            pattern = generic.field_type(name)
+            if pattern is not None and late == (unsettled(value) or isinstance(kinds[name], types.Integer)):
+                inference.unify(inference.renamed(pattern), kinds[name])
+    missing = inference.missing()
+    if missing:
+        fail(node, f"cannot tell what type {missing[0]} of {generic} is; write its type arguments")
+    made = inference.found(generic)
+    assert isinstance(made, types.Structure)
+    return made

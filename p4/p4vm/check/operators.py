@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from p4vm.check import convert, expressions, resolve, types, values
-from p4vm.check.checked import Value
-from p4vm.check.literals import UNTYPED_DEFAULT, UNTYPED_HEADER, unsettled
+from p4vm.check import convert, resolve, values
+from p4vm.check.convert import unsettled
 from p4vm.check.scope import State, fail, show
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.types import UNTYPED_DEFAULT, UNTYPED_HEADER, Value
 
 LOGIC = frozenset({"&&", "||"})
 EQUALITY = frozenset({"==", "!="})
@@ -38,19 +39,10 @@ def short_circuit(state: State, node: tree.Binary, left: Value | None) -> None:
         state.checked.constants[node] = left
 
 
-def plain(state: State, node: tree.Expression) -> types.Type:
-    """An operand's type; a serializable enum is converted to its base."""
-    kind = state.checked.type_of[node]
-    if isinstance(kind, types.Enum) and kind.base is not None:
-        convert.convert(state, node, kind.base)
-        return kind.base
-    return kind
-
-
 def binary(state: State, node: tree.Binary, expected: types.Type | None) -> types.Type:
     sign = node.operator
-    expressions.value_type(state, node.left)
-    expressions.value_type(state, node.right)
+    state.value_type(node.left)
+    state.value_type(node.right)
     if sign in LOGIC:
         return logic(state, node)
     if sign in EQUALITY:
@@ -83,7 +75,7 @@ def refuse(node: tree.Binary, left: types.Type, right: types.Type) -> None:
 
 def balance(state: State, node: tree.Binary) -> types.Type:
     """Gives both operands one type, bits or int. Raises P4Error: there is none."""
-    left, right = plain(state, node.left), plain(state, node.right)
+    left, right = convert.plain(state, node.left), convert.plain(state, node.right)
     if isinstance(left, types.Integer) and isinstance(right, types.Bits):
         convert.convert(state, node.left, right)
         return right
@@ -155,7 +147,7 @@ def comparable(kind: types.Type) -> bool:
 
 
 def shift(state: State, node: tree.Binary) -> types.Type:
-    left, right = plain(state, node.left), plain(state, node.right)
+    left, right = convert.plain(state, node.left), convert.plain(state, node.right)
     if not isinstance(left, types.Bits | types.Integer) or not isinstance(right, types.Bits | types.Integer):
         refuse(node, left, right)
     if isinstance(right, types.Bits) and right.signed and node.right not in state.checked.constants:
@@ -177,12 +169,12 @@ def check_amount(state: State, node: tree.Binary, left: types.Type, right: types
     if isinstance(left, types.Bits) and amount >= left.width:
         state.warn(node, f"{left} is shifted by {show(amount)} bits, all that it has")
     if isinstance(right, types.Integer):
-        width = min(max(1, amount.bit_length()), resolve.WIDTH_MAX)
+        width = min(max(1, amount.bit_length()), types.WIDTH_MAX)
         convert.convert(state, node.right, types.Bits(width))
 
 
 def concatenation(state: State, node: tree.Binary) -> types.Type:
-    left, right = plain(state, node.left), plain(state, node.right)
+    left, right = convert.plain(state, node.left), convert.plain(state, node.right)
     if left == types.STRING and right == types.STRING:
         evaluate(state, node, left, right)
         if not state.is_known(node):
@@ -194,20 +186,20 @@ def concatenation(state: State, node: tree.Binary) -> types.Type:
     if not isinstance(left, types.Bits) or not isinstance(right, types.Bits):
         refuse(node, left, right)
         raise AssertionError
-    if left.width + right.width > resolve.WIDTH_MAX:
-        fail(node, f"{left.width + right.width} bits in one value; at most {resolve.WIDTH_MAX} are possible")
+    if left.width + right.width > types.WIDTH_MAX:
+        fail(node, f"{left.width + right.width} bits in one value; at most {types.WIDTH_MAX} are possible")
     evaluate(state, node, left, right)
     return types.Bits(left.width + right.width, left.signed)
 
 
 def unary(state: State, node: tree.Unary, expected: types.Type | None) -> types.Type:
-    kind = expressions.value_type(state, node.operand)
+    kind = state.value_type(node.operand)
     if node.operator == "!":
         if kind != types.BOOL:
             hint = "; use ~ for bits, or compare with 0" if isinstance(kind, types.Bits) else ""
             fail(node, f"operator ! is not defined for {kind}; bool is expected{hint}")
     else:
-        kind = plain(state, node.operand)
+        kind = convert.plain(state, node.operand)
         if not isinstance(kind, types.Bits) and not (isinstance(kind, types.Integer) and node.operator != "~"):
             fail(node, f"operator {node.operator} is not defined for {kind}; bit<W> or int<W> is expected")
     constants = state.checked.constants
@@ -224,11 +216,11 @@ def unary(state: State, node: tree.Unary, expected: types.Type | None) -> types.
 
 
 def conditional(state: State, node: tree.Conditional, expected: types.Type | None) -> types.Type:
-    if expressions.value_type(state, node.condition) != types.BOOL:
+    if state.value_type(node.condition) != types.BOOL:
         fail(node.condition, f"the condition of ?: is {state.checked.type_of[node.condition]}; bool is expected")
     yes, no = (
-        expressions.value_type(state, node.yes, expected),
-        expressions.value_type(state, node.no, expected),
+        state.value_type(node.yes, expected),
+        state.value_type(node.no, expected),
     )
     template = "the branches of ?: are {to} and {found}; they need one type"
     if unsettled(node.yes) and not unsettled(node.no):
@@ -250,7 +242,7 @@ def conditional(state: State, node: tree.Conditional, expected: types.Type | Non
 
 def cast(state: State, node: tree.Cast, expected: types.Type | None) -> types.Type:
     to = resolve.resolve(state, node.type)
-    found = expressions.value_type(state, node.operand, to)
+    found = state.value_type(node.operand, to)
     constants = state.checked.constants
     if unsettled(node.operand) or found in (UNTYPED_HEADER, UNTYPED_DEFAULT):
         convert.convert(state, node.operand, to, "cannot cast {found} to {to}")
@@ -259,7 +251,7 @@ def cast(state: State, node: tree.Cast, expected: types.Type | None) -> types.Ty
     else:
         check_cast(state, node, found, to)
         if node.operand in constants:
-            made = values.cast(constants[node.operand], resolve.bare(found), resolve.bare(to))
+            made = values.cast(constants[node.operand], types.bare(found), types.bare(to))
             if made is not None:
                 constants[node] = made
     if state.is_known(node.operand):
@@ -281,7 +273,7 @@ def check_cast(state: State, node: tree.Cast, found: types.Type, to: types.Type)
         elif found == types.BOOL and isinstance(to, types.Bits):
             hint = f"; bool becomes bit<1>: ({to})(bit<1>)"
         fail(node, f"cannot cast {found} to {to}{hint}")
-    inner = resolve.bare(to)
+    inner = types.bare(to)
     if isinstance(inner, types.Integer) and not state.is_known(node.operand):
         fail(node, f"{found} can become int only where its value is known at compile time")
     value = state.checked.constants.get(node.operand)
@@ -292,15 +284,15 @@ def check_cast(state: State, node: tree.Cast, found: types.Type, to: types.Type)
 
 
 def slice_bits(state: State, node: tree.Slice, expected: types.Type | None) -> types.Type:
-    expressions.value_type(state, node.base)
-    kind = plain(state, node.base)
+    state.value_type(node.base)
+    kind = convert.plain(state, node.base)
     constants = state.checked.constants
     if not isinstance(kind, types.Bits) and not (isinstance(kind, types.Integer) and node.base in constants):
         fail(node, f"cannot take bits of {kind}; bit<W> or int<W> is expected")
-    limit = kind.width if isinstance(kind, types.Bits) else resolve.WIDTH_MAX
+    limit = kind.width if isinstance(kind, types.Bits) else types.WIDTH_MAX
     if node.high is not None:
-        high = expressions.constant_integer(state, node.high, "the upper bound of a slice")
-        low = expressions.constant_integer(state, node.low, "the lower bound of a slice")
+        high = convert.constant_integer(state, node.high, "the upper bound of a slice")
+        low = convert.constant_integer(state, node.low, "the lower bound of a slice")
         if low < 0 or high < low:
             fail(node, f"slice [{show(high)}:{show(low)}]: the upper bound comes first, and none is negative")
         width = high - low + 1
@@ -308,7 +300,7 @@ def slice_bits(state: State, node: tree.Slice, expected: types.Type | None) -> t
             fail(node.high, f"bit {show(high)} of {kind}; its highest bit is {limit - 1}")
     else:
         assert node.width is not None
-        width = expressions.constant_integer(state, node.width, "the width of a slice")
+        width = convert.constant_integer(state, node.width, "the width of a slice")
         low = plus_slice_low(state, node)
         if width < 1 or width > limit or low + width > limit:
             fail(node, f"slice [{show(low)} +: {show(width)}] of {kind} reaches beyond bit {limit - 1}")
@@ -322,8 +314,8 @@ def slice_bits(state: State, node: tree.Slice, expected: types.Type | None) -> t
 
 def plus_slice_low(state: State, node: tree.Slice) -> int:
     """The lowest bit of base[low +: width]; 0 where it is not known before it runs."""
-    expressions.infer(state, node.low)
-    kind = plain(state, node.low)
+    state.infer(node.low)
+    kind = convert.plain(state, node.low)
     if not isinstance(kind, types.Bits | types.Integer) or (isinstance(kind, types.Bits) and kind.signed):
         fail(node.low, f"the lowest bit of a slice is {kind}; bit<W> is expected")
     low = state.checked.constants.get(node.low, 0)

@@ -1,8 +1,6 @@
 """The type checker: resolves names, types and constants of a program, or says where it is wrong.
 
-Its parts: scope (names), resolve (types), unify (generics), convert, values (constants), expressions, operators,
-arguments, calls, core_library, statements, sets, parsers, tables, declarations. What the result holds is in
-checked.Checked; besides:
+What the result holds is in tree.checked.Checked; besides:
 - A switch's subject `t.apply().action_run` has the type types.Table of t; its labels are noted as action names.
 - `{#}` and `...` have the type of where they stand; so have branches of ?: that are lists.
 - The amount of a shift by a number without width is converted to a bit<> that holds it.
@@ -16,23 +14,22 @@ from collections.abc import Callable
 from typing import Any
 
 from p4vm.check import calls, declarations, expressions, operators, parsers, resolve, statements
-from p4vm.check.checked import Checked
-from p4vm.check.scope import Place, Scope, State, fail
-from p4vm.front import tree
+from p4vm.check.scope import ExpressionHandler, Place, Scope, State, fail
+from p4vm.tree import nodes as tree
+from p4vm.tree.checked import Checked
 
 RECURSION = 10_000
 """Python frames that NESTING_MAX levels may take."""
 
-expressions.HANDLERS.update(
-    {
-        tree.Slice: operators.slice_bits,
-        tree.Unary: operators.unary,
-        tree.Binary: operators.binary,
-        tree.Conditional: operators.conditional,
-        tree.Cast: operators.cast,
-        tree.Call: calls.call,
-    }
-)
+EXPRESSIONS: dict[type, ExpressionHandler] = {
+    **expressions.HANDLERS,
+    tree.Slice: operators.slice_bits,
+    tree.Unary: operators.unary,
+    tree.Binary: operators.binary,
+    tree.Conditional: operators.conditional,
+    tree.Cast: operators.cast,
+    tree.Call: calls.call,
+}
 
 HANDLERS: dict[type, Callable[[State, Any], object]] = {
     tree.Constant: statements.constant,
@@ -57,7 +54,7 @@ HANDLERS: dict[type, Callable[[State, Any], object]] = {
 
 def check(program: tree.Program) -> Checked:
     """Raises P4Error: the first thing that is wrong."""
-    state = State(Checked(program), Scope(None), Place("top level"))
+    state = State(Checked(program), Scope(None), Place("top level"), EXPRESSIONS)
     for node in program.declarations:
         state.later.setdefault(declared_name(node), node.position)
     limit = sys.getrecursionlimit()

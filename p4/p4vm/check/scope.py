@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from p4vm.check import types
-from p4vm.check.checked import CallNote, Checked, Value
-from p4vm.front import tree
 from p4vm.source import P4Error, Position
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import Checked
+from p4vm.tree.types import Value
 
 NESTING_MAX = 500
 """Levels of expressions, blocks and types within each other."""
@@ -78,18 +79,24 @@ class Place:
     loops: int = 0
 
 
+ExpressionHandler = Callable[["State", Any, types.Type | None], types.Type]
+"""Gives the type of a node of its kind; the last argument: the type of where it stands, if that helps to find it."""
+
+
 @dataclass(slots=True)
 class State:
-    """known: expressions known at compile time without a value here. constructing: constructors may be called.
-
-    specialised: structure made of a generic one, by identity -> that one and its arguments. methods: extern -> its
-    methods and constructors by name. later: names declared at the top level -> where. busy: names of declarations
-    around. members: types that have members, by name -> declaration. leaves: structure -> fields counted through.
+    """expressions: class of node -> what finds its type; so the parts of the checker, all of which have expressions in
+    them, don't import each other. known: expressions known at compile time without a value here. constructing:
+    constructors may be called. specialised: structure made of a generic one, by identity -> that one and its
+    arguments. methods: extern -> its methods and constructors by name. later: names declared at the top level ->
+    where. busy: names of declarations around. members: types that have members, by name -> declaration. leaves:
+    structure -> fields counted through.
     """
 
     checked: Checked
     scope: Scope
     place: Place
+    expressions: Mapping[type, ExpressionHandler]
     known: set[tree.Node] = field(default_factory=set)
     match_kinds: set[str] = field(default_factory=set)
     error_declarations: dict[str, tree.Node] = field(default_factory=dict)
@@ -141,6 +148,26 @@ class State:
                 f"{symbol.name!r} is declared twice; first in line {before.declaration.position.line}; rename one",
             )
         self.scope.names[symbol.name] = symbol
+
+    def infer(self, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
+        """The type of an expression; notes it and all its parts'. expected: as `ExpressionHandler` has it."""
+        self.deeper(node)
+        handler = self.expressions.get(node.__class__)
+        if handler is None:
+            fail(node, f"unsupported expression ({type(node).__name__})")
+        kind = handler(self, node, expected)
+        self.depth -= 1
+        return self.note(node, kind)
+
+    def value_type(self, node: tree.Expression, expected: types.Type | None = None) -> types.Type:
+        """As infer, for a value that is used. Raises P4Error: there is none."""
+        kind = self.infer(node, expected)
+        if kind == types.VOID:
+            fail(node, "this call returns nothing; a value is expected")
+        if isinstance(kind, types.Table | types.ApplyResult):
+            hint = "; .hit, .miss and .action_run are what can be used" if isinstance(kind, types.ApplyResult) else ""
+            fail(node, f"{kind} is not a value{hint}")
+        return kind
 
     def lookup(self, node: tree.Node, name: str, dot: bool, types_only: bool = False) -> Symbol:
         """Raises P4Error: nothing has this name here."""
@@ -216,17 +243,3 @@ def show(value: Value) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 64 else f"{value:#x}"[:40]
     return str(value)[:40].lower() if isinstance(value, bool) else str(value)[:40]
-
-
-__all__ = [
-    "NESTING_MAX",
-    "TYPE_KINDS",
-    "CallNote",
-    "Place",
-    "Scope",
-    "State",
-    "Symbol",
-    "fail",
-    "nearest",
-    "show",
-]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from p4vm.check import convert, expressions, operators, resolve, types
+from p4vm.check import convert, expressions, operators, resolve
 from p4vm.check.scope import Place, State, Symbol, article, fail, nearest, show
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 OPERATORS = frozenset({"+", "-", "*", "/", "%", "|+|", "|-|", "<<", ">>", "&", "|", "^", "++"})
 BODIES = frozenset({"parser state", "apply block", "action", "function", "abstract method"})
@@ -48,13 +49,13 @@ def scoped(state: State, node: tree.Statement) -> None:
 def variable(state: State, node: tree.Variable) -> None:
     kind = resolve.resolve(state, node.type)
     state.note(node, kind)
-    if not resolve.is_data(kind):
+    if not types.is_data(kind):
         hint = "; give it a width, or declare it const" if isinstance(kind, types.Integer) else ""
         if isinstance(kind, types.Extern | types.Callable):
             hint = f"; an instance is declared with arguments: {kind.name}(…) {node.name};"
         fail(node, f"variable {node.name!r} cannot be of type {kind}{hint}")
     if node.value is not None:
-        expressions.value_type(state, node.value, kind)
+        state.value_type(node.value, kind)
         convert.convert(state, node.value, kind)
     check_shadowing(state, node, node.name)
     state.declare(Symbol(node.name, "variable", node, kind, writable=True))
@@ -63,11 +64,11 @@ def variable(state: State, node: tree.Variable) -> None:
 def constant(state: State, node: tree.Constant) -> None:
     kind = resolve.resolve(state, node.type)
     state.note(node, kind)
-    inner = resolve.bare(kind)
+    inner = types.bare(kind)
     text_or_list = kind == types.STRING or (isinstance(kind, types.Tuple) and kind.is_list)
-    if not resolve.is_data(kind) and not isinstance(inner, types.Integer) and not text_or_list:
+    if not types.is_data(kind) and not isinstance(inner, types.Integer) and not text_or_list:
         fail(node, f"constant {node.name!r} cannot be of type {kind}")
-    expressions.value_type(state, node.value, kind)
+    state.value_type(node.value, kind)
     convert.convert(state, node.value, kind)
     if not state.is_known(node.value):
         fail(node.value, f"the value of constant {node.name!r} must be known at compile time")
@@ -95,10 +96,10 @@ def instance(state: State, node: tree.Instance) -> None:
 
 def assignment(state: State, node: tree.Assign) -> None:
     target = node.target
-    kind = expressions.infer(state, target)
+    kind = state.infer(target)
     expressions.require_writable(state, target, "cannot assign")
     if not node.operator:
-        expressions.value_type(state, node.value, kind)
+        state.value_type(node.value, kind)
         convert.convert(state, node.value, kind)
         return
     if node.operator not in OPERATORS:
@@ -116,11 +117,11 @@ def check_compound(state: State, node: tree.Assign, kind: types.Type) -> None:
 
 
 def call_(state: State, node: tree.CallStatement) -> None:
-    expressions.infer(state, node.call)
+    state.infer(node.call)
 
 
 def if_(state: State, node: tree.If) -> None:
-    kind = expressions.value_type(state, node.condition)
+    kind = state.value_type(node.condition)
     if kind != types.BOOL:
         hint = "; compare it, as in x != 0" if isinstance(kind, types.Bits | types.Integer) else ""
         fail(node.condition, f"the condition of if is {kind}; bool is expected{hint}")
@@ -140,7 +141,7 @@ def return_(state: State, node: tree.Return) -> None:
         return
     if wanted == types.VOID:
         fail(node, f"return with a value; this {state.place.kind} returns nothing")
-    expressions.value_type(state, node.value, wanted)
+    state.value_type(node.value, wanted)
     convert.convert(state, node.value, wanted, "cannot return {found}; {to} is expected")
 
 
@@ -173,7 +174,7 @@ def in_loop(state: State) -> Place:
 def for_(state: State, node: tree.For) -> None:
     with state.inner():
         statements(state, node.init)
-        if expressions.value_type(state, node.condition) != types.BOOL:
+        if state.value_type(node.condition) != types.BOOL:
             fail(node.condition, f"the condition of for is {state.checked.type_of[node.condition]}; bool is expected")
         statements(state, node.step)
         with state.inner(in_loop(state)):
@@ -203,15 +204,15 @@ def check_collection(state: State, node: tree.ForIn, kind: types.Type) -> None:
     collection = node.collection
     template = "the loop's variable is {to}, and what it goes through {found}"
     if isinstance(collection, tree.Range):
-        inner = kind.base if isinstance(kind, types.Enum) else resolve.bare(kind)
+        inner = kind.base if isinstance(kind, types.Enum) else types.bare(kind)
         if not isinstance(inner, types.Bits):
             fail(node, f"a loop through a range needs a variable of bit<W> or int<W>, not {kind}")
         for bound in (collection.low, collection.high):
-            expressions.value_type(state, bound, kind)
+            state.value_type(bound, kind)
             convert.convert(state, bound, kind, template)
         state.note(collection, types.SetOf(kind))
         return
-    found = expressions.value_type(state, collection)
+    found = state.value_type(collection)
     if isinstance(collection, tree.ListExpression):
         convert.convert(state, collection, types.Tuple((kind,), is_list=True), template)
     elif isinstance(found, types.Stack) or (isinstance(found, types.Tuple) and found.is_list):
@@ -226,7 +227,7 @@ def check_collection(state: State, node: tree.ForIn, kind: types.Type) -> None:
 
 
 def switch_(state: State, node: tree.Switch) -> None:
-    kind = expressions.infer(state, node.subject)
+    kind = state.infer(node.subject)
     seen: dict[object, int] = {}
     if not isinstance(kind, types.Table):
         check_subject(state, node, kind)
@@ -249,7 +250,7 @@ def switch_(state: State, node: tree.Switch) -> None:
 
 
 def check_subject(state: State, node: tree.Switch, kind: types.Type) -> None:
-    bare = resolve.bare(kind)
+    bare = types.bare(kind)
     if not isinstance(bare, types.Bits | types.Enum) and bare != types.ERROR:
         if isinstance(bare, types.Integer):
             fail(node.subject, "switch needs a value of a known width")
@@ -270,7 +271,7 @@ def action_label(state: State, label: tree.Expression, table: types.Table) -> st
 def value_label(state: State, label: tree.Expression, kind: types.Type) -> object:
     if isinstance(label, tree.Mask | tree.Range):
         fail(label, "a label of a switch must be one value; use if for masks and ranges")
-    expressions.value_type(state, label, kind)
+    state.value_type(label, kind)
     convert.convert(state, label, kind, "a label of this switch is {found}; {to} is expected")
     if not state.is_known(label):
         fail(label, "a label of a switch must be known at compile time")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from p4vm.check import arguments, expressions, literals, resolve, sets, types
-from p4vm.check.scope import CallNote, Place, State, Symbol, counted, fail, nearest, show
-from p4vm.front import tree
+from p4vm.check import arguments, convert, parsers
+from p4vm.check.scope import Place, State, Symbol, counted, fail, nearest, show
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import CallNote
 
 KNOWN_PROPERTIES = frozenset({"size", "implementation", "counters", "meters", "support_timeout"})
 SIZE_MAX = 1 << 31
@@ -45,14 +47,14 @@ def check_action_names(state: State, node: tree.Table) -> tuple[str, ...]:
 
 
 def check_key(state: State, node: tree.Table, key: tree.Key) -> types.Type:
-    kind = expressions.value_type(state, key.expression)
+    kind = state.value_type(key.expression)
     if isinstance(kind, types.Integer):
         fail(key.expression, "a key needs a known width; cast it, as in (bit<8>)")
-    if not sets.is_matchable(kind):
+    if not parsers.is_matchable(kind):
         fail(key.expression, f"a key of table {node.name!r} cannot be {kind}; bits, bool, an enum or error is expected")
     if key.match_kind not in state.match_kinds:
         fail(key, f"unknown match kind {key.match_kind!r}" + nearest(key.match_kind, sorted(state.match_kinds)))
-    ordered = isinstance(resolve.bare(kind), types.Bits) or (isinstance(kind, types.Enum) and kind.base is not None)
+    ordered = isinstance(types.bare(kind), types.Bits) or (isinstance(kind, types.Enum) and kind.base is not None)
     if key.match_kind in ("lpm", "range") and not ordered:
         fail(key, f"match kind {key.match_kind} needs bits; the key is {kind}")
     return kind
@@ -163,7 +165,7 @@ def check_entries(state: State, node: tree.Table, keys: list[types.Type], refs: 
         if has_annotation(refs[entry.action.name], "defaultonly"):
             fail(entry.action, f"action {entry.action.name!r} is marked @defaultonly, so no entry can have it")
         if entry.priority is not None:
-            priority = expressions.constant_integer(state, entry.priority, "the priority of an entry")
+            priority = convert.constant_integer(state, entry.priority, "the priority of an entry")
             if priority < 0:
                 fail(entry.priority, f"the priority of an entry is {show(priority)}; 0 or more is expected")
 
@@ -178,7 +180,7 @@ def check_entry_keys(state: State, node: tree.Table, entry: tree.Entry, keys: li
     if len(given) != len(keys):
         fail(entry, f"an entry with {counted(len(given), 'key')}; table {node.name!r} has {len(keys)}")
     for key, part, kind in zip(node.keys, given, keys, strict=True):
-        sets.check_set(state, part, kind)
+        parsers.check_set(state, part, kind)
         allowed = MATCH_SIGNS.get(key.match_kind)
         sign = SIGNS.get(type(part))
         if allowed is not None and sign is not None and not isinstance(part, allowed):
@@ -193,7 +195,7 @@ def check_entry_keys(state: State, node: tree.Table, entry: tree.Entry, keys: li
 def check_prefix(state: State, node: tree.Mask, kind: types.Type) -> None:
     """Raises P4Error: the mask is not ones followed by zeros."""
     mask = state.checked.constants.get(node.mask)
-    bits = resolve.bare(kind)
+    bits = types.bare(kind)
     if isinstance(mask, int) and isinstance(bits, types.Bits):
         low = ~mask & ((1 << bits.width) - 1)
         if low & (low + 1):
@@ -218,7 +220,7 @@ def check_properties(state: State, node: tree.Table) -> None:
             fail(item, f"table {node.name!r} has two properties called {item.name!r}")
         seen.add(item.name)
         if item.name == "size":
-            size = expressions.known_integer(state, item.value, f"the size of table {node.name!r}")
+            size = convert.known_integer(state, item.value, f"the size of table {node.name!r}")
             if size is not None and not 0 <= size < SIZE_MAX:
                 fail(
                     item.value, f"the size of table {node.name!r} is {show(size)}; from 0 to {SIZE_MAX - 1} is expected"
@@ -229,8 +231,8 @@ def check_properties(state: State, node: tree.Table) -> None:
 
 def check_property(state: State, node: tree.Table, item: tree.Property) -> None:
     with state.compile_time():
-        kind = expressions.value_type(state, item.value)
-    if literals.unsettled(item.value) or isinstance(kind, types.Integer):
+        kind = state.value_type(item.value)
+    if convert.unsettled(item.value) or isinstance(kind, types.Integer):
         state.known.add(item.value)
     if item.name in ("implementation", "counters", "meters") and not isinstance(kind, types.Extern):
         fail(

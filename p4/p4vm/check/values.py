@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from p4vm.check import types
-from p4vm.check.checked import Value
+from p4vm.tree import types
+from p4vm.tree.types import Value
 
 BITS_MAX = 1 << 17
 """Bits of an int of any size, so that no constant takes all memory."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from p4vm.check.checked import Checked
 from p4vm.fit.model import Access, Fault, Limits, Memory, Unit, meet
 from p4vm.fit.registers import Body, children, flat_widths, value_faults
-from p4vm.front import tree
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree.checked import Checked
 
 DEPTH_MAX = 32
 """Controls within controls, actions within actions."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from p4vm.check import types
-from p4vm.check.checked import Checked
 from p4vm.fit.model import Fault, Limits
-from p4vm.front import tree
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import Checked
 
 SMALL = range(-8, 8)
 """Constants that an instruction of the ALU holds; others take a row of its register file."""

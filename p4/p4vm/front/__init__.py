@@ -1,5 +1,5 @@
 """From text to tree: preprocessor, lexer, parser; positions in the source and messages of syntax errors.
 
-Imported by check, lower and fit (tree.py), and by compile.py. Imports Lark and pcpp, which nothing else does.
-Start in parse.py; tree.py is what it makes.
+Imported by compile.py and fit. Imports tree; Lark and pcpp are imported here and nowhere else.
+Start in parse.py.
 """

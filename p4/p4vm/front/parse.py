@@ -15,12 +15,13 @@ from lark.exceptions import UnexpectedToken, VisitError
 from lark.lexer import Lexer
 
 from p4vm.cache import default_cache
-from p4vm.front import lexer, parse_errors, tree
+from p4vm.front import lexer, parse_errors
 from p4vm.front.lexer import Token
 from p4vm.front.lexer_scopes import Classifier
 from p4vm.front.parse_tree import TreeBuilder
 from p4vm.front.preprocess import Preprocessed, preprocess_text
 from p4vm.source import P4Error, Position
+from p4vm.tree import nodes as tree
 
 DEPTH_MAX = 450
 """Levels of the tree, for chains of operators and of else if: those who walk it may recurse that deep."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from p4vm.front import lexer, tree
+from p4vm.front import lexer
 from p4vm.front.lexer import Token
 from p4vm.front.preprocess import Preprocessed
 from p4vm.source import Position
+from p4vm.tree import nodes as tree
 
 Parts = list[Any]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from lark import Transformer
 
-from p4vm.front import tree
 from p4vm.front.lexer import Token
 from p4vm.front.parse_expressions import ExpressionBuilder
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
 
 Parts = list[Any]
 

@@ -292,13 +292,3 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def make_host(switch: Switch, ports: dict[int, str], options: HostOptions | None = None) -> Host:
-    """The fastest host for the switch's engine: the turn in C for a native one."""
-    if switch.engine.backend == "native":
-        from p4vm.host.native import NativeHost, missing
-
-        if missing() is None:
-            return NativeHost(switch, ports, options)
-    return Host(switch, ports, options)

@@ -137,3 +137,9 @@ class NativeHost(Host):
 
 def _address(loaded: Any, name: str) -> int:
     return ctypes.cast(getattr(loaded, f"p4_engine_{name}"), ctypes.c_void_p).value or 0
+
+
+def make_host(switch: Switch, ports: dict[int, str], options: HostOptions | None = None) -> Host:
+    """The fastest host for the switch's engine: the turn in C for a native one."""
+    native = switch.engine.backend == "native" and missing() is None
+    return (NativeHost if native else Host)(switch, ports, options)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from p4vm.check import types
-from p4vm.check.checked import Checked
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
+from p4vm.ir.reach import Path, Reach, any_overlap, reads
 from p4vm.lower.kinds import INT, Kinds
-from p4vm.lower.reach import Path, Reach, any_overlap, reads
 from p4vm.source import NOWHERE, P4Error, Position
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import Checked
 
 
 @dataclass(slots=True, eq=False)
@@ -67,12 +68,23 @@ class Frame:
         return None
 
 
+ExpressionHandler = Callable[["Body", Any, ir.Type | None], ir.Expression]
+StatementHandler = Callable[["Body", Any], None]
+ENDS = (ir.Return, ir.Exit, ir.Break, ir.Continue)
+
+
 @dataclass(slots=True, eq=False)
 class World:
-    """One program being lowered: what is done so far, and what is made once and used often."""
+    """One program being lowered: what is done so far, and what is made once and used often.
+
+    expression_handlers, statement_handlers: class of node -> what lowers it; so the parts of lowering, all of which
+    have expressions and statements in them, don't import each other.
+    """
 
     checked: Checked
     kinds: Kinds
+    expression_handlers: Mapping[type, ExpressionHandler]
+    statement_handlers: Mapping[type, StatementHandler]
     reach: Reach = field(default_factory=Reach)
     globals: Frame = field(default_factory=Frame)
     routines: list[ir.Routine] = field(default_factory=list)
@@ -182,6 +194,52 @@ class Body:
         if known is None:
             raise P4Error("the checker gave this no type; the engine does not support it here", node.position)
         return known
+
+    # ---- by way of the world's tables: what any part of lowering may need of another
+
+    def statements(self, nodes: Sequence[tree.Node]) -> None:
+        """All of them, up to one that surely leaves: what follows it is never reached."""
+        for node in nodes:
+            self.statement(node)
+            if self.out and isinstance(self.out[-1], ENDS):
+                return
+
+    def statement(self, node: tree.Node) -> None:
+        """A statement, or a declaration within a body. Raises P4Error."""
+        self.world.place = node.position
+        handler = self.world.statement_handlers.get(type(node))
+        if handler is None:
+            raise P4Error("this statement is not supported here", node.position)
+        handler(self, node)
+
+    def block(self, node: tree.Statement | None) -> list[ir.Statement]:
+        """The statement's own list."""
+        with self.into([]) as inner:
+            if node is not None:
+                self.statements([node])
+        return inner
+
+    # ---- what stands for a name here
+
+    def is_instance(self, parameter: tree.Parameter) -> bool:
+        """Whether it stands for an extern's instance, the packet or an int, which no routine takes as a value."""
+        kind = self.world.checked.type_of.get(parameter)
+        return isinstance(kind, types.Extern | types.Callable) or (kind == types.INTEGER and not parameter.direction)
+
+    def table_of(self, node: tree.Call) -> ir.Table:
+        note = self.world.checked.calls.get(node)
+        found = self.frame.find(note.declaration) if note is not None and note.declaration is not None else None
+        if not isinstance(found, ir.Table):
+            raise P4Error("only tables of this control can be applied here", node.position)
+        return found
+
+    def apply_table(
+        self, node: tree.Call, hit: ir.Expression | None = None, action: ir.Expression | None = None
+    ) -> None:
+        """hit, action: where the outcome is to be noted."""
+        self.emit(ir.ApplyTable(self.table_of(node), hit, action, node.position))
+
+    # ---- in order of evaluation
 
     def sequence(self, steps: Sequence[Callable[[], ir.Expression]], places: int = 0) -> list[ir.Expression]:
         """Evaluates from left to right: what a later step may change is kept from before it.

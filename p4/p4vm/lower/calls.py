@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p4vm.check import types
-from p4vm.check.checked import CallNote
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
 from p4vm.lower import expressions, fold, instances, places
 from p4vm.lower import externs as lower_externs
 from p4vm.lower.body import Body
 from p4vm.lower.kinds import BOOL, INT, bind, width_bounds
 from p4vm.source import P4Error, Position
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import CallNote
+
+
+def value(body: Body, node: tree.Call, want: ir.Type | None) -> ir.Expression:
+    """As `call`, for a call within an expression. Raises P4Error: it has no value."""
+    result = call(body, node)
+    if result is None:
+        raise P4Error("this call gives no value; use it as a statement", node.position)
+    return result
+
+
+def statement(body: Body, node: tree.CallStatement) -> None:
+    call(body, node.call)
 
 
 def call(body: Body, node: tree.Call) -> ir.Expression | None:
@@ -72,7 +84,7 @@ def _invoke(
     kept = [
         argument if argument is not None or parameter.direction == "out" else parameter.default
         for parameter, argument in zip(parameters, arguments, strict=True)
-        if not is_instance(body, parameter)
+        if not body.is_instance(parameter)
     ]
     for parameter, argument in zip(routine.parameters, kept, strict=True):
         if argument is None and parameter.direction != "out":
@@ -84,12 +96,6 @@ def _invoke(
     places.pass_arguments(body, routine, given, result, position)
 
 
-def is_instance(body: Body, parameter: tree.Parameter) -> bool:
-    """Whether a parameter stands for an extern's instance, the packet or an int, which no routine takes as a value."""
-    kind = body.world.checked.type_of.get(parameter)
-    return isinstance(kind, types.Extern | types.Callable) or (kind == types.INTEGER and not parameter.direction)
-
-
 def bindings(
     body: Body, parameters: Sequence[tree.Parameter], arguments: Sequence[tree.Expression | None]
 ) -> tuple[instances.Given, ...]:
@@ -97,7 +103,7 @@ def bindings(
     found: list[instances.Given] = []
     for parameter, argument in zip(parameters, arguments, strict=True):
         written = argument if argument is not None else parameter.default
-        if written is None or not is_instance(body, parameter):
+        if written is None or not body.is_instance(parameter):
             continue
         if body.world.checked.type_of.get(parameter) == types.INTEGER:
             number = expressions.literal(body, written, f"parameter {parameter.name}")
@@ -115,28 +121,13 @@ def _action(body: Body, node: tree.Call, note: CallNote) -> None:
 
 def _apply(body: Body, node: tree.Call, note: CallNote) -> None:
     if isinstance(note.declaration, tree.Table):
-        apply_table(body, node)
+        body.apply_table(node)
         return
     made = instances.applied(body, node, note)
     parameters = made.declaration.parameters
     externs = bindings(body, parameters, note.arguments)
     routine = instances.routine(body.world, made, externs, node.position)
     _invoke(body, routine, parameters, note.arguments, None, node.position)
-
-
-def apply_table(
-    body: Body, node: tree.Call, hit: ir.Expression | None = None, action: ir.Expression | None = None
-) -> None:
-    """hit, action: where the outcome is to be noted."""
-    body.emit(ir.ApplyTable(table_of(body, node), hit, action, node.position))
-
-
-def table_of(body: Body, node: tree.Call) -> ir.Table:
-    note = body.world.checked.calls.get(node)
-    found = body.frame.find(note.declaration) if note is not None and note.declaration is not None else None
-    if not isinstance(found, ir.Table):
-        raise P4Error("only tables of this control can be applied here", node.position)
-    return found
 
 
 # ---- headers, unions, stacks

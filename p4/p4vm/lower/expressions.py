@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from p4vm.check import types
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import calls, fold
-from p4vm.lower import values as lower_values
-from p4vm.lower.body import Body
+from p4vm.ir.reach import may_reject
+from p4vm.lower import fold
+from p4vm.lower.body import Body, ExpressionHandler
 from p4vm.lower.kinds import BIT32, BOOL, INT
-from p4vm.lower.reach import may_reject
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
@@ -25,9 +23,9 @@ def expression(body: Body, node: tree.Expression, want: ir.Type | None = None) -
     """
     checked = body.world.checked
     if node in checked.constants:
-        value = lower_values.constant(body, checked.constants[node], body.type_of(node), node.position)
+        value = fold.constant(body, checked.constants[node], body.type_of(node), node.position)
     else:
-        handler = HANDLERS.get(type(node))
+        handler = body.world.expression_handlers.get(type(node))
         if handler is None:
             raise P4Error(
                 "this has no value here; sets such as a &&& b stand in select and entries only", node.position
@@ -35,9 +33,9 @@ def expression(body: Body, node: tree.Expression, want: ir.Type | None = None) -
         value = handler(body, node, want)
         becomes = checked.converted.get(node)
         if becomes is not None and not isinstance(becomes, types.SetOf):
-            value = lower_values.coerce(body, value, body.kind(becomes, node.position), node.position)
+            value = fold.coerce(body, value, body.kind(becomes, node.position), node.position)
     if want is not None:
-        value = lower_values.coerce(body, value, want, node.position)
+        value = fold.coerce(body, value, want, node.position)
     return value
 
 
@@ -115,7 +113,7 @@ def _name(body: Body, node: tree.Name, want: ir.Type | None) -> ir.Expression:
 def _member_value(body: Body, node: tree.Member, want: ir.Type | None) -> ir.Expression:
     if isinstance(node.base, tree.TypeExpression):
         kind = body.world.checked.type_of.get(node) or body.type_of(node.base)
-        return lower_values.constant(body, node.name, kind, node.position)
+        return fold.constant(body, node.name, kind, node.position)
     if isinstance(node.base, tree.Call) and isinstance(body.world.checked.type_of.get(node.base), types.ApplyResult):
         return _apply_result(body, node, node.base)
     return _member(body, node, expression(body, node.base))
@@ -125,7 +123,7 @@ def _apply_result(body: Body, node: tree.Member, call: tree.Call) -> ir.Expressi
     if node.name == "action_run":
         raise P4Error("action_run stands as the subject of `switch` only", node.position)
     hit = body.temporary(BOOL)
-    calls.apply_table(body, call, hit=hit)
+    body.apply_table(call, hit=hit)
     return hit if node.name == "hit" else fold.unary("!", BOOL, hit)
 
 
@@ -216,11 +214,11 @@ def _binary(body: Body, node: tree.Binary, want: ir.Type | None) -> ir.Expressio
     if compared and isinstance(node.left, tree.ListExpression | tree.StructExpression):
         left = expression(body, node.left)
         right = plain(body, node.right)
-        left = body.plain(lower_values.coerce(body, left, right.type, node.position))
+        left = body.plain(fold.coerce(body, left, right.type, node.position))
     elif compared:
         left, right = body.sequence([lambda: read(body, node.left), lambda: expression(body, node.right)])
         if isinstance(right, ir.Build | ir.Invalid):
-            right = body.plain(lower_values.coerce(body, right, left.type, node.position))
+            right = body.plain(fold.coerce(body, right, left.type, node.position))
     else:
         left, right = body.sequence([lambda: read(body, node.left), lambda: read(body, node.right)])
     return operation(body, node.operator, left, right, node)
@@ -240,9 +238,9 @@ def operation(body: Body, sign: str, left: ir.Expression, right: ir.Expression, 
                 raise P4Error("shift by a negative number; shift the other way", node.position)
         return fold.binary(sign, left.type, left, right, node.position)
     if left.type == INT and right.type != INT:
-        left = lower_values.coerce(body, left, right.type, node.position)
+        left = fold.coerce(body, left, right.type, node.position)
     elif left.type != right.type:
-        right = lower_values.coerce(body, right, left.type, node.position)
+        right = fold.coerce(body, right, left.type, node.position)
     return fold.binary(sign, BOOL if sign in COMPARISONS else left.type, left, right, node.position)
 
 
@@ -292,7 +290,7 @@ def _cast(body: Body, node: tree.Cast, want: ir.Type | None) -> ir.Expression:
         return expression(body, node.operand)
     if isinstance(node.operand, tree.ListExpression | tree.StructExpression | tree.InvalidHeader | tree.DefaultRest):
         return expression(body, node.operand, kind)
-    return lower_values.coerce(body, expression(body, node.operand), kind, node.position)
+    return fold.coerce(body, expression(body, node.operand), kind, node.position)
 
 
 # ---- lists and structs
@@ -315,13 +313,13 @@ def _list(body: Body, node: tree.ListExpression, want: ir.Type | None) -> ir.Exp
     if not isinstance(goal, ir.Record | ir.Array):
         items = body.sequence([_step(body, item, None) for item in node.items])
         for item in items:
-            lower_values.settled(item, node.position)
+            fold.settled(item, node.position)
         return ir.Build(body.world.kinds.tuple_record(tuple(item.type for item in items)), items)
     inner = [kind for _, kind in goal.fields] if isinstance(goal, ir.Record) else [goal.element] * goal.size
     if len(node.items) > len(inner) or (len(node.items) < len(inner) and not node.rest):
         raise P4Error(f"{len(node.items)} values for {len(inner)} places", node.position)
     items = body.sequence([_step(body, item, kind) for item, kind in zip(node.items, inner, strict=False)])
-    items += [lower_values.default(body, kind, node.position) for kind in inner[len(items) :]]
+    items += [fold.default(body, kind, node.position) for kind in inner[len(items) :]]
     return ir.Build(goal, items)
 
 
@@ -342,7 +340,7 @@ def _struct(body: Body, node: tree.StructExpression, want: ir.Type | None) -> ir
     missing = [name for name in kinds if name not in given]
     if missing and not node.rest:
         raise P4Error(f"field {missing[0]} is not given; give all fields, or end with `...`", node.position)
-    items = [given[name] if name in given else lower_values.default(body, kinds[name], node.position) for name in kinds]
+    items = [given[name] if name in given else fold.default(body, kinds[name], node.position) for name in kinds]
     return ir.Build(goal, items)
 
 
@@ -357,17 +355,10 @@ def _rest(body: Body, node: tree.DefaultRest, want: ir.Type | None) -> ir.Expres
     goal = _goal(body, node, want)
     if goal is None:
         raise P4Error("what `...` stands for isn't known here; write the values", node.position)
-    return lower_values.default(body, goal, node.position)
+    return fold.default(body, goal, node.position)
 
 
-def _call(body: Body, node: tree.Call, want: ir.Type | None) -> ir.Expression:
-    result = calls.call(body, node)
-    if result is None:
-        raise P4Error("this call gives no value; use it as a statement", node.position)
-    return result
-
-
-HANDLERS: dict[type, Callable[[Body, Any, ir.Type | None], ir.Expression]] = {
+HANDLERS: dict[type, ExpressionHandler] = {
     tree.Number: _number,
     tree.Bool: _bool,
     tree.String: _string,
@@ -383,5 +374,4 @@ HANDLERS: dict[type, Callable[[Body, Any, ir.Type | None], ir.Expression]] = {
     tree.StructExpression: _struct,
     tree.InvalidHeader: _invalid,
     tree.DefaultRest: _rest,
-    tree.Call: _call,
 }

@@ -5,52 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from p4vm.check import types
-from p4vm.check.checked import CallNote
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import expressions, instances
+from p4vm.ir.externs import EXTERNS
+from p4vm.ir.reach import is_plain
+from p4vm.lower import expressions, fold, instances
 from p4vm.lower import places as lower_places
-from p4vm.lower import values as lower_values
 from p4vm.lower.body import Body, Packet
 from p4vm.lower.fold import number
 from p4vm.lower.kinds import BIT32, INT
-from p4vm.lower.reach import is_plain
 from p4vm.source import P4Error
-
-FUNCTIONS = frozenset(
-    {
-        "mark_to_drop",
-        "hash",
-        "random",
-        "digest",
-        "verify_checksum",
-        "update_checksum",
-        "verify_checksum_with_payload",
-        "update_checksum_with_payload",
-        "clone",
-        "clone3",
-        "clone_preserving_field_list",
-        "resubmit",
-        "resubmit_preserving_field_list",
-        "recirculate",
-        "recirculate_preserving_field_list",
-        "truncate",
-        "log_msg",
-        "assert",
-        "assume",
-    }
-)
-METHODS = {
-    "register": {"read", "write"},
-    "counter": {"count"},
-    "direct_counter": {"count"},
-    "meter": {"execute_meter"},
-    "direct_meter": {"read"},
-    "Checksum16": {"get"},
-}
-KINDS = frozenset({*METHODS, "action_profile", "action_selector"})
-"""Types of extern instances that the engine has."""
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import CallNote
 
 
 def function(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
@@ -64,7 +30,7 @@ def function(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | Non
         case "log_msg":
             _log(body, node, note)
             return None
-    if note.name not in FUNCTIONS:
+    if note.name not in EXTERNS:
         raise P4Error(f"extern function {note.name} is not one of v1model's; it is not supported", node.position)
     return _extern(body, node, note, note.name, None)
 
@@ -78,9 +44,10 @@ def method(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
         return _packet(body, node, note)
     if not isinstance(instance, ir.ExternInstance):
         raise P4Error(f"{note.name} is no method of an extern", node.position)
-    if note.name not in METHODS.get(instance.kind, ()):
-        raise P4Error(f"method {instance.kind}.{note.name} is not supported", node.position)
-    return _extern(body, node, note, f"{instance.kind}.{note.name}", instance)
+    name = f"{instance.kind}.{note.name}"
+    if name not in EXTERNS:
+        raise P4Error(f"method {name} is not supported", node.position)
+    return _extern(body, node, note, name, instance)
 
 
 def _extern(
@@ -175,7 +142,7 @@ def _log(body: Body, node: tree.Call, note: CallNote) -> None:
 
 def _flatten(value: ir.Expression, into: list[ir.Expression]) -> None:
     if isinstance(value.type, ir.Record) and not isinstance(value, ir.Invalid):
-        for item in value.items if isinstance(value, ir.Build) else lower_values.fields_of(value):
+        for item in value.items if isinstance(value, ir.Build) else fold.fields_of(value):
             _flatten(item, into)
     else:
         into.append(with_width(value))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p4vm.check import types
-from p4vm.check.checked import CallNote
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import calls, expressions, parsers, statements, tables
-from p4vm.lower import externs as lower_externs
+from p4vm.ir.externs import KINDS
+from p4vm.ir.tidy import tidy
+from p4vm.lower import expressions, parsers
 from p4vm.lower.body import Binding, Body, Frame, Made, Packet, World
 from p4vm.lower.names import control_name, given_name, notes
-from p4vm.lower.tidy import tidy
 from p4vm.source import P4Error, Position
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import CallNote
 
 Instance = ir.ExternInstance | Made | Packet
 Given = Instance | ir.Const
 """What a parameter that is no value stands for."""
-PACKETS = frozenset({"packet_in", "packet_out"})
+LOCALS = (tree.Variable, tree.Constant, tree.Instance, tree.Action, tree.Table, tree.ValueSet)
+"""What parsers and controls declare before their states or apply block."""
 
 
 def scratch(world: World, frame: Frame) -> Body:
@@ -65,7 +66,7 @@ def _extern(
     annotations: Sequence[tree.Annotation],
     position: Position,
 ) -> ir.ExternInstance:
-    if declaration.name not in lower_externs.KINDS:
+    if declaration.name not in KINDS:
         raise P4Error(f"extern {declaration.name} is not one of v1model's; it is not supported", position)
     arguments: list[int | str] = []
     for argument in note.arguments:
@@ -158,11 +159,13 @@ def routine(world: World, made: Made, externs: tuple[Given, ...], position: Posi
     body = Body(world, made.routine, made.frame, made.routine.body)
     _parameters(body, declaration.parameters, externs)
     for local in declaration.locals:
-        _local(body, local)
+        if not isinstance(local, LOCALS):
+            raise P4Error("this declaration is not supported here; move it to the top level", local.position)
+        body.statement(local)
     if isinstance(declaration, tree.Parser):
         parsers.states(body, declaration)
     else:
-        statements.statements(body, declaration.body.items)
+        body.statements(declaration.body.items)
     tidy(made.routine, world.reach, body.temporaries)
     world.routines.append(made.routine)
     return made.routine
@@ -172,7 +175,7 @@ def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Seque
     """Declares them; values that are `out` start at zero."""
     instances = iter(externs)
     for parameter in parameters:
-        if calls.is_instance(body, parameter):
+        if body.is_instance(parameter):
             body.frame.bindings[parameter] = next(instances, Packet())
             continue
         direction = parameter.direction or ("data" if body.routine.kind == "action" else "in")
@@ -181,20 +184,6 @@ def _parameters(body: Body, parameters: Sequence[tree.Parameter], externs: Seque
         body.frame.bindings[parameter] = variable
         if direction == "out":
             body.emit(ir.Reset(ir.Local(variable.type, variable)))
-
-
-def _local(body: Body, node: tree.Declaration) -> None:
-    match node:
-        case tree.Action():
-            action_of(body, node)
-        case tree.Table():
-            body.frame.bindings[node] = tables.table(body, node)
-        case tree.ValueSet():
-            body.frame.bindings[node] = parsers.value_set(body, node)
-        case tree.Variable() | tree.Constant() | tree.Instance():
-            statements.statement(body, node)
-        case _:
-            raise P4Error("this declaration is not supported here; move it to the top level", node.position)
 
 
 def action(body: Body, node: tree.Action) -> ir.Routine:
@@ -219,7 +208,7 @@ def action_of(body: Body, node: tree.Action) -> None:
 
 def _finish_action(body: Body, node: tree.Action) -> None:
     _parameters(body, node.parameters, ())
-    statements.statements(body, node.body.items)
+    body.statements(node.body.items)
     tidy(body.routine, body.world.reach, body.temporaries)
     body.world.routines.append(body.routine)
 
@@ -228,7 +217,7 @@ def function(world: World, node: tree.Function, bound: dict[str, types.Type], ex
     """The function's routine for these types and externs."""
     frame = Frame(world.globals, bound=bound)
     looking = scratch(world, frame)
-    parameters = [p for p in node.prototype.parameters if not calls.is_instance(looking, p)]
+    parameters = [p for p in node.prototype.parameters if not looking.is_instance(p)]
     kinds = tuple(looking.kind_of(p) for p in parameters)
     returns = world.checked.type_of.get(node.prototype.returns) if node.prototype.returns is not None else None
     result = looking.kind(returns, node.position) if returns is not None and returns != types.VOID else None
@@ -240,7 +229,7 @@ def function(world: World, node: tree.Function, bound: dict[str, types.Type], ex
     world.functions[key] = made
     body = Body(world, made, frame, made.body)
     _parameters(body, node.prototype.parameters, externs)
-    statements.statements(body, node.body.items)
+    body.statements(node.body.items)
     tidy(made, world.reach, body.temporaries)
     world.routines.append(made)
     return made

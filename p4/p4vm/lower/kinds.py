@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p4vm.check import types
 from p4vm.ir import nodes as ir
 from p4vm.source import NOWHERE, P4Error, Position
+from p4vm.tree import types
 
 INT = ir.Bits(-1, True)
 """int, of any size: in constants while they are computed, never in a finished program."""

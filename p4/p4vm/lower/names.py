@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p4vm.check import types
-from p4vm.check.checked import Checked
-from p4vm.front import tree
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
+from p4vm.tree.checked import Checked
 
 
 def find(annotations: Sequence[tree.Annotation], name: str) -> tree.Annotation | None:

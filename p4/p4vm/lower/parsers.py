@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from p4vm.check import types
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import expressions, statements
+from p4vm.lower import expressions
 from p4vm.lower import sets as lower_sets
 from p4vm.lower.body import Body
 from p4vm.lower.names import control_name, find, text_of
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 FINAL = ("accept", "reject")
 
@@ -36,7 +36,7 @@ def states(body: Body, node: tree.Parser) -> None:
 def _state(body: Body, node: tree.State) -> ir.State:
     made = ir.State(node.name, [], position=node.position)
     with body.into(made.body):
-        statements.statements(body, node.items)
+        body.statements(node.items)
         transition = node.transition
         if transition is None:
             made.next = "reject"
@@ -105,7 +105,8 @@ def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: 
     return sets
 
 
-def value_set(body: Body, node: tree.ValueSet) -> ir.ValueSet:
+def value_set(body: Body, node: tree.ValueSet) -> None:
+    """A value set that a parser declares."""
     kind = body.type_of(node.type)
     lowered = body.kind(kind, node.position)
     kinds: tuple[ir.Type, ...] = (lowered,)
@@ -118,7 +119,7 @@ def value_set(body: Body, node: tree.ValueSet) -> ir.ValueSet:
     size = expressions.literal(body, node.size, "the size of a value set")
     made = ir.ValueSet(control_name(body.frame.prefix, node.name, node.annotations), kinds, size, tuple(matches))
     body.world.value_sets.append(made)
-    return made
+    body.frame.bindings[node] = made
 
 
 def _matches(body: Body, name: str, count: int) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
+from p4vm.ir.reach import Effects, Path, any_overlap, is_plain, is_whole, overlap, path_of
 from p4vm.lower import expressions
 from p4vm.lower.body import Body
-from p4vm.lower.reach import Effects, Path, any_overlap, is_plain, is_whole, overlap, path_of
 from p4vm.source import NOWHERE, P4Error, Position
+from p4vm.tree import nodes as tree
 
 
 def assign(body: Body, target: ir.Expression, value: ir.Expression, position: Position = NOWHERE) -> None:

@@ -1,6 +1,6 @@
 """The checked program made small: `main` elaborated, one routine for each instance, everything known put in.
 
-The work is in lower_*.py: instances and routines, statements, expressions, calls, places, tables, parsers.
+Start here, then body.py: what all parts work in. One file per kind of thing that is lowered.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from p4vm.check.checked import CallNote, Checked
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import instances
-from p4vm.lower.body import Frame, Made, Packet, World
+from p4vm.ir.tidy import drop_unused
+from p4vm.ir.walk import all_lists
+from p4vm.lower import calls, expressions, instances, parsers, statements, tables
+from p4vm.lower.body import ExpressionHandler, Frame, Made, Packet, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
 from p4vm.lower.names import find
-from p4vm.lower.tidy import all_lists, drop_unused
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
+from p4vm.tree.checked import CallNote, Checked
 
 ROLES = ("parser", "verify", "ingress", "egress", "compute", "deparser")
 SIGNATURES = {"parser": 3, "verify": 2, "ingress": 3, "egress": 3, "compute": 2, "deparser": 1}
@@ -26,10 +27,20 @@ FRAMES_MAX = 20_000
 """Python's frames for one program: the checker bounds nesting, and each level takes some of them."""
 FIELD_LISTS_DEPTH_MAX = 64
 
+EXPRESSIONS: dict[type, ExpressionHandler] = {**expressions.HANDLERS, tree.Call: calls.value}
+STATEMENTS: dict[type, StatementHandler] = {
+    **statements.HANDLERS,
+    tree.CallStatement: calls.statement,
+    tree.Instance: instances.declare,
+    tree.Action: instances.action_of,
+    tree.Table: tables.table,
+    tree.ValueSet: parsers.value_set,
+}
+
 
 def lower(checked: Checked, file: str) -> ir.Program:
     """The whole program. file: its path, for reports. Raises P4Error: what v1model programs can't have."""
-    world = World(checked, Kinds(checked.errors))
+    world = World(checked, Kinds(checked.errors), EXPRESSIONS, STATEMENTS)
     with _deep():
         try:
             return _program(world, file)
@@ -204,6 +215,6 @@ def _reachable(world: World, roots: Sequence[ir.Routine]) -> list[ir.Routine]:
         if routine in seen:
             continue
         seen.add(routine)
-        for statements in all_lists(routine):
-            pending += [one.routine for one in statements if isinstance(one, ir.Invoke)]
+        for body in all_lists(routine):
+            pending += [one.routine for one in body if isinstance(one, ir.Invoke)]
     return [routine for routine in world.routines if routine in seen]

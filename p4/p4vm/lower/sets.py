@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
 from p4vm.lower import expressions, fold
-from p4vm.lower import values as lower_values
 from p4vm.lower.body import Body
 from p4vm.source import P4Error
+from p4vm.tree import nodes as tree
 
 
 def leaves(value: ir.Expression) -> list[ir.Expression]:
     """The value itself, or the fields of a struct, and those of structs within."""
     if not isinstance(value.type, ir.Record):
         return [value]
-    parts = value.items if isinstance(value, ir.Build) else lower_values.fields_of(value)
+    parts = value.items if isinstance(value, ir.Build) else fold.fields_of(value)
     return [leaf for part in parts for leaf in leaves(part)]
 
 
@@ -37,9 +36,7 @@ def key_sets(body: Body, node: tree.Expression, keys: list[ir.Expression]) -> li
         return [_key_set(body, node, keys[0].type)]
     if not isinstance(node, tree.ListExpression):
         values = leaves(expressions.expression(body, node))
-        return [
-            ir.Exactly(lower_values.coerce(body, v, k.type, node.position)) for v, k in zip(values, keys, strict=True)
-        ]
+        return [ir.Exactly(fold.coerce(body, v, k.type, node.position)) for v, k in zip(values, keys, strict=True)]
     return _of_list(body, node, keys)
 
 

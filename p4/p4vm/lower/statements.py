@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
-from p4vm.check import types
-from p4vm.front import tree
 from p4vm.ir import nodes as ir
-from p4vm.lower import calls, expressions, fold, instances, loops, places, values
-from p4vm.lower.body import Body
-from p4vm.lower.kinds import BOOL
+from p4vm.lower import expressions, fold, places
+from p4vm.lower.body import Body, StatementHandler
+from p4vm.lower.kinds import BIT32, BOOL, INT
 from p4vm.source import P4Error
-
-ENDS = (ir.Return, ir.Exit, ir.Break, ir.Continue)
-
-
-def statements(body: Body, nodes: Sequence[tree.Node]) -> None:
-    """All of them, up to one that surely leaves: what follows it is never reached."""
-    for node in nodes:
-        statement(body, node)
-        if body.out and isinstance(body.out[-1], ENDS):
-            return
-
-
-def statement(body: Body, node: tree.Node) -> None:
-    body.world.place = node.position
-    handler = HANDLERS.get(type(node))
-    if handler is None:
-        raise P4Error("this statement is not supported here", node.position)
-    handler(body, node)
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 
 def _variable(body: Body, node: tree.Variable) -> None:
@@ -65,10 +47,6 @@ def _is_constant(value: ir.Expression) -> bool:
     return isinstance(value, ir.Const | ir.Invalid)
 
 
-def _instance(body: Body, node: tree.Instance) -> None:
-    instances.declare(body, node)
-
-
 def _assign(body: Body, node: tree.Assign) -> None:
     if isinstance(node.target, tree.Slice) and node.target.high is None:
         low = expressions.expression(body, node.target.low)
@@ -93,7 +71,7 @@ def _compound(body: Body, node: tree.Assign, target: ir.Expression) -> ir.Expres
         raise P4Error(f"{node.operator}= is not supported; write it out", node.position)
     left, right = body.sequence([lambda: target, lambda: expressions.expression(body, node.value)])
     value = expressions.operation(body, node.operator, left, right, node)
-    return values.coerce(body, value, target.type, node.position)
+    return fold.coerce(body, value, target.type, node.position)
 
 
 def _assign_moving_slice(body: Body, node: tree.Assign, target: tree.Slice, low: ir.Expression) -> None:
@@ -120,20 +98,8 @@ def _assign_moving_slice(body: Body, node: tree.Assign, target: tree.Slice, low:
     places.assign(body, base, fold.cast(kind, fold.binary("|", raw, kept, moved)), node.position)
 
 
-def _call(body: Body, node: tree.CallStatement) -> None:
-    calls.call(body, node.call)
-
-
-def block(body: Body, node: tree.Statement | None) -> list[ir.Statement]:
-    """The statement's own list."""
-    with body.into([]) as inner:
-        if node is not None:
-            statements(body, [node])
-    return inner
-
-
 def _block(body: Body, node: tree.Block) -> None:
-    statements(body, node.items)
+    body.statements(node.items)
 
 
 def _if(body: Body, node: tree.If) -> None:
@@ -142,9 +108,9 @@ def _if(body: Body, node: tree.If) -> None:
     if known is not None:
         chosen = node.yes if known else node.no
         if chosen is not None:
-            statements(body, [chosen])
+            body.statements([chosen])
         return
-    yes, no = block(body, node.yes), block(body, node.no)
+    yes, no = body.block(node.yes), body.block(node.no)
     if not yes and no:
         condition, yes, no = fold.unary("!", BOOL, condition), no, []
     if yes:
@@ -181,16 +147,16 @@ def _switch(body: Body, node: tree.Switch) -> None:
     if known is not None:
         chosen = next((inner for labels, inner in cases if known in labels), default)
         if chosen is not None:
-            statements(body, [chosen])
+            body.statements([chosen])
         return
     _emit_switch(body, value, cases, default)
 
 
 def _switch_action(body: Body, node: tree.Switch, call: tree.Call) -> None:
-    table = calls.table_of(body, call)
+    table = body.table_of(call)
     names = tuple(action.name for action in table.actions)
     ran = body.temporary(ir.Symbol(table.name, names), node.position)
-    calls.apply_table(body, call, action=ran)
+    body.apply_table(call, action=ran)
 
     def number(label: tree.Expression) -> int:
         listed = body.world.listed[table]
@@ -232,22 +198,14 @@ def _merged(node: tree.Switch, number: Callable[[tree.Expression], int]) -> tupl
 
 
 def _emit_switch(body: Body, value: ir.Expression, cases: Cases, default: tree.Block | None) -> None:
-    lowered = [(labels, block(body, inner)) for labels, inner in cases if inner is not default]
-    otherwise = block(body, default)
+    lowered = [(labels, body.block(inner)) for labels, inner in cases if inner is not default]
+    otherwise = body.block(default)
     if default is None or not otherwise:
         lowered = [(labels, inner) for labels, inner in lowered if inner]
     if lowered:
         body.emit(ir.Switch(value, lowered, otherwise))
     else:
         body.out.extend(otherwise)
-
-
-def _for(body: Body, node: tree.For) -> None:
-    loops.classic(body, node)
-
-
-def _for_in(body: Body, node: tree.ForIn) -> None:
-    loops.each(body, node)
 
 
 def _break(body: Body, node: tree.Break) -> None:
@@ -266,12 +224,138 @@ def _empty(body: Body, node: tree.Node) -> None:
     pass
 
 
-HANDLERS: dict[type, Callable[[Body, Any], None]] = {
+# ---- loops: all become a loop for ever that a condition leaves
+
+
+def _for(body: Body, node: tree.For) -> None:
+    """for (init; condition; step) body"""
+    body.statements(node.init)
+    with body.into([]) as inside:
+        condition = expressions.expression(body, node.condition)
+        known = fold.number(condition)
+        if known == 0:
+            pass
+        elif known is None:
+            body.emit(ir.If(fold.unary("!", BOOL, condition), [ir.Break()], []))
+    if known == 0:
+        body.out.extend(inside)
+        return
+    inside.extend(body.block(node.body))
+    with body.into([]) as step:
+        body.statements(node.step)
+    body.emit(ir.Loop(inside, step, node.position))
+
+
+def _for_in(body: Body, node: tree.ForIn) -> None:
+    """for (x in collection) body: the collection is evaluated once, before the first turn."""
+    collection = node.collection
+    if isinstance(collection, tree.Range):
+        _over_range(body, node, collection)
+        return
+    items = _items(body, collection)
+    if items is not None:
+        _over_list(body, node, items)
+        return
+    value = expressions.expression(body, collection)
+    if not isinstance(value.type, ir.Array):
+        raise P4Error("for … in goes through a range, a list or a header stack", collection.position)
+    stack = body.temporary(value.type)
+    places.assign(body, stack, value, collection.position)
+    counter = body.temporary(BIT32)
+    with body.into([]) as first:
+        places.assign(
+            body, _loop_variable(body, node, value.type.element), ir.Index(value.type.element, stack, counter)
+        )
+    _turns(body, node, counter, ir.Const(BIT32, 0), ir.Const(BIT32, value.type.size - 1), first)
+
+
+def _loop_variable(body: Body, node: tree.ForIn, kind: ir.Type) -> ir.Local:
+    """The loop's own variable, or the one that it names."""
+    if node.type is None:
+        declaration = body.world.checked.declared.get(node)
+        found = body.frame.find(declaration) if declaration is not None else None
+        if not isinstance(found, ir.Variable):
+            raise P4Error(
+                f"{node.name} is not a variable; declare it in the loop: for (bit<8> {node.name} in …)", node.position
+            )
+        return ir.Local(found.type, found)
+    wanted = body.kind_of(node.type)
+    found = body.frame.bindings.get(node)
+    if not isinstance(found, ir.Variable):
+        found = body.declare(node.name, kind if wanted == INT else wanted, node.position)
+        body.frame.bindings[node] = found
+    return ir.Local(found.type, found)
+
+
+def _items(body: Body, node: tree.Expression) -> list[tree.Expression] | None:
+    """The expressions of a list, also of one that a constant names."""
+    seen = 0
+    while isinstance(node, tree.Name) and seen < 64:
+        declaration = body.world.checked.declared.get(node)
+        if not isinstance(declaration, tree.Constant):
+            return None
+        node, seen = declaration.value, seen + 1
+    while isinstance(node, tree.Cast):
+        node = node.operand
+    return list(node.items) if isinstance(node, tree.ListExpression) else None
+
+
+def _over_range(body: Body, node: tree.ForIn, collection: tree.Range) -> None:
+    """The counter has a bit more than the variable, so that it passes the last value whatever that is."""
+    low, high = body.sequence(
+        [
+            lambda: expressions.expression(body, collection.low),
+            lambda: expressions.expression(body, collection.high),
+        ]
+    )
+    kind = high.type if low.type == INT else low.type
+    variable = _loop_variable(body, node, kind)
+    if not isinstance(variable.type, ir.Bits):
+        raise P4Error("a range goes from number to number", collection.position)
+    wide = ir.Bits(variable.type.width + 1, variable.type.signed)
+    counter = body.temporary(wide)
+    last = body.keep(fold.cast(wide, high))
+    with body.into([]) as first:
+        body.emit(ir.Assign(variable, fold.cast(variable.type, counter), node.position))
+    _turns(body, node, counter, fold.cast(wide, low), last, first)
+
+
+def _over_list(body: Body, node: tree.ForIn, items: list[tree.Expression]) -> None:
+    if not items:
+        return
+    probe = expressions.expression(body, items[0]) if node.type is None else None
+    variable = _loop_variable(body, node, probe.type if probe is not None else body.kind_of(items[0]))
+    values = body.sequence([partial(expressions.expression, body, one, variable.type) for one in items])
+    values = [body.keep(value) for value in values]
+    counter = body.temporary(BIT32)
+    with body.into([]) as first:
+        cases: list[tuple[list[int], list[ir.Statement]]] = [
+            ([number], [ir.Assign(variable, value, node.position)]) for number, value in enumerate(values)
+        ]
+        body.emit(ir.Switch(counter, cases, []))
+    _turns(body, node, counter, ir.Const(BIT32, 0), ir.Const(BIT32, len(items) - 1), first)
+
+
+def _turns(
+    body: Body,
+    node: tree.ForIn,
+    counter: ir.Local,
+    low: ir.Expression,
+    last: ir.Expression,
+    first: list[ir.Statement],
+) -> None:
+    """counter from low to last; `first` begins each turn."""
+    body.emit(ir.Assign(counter, low, node.position))
+    over = ir.Binary(BOOL, ">", counter, last)
+    inside = [ir.If(over, [ir.Break()], []), *first, *body.block(node.body)]
+    one = ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))
+    body.emit(ir.Loop(inside, [ir.Assign(counter, one, node.position)], node.position))
+
+
+HANDLERS: dict[type, StatementHandler] = {
     tree.Variable: _variable,
     tree.Constant: _constant,
-    tree.Instance: _instance,
     tree.Assign: _assign,
-    tree.CallStatement: _call,
     tree.Block: _block,
     tree.If: _if,
     tree.Switch: _switch,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from p4vm.algorithms import HASHES
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
+from p4vm.ir.externs import EXTERNS
 from p4vm.python.expressions import AND, ATOM, BIT_AND, LAMBDA, NOT, Text
 from p4vm.source import P4Error
 
@@ -19,43 +20,13 @@ class ExternWriter:
 
     def __init__(self, writer: StatementWriter) -> None:
         self.writer = writer
-        self.calls = {
-            "register.read": self.register_read,
-            "register.write": self.register_write,
-            "counter.count": self.counter_count,
-            "direct_counter.count": self.nothing,
-            "meter.execute_meter": self.meter_execute,
-            "direct_meter.read": self.direct_meter_read,
-            "random": self.random,
-            "hash": self.hash,
-            "Checksum16.get": self.checksum16,
-            "digest": self.digest,
-            "mark_to_drop": self.mark_to_drop,
-            "clone": self.clone,
-            "clone3": self.clone,
-            "clone_preserving_field_list": self.clone,
-            "resubmit": self.resubmit,
-            "resubmit_preserving_field_list": self.resubmit,
-            "recirculate": self.recirculate,
-            "recirculate_preserving_field_list": self.recirculate,
-            "truncate": self.truncate,
-            "verify_checksum": self.verify_checksum,
-            "verify_checksum_with_payload": self.verify_checksum,
-            "update_checksum": self.update_checksum,
-            "update_checksum_with_payload": self.update_checksum,
-            "log_msg": self.log_msg,
-            "assert": self.check,
-            "assume": self.check,
-            "packet_in.length": self.length,
-            "static_assert": self.nothing,
-        }
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        if s.name not in self.calls:
-            known = ", ".join(sorted(self.calls))
+        if s.name not in EXTERNS:
+            known = ", ".join(sorted(EXTERNS))
             raise P4Error(f"there is no extern {s.name} in v1model; there are {known}", s.position)
-        self.calls[s.name](s)
+        getattr(self, EXTERNS[s.name].writer)(s)
 
     # ---- shorter
 

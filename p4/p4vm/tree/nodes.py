@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p4vm.front.tree_expressions import (
+from p4vm.source import Position
+from p4vm.tree.expressions import (
     Annotation,
     Argument,
     BaseType,
@@ -41,7 +42,6 @@ from p4vm.front.tree_expressions import (
     TypeName,
     Unary,
 )
-from p4vm.source import Position
 
 __all__ = [
     "Action",

@@ -10,20 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from p4vm.ir import nodes as ir
-
-WRITTEN = {
-    "mark_to_drop": 0,
-    "hash": 0,
-    "random": 0,
-    "update_checksum": 2,
-    "update_checksum_with_payload": 2,
-    "register.read": 0,
-    "meter.execute_meter": 1,
-    "direct_meter.read": 0,
-}
-"""Externs that write one of their arguments -> which."""
-READ_TOO = frozenset({"mark_to_drop", "update_checksum", "update_checksum_with_payload"})
-"""Those of them for which it is inout."""
+from p4vm.ir import walk
+from p4vm.ir.externs import EXTERNS
 
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
 
@@ -81,24 +69,6 @@ def is_whole(kind: ir.Type) -> bool:
     return isinstance(kind, ir.Record | ir.Array | ir.Varbits)
 
 
-def parts(expression: ir.Expression) -> list[ir.Expression]:
-    """The expressions directly within."""
-    match expression:
-        case ir.Index():
-            return [expression.base, expression.index]
-        case ir.Member() | ir.Next() | ir.Last() | ir.LastIndex() | ir.Slice() | ir.Valid() | ir.SizeBits():
-            return [expression.base]
-        case ir.Unary() | ir.Cast():
-            return [expression.operand]
-        case ir.Binary() | ir.Concat():
-            return [expression.left, expression.right]
-        case ir.Mux():
-            return [expression.condition, expression.yes, expression.no]
-        case ir.Build():
-            return list(expression.items)
-    return []
-
-
 def reads(expression: ir.Expression) -> Iterator[Path]:
     """Places whose values decide the expression's."""
     pending = [expression]
@@ -108,13 +78,13 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
             yield path
             pending.extend(indexes(one))
         else:
-            pending.extend(parts(one))
+            pending.extend(walk.parts(one))
 
 
 def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
     """The index expressions along a place."""
     while not isinstance(place, ir.Local):
-        inner = parts(place)
+        inner = walk.parts(place)
         if not inner:
             return
         if isinstance(place, ir.Index):
@@ -129,7 +99,7 @@ def may_reject(expression: ir.Expression) -> bool:
         one = pending.pop()
         if isinstance(one, ir.Next | ir.Last):
             return True
-        pending.extend(parts(one))
+        pending.extend(walk.parts(one))
     return False
 
 
@@ -234,11 +204,11 @@ class Reach:
                 total.read(statement.condition)
                 total.read(statement.error)
             case ir.CallExtern():
-                place = WRITTEN.get(statement.name, -1)
+                extern = EXTERNS[statement.name]
                 for number, argument in enumerate(statement.arguments):
-                    if number == place:
+                    if number == extern.writes:
                         total.write(argument)
-                    if number != place or statement.name in READ_TOO:
+                    if number != extern.writes or extern.inout:
                         total.read(argument)
                 total.write(statement.result)
 

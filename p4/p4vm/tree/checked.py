@@ -8,13 +8,9 @@ a generic function, and what depends on a constructor parameter is no constant h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from p4vm.check import types
-from p4vm.front import tree
-
-Value = int | bool | str | tuple[Any, ...]
-"""Compile-time value: bit, int as int; bool; string; enum and error members as the member's name; lists as tuples."""
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 
 @dataclass(slots=True)
@@ -62,7 +58,7 @@ class Checked:
     program: tree.Program
     type_of: dict[tree.Node, types.Type] = field(default_factory=dict)
     converted: dict[tree.Node, types.Type] = field(default_factory=dict)
-    constants: dict[tree.Node, Value] = field(default_factory=dict)
+    constants: dict[tree.Node, types.Value] = field(default_factory=dict)
     declared: dict[tree.Node, tree.Node] = field(default_factory=dict)
     calls: dict[tree.Call, CallNote] = field(default_factory=dict)
     instances: dict[tree.Instance, CallNote] = field(default_factory=dict)

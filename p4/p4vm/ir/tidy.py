@@ -6,110 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Set
 
 from p4vm.ir import nodes as ir
-from p4vm.lower.reach import WRITTEN, Reach, any_overlap, is_plain, parts, path_of, reads
-
-WRITES_ALWAYS = frozenset({"hash", "random", "register.read", "meter.execute_meter", "direct_meter.read"})
-"""Externs that only write their argument, whatever happens."""
-
-Lists = list[list[ir.Statement]]
+from p4vm.ir import walk
+from p4vm.ir.externs import EXTERNS
+from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
 
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
     """Of a routine just written. temporaries: its variables that nothing but its own statements sees."""
     uses = _uses(routine)
-    for statements in all_lists(routine):
+    for statements in walk.all_lists(routine):
         _forward(statements, uses, temporaries)
         _drop_resets(statements, reach)
 
 
-def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
-    """Every list of statements in the routine, inner ones too."""
-    pending: Lists = [routine.body, *(state.body for state in routine.states.values())]
-    while pending:
-        statements = pending.pop()
-        yield statements
-        for statement in statements:
-            pending.extend(inner_lists(statement))
-
-
-def inner_lists(statement: ir.Statement) -> Lists:
-    match statement:
-        case ir.If():
-            return [statement.yes, statement.no]
-        case ir.Switch():
-            return [*(body for _, body in statement.cases), statement.default]
-        case ir.Loop():
-            return [statement.body, statement.step]
-    return []
-
-
-def expressions_of(statement: ir.Statement) -> list[ir.Expression]:
-    """Those directly in a statement, places too."""
-    found: list[ir.Expression | None]
-    match statement:
-        case ir.Assign():
-            found = [statement.target, statement.value]
-        case ir.Reset() | ir.SetValid() | ir.Push() | ir.Lookahead():
-            found = [statement.target]
-        case ir.If():
-            found = [statement.condition]
-        case ir.Switch():
-            found = [statement.subject]
-        case ir.Invoke() | ir.CallExtern():
-            found = [*statement.arguments, statement.result]
-        case ir.ApplyTable():
-            found = [statement.hit, statement.action]
-        case ir.Return() | ir.Emit():
-            found = [statement.value]
-        case ir.Extract():
-            found = [statement.target, statement.varbits]
-        case ir.Advance():
-            found = [statement.bits]
-        case ir.Verify():
-            found = [statement.condition, statement.error]
-        case _:
-            found = []
-    return [one for one in found if one is not None]
-
-
-def set_expressions(one: ir.KeySet) -> list[ir.Expression]:
-    match one:
-        case ir.Exactly():
-            return [one.value]
-        case ir.Masked():
-            return [one.value, one.mask]
-        case ir.Between():
-            return [one.low, one.high]
-    return []
-
-
-def variables_in(expression: ir.Expression) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in it."""
-    pending = [expression]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, ir.Local):
-            yield one.variable
-        pending.extend(parts(one))
-
-
-def variables_of(routine: ir.Routine) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in the routine."""
-    for statements in all_lists(routine):
-        for statement in statements:
-            for expression in expressions_of(statement):
-                yield from variables_in(expression)
-    for state in routine.states.values():
-        for expression in state.keys:
-            yield from variables_in(expression)
-        for case in state.cases:
-            for one in case.sets:
-                for expression in set_expressions(one):
-                    yield from variables_in(expression)
-
-
 def _uses(routine: ir.Routine) -> Counter[ir.Variable]:
-    return Counter(variables_of(routine))
+    return Counter(walk.variables_of(routine))
 
 
 # ---- results that go through a temporary
@@ -179,9 +90,9 @@ def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
         case ir.Assign() | ir.Reset() | ir.Lookahead():
             return _is(statement.target, variable)
         case ir.CallExtern():
-            place = WRITTEN.get(statement.name, len(statement.arguments))
-            whole = place < len(statement.arguments) and _is(statement.arguments[place], variable)
-            return _is(statement.result, variable) or (whole and statement.name in WRITES_ALWAYS)
+            extern = EXTERNS[statement.name]
+            whole = extern.always and extern.writes is not None and _is(statement.arguments[extern.writes], variable)
+            return _is(statement.result, variable) or whole
         case ir.Invoke():
             if _is(statement.result, variable):
                 return True
@@ -204,14 +115,14 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
         used.update(_in_table(table))
     for routine in routines:
         seen = used | {parameter.variable for parameter in routine.parameters}
-        for statements in all_lists(routine):
+        for statements in walk.all_lists(routine):
             statements[:] = [one for one in statements if not _idle(one, seen)]
         routine.locals = [variable for variable in routine.locals if variable in used]
 
 
 def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
     resets: Counter[ir.Variable] = Counter()
-    for statements in all_lists(routine):
+    for statements in walk.all_lists(routine):
         for statement in statements:
             if isinstance(statement, ir.Reset) and isinstance(statement.target, ir.Local):
                 resets[statement.target.variable] += 1
@@ -222,9 +133,9 @@ def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
 
 def _in_table(table: ir.Table) -> Iterator[ir.Variable]:
     inside = ir.Routine("", "control", body=table.setup)
-    yield from variables_of(inside)
+    yield from walk.variables_of(inside)
     for expression in [*(key.expression for key in table.keys), *(b for a in table.actions for b in a.bound)]:
-        yield from variables_in(expression)
+        yield from walk.variables_in(expression)
 
 
 def _idle(statement: ir.Statement, used: set[ir.Variable]) -> bool:

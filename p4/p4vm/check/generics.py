@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from p4vm.check import resolve, types
-from p4vm.front import tree
+from p4vm.check.scope import State, Symbol, counted, fail, type_parameter_names
+from p4vm.tree import nodes as tree
+from p4vm.tree import types
 
 if TYPE_CHECKING:
     from p4vm.check.scope import State
 
 Binding = dict[types.Variable, types.Type]
-DONT_CARE = types.Simple("_")
 UNION_DEPTH_MAX = 64
 
 
@@ -28,7 +28,7 @@ def substitute(state: State, kind: types.Type, binding: Binding) -> types.Type:
         if origin is None:
             return kind
         arguments = tuple(substitute(state, a, binding) for a in origin[1])
-        return kind if arguments == origin[1] else resolve.specialise(state, origin[0], arguments)
+        return kind if arguments == origin[1] else specialise(state, origin[0], arguments)
     if isinstance(kind, types.Stack):
         element = substitute(state, kind.element, binding)
         return types.Stack(element, kind.size)  # type: ignore[arg-type]  # checked where it was resolved
@@ -76,7 +76,7 @@ class Inference:
 
     def leave_open(self, variable: types.Variable) -> None:
         """Nothing needs the type: it may be any."""
-        self.binding[self.fresh[variable]] = DONT_CARE  # type: ignore[index]  # fresh holds variables
+        self.binding[self.fresh[variable]] = types.DONT_CARE  # type: ignore[index]  # fresh holds variables
 
     def loose(self, kind: types.Type) -> bool:
         """Whether a type still has variables to be found."""
@@ -84,12 +84,12 @@ class Inference:
 
     def bind(self, variable: types.Variable, kind: types.Type) -> None:
         """Gives the declaration's variable its type, as a type argument does; `_` leaves it open."""
-        if kind != DONT_CARE:
+        if kind != types.DONT_CARE:
             self.binding[self.fresh[variable]] = kind  # type: ignore[index]  # fresh holds variables
 
     def unify(self, pattern: types.Type, actual: types.Type, depth: int = 0) -> bool:
         """Whether pattern (in renamed variables) can be the actual type; binds what that tells."""
-        if pattern == DONT_CARE or actual == DONT_CARE or depth > UNION_DEPTH_MAX:
+        if pattern == types.DONT_CARE or actual == types.DONT_CARE or depth > UNION_DEPTH_MAX:
             return depth <= UNION_DEPTH_MAX
         if isinstance(pattern, types.Variable) and pattern in self.open:
             return self._unify_variable(pattern, actual, depth)
@@ -178,17 +178,72 @@ def specialise_method(state: State, extern: types.Extern, signature: types.Calla
     names = getattr(state.members.get(extern.name), "type_parameters", [])
     if not names or not extern.arguments:
         return signature
-    variables = variables_of(names, extern.name)
+    variables = types.variables_of(names, extern.name)
     binding: Binding = dict(zip(variables, extern.arguments, strict=False))
     made = substitute_callable(state, signature, binding)
     kept = tuple(v for v in signature.type_parameters if v not in binding)
     return types.Callable(made.kind, made.name, made.parameters, made.returns, kept)
 
 
-def variables_of(names: list[str], owner: str) -> tuple[types.Variable, ...]:
-    return tuple(types.Variable(name, owner) for name in names)
-
-
 def origin(state: State, kind: types.Type) -> tuple[tree.Structure, tuple[types.Type, ...]] | None:
     """The generic structure that a type was made of, and its arguments."""
     return state.specialised.get(id(kind))
+
+
+def check_field(structure: tree.Structure, field: tree.Field, kind: types.Type, loose: bool = False) -> None:
+    """Raises P4Error: the field's type is not allowed in this kind of structure. loose: fields of generic ones."""
+    where = f"field {field.name!r} of {structure.kind} {structure.name!r} cannot be of type {kind}"
+    if structure.kind == "struct":
+        if not types.is_data(kind) and not (loose and isinstance(kind, types.Integer)):
+            fail(field, f"{where}; a type of data is expected (bits, bool, enum, error, header, stack, struct, tuple)")
+    elif structure.kind == "header":
+        if not types.fits_header(kind):
+            fail(field, f"{where}; bit<>, int<>, varbit<>, bool, enums with a base and structs of these are expected")
+    elif not (isinstance(kind, types.Variable) or (isinstance(kind, types.Structure) and kind.kind == "header")):
+        fail(field, f"{where}; a header is expected")
+
+
+def specialise_symbol(state: State, node: tree.Node, symbol: Symbol, arguments: tuple[types.Type, ...]) -> types.Type:
+    """A generic type with its arguments. Raises P4Error: not generic, or another number of arguments."""
+    names = type_parameter_names(symbol.declaration)
+    if symbol.kind != "generic":
+        fail(node, f"{symbol.name!r} is not generic; leave out its type arguments")
+    if len(names) != len(arguments):
+        fail(
+            node,
+            f"{symbol.name!r} takes {counted(len(names), 'type argument')} ({', '.join(names)}), not {len(arguments)}",
+        )
+    for argument in arguments:
+        if isinstance(argument, types.Table | types.Callable):
+            fail(node, f"{argument} cannot be a type argument of {symbol.name!r}")
+    if isinstance(symbol.declaration, tree.Structure):
+        return specialise(state, symbol.declaration, arguments)
+    if isinstance(symbol.type, types.Extern):
+        return types.Extern(symbol.name, arguments)
+    assert isinstance(symbol.type, types.Callable)
+    variables = symbol.type.type_parameters
+    kind = substitute_callable(state, symbol.type, dict(zip(variables, arguments, strict=True)))
+    return types.Callable(kind.kind, kind.name, kind.parameters, kind.returns, (), arguments)
+
+
+def specialise(state: State, declaration: tree.Structure, arguments: tuple[types.Type, ...]) -> types.Structure:
+    """A generic structure with its arguments; the same object for the same arguments."""
+    key = (declaration, arguments)
+    found = state.structures.get(key)
+    if found is not None:
+        return found
+    name = f"{declaration.name}<{', '.join(map(str, arguments))}>"
+    if len(name) > types.NAME_MAX:
+        fail(declaration, f"{declaration.name!r} is nested too deep in its own type arguments")
+    generic = state.checked.type_of[declaration]
+    assert isinstance(generic, types.Structure)
+    variables = types.variables_of(declaration.type_parameters, declaration.name)
+    binding = dict(zip(variables, arguments, strict=True))
+    fields = tuple((field, substitute(state, kind, binding)) for field, kind in generic.fields)
+    made = types.Structure(generic.kind, name, fields, generic.annotations)
+    for field, (_, kind) in zip(declaration.fields, fields, strict=True):
+        check_field(declaration, field, kind, loose=True)
+    state.structures[key] = made
+    state.specialised[id(made)] = key
+    state.members[name] = declaration
+    return made

@@ -6,6 +6,7 @@ Equal types are equal values (frozen dataclasses), apart from nominal ones, whic
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +214,82 @@ Type = (
     | Table
     | ApplyResult
 )
+
+
+UNTYPED_HEADER = Simple("{#}")
+UNTYPED_DEFAULT = Simple("...")
+ANONYMOUS = "struct {"
+"""How the name of a struct expression's own type begins."""
+
+
+Value = int | bool | str | tuple[Any, ...]
+"""Compile-time value: bit, int as int; bool; string; enum and error members as the member's name; lists as tuples."""
+
+
+WIDTH_MAX = 1 << 16
+"""Bits of one value. The reference compiler stops at 2048; nothing that a packet holds in one field needs more."""
+NAME_MAX = 2000
+"""Characters of a type's name with its arguments: generics nested without end stop here."""
+DATA_SIMPLE = frozenset({"bool", "error"})
+
+
+def bare(kind: Type) -> Type:
+    """Without `type T name` around it."""
+    while isinstance(kind, Distinct):
+        kind = kind.original
+    return kind
+
+
+def is_data(kind: Type) -> bool:
+    """Whether a variable or a struct's field may have this type."""
+    kind = bare(kind)
+    if isinstance(kind, Tuple):
+        return not kind.is_list and all(map(is_data, kind.items))
+    if isinstance(kind, Simple):
+        return kind.name in DATA_SIMPLE
+    return isinstance(kind, Bits | Varbits | Enum | Structure | Stack | Variable)
+
+
+def fits_header(kind: Type) -> bool:
+    """Whether a header's field may have this type: bits alone, also in structs."""
+    kind = bare(kind)
+    if isinstance(kind, Structure):
+        return kind.kind == "struct" and all(
+            fits_header(field) and not isinstance(bare(field), Varbits) for _, field in kind.fields
+        )
+    if isinstance(kind, Enum):
+        return kind.base is not None
+    return isinstance(kind, Bits | Varbits | Variable) or kind == BOOL
+
+
+def weight(kind: Type) -> int:
+    return 1 + sum(weight(item) for item in kind.items) if isinstance(kind, Tuple) else 1
+
+
+def zero(kind: Type) -> Value | None:
+    """The default value `...` of a type, where it is a value: headers, which become invalid, have none."""
+    kind = bare(kind)
+    if isinstance(kind, Bits | Integer):
+        return 0
+    if kind == BOOL:
+        return False
+    if kind == ERROR:
+        return "NoError"
+    if isinstance(kind, Enum):
+        return kind.members[kind.values.index(0)] if 0 in kind.values else None
+    if isinstance(kind, Structure) and kind.kind == "struct":
+        return all_or_none([zero(field) for _, field in kind.fields])
+    return all_or_none([zero(item) for item in kind.items]) if isinstance(kind, Tuple) else None
+
+
+def all_or_none(values: list[Value | None]) -> Value | None:
+    """A tuple of the values if all are known."""
+    known = [value for value in values if value is not None]
+    return tuple(known) if len(known) == len(values) else None
+
+
+DONT_CARE = Simple("_")
+
+
+def variables_of(names: list[str], owner: str) -> tuple[Variable, ...]:
+    return tuple(Variable(name, owner) for name in names)
