@@ -215,6 +215,49 @@ def wrong_imports(tree: Tree) -> list[str]:
     ]
 
 
+# ---- import cycles
+
+TOPS = ("switchagg", "p4/p4vm", "transport", "emulation")
+CYCLES_LEFT: tuple[frozenset[str], ...] = (
+    frozenset({"transport.group.host_group", "transport.group.switch_group", "transport.ps.group"}),
+    frozenset({"emulation.training.scheduled_trainer", "emulation.training.trainer"}),
+    frozenset({"emulation.bench.page", "emulation.bench.suite"}),
+    frozenset(f"emulation.cli.{name}" for name in ("bench", "keys", "main", "p4", "p4_generate", "p4_prompt", "ps")),
+)
+"""Cycles still to be broken; none is added."""
+
+
+class _AtRunTime(ast.NodeTransformer):
+    """Takes away what is imported for type checkers only."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+
+def module_name(path: str) -> str:
+    return path.removeprefix("p4/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def import_cycles(tree: Tree) -> list[str]:
+    """Modules that import each other, by whatever ways, at load or inside functions."""
+    files = {module_name(name): (name, module) for name, module in python_files(tree) if name.startswith(TOPS)}
+    imports: dict[str, set[str]] = {}
+    for own, (name, module) in files.items():
+        targets = {target for _, target in imported(name.removeprefix("p4/"), _AtRunTime().visit(module))}
+        named = {target if target in files else target.rpartition(".")[0] for target in targets}
+        imports[own] = (named & files.keys()) - {own}
+    reached: dict[str, set[str]] = {}
+    for start in files:
+        pending, seen = [start], reached.setdefault(start, set())
+        while pending:
+            new = imports[pending.pop()] - seen
+            seen |= new
+            pending += new
+    cycles = {frozenset(other for other in seen if start in reached[other]) for start, seen in reached.items()}
+    found = [cycle for cycle in cycles if cycle and not any(cycle <= left for left in CYCLES_LEFT)]
+    return [f"{' <-> '.join(sorted(cycle))}: move what both need to one of them, or below both" for cycle in found]
+
+
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
@@ -263,6 +306,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     unfinished_work,
     private_paths,
     wrong_imports,
+    import_cycles,
 ]
 PROTOCOL_CHECKS = [unknown_rules, uncited_rules]
 
@@ -312,6 +356,16 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (wrong_imports, {"transport/links/udp.py": "from mininet.net import Mininet"}),
     (wrong_imports, {"emulation/report/report.py": "from scapy.all import IP"}),
     (wrong_imports, {"emulation/report/report.py": "from tests.conftest import SEEDS_DEFAULT"}),
+    (import_cycles, {"transport/a.py": "import transport.b", "transport/b.py": "from transport import a"}),
+    (
+        import_cycles,
+        {
+            "p4/p4vm/a.py": "from p4vm.room import c",
+            "p4/p4vm/room/__init__.py": "",
+            "p4/p4vm/room/b.py": "def f():\n    from p4vm.a import g",
+            "p4/p4vm/room/c.py": "from .b import f",
+        },
+    ),
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 to S2, and W2."""'}),
     (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
@@ -332,6 +386,8 @@ ACCEPTED: Tree = {
     "switchagg/dataplane/reference.py": "import logging\n\nfrom switchagg.aggregator import Aggregator\n",
     "p4/p4vm/planes/p4.py": "from switchagg.job import JobConfig\n\nfrom p4vm.engine import Engine\n",
     "transport/torch/hook.py": "import torch\n\nfrom transport.worker.session import SwitchSession\n",
+    "emulation/a.py": "from emulation import b\n",
+    "emulation/b.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from emulation import a\n",
     "tests/test_hook.py": "import scapy.all\nimport torch\n\nfrom emulation import scenario\n",
     "emulation/run.py": "def f():\n" + "    x = 1\n" * 69,
     "LICENSE": "\n" * 700,
