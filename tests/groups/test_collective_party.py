@@ -292,6 +292,21 @@ def test_a_lost_member_fails_the_calls_that_need_it_and_all_later_ones() -> None
     assert "lost rank 2" in net.failures()[-1]
 
 
+def test_who_is_told_of_a_failure_passes_it_on_before_it_leaves() -> None:
+    """Else rank 1 would blame rank 0, whose leaving overtakes what rank 2 says."""
+    net = Net(3)
+    for rank in range(3):
+        submit(net, rank, 40 + (rank == 2))
+    net.parties[2].fail("a disagreement", (2,))
+    (to_0,) = (message for message in net.parties[2].messages_to_send() if message.to == 0)
+    net.parties[0].receive(2, to_0.head, to_0.data, 1)
+    (to_1,) = net.parties[0].messages_to_send()
+    assert to_1.to == 1
+    net.parties[1].receive(0, to_1.head, to_1.data, 2)
+    net.parties[1].lost(0, "it left", 3)
+    assert str(net.parties[1].failure) == "job collective: a disagreement (said by rank 2); missing ranks: 2"
+
+
 def test_a_member_that_did_its_part_may_go() -> None:
     """Rank 0 of a chain is done first; the last one still waits for the middle, not for it."""
     net = Net(3, segment_bytes=64)

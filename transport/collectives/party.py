@@ -405,8 +405,14 @@ class CollectiveParty:
     def _fail(self, detail: str, missing: tuple[int, ...]) -> None:
         self._fail_all(AggregationFailed(detail, job=self._job, missing=tuple(sorted(set(missing)))))
 
-    def _fail_all(self, failure: AggregationFailed, tell: bool = True) -> None:
+    def _fail_all(self, failure: AggregationFailed) -> None:
         """Fail every call, and tell the others."""
+        self._end(failure)
+        blamed = failure.missing[:_BLAMED_MAX]
+        head = _FAILURE_HEAD + struct.pack(f">B{1 + len(blamed)}H", len(blamed), self.member, *blamed)
+        self._tell_all(head.ljust(HEAD_BYTES, b"\0"), failure.detail.encode()[:_REASON_BYTES_MAX])
+
+    def _end(self, failure: AggregationFailed) -> None:
         self.failure = failure
         if self.member < self.workers:
             self._finished.extend(Finished(call, failure) for call in self._calls.values())
@@ -414,22 +420,22 @@ class CollectiveParty:
         self._by_number.clear()
         self._ready.clear()
         self._early.clear()
-        if tell:
-            reason = failure.detail.encode()[:_REASON_BYTES_MAX]
-            blamed = failure.missing[:_BLAMED_MAX]
-            head = (_FAILURE_HEAD + struct.pack(f">B{len(blamed)}H", len(blamed), *blamed)).ljust(HEAD_BYTES, b"\0")
-            others = [member for member in range(self.members) if member != self.member and member not in self._lost]
-            for member in others:
+
+    def _tell_all(self, head: bytes, reason: bytes, but: int = -1) -> None:
+        for member in range(self.members):
+            if member not in (self.member, but) and member not in self._lost:
                 ticket = self._numbers << 32 | member  # no call has this number
                 self._notices.append(Outgoing(member, head, reason, ticket, URGENT))
-            self._numbers += 1
+        self._numbers += 1
 
     def _told(self, sender: int, head: bytes, reason: bytes) -> None:
-        blamed = struct.unpack_from(f">{min(head[3], _BLAMED_MAX)}H", head, 4)
+        """Fail for a reason that `sender` told, and pass it on: whoever hears first that we leave would blame us."""
+        finder, *blamed = struct.unpack_from(f">{1 + min(head[3], _BLAMED_MAX)}H", head, 4)
         missing = tuple(member for member in blamed if member < self.members)
         text = "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))
-        failure = AggregationFailed(f"{text} (said by {self._name(sender)})", job=self._job, missing=missing)
-        self._fail_all(failure, tell=False)
+        said_by = self._name(finder if finder < self.members else sender)
+        self._end(AggregationFailed(f"{text} (said by {said_by})", job=self._job, missing=missing))
+        self._tell_all(head, reason, but=sender)
 
     # Words
 
@@ -458,7 +464,7 @@ class CollectiveParty:
         return f"{NAMES[algorithm]} {KINDS[kind]} {which} of {elements} {name}{words}"
 
 
-_FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)  # then u8 how many are to blame, u16 each; data: the reason
+_FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)  # then u8 how many are to blame; u16s: who says so, those to blame
 _BLAMED_MAX = 20
 
 
