@@ -20,8 +20,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FOLDER = Path("switchagg/native")
-SOURCES = sorted(str(path) for path in FOLDER.glob("*.c") if not path.name.endswith(".bpf.c"))
-HEADERS = sorted(str(path) for path in FOLDER.glob("*.h"))
+SOURCES = sorted(str(path) for path in FOLDER.rglob("*.c") if not path.name.endswith(".bpf.c"))
+HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
 ENGINE = Path("p4/p4vm")  # a package of its own, not a program
@@ -29,9 +29,9 @@ PROGRAMS = [path for suffix in (".p4", ".md") for path in Path("p4").rglob(f"*{s
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
-    "xdp_mtu1500.bpf.o": ("xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
-    "xdp_jumbo.bpf.o": ("xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
-    "loss.bpf.o": ("loss.bpf.c", []),
+    "xdp_mtu1500.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
+    "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
+    "loss.bpf.o": ("xdp/loss.bpf.c", []),
 }
 
 
@@ -69,7 +69,17 @@ class BuildNative(build_ext):
             if clang is None:
                 _say(f"{name} was NOT built: no clang; the data plane xdp will say so")
                 continue
-            flags = ["-O2", "-g", "-Wall", "-mcpu=v3", "-target", "bpf", *definitions, f"-I{_multiarch_headers()}"]
+            flags = [
+                "-O2",
+                "-g",
+                "-Wall",
+                "-mcpu=v3",
+                "-target",
+                "bpf",
+                *definitions,
+                f"-I{FOLDER}",
+                f"-I{_multiarch_headers()}",
+            ]
             done = subprocess.run(
                 [clang, *flags, "-c", str(FOLDER / source), "-o", str(temporary / name)],
                 stdout=subprocess.PIPE,
@@ -133,6 +143,7 @@ setup(
             "switchagg.native.libswitchagg",
             SOURCES,
             depends=HEADERS,
+            include_dirs=[str(FOLDER)],
             extra_compile_args=FLAGS,
             extra_link_args=["-lm"],
             optional=True,

@@ -4,7 +4,7 @@
 |---|---|---|
 | reference | `Aggregator`, one packet at a time | the oracle |
 | batched | the same rules on whole bundles with NumPy | fastest that needs no compiler |
-| native | the same rules in C (`switchagg/native/plane.c`) | more than 10 times batched |
+| native | the same rules in C (`switchagg/native/rule/plane.c`) | more than 10 times batched |
 | p4 | the P4 program of p4/v1model on our engine p4vm; E up to 256 | needs switchagg[p4] |
 | bmv2 | the same program on bmv2's simple_switch | slow: for conformance; needs bmv2, p4c and root |
 """

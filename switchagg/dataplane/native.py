@@ -1,4 +1,4 @@
-"""The switch in C (`switchagg/native/plane.c`) behind the data-plane contract; the GIL is free while it works."""
+"""The switch in C (`switchagg/native/rule/plane.c`) behind the data-plane contract; the GIL is free while it works."""
 
 import ctypes
 import weakref

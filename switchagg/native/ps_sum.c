@@ -3,7 +3,7 @@
 #include <stddef.h>
 
 #include "abi.h"
-#include "fixedpoint.h"
+#include "worker/fixedpoint.h"
 
 /* Slices lie anywhere in a message. */
 #define SA_ANYWHERE __attribute__((aligned(1), may_alias))

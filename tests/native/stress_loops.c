@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "switch.h"
-#include "worker.h"
+#include "network/switch.h"
+#include "worker/worker.h"
 
 #define WORKERS 2u
 #define STREAMS 2u

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from native import fuzz_seeds
+from native.core_sources import CORE, ROOT, planted, source
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "switchagg/native"
 SOURCES = {
     "fuzz_plane": ["plane.c"],
     "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "fixedpoint.c"],
@@ -52,7 +51,7 @@ def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def build(target: str, core: Path, folder: Path) -> Path:
-    sources = [str(ROOT / f"tests/native/{target}.c"), *(str(core / name) for name in SOURCES[target])]
+    sources = [str(ROOT / f"tests/native/{target}.c"), *(str(source(name, core)) for name in SOURCES[target])]
     command = [
         "clang",
         *FLAGS,
@@ -137,13 +136,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
     ],
 )
 def test_finds_a_planted_bug(target: str, file: str, right: str, wrong: str, leaks: str, tmp_path: Path) -> None:
-    core = tmp_path / "core"
-    core.mkdir()
-    for path in CORE.glob("*.[ch]"):
-        text = path.read_text()
-        assert path.name != file or right in text, "the bug has no place any more: plant another"
-        (core / path.name).write_text(text.replace(right, wrong) if path.name == file else text)
-    status, said = search(build(target, core, tmp_path), leaks, 120)
+    status, said = search(build(target, planted(tmp_path, file, right, wrong), tmp_path), leaks, 120)
     assert status != 0, "not found"
     assert "not so" in said or "ERROR: AddressSanitizer" in said or "runtime error" in said
 

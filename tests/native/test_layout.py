@@ -83,7 +83,7 @@ def test_the_compiler_agrees(tmp_path: Path) -> None:
         pytest.skip("needs a C compiler")
     wanted = expected()
     lines = "\n".join(f'    printf("%llu\\n", (unsigned long long)({expression}));' for expression in wanted)
-    core = ("dcqcn", "rdma", "switch", "uc_switch", "worker")
+    core = ("roce/dcqcn", "rdma/rdma", "network/switch", "rdma/uc_switch", "worker/worker")
     headers = ("<stddef.h>", "<stdio.h>", *(f'"{name}.h"' for name in core))
     source = "".join(f"#include {header}\n" for header in headers)
     (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")
@@ -98,7 +98,7 @@ def test_the_compiler_agrees(tmp_path: Path) -> None:
 def test_every_struct_that_names_its_twin_is_compared() -> None:
     """Headers say "Field by field as `X`"; the classes say which struct they are."""
     said = set()
-    for header in CORE.glob("*.h"):
+    for header in CORE.rglob("*.h"):
         twins = re.findall(r"Field by field as `(?:\w+\.)?(\w+)`", header.read_text())
         said |= set(twins)
     assert said == {

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from native import fuzz_seeds
-from native.test_fuzz import CORE, ROOT, SOURCES
+from native.core_sources import CORE, ROOT, source
+from native.test_fuzz import SOURCES
 
 MACHINES = {
     "this one": ("gcc", ""),
@@ -47,7 +48,7 @@ def test_agrees_with_the_model(machine: str, target: str, tmp_path: Path) -> Non
     sources = [
         ROOT / f"tests/native/{target}.c",
         ROOT / "tests/native/replay.c",
-        *(CORE / name for name in SOURCES[target]),
+        *(source(name) for name in SOURCES[target]),
     ]
     static = ["-static"] if emulator else []
     command = [compiler, *static, *FLAGS, f"-I{CORE}", *map(str, sources), "-lm", "-o", str(tmp_path / "replay")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "switchagg/native"
+from native.core_sources import CORE, ROOT, planted, source
+
 SOURCES = ("worker", "switch", "queue", "impair", "timeline", "directory", "udp", "endpoint", "window", "call")
 SOURCES += ("fixedpoint", "plane")
 # The sanitizer can't see code that is chosen while the program is loaded, before it runs itself.
@@ -25,7 +25,7 @@ def build(core: Path, folder: Path) -> Path:
     made = subprocess.run([compiler, *FLAGS, "empty.c", "-o", "empty"], cwd=folder, capture_output=True, check=False)
     if made.returncode or subprocess.run([folder / "empty"], capture_output=True, check=False).returncode:
         pytest.skip("needs ThreadSanitizer of the C compiler (Debian: libtsan), and a kernel on which it runs")
-    sources = [ROOT / "tests/native/stress_loops.c", *(core / f"{name}.c" for name in SOURCES)]
+    sources = [ROOT / "tests/native/stress_loops.c", *(source(f"{name}.c", core) for name in SOURCES)]
     program = folder / "stress_loops"
     done = subprocess.run(
         [compiler, *FLAGS, f"-I{core}", *map(str, sources), "-lpthread", "-o", str(program)],
@@ -77,12 +77,7 @@ def test_no_wake_up_is_lost_and_nothing_is_shared_unguarded(tmp_path: Path, paus
     ids=["unguarded", "no second look", "asleep unnoticed"],
 )
 def test_races_are_found(tmp_path: Path, right: str, wrong: str, said: str) -> None:
-    core = tmp_path / "core"
-    shutil.copytree(CORE, core, ignore=lambda _, names: [name for name in names if not name.endswith((".c", ".h"))])
-    text = (core / "worker.c").read_text()
-    assert text.count(right) == 1
-    (core / "worker.c").write_text(text.replace(right, wrong))
-    program = build(core, tmp_path)
+    program = build(planted(tmp_path, "worker.c", right, wrong), tmp_path)
     found = ""
     ends = time.monotonic() + 90
     while not found and time.monotonic() < ends:  # one run may have the luck that no two threads meet in the gap

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "switchagg/native"
+from native.core_sources import CORE, ROOT, planted, source, sources
+
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
 SEEDS = 12
@@ -44,9 +44,8 @@ def compile_piece(source: Path, folder: Path) -> Path:
 def pieces(asan: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The core's sources, compiled once, on all processors; by name, without the suffix."""
     folder = tmp_path_factory.mktemp("sanitized")
-    sources = [path for path in sorted(CORE.glob("*.c")) if not path.name.endswith(".bpf.c")]
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
-        return {made.stem: made for made in compilers.map(lambda source: compile_piece(source, folder), sources)}
+        return {made.stem: made for made in compilers.map(lambda source: compile_piece(source, folder), sources())}
 
 
 def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -108,10 +107,7 @@ def test_conformance_under_sanitizers(pieces: dict[str, Path], asan: str, tmp_pa
     ],
 )
 def test_sanitizers_see(right: str, wrong: str, words: str, pieces: dict[str, Path], asan: str, tmp_path: Path) -> None:
-    text = (CORE / "plane.c").read_text()
-    assert right in text, "the bug has no place any more: plant another"
-    (tmp_path / "plane.c").write_text(text.replace(right, wrong))
-    planted = pieces | {"plane": compile_piece(tmp_path / "plane.c", tmp_path)}
-    done = run_over(planted.values(), asan, tmp_path)
+    wrong_plane = compile_piece(source("plane.c", planted(tmp_path, "plane.c", right, wrong)), tmp_path)
+    done = run_over((pieces | {"plane": wrong_plane}).values(), asan, tmp_path)
     assert done.returncode != 0
     assert words in done.stdout + done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "switchagg/native"
+from native.core_sources import CORE, ROOT, planted
+
 SEEDS = 60
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
 FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -89,11 +89,4 @@ def test_nothing_is_lost_uncounted_or_taken_apart_wrongly(tmp_path: Path) -> Non
     ],
 )
 def test_a_planted_bug_is_found(right: str, wrong: str, tmp_path: Path) -> None:
-    core = tmp_path / "core"
-    core.mkdir()
-    for path in CORE.glob("*.h"):
-        shutil.copy(path, core)
-    text = (CORE / "udp.c").read_text()
-    assert text.count(right) == 1, "the bug has no place any more: plant another"
-    (core / "udp.c").write_text(text.replace(right, wrong))
-    assert "not so" in first_failure(build(core, tmp_path))
+    assert "not so" in first_failure(build(planted(tmp_path, "udp.c", right, wrong), tmp_path))

@@ -120,7 +120,7 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     (archive,) = (tmp_path / "sources").iterdir()
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").glob("*.[ch]")}
+    compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.[ch]")}
     compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "p4").rglob("*.p4")}
     assert len(compiled) > 25
     engine = {"p4/p4vm/compile.py", "p4/p4vm/front/p4.lark", "p4/p4vm/native/runtime/p4vm.h"}

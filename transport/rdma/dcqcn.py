@@ -1,4 +1,4 @@
-"""DCQCN as the C core has it (switchagg/native/dcqcn.h): its parameters, and a state machine for tests and programs."""
+"""DCQCN as the C core has it (switchagg/native/roce/dcqcn.h): its parameters, a state machine for tests."""
 
 import ctypes
 from functools import lru_cache
@@ -68,7 +68,7 @@ class ReactionPoint:
         self.state = DcqcnState()
         self._place = ctypes.byref(self.state)
         if self._library.sa_dcqcn_init(self._place, ctypes.byref(config), now_ns):
-            raise ValueError("DCQCN: a parameter is outside its bounds (switchagg/native/dcqcn.h)")
+            raise ValueError("DCQCN: a parameter is outside its bounds (switchagg/native/roce/dcqcn.h)")
 
     def cnp(self, now_ns: int) -> None:
         """A CNP came: cut."""

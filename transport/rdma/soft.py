@@ -1,4 +1,4 @@
-"""The user-space provider of verbs: RoCEv2 over a UDP socket (switchagg/native/rdma.h). See `transport.rdma.verbs`.
+"""The user-space provider of verbs: RoCEv2 over a UDP socket (native/rdma/rdma.h). See `transport.rdma.verbs`.
 
 What is on the wire is true RoCEv2, and a NIC may be the peer; but the source port is the socket's own.
 """

@@ -1,4 +1,4 @@
-"""NativeSwitchLoop: the switch loop with its turn in C (switchagg/native/switch.h), the GIL released meanwhile.
+"""NativeSwitchLoop: the switch loop with its turn in C (switchagg/native/network/switch.h), the GIL released meanwhile.
 
 The thread comes back to Python only for commands. Beyond what SwitchLoop does it takes bundles apart and gives every
 port a link of its own in each direction, with queue, rate, delay and faults per packet (`Impairments`); and results

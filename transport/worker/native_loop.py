@@ -1,4 +1,4 @@
-"""NativeWorkerLoop: the worker loop with its turn in C (switchagg/native/worker.h), the GIL released meanwhile.
+"""NativeWorkerLoop: the worker loop with its turn in C (switchagg/native/worker/worker.h), the GIL released meanwhile.
 
 The thread comes back to Python only for what concerns Python: a finished call, a failed stream, `fail` and `close`. A
 new call reaches the loop without it: `submit` queues it in C and wakes the loop if it sleeps.

@@ -1,0 +1,22 @@
+/* The switch for RDMA workers: queue pairs (uc_plane.h) behind a UDP socket on port 4791.
+
+       receive -> take each packet -> lay out what completed -> send
+
+   One thread at a time. */
+#ifndef SWITCHAGG_UC_SWITCH_H
+#define SWITCHAGG_UC_SWITCH_H
+
+#include "rdma/uc_plane.h"
+
+struct sa_uc_switch;
+
+/* Both stay the caller's. wake: an eventfd. segments: datagrams of one GSO send. NULL: no memory. */
+SA_EXPORT struct sa_uc_switch *sa_uc_switch_new(struct sa_uc_plane *rdma, struct sa_udp *udp, int wake,
+                                                    uint32_t segments);
+SA_EXPORT void sa_uc_switch_free(struct sa_uc_switch *sw);
+
+/* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The plane is the caller's
+   between two runs. */
+SA_EXPORT int sa_uc_switch_run(struct sa_uc_switch *sw, int64_t until_ns);
+
+#endif

@@ -1,0 +1,225 @@
+/* See qp.h: the responder. */
+#include <string.h>
+
+#include "roce/qp.h"
+
+/* What became of a packet in its place. */
+enum outcome { DONE, NOT_READY, INVALID, NO_ACCESS, TOO_LONG, UNREACHABLE };
+
+#define SENDING SA_ROCE_STARTS /* sa_qp.verb */
+#define WRITING (SA_ROCE_STARTS | SA_ROCE_WRITES)
+
+/* ---- one packet of a message, in its place */
+
+static bool well_formed(const struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    uint32_t verb = packet->shape & SA_ROCE_WRITES ? WRITING : SENDING;
+    if (packet->shape & SA_ROCE_STARTS ? qp->verb != 0 : qp->verb != verb) return false;
+    if (!(packet->shape & SA_ROCE_ENDS)) return packet->payload_bytes == qp->attributes.path_mtu;
+    return packet->payload_bytes <= qp->attributes.path_mtu && (packet->payload_bytes || packet->shape & SA_ROCE_STARTS);
+}
+
+static bool receive_posted(const struct sa_qp *qp) { return qp->receive_head < qp->receive_tail; }
+
+static void finish(struct sa_qp *qp, const struct sa_roce_packet *packet, uint32_t opcode) {
+    bool immediate = packet->shape & SA_ROCE_IMMEDIATE;
+    sa_qp_finish_receive(qp, &(struct sa_completion){
+                                 .opcode = opcode,
+                                 .bytes = (uint32_t)qp->message_bytes,
+                                 .immediate = immediate ? packet->immediate : 0,
+                                 .flags = immediate ? SA_WC_WITH_IMMEDIATE : 0,
+                             });
+}
+
+static enum outcome take_send(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    if (!receive_posted(qp)) return NOT_READY;
+    const struct sa_receive_request *receive = &qp->receives[qp->receive_head % qp->receive_depth];
+    uint64_t before = packet->shape & SA_ROCE_STARTS ? 0 : qp->message_bytes;
+    if (before + packet->payload_bytes > receive->length) return TOO_LONG;
+    if (packet->payload_bytes) {
+        uint8_t *place = sa_memory_reach(qp->memory, qp->domain, receive->lkey, receive->address + before,
+                                         packet->payload_bytes, SA_ACCESS_LOCAL_WRITE);
+        if (!place) return UNREACHABLE;
+        memcpy(place, packet->payload, packet->payload_bytes);
+    }
+    qp->message_bytes = before + packet->payload_bytes;
+    qp->verb = packet->shape & SA_ROCE_ENDS ? 0 : SENDING;
+    if (packet->shape & SA_ROCE_ENDS) finish(qp, packet, SA_WC_RECEIVE);
+    return DONE;
+}
+
+/* A write begins: its whole range must be the peer's to write. */
+static enum outcome begin_write(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    if (packet->length > SA_MESSAGE_MAX) return INVALID;
+    if (!(qp->attributes.access & SA_ACCESS_REMOTE_WRITE)) return NO_ACCESS;
+    if (packet->length && !sa_memory_reach(qp->memory, qp->domain, packet->rkey, packet->address, packet->length,
+                                           SA_ACCESS_REMOTE_WRITE))
+        return NO_ACCESS;
+    qp->write_key = packet->rkey;
+    qp->write_address = packet->address;
+    qp->message_bytes = 0;
+    qp->message_left = packet->length;
+    return DONE;
+}
+
+static enum outcome take_write(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    bool ends = packet->shape & SA_ROCE_ENDS, immediate = packet->shape & SA_ROCE_IMMEDIATE;
+    if (packet->shape & SA_ROCE_STARTS) {
+        enum outcome begun = begin_write(qp, packet);
+        if (begun != DONE) return begun;
+    }
+    if (packet->payload_bytes > qp->message_left || (ends && packet->payload_bytes != qp->message_left) ||
+        (!ends && packet->payload_bytes == qp->message_left))
+        return INVALID;
+    if (immediate && !receive_posted(qp)) return NOT_READY;
+    if (packet->payload_bytes) {
+        uint8_t *place = sa_memory_reach(qp->memory, qp->domain, qp->write_key, qp->write_address,
+                                         packet->payload_bytes, SA_ACCESS_REMOTE_WRITE);
+        if (!place) return NO_ACCESS; /* the region is gone meanwhile */
+        memcpy(place, packet->payload, packet->payload_bytes);
+    }
+    qp->write_address += packet->payload_bytes;
+    qp->message_bytes += packet->payload_bytes;
+    qp->message_left -= packet->payload_bytes;
+    qp->verb = ends ? 0 : WRITING;
+    if (immediate) finish(qp, packet, SA_WC_RECEIVE_WRITE_WITH_IMMEDIATE);
+    return DONE;
+}
+
+static enum outcome take(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    if (!well_formed(qp, packet)) return INVALID;
+    enum outcome outcome = packet->shape & SA_ROCE_WRITES ? take_write(qp, packet) : take_send(qp, packet);
+    if (outcome == DONE && packet->shape & SA_ROCE_ENDS) qp->msn = (qp->msn + 1) & SA_ROCE_BITS24;
+    if (outcome == NOT_READY)
+        qp->counters[SA_QP_NO_RECEIVE]++;
+    else if (outcome != DONE)
+        qp->counters[SA_QP_REFUSED]++;
+    return outcome;
+}
+
+/* ---- RC */
+
+static void say_no(struct sa_qp *qp, uint32_t syndrome) {
+    qp->nak = (uint8_t)syndrome;
+    qp->nak_sent = true;
+    qp->answers |= SA_ANSWER_NAK;
+}
+
+/* What can't be mended: the peer is told, and nothing more is taken. */
+static void refuse(struct sa_qp *qp, enum outcome outcome) {
+    uint32_t syndrome = outcome == NO_ACCESS     ? SA_ROCE_NAK_ACCESS
+                        : outcome == UNREACHABLE ? SA_ROCE_NAK_OPERATION
+                                                 : SA_ROCE_NAK_INVALID;
+    struct sa_completion failed = {.opcode = SA_WC_RECEIVE};
+    failed.status = outcome == TOO_LONG ? SA_WC_LOCAL_LENGTH : SA_WC_LOCAL_PROTECTION;
+    if (outcome == TOO_LONG || outcome == UNREACHABLE) sa_qp_finish_receive(qp, &failed);
+    sa_qp_fail(qp);
+    say_no(qp, syndrome);
+}
+
+static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    int32_t ahead = sa_psn_distance(packet->psn, qp->expected);
+    if (ahead < 0) {
+        qp->counters[SA_QP_DUPLICATES]++;
+        qp->answers |= SA_ANSWER_ACK;
+        return;
+    }
+    if (ahead > 0) {
+        qp->counters[SA_QP_OUT_OF_ORDER]++;
+        if (!qp->nak_sent) say_no(qp, SA_ROCE_NAK_SEQUENCE);
+        return;
+    }
+    qp->nak_sent = false;
+    qp->answers &= ~(uint32_t)SA_ANSWER_NAK;
+    enum outcome outcome = take(qp, packet);
+    if (outcome == DONE) {
+        qp->expected = sa_psn_add(qp->expected, 1);
+        if (packet->ack_request) qp->answers |= SA_ANSWER_ACK;
+    } else if (outcome == NOT_READY) {
+        say_no(qp, SA_ROCE_RNR_NAK | qp->attributes.min_rnr_timer);
+    } else {
+        refuse(qp, outcome);
+    }
+}
+
+/* ---- UC */
+
+static void drop_message(struct sa_qp *qp) {
+    qp->counters[SA_QP_DROPPED_MESSAGES]++;
+    qp->verb = 0;
+    qp->skipping = true;
+}
+
+static void respond_unreliably(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    int32_t ahead = sa_psn_distance(packet->psn, qp->expected);
+    if (ahead < 0) {
+        qp->counters[SA_QP_DUPLICATES]++;
+        return;
+    }
+    if (ahead > 0) qp->counters[SA_QP_OUT_OF_ORDER]++;
+    bool starts = packet->shape & SA_ROCE_STARTS;
+    if (qp->verb && (ahead > 0 || starts)) drop_message(qp);
+    if (ahead > 0) qp->skipping = true;
+    qp->expected = sa_psn_add(packet->psn, 1);
+    if (qp->skipping && !starts) return;
+    qp->skipping = false;
+    if (take(qp, packet) != DONE) drop_message(qp);
+}
+
+/* ---- both */
+
+void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+    if (qp->transport == SA_ROCE_RC)
+        respond_reliably(qp, packet);
+    else
+        respond_unreliably(qp, packet);
+}
+
+void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool marked, int64_t now_ns) {
+    if (qp->state != SA_QPS_RTR && qp->state != SA_QPS_RTS && qp->state != SA_QPS_SQD) return;
+    qp->counters[SA_QP_RECEIVED_PACKETS]++;
+    qp->counters[SA_QP_RECEIVED_BYTES] += packet->payload_bytes;
+    if (marked) {
+        qp->counters[SA_QP_MARKED]++;
+        /* Two ends that answered each other's notifications would never stop. */
+        bool notifies = packet->shape & SA_ROCE_NOTIFIES;
+        if (!notifies && sa_cnp_due(&qp->gate, SA_CNP_INTERVAL_NS, now_ns)) qp->answers |= SA_ANSWER_CNP;
+    }
+    if (packet->shape & SA_ROCE_NOTIFIES) {
+        qp->counters[SA_QP_CNPS_RECEIVED]++;
+        if (qp->paced) sa_dcqcn_cnp(&qp->rate, now_ns);
+    } else if (packet->shape & SA_ROCE_AETH) {
+        sa_qp_acknowledged(qp, packet, now_ns);
+    } else if ((packet->opcode & SA_ROCE_TRANSPORT) == qp->transport) {
+        sa_qp_respond(qp, packet);
+    }
+}
+
+uint32_t sa_qp_answer(struct sa_qp *qp, struct sa_qp_packet *out) {
+    struct sa_roce_packet packet = {
+        .partition = SA_ROCE_PARTITION, .queue_pair = qp->attributes.peer, .migration = true, .msn = qp->msn};
+    uint32_t taken;
+    if (qp->answers & SA_ANSWER_CNP) {
+        taken = SA_ANSWER_CNP;
+        packet.opcode = SA_ROCE_CNP;
+        packet.becn = true;
+        qp->counters[SA_QP_CNPS_SENT]++;
+    } else if (qp->answers & SA_ANSWER_NAK) {
+        taken = SA_ANSWER_NAK | (qp->answers & SA_ANSWER_ACK); /* it acknowledges all before */
+        packet.opcode = SA_ROCE_RC | SA_ROCE_ACKNOWLEDGE;
+        packet.syndrome = qp->nak;
+        packet.psn = qp->expected;
+        qp->counters[SA_QP_NAKS_SENT]++;
+    } else if (qp->answers & SA_ANSWER_ACK) {
+        taken = SA_ANSWER_ACK;
+        packet.opcode = SA_ROCE_RC | SA_ROCE_ACKNOWLEDGE;
+        packet.syndrome = SA_ROCE_ACK_UNLIMITED;
+        packet.psn = sa_psn_add(qp->expected, SA_ROCE_BITS24);
+        qp->counters[SA_QP_ACKS_SENT]++;
+    } else {
+        return 0;
+    }
+    qp->answers &= ~taken;
+    *out = (struct sa_qp_packet){0};
+    out->headers_bytes = sa_roce_build(&packet, out->headers);
+    return taken;
+}

@@ -1,0 +1,26 @@
+/* Who is at an address: a hash table that finds a sender in constant time. */
+#ifndef SWITCHAGG_DIRECTORY_H
+#define SWITCHAGG_DIRECTORY_H
+
+#include "network/udp.h"
+
+struct sa_entry {
+    struct sa_address address;
+    void *value; /* NULL: free */
+};
+
+/* Begins as zeros. Open addressing, at most half full. */
+struct sa_directory {
+    struct sa_entry *entries;
+    uint32_t size; /* a power of two */
+    uint32_t count;
+};
+
+/* NULL: nobody. */
+void *sa_directory_find(const struct sa_directory *directory, const struct sa_address *address);
+/* The address must be new, `value` not NULL. 0, or -1: no memory, and nothing has changed. */
+int sa_directory_add(struct sa_directory *directory, const struct sa_address *address, void *value);
+void sa_directory_remove(struct sa_directory *directory, const struct sa_address *address);
+void sa_directory_free(struct sa_directory *directory);
+
+#endif

@@ -1,0 +1,27 @@
+/* A job as the C core sees it; Python's JobConfig has validated every number. */
+#ifndef SWITCHAGG_JOB_H
+#define SWITCHAGG_JOB_H
+
+#include "rule/wire.h"
+
+struct sa_stream {
+    uint32_t first_slot;
+    uint32_t window; /* slots */
+    int32_t priority; /* lower is more urgent */
+};
+
+/* Field by field as `library.Job`; streams points to `stream_count` entries that need only live during a call. */
+struct sa_job {
+    uint32_t job_id;
+    uint32_t generation;
+    uint32_t workers;
+    uint32_t elements;
+    uint32_t stream_count;
+    uint32_t retry_limit;
+    int64_t rto_initial_ns;
+    int64_t rto_min_ns;
+    int64_t rto_max_ns;
+    const struct sa_stream *streams;
+};
+
+#endif

@@ -1,0 +1,273 @@
+/* The native data plane; see plane.h. The checks are those of dataplane/reference.py, in its order. */
+#include "rule/plane.h"
+#include "rule/slot.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOB_IDS 65536u
+
+/* held and seen of one slot version, side by side: a packet touches one cache line of them. */
+struct registers {
+    uint64_t seen;
+    uint32_t held;
+    uint32_t unused;
+};
+
+/* One job's share of the switch. Index of a slot version: 2 * (slot - first_slot) + version. */
+struct share {
+    struct share *next;
+    uint32_t job_id;
+    uint32_t generation;
+    uint32_t workers;
+    uint32_t elements;
+    uint32_t stream_count;
+    uint32_t first_slot;
+    uint64_t full;
+    uint64_t register_bytes;
+    struct registers *registers; /* and behind them the sums, `elements` each, in one allocation */
+    uint32_t *sums;
+    uint32_t ports[SA_WORKERS_MAX];
+    struct sa_stream streams[SA_STREAMS_MAX];
+};
+
+struct sa_plane {
+    uint64_t counters[SA_OUTCOMES];
+    struct share *first;
+    struct share *by_id[JOB_IDS]; /* most pages of it are never touched */
+};
+
+/* ---- S4 and S6: one pass over the values */
+
+/* Datagrams are aligned to nothing; a memcpy of constant size is how C says so, and it vectorises. */
+SA_INLINE uint32_t load(const uint8_t *from) {
+    uint32_t value;
+    memcpy(&value, from, sizeof value);
+    return SA_BE32(value);
+}
+
+SA_INLINE void store(uint8_t *to, uint32_t value) {
+    value = SA_BE32(value);
+    memcpy(to, &value, sizeof value);
+}
+
+#define SA_PASS(name, how)                                                                                            \
+    SA_VECTORISED static void name(uint32_t *restrict sums, const uint8_t *restrict values, uint32_t count) {          \
+        for (uint64_t i = 0; i < count; i++) sums[i] = sa_combine(how, sums[i], load(values + 4 * i));                 \
+    }
+#define SA_PASS_AND_EMIT(name, how)                                                                                   \
+    SA_VECTORISED static void name(uint32_t *restrict sums, const uint8_t *restrict values, uint8_t *restrict out,     \
+                                   uint32_t count) {                                                                  \
+        for (uint64_t i = 0; i < count; i++) {                                                                        \
+            uint32_t sum = sa_combine(how, sums[i], load(values + 4 * i));                                            \
+            sums[i] = sum;                                                                                            \
+            store(out + 4 * i, sum);                                                                                  \
+        }                                                                                                             \
+    }
+
+SA_PASS(write_values, SA_WRITE)
+SA_PASS(add_values, SA_ADD)
+SA_PASS(take_maxima, SA_MAXIMUM)
+SA_PASS_AND_EMIT(write_and_emit, SA_WRITE)
+SA_PASS_AND_EMIT(add_and_emit, SA_ADD)
+SA_PASS_AND_EMIT(take_maxima_and_emit, SA_MAXIMUM)
+
+SA_VECTORISED static void emit(const uint32_t *restrict sums, uint8_t *restrict out, uint32_t count) {
+    for (uint64_t i = 0; i < count; i++) store(out + 4 * i, sums[i]);
+}
+
+static void combine(enum sa_values how, uint32_t *sums, const uint8_t *values, uint32_t count) {
+    switch (how) {
+    case SA_WRITE: write_values(sums, values, count); break;
+    case SA_ADD: add_values(sums, values, count); break;
+    case SA_MAXIMUM: take_maxima(sums, values, count); break;
+    case SA_KEEP: break;
+    }
+}
+
+static void combine_and_emit(enum sa_values how, uint32_t *sums, const uint8_t *values, uint8_t *out, uint32_t count) {
+    switch (how) {
+    case SA_WRITE: write_and_emit(sums, values, out, count); break;
+    case SA_ADD: add_and_emit(sums, values, out, count); break;
+    case SA_MAXIMUM: take_maxima_and_emit(sums, values, out, count); break;
+    case SA_KEEP: emit(sums, out, count); break;
+    }
+}
+
+/* ---- packets */
+
+/* Why a well-formed packet is not an admitted job's; SA_ABSORBED if it is (S1). Host byte order. */
+static enum sa_outcome stranger(const struct share *share, const struct sa_header *header, uint32_t port) {
+    if (header->kind & SA_RESULT) return SA_DROP_RESULT;
+    if (!share) return SA_DROP_JOB;
+    if (header->generation != share->generation) return SA_DROP_GENERATION;
+    if (header->stream >= share->stream_count) return SA_DROP_STREAM;
+    const struct sa_stream *stream = &share->streams[header->stream];
+    if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below wraps to far above */
+    if (header->rank >= share->workers) return SA_DROP_RANK;
+    if (share->ports[header->rank] != port) return SA_DROP_PORT;
+    if (header->elements != share->elements) return SA_DROP_ELEMENTS;
+    return SA_ABSORBED;
+}
+
+static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
+                                     uint8_t *out, const struct share **owner) {
+    if (size < SA_HEADER_BYTES) return SA_DROP_SHORT;
+    struct sa_header header;
+    memcpy(&header, datagram, sizeof header);
+    header.kind = SA_BE32(header.kind);
+    header.elements = SA_BE16(header.elements);
+    enum sa_outcome fault = sa_fault(header.kind, header.elements, size);
+    if (fault != SA_ABSORBED) return fault;
+    header.job = SA_BE16(header.job);
+    header.slot = SA_BE16(header.slot);
+    header.generation = SA_BE32(header.generation);
+    header.chunk = SA_BE32(header.chunk);
+    struct share *share = plane->by_id[header.job];
+    fault = stranger(share, &header, port);
+    if (fault != SA_ABSORBED) return fault;
+
+    uint64_t index = 2ull * (header.slot - share->first_slot) + (header.kind & SA_VERSION ? 1 : 0);
+    struct registers *registers = &share->registers[index];
+    uint32_t *sums = share->sums + index * share->elements;
+    const uint8_t *values = datagram + SA_HEADER_BYTES;
+    struct sa_decision decision =
+        sa_slot_accept(&registers->held, &registers->seen, share->full, header.chunk, header.rank, sa_op(header.kind));
+    if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) {
+        combine(decision.values, sums, values, share->elements);
+        return decision.outcome;
+    }
+    memcpy(out, datagram, SA_HEADER_BYTES); /* S6 */
+    out[3] = (uint8_t)((out[3] | SA_RESULT) & ~SA_RETRANSMISSION);
+    combine_and_emit(decision.values, sums, values, out + SA_HEADER_BYTES, share->elements);
+    *owner = share;
+    return decision.outcome;
+}
+
+enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
+                                uint8_t *out, struct sa_targets *targets) {
+    const struct share *owner = NULL;
+    enum sa_outcome outcome = accept_packet(plane, datagram, size, port, out, &owner);
+    plane->counters[outcome]++;
+    if (outcome == SA_BROADCAST) {
+        targets->ports = owner->ports;
+        targets->count = owner->workers;
+    } else if (outcome == SA_REPLY) {
+        targets->ports = &owner->ports[datagram[offsetof(struct sa_header, rank)]]; /* S1: the port it came in by */
+        targets->count = 1;
+    }
+    return outcome;
+}
+
+uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size, uint32_t port,
+                          uint8_t *out, struct sa_run *runs) {
+    uint32_t count = 0;
+    for (uint32_t row = 0; row < rows; row++) {
+        const struct share *owner = NULL;
+        enum sa_outcome outcome = accept_packet(plane, bundle + (uint64_t)row * size, size, port, out, &owner);
+        plane->counters[outcome]++;
+        if (!owner) continue;
+        out += size;
+        struct sa_run *last = count ? &runs[count - 1] : NULL;
+        if (last && last->outcome == outcome && (outcome == SA_REPLY || last->job_id == owner->job_id))
+            last->count++;
+        else
+            runs[count++] = (struct sa_run){1, outcome, owner->job_id};
+    }
+    return count;
+}
+
+/* ---- jobs */
+
+struct sa_plane *sa_plane_new(void) { return calloc(1, sizeof(struct sa_plane)); }
+
+static void share_free(struct share *share) {
+    if (!share) return;
+    free(share->registers);
+    free(share);
+}
+
+void sa_plane_free(struct sa_plane *plane) {
+    if (!plane) return;
+    while (plane->first) sa_plane_evict(plane, plane->first->job_id);
+    free(plane);
+}
+
+/* The registers as S7 wants them; NULL: no memory. */
+static struct share *share_new(const struct sa_job *job, const uint32_t *ports) {
+    struct share *share = calloc(1, sizeof *share);
+    if (!share) return NULL;
+    uint32_t first = UINT32_MAX, end = 0;
+    for (uint32_t s = 0; s < job->stream_count; s++) {
+        const struct sa_stream *stream = &job->streams[s];
+        if (stream->first_slot < first) first = stream->first_slot;
+        if (stream->first_slot + stream->window > end) end = stream->first_slot + stream->window;
+    }
+    size_t versions = 2 * (size_t)(end - first);
+    size_t version_bytes = sizeof(struct registers) + 4 * (size_t)job->elements;
+    share->job_id = job->job_id;
+    share->generation = job->generation;
+    share->workers = job->workers;
+    share->elements = job->elements;
+    share->stream_count = job->stream_count;
+    share->first_slot = first;
+    share->full = UINT64_MAX >> (SA_WORKERS_MAX - job->workers);
+    share->register_bytes = (uint64_t)versions * version_bytes;
+    memcpy(share->ports, ports, job->workers * sizeof *ports);
+    memcpy(share->streams, job->streams, job->stream_count * sizeof *job->streams);
+    share->registers = calloc(versions, version_bytes); /* pages that no packet touches cost nothing */
+    if (!share->registers) {
+        free(share);
+        return NULL;
+    }
+    share->sums = (uint32_t *)(share->registers + versions);
+    for (uint32_t s = 0; s < job->stream_count; s++) {
+        const struct sa_stream *stream = &job->streams[s];
+        for (uint32_t i = 0; i < 2 * stream->window; i++)
+            share->registers[2 * (stream->first_slot - first) + i].held =
+                sa_first_held(i / 2, i % 2, stream->window);
+    }
+    return share;
+}
+
+int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports) {
+    struct share *share = share_new(job, ports);
+    if (!share) return -1;
+    sa_plane_evict(plane, job->job_id); /* its earlier generation */
+    share->next = plane->first;
+    plane->first = share;
+    plane->by_id[job->job_id] = share;
+    return 0;
+}
+
+void sa_plane_evict(struct sa_plane *plane, uint32_t job_id) {
+    if (job_id >= JOB_IDS || !plane->by_id[job_id]) return;
+    struct share *share = plane->by_id[job_id];
+    struct share **link = &plane->first;
+    while (*link != share) link = &(*link)->next;
+    *link = share->next;
+    plane->by_id[job_id] = NULL;
+    share_free(share);
+}
+
+int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version, uint32_t *chunk, uint64_t *ranks) {
+    for (const struct share *share = plane->first; share; share = share->next)
+        for (uint32_t s = 0; s < share->stream_count; s++)
+            if (slot - share->streams[s].first_slot < share->streams[s].window) {
+                const struct registers *registers = &share->registers[2 * (slot - share->first_slot) + (version & 1)];
+                *chunk = registers->held;
+                *ranks = registers->seen;
+                return 0;
+            }
+    return -1;
+}
+
+uint8_t *sa_plane_registers(struct sa_plane *plane, uint32_t job_id, uint64_t *size_bytes) {
+    struct share *share = job_id < JOB_IDS ? plane->by_id[job_id] : NULL;
+    if (!share) return NULL;
+    *size_bytes = share->register_bytes;
+    return (uint8_t *)share->registers;
+}
+
+const uint64_t *sa_plane_counters(const struct sa_plane *plane) { return plane->counters; }

@@ -1,0 +1,51 @@
+/* The switch rule: S2 to S5 of PROTOCOL.md on the registers of one slot version, each touched once, in the order held,
+   seen, sums, verdict. One source for user space and XDP; the caller sees to it that nobody else touches the slot. */
+#ifndef SWITCHAGG_SLOT_H
+#define SWITCHAGG_SLOT_H
+
+#include "rule/wire.h"
+
+/* What S4 says to do with the values of the packet. */
+enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM };
+
+struct sa_decision {
+    enum sa_outcome outcome; /* SA_ABSORBED, SA_BROADCAST, SA_REPLY, SA_DROP_DUPLICATE or SA_DROP_OLDER */
+    enum sa_values values;
+};
+
+/* held, seen: the registers. full: the bitmap of all ranks of the job. chunk, rank, op: the packet's, checked (S1). */
+SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint64_t full, uint32_t chunk,
+                                            uint32_t rank, uint32_t op) {
+    struct sa_decision decision = {SA_DROP_OLDER, SA_KEEP};
+    uint32_t distance = chunk - *held; /* modulo 2^32 */
+    if (distance >= 1u << 31) return decision;
+    uint64_t bit = 1ull << rank;
+    uint64_t before = distance ? 0 : *seen;
+    uint64_t now = before | bit;
+    *held = chunk;
+    *seen = now;
+    if (!before)
+        decision.values = SA_WRITE;
+    else if (!(before & bit))
+        decision.values = op == SA_OP_MAX ? SA_MAXIMUM : SA_ADD;
+    if (now == full)
+        decision.outcome = before & bit ? SA_REPLY : SA_BROADCAST;
+    else
+        decision.outcome = before & bit ? SA_DROP_DUPLICATE : SA_ABSORBED;
+    return decision;
+}
+
+/* What an unused slot version holds: two turns before its first chunk (S7). */
+SA_INLINE uint32_t sa_first_held(uint32_t offset, uint32_t version, uint32_t window) {
+    return offset + (version - 2u) * window;
+}
+
+/* S4 for one value. Unsigned: sums wrap modulo 2^32. */
+SA_INLINE uint32_t sa_combine(enum sa_values how, uint32_t sum, uint32_t value) {
+    if (how == SA_WRITE) return value;
+    if (how == SA_ADD) return sum + value;
+    if (how == SA_MAXIMUM) return (int32_t)value > (int32_t)sum ? value : sum;
+    return sum;
+}
+
+#endif

@@ -1,0 +1,297 @@
+#include "worker/endpoint.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi.h"
+#include "worker/window.h"
+
+struct sa_endpoint {
+    struct sa_header header; /* as on the wire; kind, slot, stream and chunk differ from frame to frame */
+    uint32_t frame_bytes;
+    uint32_t elements;
+    uint32_t workers;
+    uint32_t stream_count;
+    uint32_t retry_limit;
+    uint64_t bytes;
+    struct sa_window *windows;
+    struct sa_window **by_priority; /* whose turn it is: urgent ones first, equal ones in turns */
+    struct sa_window **in_turn;     /* room for the next order */
+    struct sa_window **touched;     /* by the bundle that is being received, in that order */
+    struct sa_waiting_event *events, *last_event;
+    uint64_t counters[SA_ENDPOINT_COUNTERS];
+};
+
+/* ---- events */
+
+static void sa_add_event(struct sa_endpoint *endpoint, struct sa_waiting_event *waiting) {
+    waiting->next = NULL;
+    if (endpoint->events)
+        endpoint->last_event->next = waiting;
+    else
+        endpoint->events = waiting;
+    endpoint->last_event = waiting;
+}
+
+/* A call's memory is its event's: both end together. */
+static void sa_forget(struct sa_endpoint *endpoint, struct sa_waiting_event *waiting) {
+    if (waiting->event.kind != SA_CALL_COMPLETED) return;
+    struct sa_running *running = (struct sa_running *)waiting;
+    endpoint->bytes -= running->bytes;
+    free(running);
+}
+
+SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event) {
+    struct sa_waiting_event *waiting = endpoint->events;
+    if (!waiting) {
+        *event = (struct sa_event){0};
+        return SA_NO_EVENT;
+    }
+    endpoint->events = waiting->next;
+    *event = waiting->event;
+    sa_forget(endpoint, waiting);
+    return event->kind;
+}
+
+/* ---- commands */
+
+SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op,
+                                 void *data, uint64_t count, uint64_t call) {
+    uint32_t width = sa_row_width(dtype, endpoint->elements);
+    uint64_t bytes = sizeof(struct sa_running) + sizeof(int16_t) * sa_call_codes(dtype, count, width);
+    struct sa_running *running = malloc(bytes);
+    if (!running) return -1;
+    *running = (struct sa_running){.bytes = bytes};
+    running->waiting.event = (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = stream, .call = call};
+    endpoint->bytes += bytes;
+    sa_call_init(&running->call, dtype, op, data, count, endpoint->elements, endpoint->workers,
+                 (int16_t *)(running + 1));
+    if (running->call.chunks)
+        sa_window_submit(&endpoint->windows[stream], running);
+    else
+        sa_add_event(endpoint, &running->waiting);
+    return 0;
+}
+
+/* ---- inputs */
+
+/* Count a datagram that has not all the marks of a result of this job under the first that it lacks (P6, W5). */
+static void sa_count_stranger(struct sa_endpoint *endpoint, const struct sa_header *header, uint32_t size) {
+    static const uint8_t faults[SA_OUTCOMES] = {
+        [SA_DROP_MAGIC] = SA_BAD_MAGIC, [SA_DROP_WIRE_VERSION] = SA_BAD_WIRE_VERSION, [SA_DROP_OP] = SA_BAD_OP,
+        [SA_DROP_FLAGS] = SA_BAD_FLAGS, [SA_DROP_LENGTH] = SA_BAD_LENGTH,
+    };
+    enum sa_outcome fault = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
+    uint32_t counter = SA_BAD_FOREIGN;
+    if (fault != SA_ABSORBED)
+        counter = faults[fault];
+    else if (header->job != endpoint->header.job)
+        counter = SA_BAD_JOB;
+    else if (header->generation != endpoint->header.generation)
+        counter = SA_BAD_GENERATION;
+    endpoint->counters[counter]++;
+}
+
+/* Take one datagram if it is an awaited result; else count it (W5). */
+static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint32_t size, int64_t now_ns,
+                    uint32_t *touched) {
+    struct sa_header header;
+    memcpy(&header, datagram, sizeof header);
+    uint32_t kind = SA_BE32(header.kind);
+    /* The op may be either, RETRANSMISSION set or not. */
+    if ((kind & ~(SA_OP_MAX << 8 | SA_VERSION | SA_RETRANSMISSION)) != sa_kind(SA_OP_SUM, SA_RESULT) ||
+        header.job != endpoint->header.job || header.generation != endpoint->header.generation ||
+        header.elements != endpoint->header.elements || size != endpoint->frame_bytes ||
+        header.stream >= endpoint->stream_count) {
+        sa_count_stranger(endpoint, &header, size);
+        return;
+    }
+    struct sa_window *window = &endpoint->windows[header.stream];
+    uint32_t offset = (uint32_t)SA_BE16(header.slot) - window->first_slot; /* below first_slot: huge */
+    struct sa_slot *slot = &window->slots[offset < window->window ? offset : 0];
+    if (offset >= window->window || slot->place == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
+        (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0)) {
+        endpoint->counters[SA_DUPLICATES]++;
+        return;
+    }
+    struct sa_running *running = slot->running;
+    sa_call_write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
+    sa_window_answered(window, offset, now_ns);
+    endpoint->counters[SA_RESULTS]++;
+    if (!window->touched) endpoint->touched[(*touched)++] = window;
+    window->touched = 1;
+}
+
+SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
+                                   int64_t now_ns) {
+    if (size < SA_HEADER_BYTES) {
+        endpoint->counters[SA_BAD_SHORT] += rows;
+        return;
+    }
+    uint32_t touched = 0;
+    for (uint64_t row = 0; row < rows; row++) sa_take(endpoint, bundle + row * size, size, now_ns, &touched);
+    for (uint32_t i = 0; i < touched; i++) {
+        endpoint->touched[i]->touched = 0;
+        struct sa_running *done = sa_window_after_results(endpoint->touched[i]);
+        for (struct sa_running *after; done; done = after) {
+            after = done->after;
+            sa_add_event(endpoint, &done->waiting);
+        }
+    }
+}
+
+static void sa_give_up(struct sa_endpoint *endpoint, struct sa_window *window) {
+    uint32_t offset = sa_window_first_unanswered(window);
+    window->failed = 1;
+    window->failure.event = (struct sa_event){
+        .kind = SA_STREAM_FAILED,
+        .stream = window->stream,
+        .slot = window->first_slot + offset,
+        .version = window->slots[offset].version,
+        .chunk = window->slots[offset].chunk,
+        .timeouts = window->timeouts,
+    };
+    sa_add_event(endpoint, &window->failure);
+}
+
+SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns) {
+    for (uint32_t stream = 0; stream < endpoint->stream_count; stream++) {
+        struct sa_window *window = &endpoint->windows[stream];
+        int64_t deadline_ns = sa_window_deadline_ns(window);
+        if (deadline_ns < 0 || deadline_ns > now_ns) continue;
+        window->timeouts++;
+        endpoint->counters[SA_TIMEOUTS]++;
+        if (window->timeouts > endpoint->retry_limit)
+            sa_give_up(endpoint, window);
+        else
+            sa_window_time_out(window, now_ns);
+    }
+}
+
+/* ---- outputs */
+
+/* Write the frame of a slot's chunk (W1, W2). */
+static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *window, uint32_t offset, uint8_t *frame) {
+    const struct sa_slot *slot = &window->slots[offset];
+    const struct sa_running *running = slot->running;
+    struct sa_header header = endpoint->header;
+    uint32_t op = sa_call_read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
+    header.kind = SA_BE32(sa_kind(op, (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION)));
+    header.slot = SA_BE16((uint16_t)(window->first_slot + offset));
+    header.stream = (uint8_t)window->stream;
+    header.chunk = SA_BE32((uint32_t)slot->chunk);
+    memcpy(frame, &header, sizeof header);
+    endpoint->counters[slot->first ? SA_SENT : SA_RETRANSMITTED]++;
+}
+
+/* Streams of equal priority take turns: those that sent in this bundle stand behind those that did not. */
+static void sa_take_turns(struct sa_endpoint *endpoint) {
+    struct sa_window **order = endpoint->by_priority;
+    uint32_t count = 0;
+    for (uint32_t start = 0, end; start < endpoint->stream_count; start = end) {
+        for (end = start; end < endpoint->stream_count && order[end]->priority == order[start]->priority; end++)
+            if (!order[end]->sent) endpoint->in_turn[count++] = order[end];
+        for (uint32_t i = start; i < end; i++)
+            if (order[i]->sent) {
+                order[i]->sent = 0;
+                endpoint->in_turn[count++] = order[i];
+            }
+    }
+    endpoint->by_priority = endpoint->in_turn;
+    endpoint->in_turn = order;
+}
+
+SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit,
+                                              uint8_t *out) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < endpoint->stream_count && count < limit; i++) {
+        struct sa_window *window = endpoint->by_priority[i];
+        if (window->failed) continue;
+        uint32_t offset;
+        while (count < limit && (offset = sa_window_next_to_send(window, now_ns)) != SA_NO_SLOT) {
+            sa_build(endpoint, window, offset, out + (uint64_t)count * endpoint->frame_bytes);
+            window->sent = 1;
+            count++;
+        }
+    }
+    if (count) sa_take_turns(endpoint);
+    return count;
+}
+
+SA_EXPORT int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint) {
+    int64_t first_ns = -1;
+    for (uint32_t stream = 0; stream < endpoint->stream_count; stream++) {
+        int64_t deadline_ns = sa_window_deadline_ns(&endpoint->windows[stream]);
+        if (deadline_ns >= 0 && (first_ns < 0 || deadline_ns < first_ns)) first_ns = deadline_ns;
+    }
+    return first_ns;
+}
+
+SA_EXPORT const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint) { return endpoint->counters; }
+
+SA_EXPORT uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint) { return endpoint->bytes; }
+
+SA_EXPORT uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint) { return endpoint->frame_bytes; }
+
+/* ---- memory */
+
+/* Stable: equal streams keep their order. */
+static void sa_sort_by_priority(struct sa_endpoint *endpoint) {
+    struct sa_window **order = endpoint->by_priority;
+    for (uint32_t i = 0; i < endpoint->stream_count; i++) {
+        uint32_t at = i;
+        for (; at && order[at - 1]->priority > endpoint->windows[i].priority; at--) order[at] = order[at - 1];
+        order[at] = &endpoint->windows[i];
+    }
+}
+
+SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
+    if (!endpoint) return;
+    for (struct sa_waiting_event *waiting = endpoint->events, *next; waiting; waiting = next) {
+        next = waiting->next;
+        sa_forget(endpoint, waiting);
+    }
+    for (uint32_t stream = 0; endpoint->windows && stream < endpoint->stream_count; stream++)
+        sa_window_end(&endpoint->windows[stream]);
+    free(endpoint->windows);
+    free(endpoint->by_priority);
+    free(endpoint->in_turn);
+    free(endpoint->touched);
+    free(endpoint);
+}
+
+SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank) {
+    struct sa_endpoint *endpoint = calloc(1, sizeof *endpoint);
+    if (!endpoint) return NULL;
+    uint32_t streams = job->stream_count;
+    endpoint->header.job = SA_BE16((uint16_t)job->job_id);
+    endpoint->header.generation = SA_BE32(job->generation);
+    endpoint->header.elements = SA_BE16((uint16_t)job->elements);
+    endpoint->header.rank = (uint8_t)rank;
+    endpoint->frame_bytes = SA_HEADER_BYTES + 4 * job->elements;
+    endpoint->elements = job->elements;
+    endpoint->workers = job->workers;
+    endpoint->stream_count = streams;
+    endpoint->retry_limit = job->retry_limit;
+    endpoint->bytes = sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *);
+    endpoint->windows = calloc(streams, sizeof *endpoint->windows);
+    endpoint->by_priority = calloc(streams, sizeof *endpoint->by_priority);
+    endpoint->in_turn = calloc(streams, sizeof *endpoint->in_turn);
+    endpoint->touched = calloc(streams, sizeof *endpoint->touched);
+    int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->in_turn || !endpoint->touched;
+    for (uint32_t stream = 0; stream < streams && !missing; stream++) {
+        missing = sa_window_init(&endpoint->windows[stream], job, stream);
+        endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);
+    }
+    if (missing) {
+        sa_endpoint_free(endpoint);
+        return NULL;
+    }
+    sa_sort_by_priority(endpoint);
+    return endpoint;
+}
+
+SA_EXPORT void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk) {
+    sa_window_start_at(&endpoint->windows[stream], chunk);
+}

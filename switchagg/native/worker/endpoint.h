@@ -1,0 +1,79 @@
+/* One worker's end of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for frame
+   and counter for counter the same. A pure state machine: told packets and the time. No allocation but in new and submit.
+   Not thread-safe. Times are nanoseconds from any origin, not negative, never decreasing. */
+#ifndef SWITCHAGG_ENDPOINT_H
+#define SWITCHAGG_ENDPOINT_H
+
+#include "worker/fixedpoint.h"
+#include "rule/job.h"
+
+struct sa_endpoint;
+
+enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED };
+
+struct sa_event {
+    uint32_t kind;
+    uint32_t stream;
+    uint64_t call;  /* SA_CALL_COMPLETED: what submit was given */
+    uint32_t slot;  /* SA_STREAM_FAILED: the oldest unanswered chunk, and where it is */
+    uint32_t version;
+    uint64_t chunk; /* unwrapped */
+    uint32_t timeouts;
+    uint32_t unused;
+};
+
+/* The order is that of `ENDPOINT_COUNTERS` in library.py. */
+enum sa_endpoint_counter {
+    SA_SENT,
+    SA_RETRANSMITTED,
+    SA_TIMEOUTS,
+    SA_RESULTS,
+    SA_DUPLICATES,
+    SA_BAD_SHORT,
+    SA_BAD_MAGIC,
+    SA_BAD_WIRE_VERSION,
+    SA_BAD_OP,
+    SA_BAD_FLAGS,
+    SA_BAD_LENGTH,
+    SA_BAD_JOB,
+    SA_BAD_GENERATION,
+    SA_BAD_FOREIGN,
+    SA_ENDPOINT_COUNTERS
+};
+
+/* NULL: no memory. */
+struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank);
+void sa_endpoint_free(struct sa_endpoint *endpoint);
+uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
+
+/* Queue a call that allreduces `count` values at `data` in place; `call` comes back in its event. The memory must stay
+   until then, or until the endpoint is freed. Python's check_array has accepted dtype and op. 0, or -1: no memory, and
+   nothing has changed. */
+int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
+                       uint64_t count, uint64_t call);
+
+/* Take `rows` datagrams of `size` bytes each, back to back. */
+void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
+                         int64_t now_ns);
+void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns);
+
+/* Write up to `limit` frames to `out`, back to back; returns how many. */
+uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint8_t *out);
+
+/* The oldest event not yet handed out; its kind is returned and stands in it. */
+uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event);
+
+/* -1: nothing in flight. */
+int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint);
+
+/* SA_ENDPOINT_COUNTERS numbers that live as long as the endpoint. */
+const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint);
+
+/* Bytes the endpoint holds beyond the callers' arrays. */
+uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint);
+
+/* For tests, which can't walk to where chunk numbers wrap: as if all chunks of a stream below `chunk` were answered,
+   with nothing submitted yet. */
+void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk);
+
+#endif

@@ -1,0 +1,342 @@
+#include "worker/window.h"
+
+#include <stdlib.h>
+
+#define SA_BACKOFF_MAX 20u
+#define SA_RTT_MAX_NS (1ll << 58) /* nine years; keeps the sums of `sample` in range whatever the caller's clock says */
+
+/* ---- lists through the slots */
+
+static void sa_append(struct sa_window *window, enum sa_place place, uint32_t offset) {
+    struct sa_list *list = &window->places[place];
+    struct sa_slot *slot = &window->slots[offset];
+    slot->place = (uint8_t)place;
+    slot->before = list->tail;
+    slot->after = SA_NO_SLOT;
+    if (list->tail == SA_NO_SLOT)
+        list->head = offset;
+    else
+        window->slots[list->tail].after = offset;
+    list->tail = offset;
+}
+
+static void sa_remove(struct sa_window *window, uint32_t offset) {
+    struct sa_slot *slot = &window->slots[offset];
+    struct sa_list *list = &window->places[slot->place];
+    if (slot->before == SA_NO_SLOT)
+        list->head = slot->after;
+    else
+        window->slots[slot->before].after = slot->after;
+    if (slot->after == SA_NO_SLOT)
+        list->tail = slot->before;
+    else
+        window->slots[slot->after].before = slot->before;
+}
+
+/* ---- free slots, least chunk first */
+
+static uint32_t sa_ring_at(const struct sa_window *window, uint32_t index) {
+    uint32_t at = window->ring_at + index;
+    return window->ring[at < window->window ? at : at - window->window];
+}
+
+static void sa_heap_push(struct sa_window *window, uint32_t offset) {
+    uint32_t at = window->heap_count++;
+    uint64_t chunk = window->slots[offset].chunk;
+    while (at) {
+        uint32_t above = (at - 1) / 2;
+        if (window->slots[window->heap[above]].chunk < chunk) break;
+        window->heap[at] = window->heap[above];
+        at = above;
+    }
+    window->heap[at] = offset;
+}
+
+static void sa_heap_pop(struct sa_window *window) {
+    uint32_t count = --window->heap_count, last = window->heap[count], at = 0;
+    uint64_t chunk = window->slots[last].chunk;
+    for (uint32_t below = 1; below < count; below = 2 * at + 1) {
+        if (below + 1 < count &&
+            window->slots[window->heap[below + 1]].chunk < window->slots[window->heap[below]].chunk)
+            below++;
+        if (chunk < window->slots[window->heap[below]].chunk) break;
+        window->heap[at] = window->heap[below];
+        at = below;
+    }
+    window->heap[at] = last;
+}
+
+static void sa_push_free(struct sa_window *window, uint32_t offset) {
+    uint32_t count = window->ring_count;
+    if (count && window->slots[sa_ring_at(window, count - 1)].chunk > window->slots[offset].chunk) {
+        sa_heap_push(window, offset);
+        return;
+    }
+    uint32_t at = window->ring_at + count;
+    window->ring[at < window->window ? at : at - window->window] = offset;
+    window->ring_count++;
+}
+
+/* The free slot with the least chunk, taken off if that chunk may be sent; else SA_NO_SLOT. */
+static uint32_t sa_pop_free(struct sa_window *window) {
+    uint32_t ring = window->ring_count ? sa_ring_at(window, 0) : SA_NO_SLOT;
+    uint32_t heap = window->heap_count ? window->heap[0] : SA_NO_SLOT;
+    int from_ring = heap == SA_NO_SLOT ||
+                    (ring != SA_NO_SLOT && window->slots[ring].chunk < window->slots[heap].chunk);
+    uint32_t offset = from_ring ? ring : heap;
+    if (offset == SA_NO_SLOT || window->slots[offset].chunk >= window->limit) return SA_NO_SLOT;
+    if (from_ring) {
+        window->ring_at = window->ring_at + 1 < window->window ? window->ring_at + 1 : 0;
+        window->ring_count--;
+    } else {
+        sa_heap_pop(window);
+    }
+    return offset;
+}
+
+/* ---- calls */
+
+/* Let chunks fly up to the first whose call isn't ready for it (W4). */
+static void sa_raise_limit(struct sa_window *window) {
+    struct sa_running *running = window->unready;
+    for (; running; running = running->after) {
+        uint64_t limit = running->base + running->call.ready;
+        if (limit > window->limit) window->limit = limit;
+        if (running->call.ready < running->call.chunks) break;
+    }
+    window->unready = running;
+}
+
+void sa_window_submit(struct sa_window *window, struct sa_running *running) {
+    running->base = window->end;
+    running->missing = running->call.chunks;
+    window->end = running->end = running->base + running->call.chunks;
+    running->before = window->last;
+    running->after = NULL;
+    if (window->last)
+        window->last->after = running;
+    else
+        window->running = running;
+    window->last = running;
+    if (!window->unready) window->unready = running;
+    sa_raise_limit(window);
+}
+
+/* The call of a chunk about to be sent: mostly the one that sent last. */
+static struct sa_running *sa_call_of(struct sa_window *window, uint64_t chunk) {
+    struct sa_running *running = window->cursor ? window->cursor : window->running;
+    while (chunk >= running->end) running = running->after;
+    while (chunk < running->base) running = running->before;
+    window->cursor = running;
+    return running;
+}
+
+static void sa_unlink(struct sa_window *window, struct sa_running *running) {
+    if (running->before)
+        running->before->after = running->after;
+    else
+        window->running = running->after;
+    if (running->after)
+        running->after->before = running->before;
+    else
+        window->last = running->before;
+    if (window->cursor == running) window->cursor = NULL;
+}
+
+/* ---- sending and answers */
+
+uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
+    uint32_t offset = window->places[SA_TO_RESEND].head;
+    struct sa_slot *slot;
+    if (offset != SA_NO_SLOT) {
+        slot = &window->slots[offset];
+        sa_remove(window, offset);
+        slot->first = 0;
+    } else {
+        offset = sa_pop_free(window);
+        if (offset == SA_NO_SLOT) return SA_NO_SLOT;
+        slot = &window->slots[offset];
+        slot->running = sa_call_of(window, slot->chunk);
+        slot->first = 1;
+    }
+    slot->sent_ns = now_ns;
+    slot->transmission = window->transmissions++;
+    sa_append(window, SA_IN_FLIGHT, offset);
+    return offset;
+}
+
+/* Of those sent before transmission `before`. */
+static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t before) {
+    for (; chunks; chunks--) {
+        uint32_t oldest = window->places[SA_IN_FLIGHT].head;
+        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission >= before) return;
+        sa_remove(window, oldest);
+        sa_append(window, SA_TO_RESEND, oldest);
+    }
+}
+
+/* Of those sent before transmission `before`, the latest. Results come in the order of sending: if the timeout was too
+   early, the next one is of a chunk that was not resent, and says so. Resending the oldest would stay ahead of the
+   results and send the whole window again. */
+static void sa_resend_newest(struct sa_window *window, uint32_t chunks, uint64_t before) {
+    uint32_t offset = window->places[SA_IN_FLIGHT].tail;
+    while (offset != SA_NO_SLOT && chunks) {
+        uint32_t older = window->slots[offset].before;
+        if (window->slots[offset].transmission < before) {
+            sa_remove(window, offset);
+            sa_append(window, SA_TO_RESEND, offset);
+            chunks--;
+        }
+        offset = older;
+    }
+}
+
+/* Keep the SA_OVERTAKEN latest, the least of them first. */
+static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
+    uint64_t *newest = window->newest;
+    if (transmission <= newest[0]) return;
+    uint32_t at = 0;
+    for (; at + 1 < SA_OVERTAKEN && newest[at + 1] < transmission; at++) newest[at] = newest[at + 1];
+    newest[at] = transmission;
+}
+
+void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns) {
+    struct sa_slot *slot = &window->slots[offset];
+    sa_remove(window, offset);
+    slot->place = SA_IS_FREE;
+    window->timeouts = 0;
+    window->silence_ns = now_ns;
+    if (slot->first) { /* Karn: a retransmitted chunk's result may answer either copy */
+        sa_keep_newest(window, slot->transmission + 1);
+        window->rtt_ns = (int64_t)((uint64_t)now_ns - (uint64_t)slot->sent_ns);
+        window->sampled = 1;
+        window->recovering = 0;
+    } else if (window->recovering) {
+        window->owed += 2;
+    }
+    slot->chunk += window->window;
+    slot->version ^= 1;
+    sa_push_free(window, offset);
+    if (--slot->running->missing == 0) window->complete++;
+}
+
+/* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). Shifts of signed numbers round
+   down, as Python's divisions do. */
+static void sa_sample(struct sa_window *window) {
+    int64_t rtt_ns = window->rtt_ns;
+    if (rtt_ns > SA_RTT_MAX_NS) rtt_ns = SA_RTT_MAX_NS;
+    if (rtt_ns < -SA_RTT_MAX_NS) rtt_ns = -SA_RTT_MAX_NS;
+    if (window->srtt_ns == 0) {
+        window->srtt_ns = rtt_ns;
+        window->rttvar_ns = rtt_ns >> 1;
+    } else {
+        int64_t off_ns = window->srtt_ns - rtt_ns;
+        window->rttvar_ns = (3 * window->rttvar_ns + (off_ns < 0 ? -off_ns : off_ns)) >> 2;
+        window->srtt_ns = (7 * window->srtt_ns + rtt_ns) >> 3;
+    }
+    int64_t rto_ns = window->srtt_ns + 4 * window->rttvar_ns;
+    if (rto_ns < window->rto_min_ns) rto_ns = window->rto_min_ns;
+    window->rto_ns = rto_ns < window->rto_max_ns ? rto_ns : window->rto_max_ns;
+    window->sampled = 0;
+}
+
+struct sa_running *sa_window_after_results(struct sa_window *window) {
+    struct sa_running *done = NULL, **last = &done;
+    if (window->sampled) sa_sample(window);
+    if (window->recovering) sa_resend_newest(window, window->owed, window->doubted);
+    window->owed = 0;
+    for (struct sa_running *running = window->running, *after; window->complete; running = after) {
+        after = running->after;
+        if (running->missing) continue;
+        sa_unlink(window, running);
+        running->after = NULL;
+        *last = running;
+        last = &running->after;
+        window->complete--;
+    }
+    sa_raise_limit(window);
+    for (;;) {
+        uint32_t oldest = window->places[SA_IN_FLIGHT].head;
+        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return done;
+        sa_resend_oldest(window, 1, UINT64_MAX);
+    }
+}
+
+/* ---- time */
+
+int64_t sa_window_deadline_ns(const struct sa_window *window) {
+    uint32_t oldest = window->places[SA_IN_FLIGHT].head;
+    /* What waits to be resent counts too: a link that stays full must not silence the timer (W9). */
+    if (window->failed || (oldest == SA_NO_SLOT && window->places[SA_TO_RESEND].head == SA_NO_SLOT)) return -1;
+    int64_t since_ns = window->silence_ns, deadline_ns;
+    if (oldest != SA_NO_SLOT && window->slots[oldest].sent_ns > since_ns) since_ns = window->slots[oldest].sent_ns;
+    uint32_t doublings = window->timeouts < SA_BACKOFF_MAX ? window->timeouts : SA_BACKOFF_MAX;
+    int64_t wait_ns = window->rto_max_ns;
+    if (window->rto_ns <= window->rto_max_ns >> doublings) wait_ns = window->rto_ns << doublings;
+    return __builtin_add_overflow(since_ns, wait_ns, &deadline_ns) ? INT64_MAX : deadline_ns;
+}
+
+void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
+    window->silence_ns = now_ns;
+    window->recovering = 1;
+    window->doubted = window->transmissions;
+    sa_resend_oldest(window, SA_PROBES, window->doubted);
+}
+
+uint32_t sa_window_first_unanswered(const struct sa_window *window) {
+    uint32_t lowest = SA_NO_SLOT;
+    for (uint32_t offset = 0; offset < window->window; offset++) {
+        const struct sa_slot *slot = &window->slots[offset];
+        if (slot->place != SA_IS_FREE && (lowest == SA_NO_SLOT || slot->chunk < window->slots[lowest].chunk))
+            lowest = offset;
+    }
+    return lowest;
+}
+
+/* ---- memory */
+
+void sa_window_start_at(struct sa_window *window, uint64_t chunk) {
+    window->end = window->limit = chunk;
+    window->ring_at = window->heap_count = 0;
+    window->ring_count = window->window;
+    for (uint32_t i = 0; i < window->window; i++) {
+        uint32_t offset = (uint32_t)((chunk + i) % window->window);
+        window->slots[offset].chunk = chunk + i;
+        window->slots[offset].version = (chunk + i) / window->window & 1;
+        window->ring[i] = offset;
+    }
+}
+
+int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t stream) {
+    const struct sa_stream *config = &job->streams[stream];
+    *window = (struct sa_window){
+        .stream = stream,
+        .first_slot = config->first_slot,
+        .window = config->window,
+        .priority = config->priority,
+        .slots = calloc(config->window, sizeof(struct sa_slot)),
+        .ring = calloc(config->window, sizeof(uint32_t)),
+        .heap = calloc(config->window, sizeof(uint32_t)),
+        .rto_ns = job->rto_initial_ns,
+        .rto_min_ns = job->rto_min_ns,
+        .rto_max_ns = job->rto_max_ns,
+    };
+    for (int place = 0; place < 3; place++) window->places[place] = (struct sa_list){SA_NO_SLOT, SA_NO_SLOT};
+    if (!window->slots || !window->ring || !window->heap) return -1;
+    sa_window_start_at(window, 0);
+    return 0;
+}
+
+void sa_window_end(struct sa_window *window) {
+    for (struct sa_running *running = window->running, *after; running; running = after) {
+        after = running->after;
+        free(running);
+    }
+    free(window->slots);
+    free(window->ring);
+    free(window->heap);
+}
+
+uint64_t sa_window_bytes(const struct sa_window *window) {
+    return sizeof *window + (uint64_t)window->window * (sizeof(struct sa_slot) + 2 * sizeof(uint32_t));
+}

@@ -1,0 +1,19 @@
+/* Chance in BPF programs: a seeded generator per CPU, so that the numbers drawn on a CPU are the same in every run.
+   Which packets meet which CPU, and when, is the kernel's choice. */
+#ifndef SWITCHAGG_CHANCE_BPF_H
+#define SWITCHAGG_CHANCE_BPF_H
+
+#include "rule/wire.h"
+
+/* True with a probability of `threshold` / 2^32. state: xorshift64*, not 0. Draws nothing where nothing can happen. */
+SA_INLINE int sa_happens(uint64_t *state, uint32_t threshold) {
+    if (!threshold) return 0;
+    uint64_t x = *state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return (uint32_t)((x * 0x2545f4914f6cdd1dull) >> 32) < threshold;
+}
+
+#endif

@@ -1,0 +1,466 @@
+/* The data plane `xdp`: the switch rule in the kernel, on any Linux box.
+
+   sa_switch (XDP, on every port) takes the datagrams sent to the switch's address and nothing else: it checks them (P5,
+   P6, S1), applies S2 to S5 under the lock of the slot version, and drops them, but for the one that has completed or
+   asks again: that one becomes the result (S6), is stamped, and goes up to sa_deliver (tc ingress of the same port),
+   which sends a copy to each target. An XDP redirect would be shorter, but passes by the queueing discipline of the
+   port, and with it the shaper. Built twice: SA_ELEMENTS is the most elements per packet. */
+#include "rule/wire.h"
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "xdp/chance.bpf.h"
+#include "rule/slot.h"
+
+#if SA_ELEMENTS > 860 /* what one page holds, with room for the kernel's own */
+#define SA_XDP "xdp.frags"
+#else
+#define SA_XDP "xdp"
+#endif
+
+#define SA_BLOCK 8u /* elements per turn of a loop; those beyond E are padding that nobody reads */
+_Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
+#define SA_PACKET_MAX (SA_HEADER_BYTES + 4u * SA_ELEMENTS)
+#define SA_CHECKSUM_BLOCK 512u /* the most bpf_csum_diff takes at once before Linux 6.13 */
+#define SA_CHECKSUM_BLOCKS ((SA_PACKET_MAX + SA_CHECKSUM_BLOCK - 1) / SA_CHECKSUM_BLOCK)
+#define SA_HEADERS_BYTES 42u /* Ethernet, IPv4 without options, UDP */
+#define SA_ADDRESSES 16u
+#define SA_HOPS 64u
+#define SA_UDP 17u
+
+/* Between sa_switch and sa_deliver, in flags that are zero on the wire (P6). */
+#define SA_TO_ALL 0x80u
+#define SA_TO_SENDER 0x40u
+
+/* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
+enum sa_extra {
+    SA_DROP_CHECKSUM = SA_OUTCOMES, /* P5 */
+    SA_LOST_IN,                     /* impairments */
+    SA_LOST_OUT,
+    SA_MARKED,
+    SA_SENT, /* results, one for each target */
+    SA_SEND_ERRORS,
+    SA_COUNTERS
+};
+
+/* What the loader sets before the program is loaded, so that the verifier cuts away what is not in use. Big-endian where
+   the wire is. The only constants: they are the whole of .rodata. */
+struct configuration {
+    uint16_t port;
+    uint16_t ticket[3]; /* random: source address of what sa_switch passes up, so that nobody can forge it */
+    uint32_t partial_accepted; /* a port may carry checksums that are not yet complete */
+    uint32_t impaired;
+    uint32_t owner_pid; /* whose program this is: the process, and when it started, in clock ticks since boot */
+    uint32_t address_count;
+    uint64_t owner_start;
+    uint32_t addresses[SA_ADDRESSES];
+};
+
+const volatile struct configuration configuration = {0};
+
+struct slot {
+    struct bpf_spin_lock lock;
+    uint32_t job; /* the owner, for who was still on the way when the slot was given away */
+    uint32_t generation;
+    uint32_t held;
+    uint64_t seen;
+    uint32_t sums[SA_ELEMENTS]; /* host byte order */
+};
+
+/* Where a worker is. What its own packets tell is learnt from them: no result goes out before all have sent. */
+struct member {
+    uint32_t address;
+    uint16_t port;
+    uint16_t ethernet[6]; /* learnt: of a frame to it, destination and source */
+    uint16_t lost;           /* its interface is gone or down, says the loader: learn another */
+    uint32_t switch_address; /* learnt */
+    uint32_t ifindex;        /* learnt; 0: not yet */
+};
+
+struct range {
+    uint32_t first_slot;
+    uint32_t window;
+};
+
+struct job {
+    uint32_t generation;
+    uint32_t workers;
+    uint32_t elements;
+    uint32_t stream_count;
+    uint64_t full;
+    struct member members[SA_WORKERS_MAX];
+    struct range streams[SA_STREAMS_MAX];
+};
+
+struct scratch {
+    struct sa_header header;
+    uint32_t values[SA_CHECKSUM_BLOCKS * SA_CHECKSUM_BLOCK / 4];
+};
+
+struct counters {
+    uint64_t packets[SA_COUNTERS];
+};
+
+/* Of one port: probabilities in units of 2^-32, and the generator they draw from, one per CPU. */
+struct impairment {
+    uint32_t loss_in;
+    uint32_t loss_out;
+    uint32_t mark_out;
+    uint32_t padding;
+    uint64_t state;
+};
+
+/* Sizes of slots and jobs are the loader's. Index of a slot version: 2 * slot + version. */
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, uint32_t);
+    __type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 1);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, uint32_t);
+    __type(value, struct job);
+} jobs SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, uint32_t);
+    __type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, uint32_t);
+    __type(value, struct counters);
+} counts SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+    __uint(max_entries, 256);
+    __type(key, uint32_t);
+    __type(value, struct impairment);
+} impairments SEC(".maps");
+
+SA_INLINE void count(uint32_t what) {
+    uint32_t zero = 0;
+    struct counters *counters = bpf_map_lookup_elem(&counts, &zero);
+    if (counters && what < SA_COUNTERS) counters->packets[what]++;
+}
+
+SA_INLINE uint32_t folded(uint64_t sum) {
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (uint32_t)((sum & 0xffff) + (sum >> 16));
+}
+
+SA_INLINE uint32_t address_sum(uint32_t address) { return (address & 0xffff) + (address >> 16); }
+
+/* Sum of a whole packet in the scratch, `size` bytes, a multiple of 4. */
+SA_INLINE uint64_t packet_sum(struct scratch *scratch, uint32_t size) {
+    uint64_t sum = 0;
+    for (uint32_t block = 0; block < SA_CHECKSUM_BLOCKS; block++) {
+        uint32_t at = block * SA_CHECKSUM_BLOCK;
+        if (at >= size) break;
+        uint32_t bytes = size - at;
+        if (bytes > SA_CHECKSUM_BLOCK) bytes = SA_CHECKSUM_BLOCK;
+        barrier_var(bytes);
+        if (bytes > SA_CHECKSUM_BLOCK) break; /* for the verifier: it can't see through the barrier */
+        sum = (uint32_t)bpf_csum_diff(0, 0, (void *)scratch + at, bytes, (uint32_t)sum);
+    }
+    return sum;
+}
+
+/* Read anew for each loop: the verifier learns the number from the turn a loop ends in, and would go through what
+   follows once for each such number. */
+SA_INLINE uint32_t blocks_of(const struct scratch *scratch) {
+    return (SA_BE16(*(const volatile uint16_t *)&scratch->header.elements) + SA_BLOCK - 1) / SA_BLOCK;
+}
+
+/* S4 for a packet, in a loop of its own for each way. */
+SA_INLINE void combine(enum sa_values how, struct slot *slot, const struct scratch *scratch) {
+    uint32_t blocks = blocks_of(scratch);
+    for (uint32_t block = 0; block < SA_ELEMENTS / SA_BLOCK; block++) {
+        if (block >= blocks) break;
+        uint32_t *sums = slot->sums + block * SA_BLOCK;
+        const uint32_t *values = scratch->values + block * SA_BLOCK;
+#pragma clang loop unroll(full)
+        for (uint32_t i = 0; i < SA_BLOCK; i++) sums[i] = sa_combine(how, sums[i], SA_BE32(values[i]));
+    }
+}
+
+SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
+    uint32_t blocks = blocks_of(scratch);
+    for (uint32_t block = 0; block < SA_ELEMENTS / SA_BLOCK; block++) {
+        if (block >= blocks) break;
+        const uint32_t *sums = slot->sums + block * SA_BLOCK;
+        uint32_t *values = scratch->values + block * SA_BLOCK;
+#pragma clang loop unroll(full)
+        for (uint32_t i = 0; i < SA_BLOCK; i++) values[i] = SA_BE32(sums[i]);
+    }
+}
+
+/* S2 to S5 for the packet in the scratch, under the slot's lock; the sums go into the scratch where a result goes out:
+   whoever is next may overwrite them. The owner is looked at again: the job may have been evicted, its slots given
+   away, since S1 was checked. A function of its own, or the verifier would go through its loops once for every way
+   that leads here. */
+__attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint32_t generation, uint64_t full) {
+    uint32_t zero = 0;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    struct slot *slot = bpf_map_lookup_elem(&slots, &index);
+    if (!scratch || !slot) return SA_DROP_SLOT;
+    const struct sa_header *header = &scratch->header;
+    uint32_t chunk = SA_BE32(header->chunk), rank = header->rank & 63, op = sa_op(SA_BE32(header->kind)), outcome;
+    bpf_spin_lock(&slot->lock);
+    if (slot->job != job_id || slot->generation != generation) {
+        outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
+    } else {
+        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, full, chunk, rank, op);
+        outcome = decision.outcome;
+        if (decision.values == SA_WRITE)
+            combine(SA_WRITE, slot, scratch);
+        else if (decision.values == SA_ADD)
+            combine(SA_ADD, slot, scratch);
+        else if (decision.values == SA_MAXIMUM)
+            combine(SA_MAXIMUM, slot, scratch);
+        if (outcome == SA_BROADCAST || outcome == SA_REPLY) copy_out(slot, scratch);
+    }
+    bpf_spin_unlock(&slot->lock);
+    return (int)outcome;
+}
+
+/* S1, in its order; SA_ABSORBED if the packet is its job's. */
+SA_INLINE uint32_t stranger(const struct job *job, const struct sa_header *header, uint32_t address, uint16_t port) {
+    uint32_t rank = header->rank, stream = header->stream, slot = SA_BE16(header->slot);
+    if (SA_BE32(header->kind) & SA_RESULT) return SA_DROP_RESULT;
+    if (!job) return SA_DROP_JOB;
+    if (SA_BE32(header->generation) != job->generation) return SA_DROP_GENERATION;
+    if (stream >= job->stream_count) return SA_DROP_STREAM;
+    const struct range *range = &job->streams[stream & (SA_STREAMS_MAX - 1)];
+    if (slot - range->first_slot >= range->window) return SA_DROP_SLOT;
+    if (rank >= job->workers) return SA_DROP_RANK;
+    const struct member *member = &job->members[rank & (SA_WORKERS_MAX - 1)];
+    if (member->address != address || member->port != port) return SA_DROP_PORT;
+    if (SA_BE16(header->elements) != job->elements) return SA_DROP_ELEMENTS;
+    return SA_ABSORBED;
+}
+
+/* Remember how the worker is reached. Written only when new: the line is read by all CPUs. The interface stays until it
+   is gone or down, which the loader sees: whoever has the worker's address on another one gets no results. */
+SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint32_t address, uint32_t ifindex) {
+    if (member->ifindex && member->ifindex != ifindex && !member->lost) return;
+    const uint16_t *to = (const void *)ethernet->h_dest, *from = (const void *)ethernet->h_source;
+    if (member->ifindex == ifindex && !member->lost && member->switch_address == address && member->ethernet[0] == from[0] &&
+        member->ethernet[1] == from[1] && member->ethernet[2] == from[2] && member->ethernet[3] == to[0] &&
+        member->ethernet[4] == to[1] && member->ethernet[5] == to[2])
+        return;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 3; i++) {
+        member->ethernet[i] = from[i];
+        member->ethernet[i + 3] = to[i];
+    }
+    member->switch_address = address;
+    member->ifindex = ifindex;
+    member->lost = 0;
+}
+
+SA_INLINE int is_ours(uint32_t address) {
+    for (uint32_t i = 0; i < SA_ADDRESSES; i++) {
+        if (i >= configuration.address_count) break;
+        if (configuration.addresses[i] == address) return 1;
+    }
+    return 0;
+}
+
+/* What a port does to packets; 0: nothing. */
+SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
+    return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
+}
+
+/* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver. The checksum field
+   gets the sum of all that is the same for every target. */
+SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome) {
+    uint32_t kind = (SA_BE32(scratch->header.kind) & ~SA_RETRANSMISSION) | SA_RESULT;
+    scratch->header.kind = SA_BE32(kind);
+    uint32_t udp_bytes = size + sizeof(struct udphdr);
+    uint64_t sum = packet_sum(scratch, size);
+    sum += SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)SA_UDP);
+    kind |= outcome == SA_BROADCAST ? SA_TO_ALL : SA_TO_SENDER;
+    scratch->header.kind = SA_BE32(kind);
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    if (data + SA_HEADERS_BYTES > end) return XDP_DROP;
+    uint16_t *source = data + ETH_ALEN;
+    source[0] = configuration.ticket[0];
+    source[1] = configuration.ticket[1];
+    source[2] = configuration.ticket[2];
+    struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr);
+    udp->check = (uint16_t)folded(sum);
+    if (size > SA_PACKET_MAX || bpf_xdp_store_bytes(ctx, SA_HEADERS_BYTES, scratch, size)) return XDP_DROP;
+    return XDP_PASS;
+}
+
+/* A datagram to the switch, of `size` bytes: count it; it ends here unless it becomes a result. */
+SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const struct iphdr *ip, const struct udphdr *udp,
+                   uint32_t size) {
+    uint32_t zero = 0, address = ip->saddr, to = ip->daddr, check = udp->check;
+    uint16_t port = udp->source;
+    uint64_t addresses = address_sum(address) + address_sum(to);
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    if (!scratch) return XDP_DROP;
+    if (size < SA_HEADER_BYTES) {
+        count(SA_DROP_SHORT);
+        return XDP_DROP;
+    }
+    uint32_t held = size > SA_PACKET_MAX ? SA_HEADER_BYTES : size; /* a larger one fails S1, by its elements at last */
+    if (bpf_xdp_load_bytes(ctx, SA_HEADERS_BYTES, scratch, held)) return XDP_DROP;
+    const struct sa_header *header = &scratch->header;
+    uint32_t outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
+    if (outcome != SA_ABSORBED) { /* dropped whatever its checksum */
+        count(outcome);
+        return XDP_DROP;
+    }
+    if (size <= SA_PACKET_MAX) {
+        uint16_t bytes = SA_BE16((uint16_t)(size + sizeof(struct udphdr)));
+        uint64_t pseudo = addresses + bytes + SA_BE16((uint16_t)SA_UDP);
+        uint64_t sum = packet_sum(scratch, size) + pseudo + bytes + port + udp->dest + check;
+        uint32_t partial = configuration.partial_accepted && check == folded(pseudo);
+        if ((!check || folded(sum) != 0xffff) && !partial) {
+            count(SA_DROP_CHECKSUM);
+            return XDP_DROP;
+        }
+    }
+    uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
+    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+    outcome = stranger(job, header, address, port);
+    if (outcome != SA_ABSORBED || !job || size > SA_PACKET_MAX) {
+        count(outcome);
+        return XDP_DROP;
+    }
+    learn(&job->members[header->rank & (SA_WORKERS_MAX - 1)], ethernet, to, ctx->ingress_ifindex);
+    uint32_t index = 2u * SA_BE16(header->slot) + (SA_BE32(header->kind) & SA_VERSION ? 1 : 0);
+    outcome = (uint32_t)sa_aggregate(index, job_id, generation, job->full);
+    count(outcome);
+    if (outcome != SA_BROADCAST && outcome != SA_REPLY) return XDP_DROP;
+    return pass_up(ctx, scratch, size, outcome);
+}
+
+SEC(SA_XDP)
+int sa_switch(struct xdp_md *ctx) {
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    if (data + SA_HEADERS_BYTES > end) return XDP_PASS;
+    const struct ethhdr *ethernet = data;
+    const struct iphdr *ip = (void *)(ethernet + 1);
+    const struct udphdr *udp = (void *)(ip + 1);
+    /* Options and fragments are the stack's business: it has a socket at this address that counts what reaches it. So
+       are frames to a group: results would be sent from its address. */
+    if ((ethernet->h_dest[0] & 1) || ethernet->h_proto != SA_BE16(ETH_P_IP) || *(const uint8_t *)ip != 0x45 || ip->protocol != SA_UDP ||
+        (ip->frag_off & SA_BE16(0x3fff)) || udp->dest != configuration.port || !is_ours(ip->daddr))
+        return XDP_PASS;
+    uint32_t ip_bytes = SA_BE16(ip->tot_len), udp_bytes = SA_BE16(udp->len);
+    if (udp_bytes < sizeof(*udp) || ip_bytes < sizeof(*ip) + udp_bytes ||
+        bpf_xdp_get_buff_len(ctx) < sizeof(*ethernet) + ip_bytes)
+        return XDP_PASS; /* cut off: the stack drops it */
+    struct impairment *impairment = impairment_of(ctx->ingress_ifindex);
+    if (impairment && sa_happens(&impairment->state, impairment->loss_in)) {
+        count(SA_LOST_IN);
+        return XDP_DROP;
+    }
+    return take(ctx, ethernet, ip, udp, udp_bytes - sizeof(*udp));
+}
+
+/* Whether the kernel completes the frame's checksum where it leaves, and wants the pseudo-header's sum in the field until
+   then. Only the frame knows: of requests, 1 in 65,536 has a field that is right either way. The helper changes the
+   field of a frame whose checksum is complete, and no other's. Negative if it fails. */
+SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
+    const uint32_t at = sizeof(struct ethhdr) + sizeof(struct iphdr) + __builtin_offsetof(struct udphdr, check);
+    uint16_t now;
+    if (bpf_l4_csum_replace(skb, at, 0, 1, sizeof(uint16_t)) || bpf_skb_load_bytes(skb, at, &now, sizeof(now))) return -1;
+    return now == field;
+}
+
+/* Address the frame to one worker and send a copy of it by that worker's port, through its queueing discipline. */
+SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint32_t sum, uint32_t partial,
+                       uint32_t kind) {
+    uint32_t ifindex = member->ifindex;
+    struct impairment *impairment = impairment_of(ifindex);
+    if (impairment && sa_happens(&impairment->state, impairment->loss_out)) {
+        count(SA_LOST_OUT);
+        return;
+    }
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    if (data + SA_HEADERS_BYTES + SA_HEADER_BYTES > end) return;
+    uint16_t *ethernet = data;
+    struct iphdr *ip = data + sizeof(struct ethhdr);
+    struct udphdr *udp = (void *)(ip + 1);
+    struct sa_header *header = (void *)(udp + 1);
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 6; i++) ethernet[i] = member->ethernet[i];
+    uint32_t saddr = member->switch_address, daddr = member->address, port = member->port;
+    uint32_t mark = impairment && (ip->tos & 3) && sa_happens(&impairment->state, impairment->mark_out);
+    uint8_t tos = ip->tos | (mark ? 3 : 0);
+    uint64_t addresses = address_sum(saddr) + address_sum(daddr), length = udp->len;
+    ip->tos = tos;
+    ip->id = 0;
+    ip->frag_off = SA_BE16(0x4000);
+    ip->ttl = SA_HOPS;
+    ip->saddr = saddr;
+    ip->daddr = daddr;
+    ip->check = (uint16_t)~folded(addresses + SA_BE16((uint16_t)(0x4500 | tos)) + ip->tot_len + SA_BE16(0x4000) +
+                                  SA_BE16((uint16_t)(SA_HOPS << 8 | SA_UDP)));
+    udp->source = configuration.port;
+    udp->dest = (uint16_t)port;
+    uint32_t check = partial ? folded(addresses + length + SA_BE16((uint16_t)SA_UDP))
+                             : (uint16_t)~folded(addresses + sum + configuration.port + port);
+    udp->check = check || partial ? (uint16_t)check : 0xffff;
+    header->kind = SA_BE32(kind);
+    int64_t error = ifindex ? bpf_clone_redirect(skb, ifindex, 0) : -1;
+    count(error ? SA_SEND_ERRORS : SA_SENT);
+    if (mark) count(SA_MARKED);
+}
+
+SEC("tc")
+int sa_deliver(struct __sk_buff *skb) {
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    if (data + sizeof(struct ethhdr) > end) return TC_ACT_UNSPEC;
+    const uint16_t *source = data + ETH_ALEN;
+    if (source[0] != configuration.ticket[0] || source[1] != configuration.ticket[1] ||
+        source[2] != configuration.ticket[2])
+        return TC_ACT_UNSPEC;
+    /* Several joined into one by the receiving port (rx-udp-gro-forwarding) can't be told apart here. */
+    if (skb->gso_size || bpf_skb_pull_data(skb, SA_HEADERS_BYTES + SA_HEADER_BYTES)) goto lost;
+    data = (void *)(long)skb->data;
+    end = (void *)(long)skb->data_end;
+    if (data + SA_HEADERS_BYTES + SA_HEADER_BYTES > end) goto lost;
+    const struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr);
+    const struct sa_header *header = data + SA_HEADERS_BYTES;
+    uint32_t marked = SA_BE32(header->kind), sum = udp->check, rank = header->rank, job_id = SA_BE16(header->job);
+    uint32_t generation = SA_BE32(header->generation);
+    int partial = is_partial(skb, (uint16_t)sum);
+    if (partial < 0) goto lost;
+    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+    if (!job || job->generation != generation) return TC_ACT_SHOT; /* evicted meanwhile (S8) */
+    uint32_t workers = job->workers;
+    for (uint32_t target = 0; target < SA_WORKERS_MAX; target++) {
+        if (target >= workers) break;
+        if (marked & SA_TO_ALL || target == rank)
+            deliver(skb, &job->members[target], sum, partial, marked & ~(0xffu ^ SA_FLAGS_ALL));
+    }
+    return TC_ACT_SHOT;
+lost:
+    count(SA_SEND_ERRORS);
+    return TC_ACT_SHOT;
+}
+
+char LICENSE[] SEC("license") = "Apache-2.0";
