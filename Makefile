@@ -6,7 +6,7 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready native compare bench test check clean
+.PHONY: help setup ready native compare bench test check docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -29,12 +29,17 @@ bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: result
 test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4)
 
-check: ready ## formatting, lint, types, tidiness
+check: ready ## formatting, lint, types, tidiness, links
 	@$(BIN)/ruff format --check --quiet . || { echo "check: run $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/mypy setup.py
-	@$(BIN)/python -m pytest -q tests/repository/test_tidy.py
+	@$(BIN)/python -m pytest -q tests/repository/test_tidy.py tests/repository/test_links.py
+
+docs: ready ## guides and API reference as a site in build/site; a broken link is an error
+	@mkdir -p build/pages
+	@$(BIN)/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees build/pages build/site
+	@echo build/site/index.html
 
 clean: ## remove the environment, caches and results
 	rm -rf -- .venv results build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info switchagg/native/*.so switchagg/native/*.bpf.o
