@@ -1,7 +1,8 @@
-"""Links in the repository's Markdown files: each names a file that is there, and a heading that it has."""
+"""Markdown files of the repository: links name files that are there, and headings that they have; so do paths in code."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from posixpath import dirname, join, normpath
 
 import pytest
@@ -12,6 +13,7 @@ FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]*)\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *#* *$", re.MULTILINE)
+PATH = re.compile(r"`((?:switchagg|p4|transport|emulation|tests|docs|tools|examples)/[\w./-]+)`")
 ELSEWHERE = re.compile(r"[a-z]+:")
 
 
@@ -45,8 +47,24 @@ def broken_links(tree: Tree, files: set[str]) -> list[str]:
     return faults
 
 
-def test_every_link_has_a_target() -> None:
-    assert broken_links(read_tree(ROOT), set(repository_files(ROOT))) == []
+def missing_paths(tree: Tree, files: set[str]) -> list[str]:
+    """Paths of this repository, written as code, where nothing is."""
+    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    return [
+        f"{page}: {path}: nothing is there"
+        for page, text in tree.items()
+        if page.endswith(".md") and page != "CHANGELOG.md"
+        for path in PATH.findall(text)
+        if normpath(path) not in files | folders
+    ]
+
+
+CHECKS = [broken_links, missing_paths]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_no_page_has(check: Callable[[Tree, set[str]], list[str]]) -> None:
+    assert check(read_tree(ROOT), set(repository_files(ROOT))) == []
 
 
 PAGE = "# One `two`: three\n\n## Again\n## Again\n```\n# no heading\n```\n"
@@ -68,3 +86,8 @@ def test_accepts(target: str) -> None:
 def test_finds_links_from_folders() -> None:
     tree = {"docs/b.md": "![figure](../docs/c.png) [up](../a.md#one-two-three)", "a.md": PAGE}
     assert broken_links(tree, {"docs/b.md", "docs/c.png", "a.md"}) == []
+
+
+def test_finds_paths_that_are_not_there() -> None:
+    tree = {"a.md": "`docs/b.md` `docs/` `docs` `gone.md` `docs/gone.md`\n`tests/gone/`"}
+    assert len(missing_paths(tree, {"docs/b.md", "a.md"})) == 2
