@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from transport.group.host_group import open_group
+from transport.group import GroupOptions, open_group
 from transport.torch import priority
 
 
@@ -43,7 +43,7 @@ def join(method: str, rank: int, workers: int) -> Any:
     job = f"priority-{addresses[0][1]}"
     if method != "switch":
         return open_group(method, "tcp", rank, addresses, job=job)
-    options = {"switch": os.environ["SWITCHAGG_SWITCH"], "priorities": [0, 2, 4, 7]}
+    options = GroupOptions(switch=os.environ["SWITCHAGG_SWITCH"], more={"priorities": [0, 2, 4, 7]})
     return open_group("switch", "udp", rank, addresses, job=job, options=options)
 
 

@@ -119,34 +119,46 @@ class FakeNetwork:
 
 
 class FakeGroup:
-    method, link = "fake", "memory"
+    """An `AllreduceGroup`."""
+
+    method, link, core = "fake", "memory", "fake"
+    classes: tuple[int, ...] = ()
+    failure = None
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.workers = network, rank, network.workers
         self.numbers: dict[int, int] = {}
+        self.counters: dict[str, int] = {}
+
+    def set_credit(self, credit_bytes: int | None) -> None: ...
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None: ...
 
 
 class KeyedGroup(FakeGroup):
     """As a host collective's."""
 
-    ordered = False
+    matching = "key"
     credit_bytes: int | None = None
 
     def allreduce(self, array: np.ndarray, op: str = "sum", *, key: int, priority: int = 0) -> "Future[Any]":
         return self.network.take(self.rank, key, array)
 
-    def set_credit(self, credit_bytes: int) -> None:
+    def set_credit(self, credit_bytes: int | None) -> None:
         self.credit_bytes = credit_bytes
 
 
 class ClassGroup(FakeGroup):
     """As a switch's."""
 
-    ordered = True
+    matching = "class"
 
-    @property
-    def classes(self) -> tuple[int, ...]:
-        return self.network.classes
+    def __init__(self, network: FakeNetwork, rank: int) -> None:
+        super().__init__(network, rank)
+        self.classes = network.classes
 
     def allreduce(self, array: np.ndarray, op: str = "sum", *, priority: int) -> "Future[Any]":
         assert priority in self.network.classes

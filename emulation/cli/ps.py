@@ -44,7 +44,7 @@ def server(
     with `-n 1`
 
     Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
-    workers, `options={"keys": "keys"}`
+    workers, `options=PsOptions(link={"keys": "keys"})`
 
     On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.ps.group`, or
     `PsOptimizer` of `transport.torch.ps`
@@ -86,14 +86,14 @@ def _serve(
 ) -> None:
     """Raises SwitchaggError if the job fails."""
     from switchagg.errors import SwitchaggError
-    from transport.ps.group import open_ps_server
+    from transport.ps.group import PsOptions, open_ps_server
 
     where = f"{servers[number][0]}:{servers[number][1]}"
     met = f"{len(workers)} workers and {len(servers)} servers"
     print(f"switchagg server waiting: {link} {where}, job {job!r}, for {met}", flush=True)
     log = _discard if quiet else _say
-    options = {} if keys is None else {"keys": keys}
-    host = open_ps_server(link, number, workers, servers, job=job, timeout_s=timeout_s, options=options, log=log)
+    options = PsOptions(timeout_s, link={} if keys is None else {"keys": keys}, log=log)
+    host = open_ps_server(link, number, workers, servers, job=job, options=options)
     try:
         line = f"switchagg server ready: server {number} at {where} ({link}), job {job!r}, {met}"
         print(line, flush=True)

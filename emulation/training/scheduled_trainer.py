@@ -23,10 +23,11 @@ from emulation.training.trainer import (
 )
 from emulation.training.workload import Workload
 from switchagg.priority import CLASSES
-from transport.group.host_group import open_group
+from transport.group.contract import AllreduceGroup
+from transport.group.opening import GroupOptions, open_group
 from transport.schedule.scheduler import describe
 from transport.torch.priority import handle as priority
-from transport.torch.priority.handle import ForwardWait, PriorityHandle, Records
+from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
 from transport.worker.session import SwitchSession
 
 GROUP_PORT = 29_600
@@ -52,7 +53,7 @@ class ScheduledTrainer(Trainer):
 
     def __init__(self, config: TrainerConfig) -> None:
         super().__init__(config)
-        self._group: Any = None
+        self._group: AllreduceGroup | None = None
         self._handle: PriorityHandle
         self._unsaid: Iteration | None = None
         self._records = Records([], [])
@@ -65,11 +66,10 @@ class ScheduledTrainer(Trainer):
             workload.optimizer,
             self._group,
             self.name.schedule,
-            find_unused_parameters=False,
-            share_parameters=False,
+            options=AttachOptions(find_unused_parameters=False, share_parameters=False),
         )
 
-    def _open(self) -> Any:
+    def _open(self) -> AllreduceGroup | None:
         """The group to reduce over; None for torch's own."""
         config, name, options = self.config, self.name, self.config.scenario.switch
         if name.method == "gloo":
@@ -95,8 +95,7 @@ class ScheduledTrainer(Trainer):
             config.rank,
             [(address, GROUP_PORT) for address in config.addresses],
             job="train",
-            timeout_s=config.timeout_s,
-            call_timeout_s=config.timeout_s,
+            options=GroupOptions(config.timeout_s, config.timeout_s),
         )
 
     def _detach(self) -> None:
@@ -117,7 +116,7 @@ class ScheduledTrainer(Trainer):
         }
 
     def _core(self) -> str | None:
-        return str(self._group.core) if self.name.is_switch else None
+        return self._group.core if self._group is not None and self.name.is_switch else None
 
     def _counters(self) -> dict[str, int]:
         return {} if self._group is None else dict(self._group.counters)

@@ -12,7 +12,8 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
-from transport.group.host_group import Group, HostGroup, open_group, own_shard
+from transport.group.contract import Group, own_shard
+from transport.group.opening import GroupOptions, open_group
 from transport.meshes.opening import bind_place
 
 LIVENESS_S = 20.0
@@ -26,9 +27,9 @@ def on_every_rank(
 
     def run(rank: int) -> None:
         group = None
-        told = {"method": method, "link": link, "job": "test", "timeout_s": LIVENESS_S, **how}
         try:
-            group = open_group(rank=rank, addresses=addresses, **told)
+            options = GroupOptions(LIVENESS_S, **how)
+            group = open_group(method, link, rank, addresses, job="test", options=options)
             found[rank] = act(rank, group)
         except Exception as error:
             found[rank] = error  # type: ignore[call-overload]
@@ -112,7 +113,6 @@ def test_calls_with_keys_meet_whatever_their_local_order() -> None:
         futures = {int(key): group.allreduce(arrays[key], key=int(key), priority=int(key) % 3) for key in order}
         return [futures[key].result(LIVENESS_S) for key in range(20)]
 
-    assert not HostGroup.ordered
     for found in on_every_rank(3, act):
         assert not isinstance(found, Exception), found
         assert [int(array[4999]) for array in found] == [3 * key + 3 for key in range(20)]
@@ -166,7 +166,7 @@ def test_mixed_methods_are_named_on_both_sides() -> None:
 
     def run(rank: int) -> None:
         with pytest.raises(JobError) as caught:
-            open_group(("ring", "tree")[rank], "tcp", rank, addresses, job="test", timeout_s=LIVENESS_S)
+            open_group(("ring", "tree")[rank], "tcp", rank, addresses, job="test", options=GroupOptions(LIVENESS_S))
         found[rank] = str(caught.value)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
@@ -295,9 +295,8 @@ def test_ports_can_be_known_before_the_group_is_opened(link: str) -> None:
     found: list[Any] = [None] * 3
 
     def run(rank: int) -> None:
-        with open_group(  # type: ignore[attr-defined]
-            "ring", link, rank, addresses, job="test", bound=places[rank], timeout_s=LIVENESS_S
-        ) as group:
+        how = GroupOptions(LIVENESS_S)
+        with open_group("ring", link, rank, addresses, job="test", bound=places[rank], options=how) as group:
             found[rank] = group.allreduce(np.full(10, rank)).result(LIVENESS_S).tolist()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
@@ -324,11 +323,13 @@ def test_ports_can_be_known_before_the_group_is_opened(link: str) -> None:
         ({"method": "switch", "link": "udp", "servers": [("127.0.0.1", 1)]}, "switch has no servers"),
         ({"servers": [("127.0.0.1", 1)]}, "no servers"),
         ({"options": {"congestion_control": "nonsense"}}, "congestion control nonsense"),
-        ({"timeout_s": 0.2}, "member 1"),
+        ({"options": {"switch": "tcp://a:1"}}, "option switch: method ring without servers has none"),
+        ({"options": {"timeout_s": 0.2}}, "member 1"),
     ],
 )
 def test_what_cannot_be_is_a_job_error(how: dict[str, Any], words: str) -> None:
-    told = {"method": "ring", "link": "tcp", "rank": 0, "addresses": free_addresses(2), "job": "x", "timeout_s": 1}
+    how["options"] = {"timeout_s": 1, **how.get("options", {})}
+    told = {"method": "ring", "link": "tcp", "rank": 0, "addresses": free_addresses(2), "job": "x"}
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(JobError, match=words):
         open_group(**{**told, **how})

@@ -16,10 +16,19 @@ from typer.testing import CliRunner
 from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError
 from tests.contract.meshes import free_addresses
-from transport.group.host_group import open_group, own_shard
+from transport.group.contract import own_shard
+from transport.group.opening import open_group
 from transport.meshes.opening import bind_place
 from transport.ps.config import ASP, BACKUP, SSP, PsConfig
-from transport.ps.group import PsClient, PsGroup, PsServerHost, open_ps_client, open_ps_group, open_ps_server
+from transport.ps.group import (
+    PsClient,
+    PsGroup,
+    PsOptions,
+    PsServerHost,
+    open_ps_client,
+    open_ps_group,
+    open_ps_server,
+)
 from transport.zeromq.keys import make_keys
 
 JOIN_S = 20.0
@@ -56,14 +65,16 @@ class Job:
         self.log: list[str] = []
 
     def serve(self, number: int) -> tuple[str | None, dict[str, int]]:
-        host = open_ps_server(self.link, number, self.workers, self.servers, timeout_s=JOIN_S, log=self.log.append)
+        options = PsOptions(JOIN_S, log=self.log.append)
+        host = open_ps_server(self.link, number, self.workers, self.servers, options=options)
         self.hosts.append(host)
         assert host.wait(JOIN_S)
         host.close()
         return host.failure, dict(host.counters)
 
     def work(self, rank: int, act: Act, config: PsConfig | None = None, **how: Any) -> Any:
-        group = self.opener(self.link, rank, self.workers, self.servers, config=config, timeout_s=JOIN_S, **how)
+        options = PsOptions(JOIN_S, **how)
+        group = self.opener(self.link, rank, self.workers, self.servers, config=config, options=options)
         try:
             return act(rank, group)
         finally:
@@ -92,7 +103,7 @@ def test_every_kind_over_a_link(link: str) -> None:
     total = inputs[0] + inputs[1] + inputs[2]
 
     def act(rank: int, group: PsGroup) -> None:
-        assert (group.rank, group.workers, group.method, group.link, group.ordered) == (rank, 3, "ps", link, False)
+        assert (group.rank, group.workers, group.method, group.link, group.matching) == (rank, 3, "ps", link, "key")
         array = inputs[rank].copy()
         calls = [group.allreduce(inputs[rank].copy(), key=key, priority=key) for key in ((1, 0), (0, 1))[rank % 2]]
         assert all(call.result(JOIN_S).tobytes() == total.tobytes() for call in calls)
@@ -128,8 +139,7 @@ def test_staleness_bounded_training_on_colocated_servers(link: str) -> None:
             addresses[workers:],
             config=config,
             bound=places[rank],
-            serves={rank: places[workers + rank]},
-            timeout_s=JOIN_S,
+            options=PsOptions(JOIN_S, serves={rank: places[workers + rank]}),
         )
         with client:
             tensors = [np.full(size // 4, 100, np.float32) for size in config.tensor_bytes]
@@ -193,7 +203,7 @@ def test_a_worker_that_cannot_join_does_not_wait_for_the_server_beside_it() -> N
     """Which waits for the others, until its time is up."""
     workers, servers = (places := free_addresses(4))[:2], places[2:]
     with socket.create_server(workers[0]), pytest.raises(JobError, match="can't listen"):
-        open_ps_group("tcp", 0, workers, servers, serves=[0], timeout_s=2.0)
+        open_ps_group("tcp", 0, workers, servers, options=PsOptions(2.0, serves=[0]))
     left = [thread for thread in threading.enumerate() if thread.name == "ps-server-0"]
     assert left
     assert all(thread.daemon for thread in left), "Ctrl-C ends the process"
@@ -320,11 +330,10 @@ def test_keys_let_in_workers_that_have_them(tmp_path: Path) -> None:
                 0,
                 job.workers,
                 job.servers,
-                timeout_s=1.5,
-                options={"keys": tmp_path / "others"},
+                options=PsOptions(1.5, link={"keys": tmp_path / "others"}),
             )
         keys = {"keys": tmp_path / "ours"}
-        total = job.work(0, lambda _, group: group.allreduce(np.ones(5)).result(JOIN_S)[0], options=keys)
+        total = job.work(0, lambda _, group: group.allreduce(np.ones(5)).result(JOIN_S)[0], link=keys)
         process.communicate(timeout=JOIN_S)
     assert total == 1.0
     assert process.returncode == 0

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError
-from transport.group.host_group import open_group, own_shard
+from transport.group.contract import own_shard
+from transport.group.opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 

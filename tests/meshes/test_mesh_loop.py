@@ -26,6 +26,7 @@ class ScriptedMesh:
     def __init__(self) -> None:
         self.sent: list[int] = []
         self.counters: dict[str, int] = {}
+        self.details: dict[str, Any] = {}
         self.closed_with: float | None = None
         self._events: deque[Event] = deque()
         self._news = threading.Event()

@@ -186,7 +186,11 @@ def test_a_tuned_partition_acts(
         credits: list[Any] = []
         words = "bytescheduler:partition=1kB,credit=4kB,tune=3"
         with priority.attach(
-            model, optimizer, groups[rank], words, observed_iterations=1, tuning_log=tmp_path / f"{rank}"
+            model,
+            optimizer,
+            groups[rank],
+            words,
+            options=priority.AttachOptions(observed_iterations=1, tuning_log=tmp_path / f"{rank}"),
         ) as handle:
             for step in range(1 + 3 * per_point + 2):
                 points, labels = batch(step, rank)

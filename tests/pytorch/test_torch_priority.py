@@ -112,7 +112,8 @@ def trained(
         if schedule is None:
             body(rank, model, optimizer, Plain(model, optimizer, groups[rank]))
         else:
-            with priority.attach(model, optimizer, groups[rank], schedule, **how) as handle:
+            options = priority.AttachOptions(**how)
+            with priority.attach(model, optimizer, groups[rank], schedule, options=options) as handle:
                 body(rank, model, optimizer, handle)
         found = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         for name, parameter in model.named_parameters():

@@ -18,7 +18,7 @@ from test_torch_priority import assert_same_bits, mlp, ordinary, sgd, trained
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from switchagg.errors import AggregationFailed
-from transport.group.host_group import open_group
+from transport.group.opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.torch.priority import handle as priority

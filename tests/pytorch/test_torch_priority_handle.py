@@ -202,7 +202,9 @@ def unwrapped_error(make_model: Make, make_optimizer: Callable[[nn.Module], Any]
     fake = FakeNetwork(1)
     try:
         model = make_model()
-        priority.attach(model, make_optimizer(model), fake.groups()[0], **how)
+        schedule = how.pop("schedule", "bytescheduler")
+        options = priority.AttachOptions(**how)
+        priority.attach(model, make_optimizer(model), fake.groups()[0], schedule, options=options)
     except Exception as error:
         return error
     finally:
@@ -218,7 +220,7 @@ def unwrapped_error(make_model: Make, make_optimizer: Callable[[nn.Module], Any]
         (mlp, lambda model: torch.optim.SGD(model[0].parameters()), {}, "parameter 2.weight is not in the optimizer"),
         (mlp, lambda model: torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))]), {}, "not the model's"),
         (mlp, lambda model: torch.optim.LBFGS(model.parameters()), {}, "LBFGS doesn't treat each parameter by itself"),
-        (mlp, lambda model: Strange(model.parameters()), {}, "isn't PyTorch's own; .* elementwise_optimizer=True"),
+        (mlp, lambda model: Strange(model.parameters()), {}, "isn't PyTorch's own; .*elementwise_optimizer=True"),
         (mlp, sgd, {"schedule": "p4"}, "schedule 'p4' is unknown"),
         (mlp, sgd, {"observed_iterations": 0}, "observed_iterations 0: 1 or more"),
         (lambda: mlp().requires_grad_(False), sgd, {}, "no trainable parameter"),
@@ -402,7 +404,13 @@ def test_sums_that_are_back_before_the_step_is_asked_for_are_not_summed_again(
     group = fake.groups()[0]
     model = mlp()
     optimizer = sgd(model)
-    handle = priority.attach(model, optimizer, group, "wfbp", find_unused_parameters=False, share_parameters=False)
+    handle = priority.attach(
+        model,
+        optimizer,
+        group,
+        "wfbp",
+        options=priority.AttachOptions(find_unused_parameters=False, share_parameters=False),
+    )
     for step in range(6):
         optimizer.zero_grad()
         loss_of(model, step).backward()

@@ -12,7 +12,7 @@ from switchagg.errors import AggregationFailed, SwitchaggError
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import JOIN_S, all_at_once
 from transport.ps.config import ASP, BSP, DC_ASGD, SSP, PsConfig
-from transport.ps.group import open_ps_server
+from transport.ps.group import PsOptions, open_ps_server
 from transport.torch.ps import PsOptimizer, tensor_bytes
 
 WORKERS, SERVERS = 3, 2
@@ -46,12 +46,12 @@ def trained(config: PsConfig, act: Callable[[int, PsOptimizer, torch.nn.Module],
     def work(rank: int) -> Any:
         network = model(rank)
         with PsOptimizer.join(
-            network.parameters(), "tcp", rank, workers, servers, config=config, timeout_s=JOIN_S
+            network.parameters(), "tcp", rank, workers, servers, config=config, options=PsOptions(JOIN_S)
         ) as optimizer:
             return act(rank, optimizer, network)
 
     def serve(number: int) -> None:
-        host = open_ps_server("tcp", number, workers, servers, timeout_s=JOIN_S)
+        host = open_ps_server("tcp", number, workers, servers, options=PsOptions(JOIN_S))
         host.wait(JOIN_S)
         host.close()
 

@@ -1,18 +1,18 @@
 """Groups: what every method offers to a program, over host methods or the switch.
 
 Imported by users, torch and emulation.
-Start at host_group.py (the contract, `open_group`); method_name.py: how a method is written.
+Start at contract.py, then opening.py (`open_group`); method_name.py: how a method is written.
 """
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["Group", "HostGroup", "open_group", "own_shard"]
+_HOMES = {"Group": "contract", "GroupOptions": "opening", "open_group": "opening", "own_shard": "contract"}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """The user's names, loaded when first used."""
-    if name in __all__:
-        from transport.group import host_group
-
-        return getattr(host_group, name)
-    raise AttributeError(f"module 'transport.group' has no attribute '{name}'")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(import_module(f"{__name__}.{_HOMES[name]}"))[name]

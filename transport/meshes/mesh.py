@@ -10,7 +10,7 @@ tests/contract/test_mesh_contract.py holds every mesh to this.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
 """A memoryview here is of single bytes ("B") and contiguous."""
@@ -90,6 +90,10 @@ class Mesh(Protocol):
     @property
     def counters(self) -> Mapping[str, int]:
         """What went through and went wrong so far; at least tx_messages, tx_bytes, rx_messages, rx_bytes (of data)."""
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What is in use below, such as the congestion control."""
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
         """Take a message for another member. Never blocks or refuses: who sends bounds what is under way, by `Sent`.

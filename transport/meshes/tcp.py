@@ -113,7 +113,7 @@ class TcpMesh:
         for descriptor in self._by_descriptor:
             self._poll.register(descriptor, _INPUT)
         first = next(iter(connections.values()), None)
-        self.details = {} if first is None else {"congestion_control": congestion_control_of(first)}
+        self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
 
     @classmethod
     def connect(

@@ -82,6 +82,7 @@ class UdpMesh:
     def __init__(self, mine: Hello, addresses: Sequence[Address], link: UdpLink, options: UdpMeshOptions) -> None:
         """Private: see `connect`."""
         self.member, self.members = mine.member, mine.members
+        self.details: dict[str, Any] = {}
         self._mine, self._link, self._config = mine, link, options.config
         self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - 1) + 1

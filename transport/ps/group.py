@@ -10,18 +10,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.group.host_group import Array, HostGroup
+from transport.group.contract import Array, Ask, whole
+from transport.group.host_group import HostGroup
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh
 from transport.meshes.opening import BoundPlace, connect_mesh
 from transport.ps.config import PsConfig
 from transport.ps.server import PsServer, adopting
-from transport.ps.worker import PsWorker, checked
+from transport.ps.worker import PsWorker, op_of
 
 Kind = TypeVar("Kind", bound="PsGroup")
 
@@ -34,7 +35,7 @@ GIVE_UP_S = 0.5
 
 
 class PsGroup(HostGroup):
-    """A worker of a parameter-server job: a `transport.group.host_group.Group`. Made by `open_ps_group`.
+    """A worker of a parameter-server job: a `transport.group.contract.Group`. Made by `open_ps_group`.
 
     config: what all members agreed on. Arrays are of float32, float64, int32 or int64; of bytes too where nothing is
     combined. op "avg" of allreduce and reduce_scatter divides by the number of workers that are in the sum: with backup
@@ -89,8 +90,10 @@ class PsGroup(HostGroup):
                 host.wait(self.config.call_timeout_s)
                 host.close()
 
-    def _check(self, kind: str, array: Array, op: str, root: int) -> None:
-        checked(kind, array, op, root, None, self.workers)
+    def _checked(self, ask: Ask, array: Array) -> Ask:
+        ask = whole(ask)
+        op_of(ask.kind, array, ask.op, ask.root, None, self.workers)
+        return ask
 
     def _finish(self) -> None:
         super()._finish()
@@ -107,16 +110,16 @@ class PsClient(PsGroup):
 
     def init(self, key: int, array: Array, *, root: int = 0) -> "Future[Array]":
         """All workers call it once per tensor: the root's values become the servers' weights, and go to all."""
-        return self._call("init", array, array, "sum", key, 0, root)
+        return self._call(Ask("init", "sum", key, 0, root), array, array)
 
     def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The servers apply the gradient, when the mode says so, and the weights come back; one at a time per key."""
-        checked("push_pull", gradient, "sum", 0, weights, self.workers)
-        return self._call("push_pull", gradient, weights, "sum", key, priority, target=weights)
+        op_of("push_pull", gradient, "sum", 0, weights, self.workers)
+        return self._call(Ask("push_pull", "sum", key, priority), gradient, weights, target=weights)
 
     def pull(self, key: int, weights: Array, *, priority: int = 0) -> "Future[Array]":
         """The weights as they are now."""
-        return self._call("pull", weights, weights, "sum", key, priority)
+        return self._call(Ask("pull", "sum", key, priority), weights, weights)
 
 
 class PsServerHost:
@@ -186,22 +189,40 @@ class PsServerHost:
         self._over.set()
 
 
+@dataclass(frozen=True)
+class PsOptions:
+    """How a member of a job is opened.
+
+    timeout_s: within which all must have met. credit_bytes: as in GroupOptions. link: what the link takes, see
+    `connect_mesh`; the same on all members. serves: numbers of the servers that run in a worker's process, co-located:
+    with one server per worker, `[rank]`; or their places, where their ports had to be known before. log: told a line
+    per event by servers.
+    """
+
+    timeout_s: float = 30.0
+    credit_bytes: int | None = CREDIT_BYTES
+    link: Mapping[str, Any] = field(default_factory=dict)
+    serves: Sequence[int] | Mapping[int, BoundPlace | None] = ()
+    log: Callable[[str], None] = lambda line: None
+
+    @property
+    def places(self) -> Mapping[int, BoundPlace | None]:
+        return self.serves if isinstance(self.serves, Mapping) else dict.fromkeys(self.serves)
+
+
 class _Opening(NamedTuple):
     """What all members that one process opens have in common. config None: the first worker's."""
 
     link: str
-    addresses: Sequence[Address]
+    workers: Sequence[Address]
     servers: Sequence[Address]
     config: PsConfig | None
     job: str
-    timeout_s: float
-    credit_bytes: int | None
-    options: Mapping[str, Any] | None
-    log: Callable[[str], None]
+    options: PsOptions
 
     @property
     def names(self) -> list[str]:
-        return [f"{host}:{port}" for host, port in (*self.addresses, *self.servers)]
+        return [f"{host}:{port}" for host, port in (*self.workers, *self.servers)]
 
     @property
     def sized(self) -> PsConfig:
@@ -210,8 +231,8 @@ class _Opening(NamedTuple):
             raise JobError("a parameter-server job needs at least one server")
         try:
             if self.config is None:
-                return adopting(len(self.addresses), len(self.servers))
-            return replace(self.config, workers=len(self.addresses), servers=len(self.servers))
+                return adopting(len(self.workers), len(self.servers))
+            return replace(self.config, workers=len(self.workers), servers=len(self.servers))
         except ValueError as error:
             raise JobError(str(error)) from error
 
@@ -219,11 +240,11 @@ class _Opening(NamedTuple):
         return connect_mesh(
             self.link,
             member,
-            [*self.addresses, *self.servers],
+            [*self.workers, *self.servers],
             job=self.job,
             method=METHOD,
-            timeout_s=self.timeout_s,
-            options=self.options,
+            timeout_s=self.options.timeout_s,
+            options=self.options.link,
             bound=bound,
         )
 
@@ -231,30 +252,28 @@ class _Opening(NamedTuple):
         if not 0 <= server < len(self.servers):
             raise JobError(f"server {server} of {len(self.servers)}: 0 to {len(self.servers) - 1}")
         config = self.sized
-        mesh = self.connect(len(self.addresses) + server, bound)
+        mesh = self.connect(len(self.workers) + server, bound)
         return PsServerHost(
             mesh,
             config,
             adopt=self.config is None,
             job=self.job,
             names=self.names,
-            credit_bytes=self.credit_bytes,
-            log=self.log,
+            credit_bytes=self.options.credit_bytes,
+            log=self.options.log,
         )
 
-    def work(
-        self, kind: type[Kind], rank: int, bound: BoundPlace | None, serves: Mapping[int, BoundPlace | None]
-    ) -> Kind:
+    def work(self, kind: type[Kind], rank: int, bound: BoundPlace | None) -> Kind:
         """The worker, and the servers beside it: all meet at once, since each needs all others to be there."""
-        if not 0 <= rank < len(self.addresses):
-            raise JobError(f"rank {rank} of {len(self.addresses)} workers: 0 to {len(self.addresses) - 1}")
+        if not 0 <= rank < len(self.workers):
+            raise JobError(f"rank {rank} of {len(self.workers)} workers: 0 to {len(self.workers) - 1}")
         config = self.sized
-        beside = _Beside(self._replace(config=config), serves)
+        beside = _Beside(self._replace(config=config))
         mesh: Mesh | None = None
         try:
             mesh = self.connect(rank, bound)
-            hosts = beside.hosts()
-            return kind(mesh, config, job=self.job, names=self.names, hosts=hosts, credit_bytes=self.credit_bytes)
+            hosts, credit_bytes = beside.hosts(), self.options.credit_bytes
+            return kind(mesh, config, job=self.job, names=self.names, hosts=hosts, credit_bytes=credit_bytes)
         except BaseException:
             beside.give_up()
             if mesh is not None:
@@ -265,7 +284,7 @@ class _Opening(NamedTuple):
 class _Beside:
     """The servers in a worker's process, each opened in a thread of its own: all wait for each other."""
 
-    def __init__(self, opening: _Opening, serves: Mapping[int, BoundPlace | None]) -> None:
+    def __init__(self, opening: _Opening) -> None:
         self._opening = opening
         self._hosts: list[PsServerHost] = []
         self._faults: list[BaseException] = []
@@ -273,7 +292,7 @@ class _Beside:
         self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._serve, args=place, name=f"ps-server-{place[0]}", daemon=True)
-            for place in serves.items()
+            for place in opening.options.places.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -311,75 +330,52 @@ class _Beside:
             self._faults.append(error)
 
 
-def _ignore(line: str) -> None:
-    pass
-
-
 def open_ps_group(
     link: str,
     rank: int,
-    addresses: Sequence[Address],
+    workers: Sequence[Address],
     servers: Sequence[Address],
     *,
     config: PsConfig | None = None,
-    serves: Sequence[int] | Mapping[int, BoundPlace | None] = (),
     job: str = "ps",
-    timeout_s: float = 30.0,
-    credit_bytes: int | None = CREDIT_BYTES,
-    options: Mapping[str, Any] | None = None,
+    options: PsOptions = PsOptions(),  # frozen
     bound: BoundPlace | None = None,
-    log: Callable[[str], None] = _ignore,
 ) -> PsGroup:
-    """Join a parameter-server job as worker `rank`, within timeout_s.
+    """Join a parameter-server job as worker `rank`, within options.timeout_s.
 
-    addresses: one (host, port) per worker; servers: one per server. serves: numbers of the servers that run in this
-    process, co-located: with one server per worker, `serves=[rank]`. config: its numbers of workers and servers follow
-    from the addresses; None: "bsp". options: of the link, see `connect_mesh`; the same on all members. bound: our own
-    place, where its port had to be known before; those of `serves`, if it is a mapping. Raises JobError: who is
-    missing, or what doesn't fit, naming both sides.
+    workers, servers: a (host, port) each. config: its numbers of workers and servers follow from the addresses; None:
+    "bsp". bound: our own place, where its port had to be known before. Raises JobError: who is missing, or what doesn't
+    fit, naming both sides.
     """
-    config = config or PsConfig(max(len(addresses), 1))
-    opening = _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log)
-    return opening.work(PsGroup, rank, bound, _places(serves))
+    opening = _Opening(link, workers, servers, config or PsConfig(max(len(workers), 1)), job, options)
+    return opening.work(PsGroup, rank, bound)
 
 
 def open_ps_client(
     link: str,
     rank: int,
-    addresses: Sequence[Address],
+    workers: Sequence[Address],
     servers: Sequence[Address],
     *,
     config: PsConfig,
-    serves: Sequence[int] | Mapping[int, BoundPlace | None] = (),
     job: str = "ps",
-    timeout_s: float = 30.0,
-    credit_bytes: int | None = CREDIT_BYTES,
-    options: Mapping[str, Any] | None = None,
+    options: PsOptions = PsOptions(),  # frozen
     bound: BoundPlace | None = None,
-    log: Callable[[str], None] = _ignore,
 ) -> PsClient:
     """As `open_ps_group`, for servers that keep weights."""
-    opening = _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log)
-    return opening.work(PsClient, rank, bound, _places(serves))
+    return _Opening(link, workers, servers, config, job, options).work(PsClient, rank, bound)
 
 
 def open_ps_server(
     link: str,
     server: int,
-    addresses: Sequence[Address],
+    workers: Sequence[Address],
     servers: Sequence[Address],
     *,
     config: PsConfig | None = None,
     job: str = "ps",
-    timeout_s: float = 30.0,
-    credit_bytes: int | None = CREDIT_BYTES,
-    options: Mapping[str, Any] | None = None,
+    options: PsOptions = PsOptions(),  # frozen
     bound: BoundPlace | None = None,
-    log: Callable[[str], None] = _ignore,
 ) -> PsServerHost:
     """Run server number `server` of a job in a thread. config None: what the first worker says. Raises JobError."""
-    return _Opening(link, addresses, servers, config, job, timeout_s, credit_bytes, options, log).serve(server, bound)
-
-
-def _places(serves: Sequence[int] | Mapping[int, BoundPlace | None]) -> Mapping[int, BoundPlace | None]:
-    return serves if isinstance(serves, Mapping) else dict.fromkeys(serves)
+    return _Opening(link, workers, servers, config, job, options).serve(server, bound)

@@ -118,7 +118,7 @@ class PsWorker:
         the source of "broadcast" and "init". op: "sum", "max", or "avg", which divides by the number of workers in the
         sum. priority: lower is more urgent. After a failure the call fails at once. ValueError for what isn't defined.
         """
-        code = checked(kind, array, op, root, target, self.config.workers)
+        code = op_of(kind, array, op, root, target, self.config.workers)
         number = self._number(kind, key)
         shards = kind in ("reduce_scatter", "all_gather")
         if shards:
@@ -356,7 +356,7 @@ def _lies_in(data: Buffer, view: memoryview) -> bool:
     return bool(np.frombuffer(data, np.uint8).ctypes.data == np.frombuffer(view, np.uint8).ctypes.data)
 
 
-def checked(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> Op:
+def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> Op:
     """What the servers shall do. ValueError for what they can't."""
     if kind not in KINDS:
         raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")

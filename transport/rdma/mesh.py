@@ -119,6 +119,7 @@ class RdmaMesh:
     def __init__(self, mine: Hello, options: RdmaMeshOptions, host: str, members: Sequence[int]) -> None:
         """Private: see `connect`."""
         self.member, self.members = mine.member, mine.members
+        self.details: dict[str, Any] = {}
         self._job = mine.job
         names = (
             "tx_messages",

@@ -12,13 +12,16 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp, Store
 
 from switchagg.job import MAX_WORKERS
-from transport.torch.reducer import Reducer, Session
+from transport.group.contract import AllreduceGroup
+from transport.group.staging import SWITCH
+from transport.torch.reducer import Reducer
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, share_job_name
-from transport.torch.staging import SWITCH_DTYPES, WIRE_DTYPES
+from transport.torch.staging import wire_dtype
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
+_OPS = {ReduceOp.SUM: "sum", ReduceOp.AVG: "avg", ReduceOp.MAX: "max"}
 WAIT_MARGIN_S = 10.0
 """A call's `wait()` ends this much after the group's timeout: the transport's own error knows more and comes first."""
 
@@ -45,11 +48,10 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
     return group
 
 
-def _join(*args: Any, **kwargs: Any) -> Session:
+def _join(*args: Any, **kwargs: Any) -> AllreduceGroup:
     from transport.worker.session import SwitchSession  # pulls in ZeroMQ: only for those who use the switch
 
-    session: Session = SwitchSession.join(*args, **kwargs)
-    return session
+    return SwitchSession.join(*args, **kwargs)
 
 
 def _delegate(*names: str) -> Callable[..., dist.Work]:
@@ -80,7 +82,7 @@ class SwitchProcessGroup(ProcessGroup):
         options: SwitchOptions,
         *,
         name: str = "",
-        join: Callable[..., Session] = _join,
+        join: Callable[..., AllreduceGroup] = _join,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -211,17 +213,17 @@ class SwitchProcessGroup(ProcessGroup):
 def eligible(tensors: list[torch.Tensor], op: Any, switch: bool = True) -> bool:
     """Whether the switch, or else a host method, can reduce these: the same answer on every rank, since it asks type
     and op alone."""
-    dtypes = SWITCH_DTYPES if switch else frozenset(WIRE_DTYPES)
-    return bool(tensors) and all(
-        tensor.device.type in DEVICES
-        and tensor.layout == torch.strided
-        and tensor.dtype in dtypes
-        and (
-            op == ReduceOp.SUM
-            or (op == ReduceOp.AVG and tensor.dtype.is_floating_point)
-            or (op == ReduceOp.MAX and (tensor.dtype == torch.int32 or not switch))
+    name = next((name for one, name in _OPS.items() if op == one), None)
+    adds = SWITCH if switch else None
+    return (
+        bool(tensors)
+        and name is not None
+        and all(
+            tensor.device.type in DEVICES
+            and tensor.layout == torch.strided
+            and wire_dtype(tensor.dtype, name, adds) is not None
+            for tensor in tensors
         )
-        for tensor in tensors
     )
 
 

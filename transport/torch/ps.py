@@ -12,7 +12,7 @@ asynchronous modes, so n workers take n steps where synchronous training takes o
 compare. Modes "bsp" and "backup" step once per round with the mean.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ import torch
 from switchagg.errors import SwitchaggError
 from transport.links.link import Address
 from transport.ps.config import PsConfig
-from transport.ps.group import PsClient, open_ps_client
+from transport.ps.group import PsClient, PsOptions, open_ps_client
 from transport.ps.worker import Array
 
 
@@ -68,17 +68,13 @@ class PsOptimizer:
         servers: Sequence[Address],
         *,
         config: PsConfig,
-        serves: Sequence[int] = (),
         job: str = "ps",
-        timeout_s: float = 300.0,
-        options: Mapping[str, Any] | None = None,
+        options: PsOptions = PsOptions(timeout_s=300.0),  # noqa: B008  # frozen
     ) -> "PsOptimizer":
         """Join the job as worker `rank`; see `transport.ps.group.open_ps_client`. `close` closes the client too."""
         kept = list(parameters)
         sized = replace(config, workers=len(workers), servers=len(servers), tensor_bytes=tensor_bytes(kept))
-        client = open_ps_client(
-            link, rank, workers, servers, config=sized, serves=serves, job=job, timeout_s=timeout_s, options=options
-        )
+        client = open_ps_client(link, rank, workers, servers, config=sized, job=job, options=options)
         try:
             return cls(kept, client)
         except BaseException:

@@ -8,39 +8,26 @@ that all ranks share: first those made by the callbacks of call 0, then those of
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from transport.group.contract import AllreduceGroup
 from transport.torch.attachment import current_hook
 from transport.torch.completions import CompletionPool
-from transport.torch.staging import Array, CudaStage, HostStage, SideStreams, Stage
+from transport.torch.staging import CudaStage, HostStage, SideStreams, Stage
 from transport.torch.work import SwitchWork
 
 DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
 
 
-class Session(Protocol):
-    """The part of `worker.session.SwitchSession`, and of `group.host_group.HostGroup`, that is used here."""
-
-    @property
-    def counters(self) -> Mapping[str, int]: ...
-
-    @property
-    def core(self) -> str: ...
-
-    def allreduce(self, array: Array, op: str = "sum") -> Future[Any]: ...
-
-    def close(self) -> None: ...
-
-
-OpenSession = Callable[[int], Session | None]
+OpenSession = Callable[[int], AllreduceGroup | None]
 """Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
 
 
@@ -64,7 +51,7 @@ class _Lane:
     def __init__(self) -> None:
         self.opening = threading.Lock()
         self.opened = False
-        self.session: Session | None = None
+        self.session: AllreduceGroup | None = None
         self.parents: deque[_Call] = deque()
 
 
@@ -176,7 +163,7 @@ class Reducer:
             return HostStage(tensor, divisor)
         return CudaStage(tensor, divisor, self._side_streams.of(tensor.device))
 
-    def _session(self, depth: int) -> Session | None:
+    def _session(self, depth: int) -> AllreduceGroup | None:
         lane = self._lanes[depth]
         with lane.opening:
             if not lane.opened:
@@ -298,7 +285,7 @@ class Reducer:
             self._pool.submit(partial(_close, sessions))
 
 
-def _close(sessions: list[Session]) -> None:
+def _close(sessions: list[AllreduceGroup]) -> None:
     for session in sessions:
         session.close()
 

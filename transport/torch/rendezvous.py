@@ -22,11 +22,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 from switchagg.errors import JobError
+from transport.group.contract import AllreduceGroup
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, resolve_host
-from transport.links.link import Address
 from transport.rdma.places import ELEMENTS_DEFAULT
-from transport.torch.reducer import Session
 
 if TYPE_CHECKING:
     from transport.meshes.opening import BoundPlace
@@ -138,17 +137,8 @@ def interface_address(name: str) -> str:
     return socket.inet_ntoa(found[20:24])
 
 
-Join = Callable[..., Session]
+Join = Callable[..., AllreduceGroup]
 """`SwitchSession.join`, or what stands in for it in a test."""
-
-
-def open_host_group(name: MethodName, rank: int, addresses: list[Address], **how: Any) -> Session:
-    """A host method's group, as a session."""
-    from transport.group.host_group import HostGroup, open_group  # only for those who use host methods
-
-    group = open_group(name.method, name.link, rank, addresses, **how)
-    assert isinstance(group, HostGroup)
-    return group
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ class Rendezvous:
                     f"{METHOD_VARIABLE} and SWITCHAGG_LINK alike for every rank"
                 )
 
-    def open(self, lane: int) -> Session | None:
+    def open(self, lane: int) -> AllreduceGroup | None:
         """Join the switch, or meet the others. None if the switch has no room for the job, in which case all ranks get
         None and rank 0 warns.
 
@@ -226,7 +216,7 @@ class Rendezvous:
         told = self.options.elements
         return ELEMENTS_DEFAULT if self.method.link == "rdma" and told == SwitchOptions.elements else told
 
-    def _try(self, lane: int) -> tuple[str, Session | None]:
+    def _try(self, lane: int) -> tuple[str, AllreduceGroup | None]:
         # The default isn't said: what stands in for the switch in tests needn't know of links.
         other = {} if self.method.link == "udp" else {"link": self.method.link}
         if self.options.keys:
@@ -261,7 +251,9 @@ class Rendezvous:
             return None, f"{FAILED}: {error}"
         return place, f"{place.address[0]} {place.address[1]}"
 
-    def _try_host_group(self, lane: int, place: "BoundPlace | None", told: list[str]) -> tuple[str, Session | None]:
+    def _try_host_group(
+        self, lane: int, place: "BoundPlace | None", told: list[str]
+    ) -> tuple[str, AllreduceGroup | None]:
         if any(words.startswith(FAILED) for words in told):
             if place is not None:
                 place.close()
@@ -275,16 +267,11 @@ class Rendezvous:
                     f"rank {inner[0]} is at {addresses[inner[0]][0]}, where other hosts can't reach it: set "
                     "SWITCHAGG_BIND there to its address, or SWITCHAGG_INTERFACE"
                 )
-            session = open_host_group(
-                self.method,
-                self.rank,
-                addresses,
-                job=f"{self.job}/{lane}",
-                timeout_s=self.options.join_timeout_s,
-                call_timeout_s=self.timeout_s,
-                bound=place,
-                options=self._keys(),
-            )
+            from transport.group.opening import GroupOptions, open_group  # only for those who use host methods
+
+            how = GroupOptions(self.options.join_timeout_s, self.timeout_s, more=self._keys())
+            name, job = self.method, f"{self.job}/{lane}"
+            session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
         except (JobError, OSError, ValueError) as error:
             place.close()
             return f"{FAILED}: {error}", None

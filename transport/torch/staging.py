@@ -1,8 +1,8 @@
-"""Tensors as the arrays that a switch session reduces, and back.
+"""Tensors as the arrays that a group reduces, and back.
 
-A session takes 1-D C-contiguous float32, float64, int32 and int64 arrays in host memory. A contiguous CPU tensor of
-such a type is reduced where it lies; all others travel in a buffer: float16 and bfloat16 as float32 (so a sum is
-rounded to 16 bits once, at the end), strided tensors compacted, CUDA tensors through pinned memory.
+A group takes 1-D C-contiguous arrays in host memory. A contiguous CPU tensor whose type travels as it is
+(`transport.group.staging`) is reduced where it lies; all others in a buffer: float16 and bfloat16 as float32, strided
+tensors compacted, CUDA tensors through pinned memory.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -12,24 +12,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from transport.group.staging import Adds, tensor_dtype
+
 Array = NDArray[Any]
 
-WIRE_DTYPES = {
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.int32: torch.int32,
-    torch.int64: torch.int64,
-    torch.uint8: torch.uint8,
-    torch.int8: torch.int8,
-    torch.int16: torch.int16,
-    torch.bool: torch.bool,
-}
-"""Tensor type -> the type that travels."""
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
+                  torch.int8, torch.int16, torch.bool)
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-SWITCH_DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64})
-"""Tensor types whose sums the switch's sessions take; host methods take all of WIRE_DTYPES."""
+
+def wire_dtype(dtype: torch.dtype, op: str = "sum", adds: Adds | None = None) -> torch.dtype | None:
+    """What tensors of a type travel as; None: Gloo reduces them (`transport.group.staging.tensor_dtype`)."""
+    name = tensor_dtype(_NAMES.get(dtype, ""), op, adds)
+    return None if name is None else _DTYPES[name]
 
 
 class Stage(Protocol):
@@ -62,7 +60,8 @@ class HostStage:
         self._tensor = tensor.detach()
         self._divisor = divisor
         self._buffer: torch.Tensor | None = None
-        wire = WIRE_DTYPES[tensor.dtype]
+        wire = wire_dtype(tensor.dtype)
+        assert wire is not None
         if wire == tensor.dtype and tensor.is_contiguous() and not tensor.is_neg():
             flat = self._tensor.view(-1)
         else:
@@ -104,7 +103,8 @@ class CudaStage:
         self._side = side
         self._cuda = cuda
         # PyTorch caches pinned blocks, and reuses one only when the copies that were queued on it are done.
-        wire = WIRE_DTYPES[tensor.dtype]
+        wire = wire_dtype(tensor.dtype)
+        assert wire is not None
         self._host = torch.empty(tensor.shape, dtype=wire, pin_memory=pin)
         self._fetched = cuda.Event()
         self._restored = cuda.Event()

@@ -35,6 +35,7 @@ from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.native import library
 from transport.control import messages as say
 from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
+from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link import Address, Link
 from transport.links.udp import UdpLink
@@ -98,9 +99,13 @@ class _Stall:
 class SwitchSession:
     """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
 
-    name: the job's. job: what the switch gave it. rank, workers: this member's place. core: "native" or "python", what
-    carries its packets. Thread-safe. Doesn't survive a fork: in a child every method but `close` raises SwitchaggError.
+    An `AllreduceGroup`. name: the job's. job: what the switch gave it. rank, workers: this member's place. core:
+    "native" or "python", what carries its packets. classes: those of its streams. Thread-safe. Doesn't survive a fork:
+    in a child every method but `close` raises SwitchaggError.
     """
+
+    method = "switch"
+    matching: Matching = "class"
 
     def __init__(
         self,
@@ -125,7 +130,7 @@ class SwitchSession:
         self._slowness: Callable[[], str] = link.slowness if isinstance(link, UdpLink) else str
         self._loop: CallLoop[Any] | None = None
         self.core = _chosen_core(core, link)
-        self.name = wish.job
+        self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
         self.workers = wish.workers
         self._address = (wish.place.host, wish.place.port)
@@ -138,6 +143,7 @@ class SwitchSession:
             if wish.priorities and admitted.priorities != wish.priorities:
                 raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
+            self.classes = self._calls.turns.classes
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
@@ -227,15 +233,22 @@ class SwitchSession:
             raise
 
     def allreduce(
-        self, array: Array, op: str = "sum", stream: int | None = None, priority: int | None = None
+        self,
+        array: Array,
+        op: str = "sum",
+        stream: int | None = None,
+        priority: int | None = None,
+        *,
+        key: int | None = None,
     ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
         array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
         the session until the future is done. priority: a class that one of the streams has; default: the least urgent
         of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
-        a class in the same order; calls of different classes may come in any. Futures resolve in the loop's thread:
-        what is chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
+        a class in the same order; calls of different classes may come in any. key: not used. Futures resolve in
+        the loop's thread: what is chained to one must be quick. Raises ValueError for an array, stream or priority that
+        can't be.
         """
         self._check_process()
         call = (
@@ -272,6 +285,9 @@ class SwitchSession:
     def failure(self) -> AggregationFailed | None:
         """Why the session works no more; None while it does."""
         return self._failure
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """Nothing: a stream's window bounds what is under way (`AllreduceGroup`)."""
 
     def close(self) -> None:
         """Leave the job, fail what is pending, end the threads. Again, or in a forked child, it does nothing."""

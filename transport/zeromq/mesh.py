@@ -73,6 +73,7 @@ class ZeroMqMesh:
                  early: list[tuple[int, list[zmq.Frame]]]) -> None:  # fmt: skip
         """Private: see `connect`."""
         self.member, self.members = mine.member, mine.members
+        self.details: dict[str, Any] = {}
         self.message_bytes_max = station.options.message_bytes_max
         self._station = station
         self._peers = {member: _Peer(member, *place) for member, place in peers.items()}

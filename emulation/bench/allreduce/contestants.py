@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emulation.bench.allreduce.methods import Method
 from emulation.results import RunFailed
-from transport.group.host_group import HostGroup, open_group
+from transport.group.opening import GroupOptions, open_group
 from transport.worker.session import SwitchSession
 
 Array = NDArray[Any]
@@ -79,12 +79,9 @@ class HostMethod:
             place["rank"],
             addresses,
             job=f"bench-{method.name}",
-            timeout_s=60.0,
-            call_timeout_s=CALL_TIMEOUT_S,
-            options=over_tcp if method.carrier == "tcp" else {},
+            options=GroupOptions(60.0, CALL_TIMEOUT_S, more=over_tcp if method.carrier == "tcp" else {}),
         )
-        assert isinstance(self._group, HostGroup)
-        self._details = {"link": method.carrier, **self._group.details}
+        self._details = {"link": method.carrier, **self._group.status()}
         if method.carrier == "tcp":
             self._details["send_buffer_bytes"] = options["buffer_bytes"]
             if self._details["congestion_control"] != method.variant:

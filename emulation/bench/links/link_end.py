@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from transport.group.host_group import CREDIT_BYTES
+from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.mesh import Received, Sent
 from transport.meshes.opening import connect_mesh
 

@@ -6,7 +6,7 @@ Start at handle.py.
 
 from typing import Any
 
-__all__ = ["PriorityHandle", "attach"]
+__all__ = ["AttachOptions", "PriorityHandle", "attach"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,5 +14,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from transport.torch.priority import handle
 
-        return getattr(handle, name)
+        return vars(handle)[name]
     raise AttributeError(f"module 'transport.torch.priority' has no attribute '{name}'")

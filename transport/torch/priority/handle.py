@@ -26,14 +26,17 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
+from transport.group.contract import AllreduceGroup
 from transport.schedule.policy import ByteScheduler, Fusion, MgWfbp, Policy, TicTac, credit_of, parse_policy
 from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Profile, plan_transfers
 from transport.schedule.tuning import missing
@@ -68,40 +71,46 @@ class Records(NamedTuple):
     waits: list[ForwardWait]
 
 
+@dataclass(frozen=True)
+class AttachOptions:
+    """find_unused_parameters: whether some parameters may get no gradient in an iteration: costs one small call, and
+    such ones are then left as DDP leaves them; False: they take part with zeros. share_parameters: give all ranks rank
+    0's parameters and buffers first. elementwise_optimizer: the optimizer isn't PyTorch's, but treats each parameter by
+    itself. tuning_log: where rank 0 writes what "bytescheduler:tune=15" tried, as CSV. Raises ValueError.
+    """
+
+    observed_iterations: int = OBSERVED_ITERATIONS
+    find_unused_parameters: bool = True
+    share_parameters: bool = True
+    elementwise_optimizer: bool = False
+    tuning_log: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.observed_iterations < 1:
+            raise ValueError(f"observed_iterations {self.observed_iterations}: 1 or more")
+
+
 def attach(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    group: Any = None,
+    group: AllreduceGroup | dist.ProcessGroup | None = None,
     schedule: Policy | str = "bytescheduler",
     *,
-    observed_iterations: int = OBSERVED_ITERATIONS,
-    find_unused_parameters: bool = True,
-    share_parameters: bool = True,
-    elementwise_optimizer: bool = False,
-    tuning_log: Path | str | None = None,
+    options: AttachOptions = AttachOptions(),  # frozen
 ) -> "PriorityHandle":
     """Sum this model's gradients over a group, each as urgent as `schedule` says. A collective of all ranks.
 
     model: not wrapped by DDP; all its trainable parameters in the optimizer, float32 or float64, on the CPU. group: see
-    `priority_channel`; it stays the caller's. schedule: a policy or its words. find_unused_parameters: whether some
-    parameters may get no gradient in an iteration: costs one small call, and such ones are then left as DDP leaves
-    them; False: they take part with zeros. share_parameters: give all ranks rank 0's parameters and buffers first.
-    elementwise_optimizer: the optimizer isn't PyTorch's, but treats each parameter by itself. tuning_log: where rank 0
-    writes what "bytescheduler:tune=15" tried, as CSV.
+    `channel.open_channel`; it stays the caller's. schedule: a policy or its words.
 
     Raises ValueError or TypeError for what can't be, AggregationFailed if the group fails.
     """
     policy = parse_policy(schedule) if isinstance(schedule, str) else schedule
-    if observed_iterations < 1:
-        raise ValueError(f"observed_iterations {observed_iterations}: 1 or more")
     parameters = _trainable(model, optimizer)
     channel = open_channel(group)
     try:
-        handle = PriorityHandle(
-            model, optimizer, channel, policy, parameters, observed_iterations, find_unused_parameters
-        )
-        handle._tuning_log = Path(tuning_log) if tuning_log is not None else None
-        handle._begin(share_parameters, elementwise_optimizer)
+        handle = PriorityHandle(model, optimizer, channel, policy, parameters, options)
+        handle._begin()
         return handle
     except BaseException:
         channel.close()
@@ -142,8 +151,7 @@ class PriorityHandle:
         channel: Channel,
         policy: Policy,
         parameters: Sequence[tuple[str, nn.Parameter]],
-        observed_iterations: int,
-        find_unused: bool,
+        options: AttachOptions,
     ) -> None:
         """Private: see `attach`."""
         self.policy = policy
@@ -158,10 +166,10 @@ class PriorityHandle:
             for parameter in group["params"]
             if parameter in self._index
         }
-        self._observed_left = observed_iterations
+        self._observed_left = options.observed_iterations
         self._observer: Observer | None = Observer(model, self._parameters, graph=isinstance(policy, TicTac))
         self._observer_hooks: list[Any] = []
-        self._exchange = Exchange(channel, self._parameters, find_unused)
+        self._exchange = Exchange(channel, self._parameters, options.find_unused_parameters)
         self._steps: SteppedByParts | None = None
         self._hooks: list[Any] = []
         self._paused = False
@@ -170,7 +178,7 @@ class PriorityHandle:
         self._waits: deque[ForwardWait] = deque(maxlen=RECORDS_MAX)
         self._iteration = 0
         self._tuning: Tuning | None = None
-        self._tuning_log: Path | None = None
+        self._how = options
         self._cost = LinearCost()
         self._closed = False
 
@@ -244,11 +252,13 @@ class PriorityHandle:
 
     # Private: the beginning, and the plan
 
-    def _begin(self, share_parameters: bool, elementwise: bool) -> None:
+    def _begin(self) -> None:
         self._agree()
-        if share_parameters:
+        if self._how.share_parameters:
             self._share()
-        self._steps = SteppedByParts(self._optimizer, self._on_step, self._on_zero_grad, elementwise=elementwise)
+        self._steps = SteppedByParts(
+            self._optimizer, self._on_step, self._on_zero_grad, elementwise=self._how.elementwise_optimizer
+        )
         try:
             self._hook()
         except BaseException:
@@ -354,7 +364,8 @@ class PriorityHandle:
             self._cost = LinearCost(*map(float, told.split()))
         self._plan(self.policy)
         if isinstance(self.policy, ByteScheduler) and self.policy.tune_steps:
-            self._tuning = Tuning(self.policy, self._channel.rank, self._told, self._tuning_log)
+            log = None if self._how.tuning_log is None else Path(self._how.tuning_log)
+            self._tuning = Tuning(self.policy, self._channel.rank, self._told, log)
 
     def _needs_cost(self) -> bool:
         policy = self.policy

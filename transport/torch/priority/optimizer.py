@@ -41,7 +41,7 @@ class SteppedByParts:
         if not elementwise and not kind.__module__.startswith("torch.optim"):
             raise ValueError(
                 f"attach: {kind.__module__}.{kind.__name__} isn't PyTorch's own; if it treats each parameter by "
-                f"itself, say so: attach(…, elementwise_optimizer=True)"
+                f"itself, say so: AttachOptions(elementwise_optimizer=True)"
             )
         self._optimizer = optimizer
         self._step = optimizer.step  # perhaps already wrapped by a scheduler of learning rates

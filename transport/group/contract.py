@@ -1,0 +1,150 @@
+"""The contract of groups: what every method offers to a program, and how its calls are matched across ranks.
+
+`AllreduceGroup` is what training needs: a `SwitchSession`, every group of `open_group`, and a process group of torch
+(`transport.torch.process_group.TorchGroup`). `Group` adds the other collectives: what `open_group` returns.
+
+| matching | calls of all ranks meet by           | so a rank may make them                       | who           |
+|----------|--------------------------------------|-----------------------------------------------|---------------|
+| "key"    | `key`, or else their running number  | in any order, with keys                       | host methods  |
+| "class"  | their number within a priority class | in any order of classes, in order within each | the switch    |
+| "order"  | their running number                 | in the same order on all ranks                | torch's group |
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from operator import index
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.collectives.execution import OPS
+from transport.collectives.plan import shard
+
+Array = NDArray[Any]
+Matching = Literal["key", "class", "order"]
+
+
+@runtime_checkable
+class AllreduceGroup(Protocol):
+    """One rank's place among the workers of a job. Thread-safe. Every rank makes the same calls.
+
+    Arrays are 1-D and C-contiguous, reduced in place, and the group's until the future is done. Futures resolve in a
+    thread of the group's: what is chained to one must be quick. They fail with AggregationFailed, as all later ones do
+    then; what can't be is ValueError at once.
+
+    key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
+    urgent call overtakes others that are under way, unless `matching` is "order".
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def link(self) -> str:
+        """What carries the method; "" where that isn't ours."""
+
+    @property
+    def core(self) -> str:
+        """What carries its packets or messages: "native", "python", or "torch"."""
+
+    @property
+    def matching(self) -> Matching: ...
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """Where `matching` is "class": the priorities there are, the most urgent first. Else empty."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What went through and went wrong on this rank so far, by name."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the group works no more; None while it does."""
+
+    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Any]":
+        """Combine the arrays of all ranks; the array on every rank."""
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """How much may lie below the queue that knows priorities, from now on; None: any amount.
+
+        Does nothing where no such queue is ours: on a switch the windows bound it, with torch who starts calls must.
+        """
+
+    def status(self) -> Mapping[str, Any]:
+        """What is known of the job now: of a switch, what it says itself; else what is in use below."""
+
+    def close(self) -> None:
+        """Leave; what is pending fails. Again, or in a forked child, it does nothing."""
+
+
+class Group(AllreduceGroup, Protocol):
+    """All collectives. What `open_group` returns; also a context manager, which closes it."""
+
+    def reduce_scatter(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
+    ) -> "Future[Array]":
+        """Combine; a rank has its own shard then (`own_shard`), to which the future resolves. The rest is undefined."""
+
+    def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+        """Every rank has filled its own shard, and has all then."""
+
+    def broadcast(self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+        """The array of rank `root` on every rank."""
+
+    def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
+        """Done when every rank has called it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Ask(NamedTuple):
+    """One call of a group, but for its array."""
+
+    kind: str
+    op: str = "sum"
+    key: int | None = None
+    priority: int = 0
+    root: int = 0
+
+
+def whole(ask: Ask) -> Ask:
+    """The call with its numbers as whole numbers. Raises ValueError for what is none."""
+    kind, op, key, priority, root = ask
+    try:
+        return Ask(kind, op, None if key is None else index(key), index(priority), index(root))
+    except TypeError:
+        raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
+
+
+def checked(ask: Ask, array: Array, workers: int) -> Ask:
+    """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
+    if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
+        raise ValueError("an array must be 1-D, C-contiguous and writable")
+    if ask.op not in OPS:
+        raise ValueError(f"op '{ask.op}': one of {', '.join(OPS)}")
+    if array.dtype.hasobject or array.dtype.kind not in "biufc" or not array.dtype.isnative:
+        raise ValueError(f"dtype {array.dtype}: numbers of this machine's byte order")
+    ask = whole(ask)
+    if not 0 <= ask.root < workers:
+        raise ValueError(f"root {ask.root}: 0 to {workers - 1}")
+    return ask
+
+
+def own_shard(array: Array, rank: int, workers: int) -> Array:
+    """The elements of an array that belong to a rank: rank * E // n … (rank + 1) * E // n - 1."""
+    low, high = shard(len(array), rank, workers)
+    return array[low:high]
+
+
+NOTHING: Array = np.empty(0, np.uint8)
+"""A barrier's array."""

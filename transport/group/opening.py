@@ -1,0 +1,196 @@
+"""`open_group`: a rank's place among the workers of a job, by any method over any link.
+
+Imports every kind of group; what pulls in ZeroMQ, or the parameter server, only when it is asked for.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from switchagg.errors import JobError
+from transport.collectives.auto import AutoParty
+from transport.collectives.collective import Kind
+from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.party import CollectiveParty
+from transport.collectives.table import fitting
+from transport.group.contract import Array, Group
+from transport.group.host_group import HostGroup, Submit
+from transport.group.method_name import HOST_METHODS
+from transport.links.link import Address
+from transport.meshes.loop import CREDIT_BYTES
+from transport.meshes.opening import BoundPlace, connect_mesh
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 1800.0
+"""How long a call waits for ranks that live: PyTorch's default for a process group."""
+
+LONG_SEGMENT_BYTES = 4 * SEGMENT_BYTES
+"""Most data of a message, by default: a quarter of the cost per byte in Python, and still 2 ms at 1 Gb/s."""
+
+SEGMENT_BYTES_MAX = 1 << 24
+"""What every link carries in one message."""
+
+_PIPELINES = ("tree", "double_tree")
+"""Methods whose members pass a long array on piece by piece: short pieces fill the pipeline sooner."""
+
+_OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
+    "segment_bytes": lambda method, servers: method not in ("ps", "switch") or (method == "ps" and not servers),
+    "ranks_per_group": lambda method, servers: method == "hierarchical",
+    "ps": lambda method, servers: servers,
+    "switch": lambda method, servers: method == "switch",
+}
+"""Options of methods, and whether a method, with dedicated servers or without, has them."""
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """How a group is opened, the same on every rank. What a method hasn't is refused if it is given.
+
+    timeout_s: within which all must have met. call_timeout_s: how long a call may stand still. credit_bytes: how much
+    may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
+    ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. more: what else
+    SwitchSession.join takes, or the link (`transport.meshes.opening.connect_mesh`).
+    """
+
+    timeout_s: float = 30.0
+    call_timeout_s: float = CALL_TIMEOUT_S
+    credit_bytes: int | None = CREDIT_BYTES
+    segment_bytes: int | None = None
+    ranks_per_group: int | None = None
+    ps: Mapping[str, Any] | None = None
+    switch: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "GroupOptions":
+        """From plain values by name, those of `more` among them."""
+        known = {one.name for one in fields(cls)} - {"more"}
+        mine = {name: value for name, value in values.items() if name in known}
+        return cls(**mine, more={name: value for name, value in values.items() if name not in known})
+
+    def check(self, method: str, servers: bool) -> None:
+        """Raise JobError for an option that this method hasn't."""
+        given = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
+                 "switch": self.switch}  # fmt: skip
+        for name, value in given.items():
+            if value is not None and not _OPTIONS_OF[name](method, servers):
+                raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
+
+
+def open_group(
+    method: str,
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    *,
+    job: str,
+    servers: Sequence[Address] = (),
+    options: GroupOptions | Mapping[str, Any] = GroupOptions(),  # frozen
+    bound: BoundPlace | None = None,
+) -> Group:
+    """Meet the other ranks, and the servers if there are any, within options.timeout_s.
+
+    method, link: names as in transport/group/method_name.py. addresses: a (host, port) per rank; servers: of dedicated
+    parameter servers. job: the same name on all. options: or a mapping of the same names. bound: our own place, where
+    its port had to be known before (`meshes.bind_place`).
+
+    Raises JobError: who is missing, what doesn't fit (naming both sides), or what this method or link can't.
+    """
+    try:
+        how = options if isinstance(options, GroupOptions) else GroupOptions.of(options)
+        if servers and method != "ps":
+            raise JobError(f"method {method} has no servers")
+        if method not in (*HOST_METHODS, "ps", "auto", "switch"):
+            raise JobError(f"method '{method}' is no group of ours")
+        how.check(method, bool(servers))
+        if method == "switch":
+            return _open_switch_group(link, rank, len(addresses), job, how)
+        if not 0 <= rank < len(addresses):
+            raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
+        if servers:
+            return _open_ps_group(link, rank, addresses, servers, job, how, bound)
+        return _open_host_group(method, link, rank, addresses, job, how, bound)
+    except BaseException:
+        if bound is not None:
+            bound.close()
+        raise
+
+
+def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupOptions) -> Group:
+    from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
+
+    timeouts = {"timeout_s": how.timeout_s, "call_timeout_s": how.call_timeout_s}
+    return SwitchGroup.join(how.switch or "", job, rank, workers, link=link or "udp", **timeouts, **how.more)
+
+
+def _open_ps_group(
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    servers: Sequence[Address],
+    job: str,
+    how: GroupOptions,
+    bound: BoundPlace | None,
+) -> Group:
+    from transport.ps.config import PsConfig  # only for those who use servers
+    from transport.ps.group import PsOptions, open_ps_group
+
+    try:
+        config = PsConfig(len(addresses), len(servers), **{"call_timeout_s": how.call_timeout_s, **(how.ps or {})})
+    except (TypeError, ValueError) as error:
+        raise JobError(f"option ps: {error}") from error
+    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, link=how.more)
+    return open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
+
+
+def _open_host_group(
+    method: str,
+    link: str,
+    rank: int,
+    addresses: Sequence[Address],
+    job: str,
+    how: GroupOptions,
+    bound: BoundPlace | None,
+) -> Group:
+    workers = len(addresses)
+    ranks_per_group = _number("ranks_per_group", how.ranks_per_group, 0, 0, workers)
+    segment_bytes = SEGMENT_BYTES if method in _PIPELINES else LONG_SEGMENT_BYTES
+    segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
+    mesh = connect_mesh(
+        link, rank, addresses, job=job, method=method, timeout_s=how.timeout_s, options=how.more, bound=bound
+    )
+    try:
+        party = CollectiveParty(
+            rank, workers, job=job, call_timeout_ns=round(how.call_timeout_s * 1e9), segment_bytes=segment_bytes
+        )
+        kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
+        if method == "auto":
+            auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
+            return HostGroup(mesh, auto, auto.submit, **kept)
+        return HostGroup(mesh, party, _submit_by(party, method, workers, ranks_per_group), **kept)
+    except BaseException:
+        mesh.close(0.0)
+        raise
+
+
+def _number(name: str, given: int | None, default: int, low: int, high: int) -> int:
+    number = default if given is None else given
+    if type(number) is not int or not low <= number <= high:
+        raise JobError(f"option {name} {given}: {low} to {high}")
+    return number
+
+
+def _submit_by(party: CollectiveParty, method: str, workers: int, option: int) -> Submit:
+    """Calls of a party by the algorithm that belongs to the method."""
+    name = "ps_colocated" if method == "ps" else method
+
+    def submit(kind: Kind, array: Array, op: Any, **how: Any) -> Any:
+        algorithm = fitting(kind, name, workers)
+        return party.submit(kind, algorithm, array, op, option=option if algorithm == "hierarchical" else 0, **how)
+
+    return submit

@@ -1,0 +1,137 @@
+"""How an array travels: for what its carrier adds, a type and an operation. The one place that says so.
+
+| carrier           | combines                                                    | refuses                   |
+|-------------------|-------------------------------------------------------------|---------------------------|
+| the switch        | sums of float32, float64, int32, int64; maxima of int32     | maxima of 64 bits         |
+| parameter servers | sums and maxima of these four types; means of the floats    | maxima of complex numbers |
+| the ranks         | whatever NumPy adds and compares                            | nothing                   |
+
+All other types are viewed, widened or ordered as one that the carrier combines:
+integers of 8 and 16 bits travel as int32 and wrap as NumPy's, float16 as float32, rounded once; complex numbers as
+their floats; unsigned ones as the signed ones of their size, their sign turned over where a maximum is asked for.
+PyTorch's tensors are staged before they come here (`tensor_dtype`).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Restore = Callable[[], None]
+
+Adds = Mapping[str, frozenset[str]]
+"""Operation -> names of the types that a carrier combines by it."""
+
+_BOTH = frozenset({"float32", "float64", "int32", "int64"})
+SWITCH: Adds = {"sum": _BOTH, "max": frozenset({"int32"})}
+SERVERS: Adds = {"sum": _BOTH, "max": _BOTH, "avg": frozenset({"float32", "float64"})}
+
+How = Literal["as it is", "viewed", "widened", "sign turned", "ordered"]
+
+
+class Route(NamedTuple):
+    """What is combined in place of an array, and by which operation."""
+
+    how: How
+    dtype: str
+    op: str
+
+
+@lru_cache
+def _route(kind: str, size: int, name: str, op: str, natively: frozenset[str]) -> Route | None:
+    """kind, size, name: of a dtype. natively: what the carrier combines by `op`."""
+    if name in natively:
+        return Route("as it is", name, op)
+    same_size = f"int{8 * size}"
+    if op in ("sum", "avg") and kind == "c" and f"float{4 * size}" in natively:
+        return Route("viewed", f"float{4 * size}", op)
+    if op == "sum" and kind == "u" and same_size in natively:
+        return Route("viewed", same_size, op)
+    if op == "max" and kind == "u" and same_size in natively:
+        return Route("sign turned", same_size, op)
+    if kind == "b" and op in ("sum", "max"):
+        return Route("widened", "int32", "max")
+    if kind in "iu" and size < 4 and "int32" in natively:
+        return Route("widened", "int32", op)
+    if kind == "f" and size < 4 and "float32" in natively:
+        return Route("widened", "float32", op)
+    if op == "max" and kind == "f" and size <= 4:
+        return Route("ordered", "int32", op)
+    return None
+
+
+class Staged(NamedTuple):
+    """wire: what the carrier combines, by `op`. restore: writes the result back; None: `wire` is the array's memory."""
+
+    wire: Array
+    op: str
+    restore: Restore | None
+
+
+def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
+    """What travels for an array. Raises ValueError, naming the carrier, for what it can't do."""
+    dtype = array.dtype
+    route = _route(dtype.kind, dtype.itemsize, dtype.name, op, adds.get(op, frozenset()))
+    if route is None:
+        raise ValueError(f"{carrier} can't do {op} of {dtype}")
+    how, name, wire_op = route
+    if how == "as it is":
+        return Staged(array, wire_op, None)
+    if how == "viewed":
+        return Staged(array.view(name), wire_op, None)
+    wire: Array
+    if how == "sign turned":
+        sign = dtype.type(1 << (8 * dtype.itemsize - 1))
+        wire = (array ^ sign).view(name)
+        return Staged(wire, wire_op, lambda: np.copyto(array, wire.view(dtype) ^ sign))
+    if how == "ordered":
+        wire = _ordered(array.astype(np.float32))
+        return Staged(wire, wire_op, lambda: np.copyto(array, _unordered(wire), casting="unsafe"))
+    wire = array.astype(name)
+    return Staged(wire, wire_op, lambda: np.copyto(array, wire, casting="unsafe"))
+
+
+def as_words(array: Array) -> Staged:
+    """An array's bytes as int32, for what only carries them: in place where they fill whole words, which all add up
+    to themselves if every other rank's are zero."""
+    raw: Array = array.view(np.uint8)
+    if raw.nbytes % 4 == 0:
+        words = raw.view(np.int32)
+        if words.flags.aligned:
+            return Staged(words, "sum", None)
+    padded = np.zeros(-(-raw.nbytes // 4), np.int32)
+    padded.view(np.uint8)[: raw.nbytes] = raw
+    return Staged(padded, "sum", lambda: np.copyto(raw, padded.view(np.uint8)[: raw.nbytes]))
+
+
+def _ordered(values: Array) -> Array:
+    """float32 as int32 in the same order, with every NaN above all else."""
+    values[np.isnan(values)] = np.nan
+    bits = values.view(np.int32)
+    return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+
+
+def _unordered(bits: Array) -> Array:
+    values: Array = (bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))).view(np.float32)
+    return values
+
+
+# PyTorch's tensors
+
+TENSORS = {name: name for name in ("float32", "float64", "int32", "int64", "uint8", "int8", "int16", "bool")} | {
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+"""Types of tensors, and what each travels as: a sum of 16 bit floats is rounded once, at the end."""
+
+
+def tensor_dtype(name: str, op: str, adds: Adds | None) -> str | None:
+    """What a tensor of this type travels as; None: Gloo does it. adds: what the session below takes; None: a group,
+    which takes all types and stages them itself. op: "sum", "avg" (a sum, divided here), "max"."""
+    wire = TENSORS.get(name)
+    if wire is None or (op == "avg" and not wire.startswith("float")):
+        return None
+    return wire if adds is None or wire in adds["max" if op == "max" else "sum"] else None

@@ -1,0 +1,99 @@
+"""TorchGroup: a process group of torch.distributed as an `AllreduceGroup`, its calls matched by their order."""
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from transport.group.contract import Array, Matching
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class TorchGroup:
+    """group: None for torch's default. It stays the caller's; `close` ends what this has started.
+
+    A thread of ours makes the calls and waits for them, in order, since what a Work tells of its end differs between
+    backends; callers only hand them over. Raises ValueError where there is no group, or one that can't (NCCL: its
+    tensors are on devices).
+    """
+
+    matching: Matching = "order"
+    classes = ()
+    core, link = "torch", ""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = cast(Any, group or dist.group.WORLD)
+        if self._group is None:
+            raise ValueError("no group was given and torch.distributed has none; init_process_group comes first")
+        self.method = str(self._group.name())
+        if self.method == "nccl":
+            raise ValueError("NCCL can't sum in host memory; give a Gloo group: dist.new_group(backend='gloo')")
+        self.rank, self.workers = self._group.rank(), self._group.size()
+        self.failure: BaseException | None = None
+        self._calls: SimpleQueue[tuple[Array, str, Future[Any]] | None] = SimpleQueue()
+        self._works: SimpleQueue[tuple[Any, Array, Future[Any]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=target, name=f"priority-{name}", daemon=True)
+            for name, target in (("starts", self._start_all), ("waits", self._wait_all))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Any]":
+        """See `AllreduceGroup`. key and priority aren't read."""
+        if op not in _OPS:
+            raise ValueError(f"op '{op}': one of {', '.join(_OPS)}")
+        future: Future[Any] = Future()
+        self._calls.put((array, op, future))
+        return future
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """Nothing: who starts calls has to hold them back."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Nothing is known."""
+        return {}
+
+    def close(self) -> None:
+        """See `AllreduceGroup`."""
+        self._calls.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(1.0)  # one that waits for a dead peer ends with the group's own timeout, or the process
+
+    def _start_all(self) -> None:
+        while (call := self._calls.get()) is not None:
+            array, op, future = call
+            try:
+                options = dist.AllreduceOptions()
+                options.reduceOp = _OPS[op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
+                work = self._group.allreduce([torch.from_numpy(array)], options)
+            except Exception as error:
+                self._fail(error, future)
+                continue
+            self._works.put((work, array, future))
+        self._works.put(None)
+
+    def _wait_all(self) -> None:
+        while (item := self._works.get()) is not None:
+            work, array, future = item
+            try:
+                work.wait()
+            except Exception as error:
+                self._fail(error, future)
+            else:
+                future.set_result(array)
+
+    def _fail(self, error: Exception, future: "Future[Any]") -> None:
+        self.failure = self.failure or error
+        future.set_exception(error)
