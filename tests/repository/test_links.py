@@ -1,4 +1,4 @@
-"""Markdown files of the repository: links name files that are there, and headings that they have; so do paths in code."""
+"""Markdown files of the repository: links and paths in code name files that are there, links also headings."""
 
 import re
 from collections.abc import Callable, Iterator
