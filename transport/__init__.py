@@ -1,1 +1,5 @@
-"""How gradients reach the switch, or each other."""
+"""How gradients reach the switch, or each other: links, meshes, collectives, schedules, PyTorch.
+
+Imports switchagg; imported by emulation and by users.
+Start at group/ (what every method offers to a program), worker/session.py (the switch) or torch/ (PyTorch).
+"""

@@ -18,6 +18,8 @@ PROTOCOL = "switchagg/PROTOCOL.md"
 FILE_LINES_MAX = 600
 CORE_FILE_LINES_MAX = 400  # the files of switchagg/ itself: each is read in one sitting
 FUNCTION_LINES_MAX = 70
+ROOM_FILES_MAX = 14  # Python files of a folder beside its __init__: more than a newcomer can take in at a look
+PACKAGES = ("switchagg/", "transport/", "emulation/", "p4/p4vm/")
 SOURCE_SUFFIXES = {".py", ".c", ".h", ".p4", ".stf", ".toml", ".md", ".j2", ".sh", ""}
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
@@ -135,6 +137,22 @@ def vague_names(tree: Tree) -> list[str]:
         for part in Path(name).with_suffix("").parts
         if part in VAGUE_NAMES
     ]
+
+
+def unclear_rooms(tree: Tree) -> list[str]:
+    """Folders of modules that hold too many, or whose __init__ doesn't say what they are, for whom, where to start."""
+    modules: dict[str, list[str]] = {}
+    for name in tree:
+        if name.startswith(PACKAGES) and name.endswith(".py"):
+            modules.setdefault(Path(name).parent.as_posix(), []).append(Path(name).name)
+    faults = []
+    for folder, names in sorted(modules.items()):
+        if (count := len(names) - 1) > ROOM_FILES_MAX:
+            faults.append(f"{folder}: {count} modules, at most {ROOM_FILES_MAX}")
+        text = ast.get_docstring(ast.parse(tree.get(f"{folder}/__init__.py", ""))) or ""
+        if len([line for line in text.splitlines() if line.strip()]) < 3:
+            faults.append(f"{folder}/__init__.py: say in three lines what it is, who may import it, where to start")
+    return faults
 
 
 def lines_matching(tree: Tree, pattern: re.Pattern[str]) -> list[str]:
@@ -303,6 +321,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     long_files,
     long_functions,
     vague_names,
+    unclear_rooms,
     unfinished_work,
     private_paths,
     wrong_imports,
@@ -323,6 +342,7 @@ def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]], tree: Tree
 
 
 RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
+ROOM = {"transport/links/__init__.py": '"""What.\n\nFor whom.\nWhere to start.\n"""\n'}
 REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (long_files, {"transport/links/udp.py": "x = 1\n" * 601}),
     (long_files, {"switchagg/wire.py": "x = 1\n" * 401}),
@@ -331,6 +351,9 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (long_functions, {"emulation/run.py": "class A:\n  async def f(self):\n" + "    x = 1\n" * 70}),
     (vague_names, {"transport/utils.py": ""}),
     (vague_names, {"transport/common/ring.py": ""}),
+    (unclear_rooms, {"transport/links/udp.py": ""}),
+    (unclear_rooms, {"transport/links/__init__.py": '"""One.\n\nTwo.\n"""'}),
+    (unclear_rooms, ROOM | {f"transport/links/link_{number}.py": "" for number in range(15)}),
     (unfinished_work, {"README.md": "TO" + "DO: write this"}),
     (unfinished_work, {"switchagg/job.py": "# " + "X" * 3 + " wrong"}),
     (private_paths, {"Makefile": "test:\n\tcd /wo" + "rk/main"}),
@@ -391,6 +414,9 @@ ACCEPTED: Tree = {
     "tests/test_hook.py": "import scapy.all\nimport torch\n\nfrom emulation import scenario\n",
     "emulation/run.py": "def f():\n" + "    x = 1\n" * 69,
     "LICENSE": "\n" * 700,
+} | {
+    f"{folder}/__init__.py": '"""What.\n\nFor whom.\nWhere to start.\n"""\n'
+    for folder in ("switchagg", "switchagg/dataplane", "p4/p4vm/planes", "transport/torch", "emulation")
 }
 
 
