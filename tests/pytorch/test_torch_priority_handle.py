@@ -425,6 +425,7 @@ def test_sums_that_are_back_before_the_step_is_asked_for_are_not_summed_again(
 def test_ctrl_c_ends_a_wait(alone: Any) -> None:
     """A forward pass that waits for sums which don't come ends at once, and goes on when they do."""
     model, optimizer, handle, fake = alone
+    handle.wait()  # for the sums of the steps before, which would be kept back too
     fake.hold.clear()
     loss_of(model).backward()
     optimizer.step()

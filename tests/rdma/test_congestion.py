@@ -75,11 +75,9 @@ def test_marks_slow_the_sender_down_until_they_end(kind: QPType) -> None:
                 end.pair.connect(
                     other.pair.end._replace(host=host, port=port), QPAttributes(path_mtu=1024, line_bps=LINE_BPS)
                 )
-            rates = []
             for _ in range(40):
                 assert write(a, b, MESSAGE_BYTES) == WCStatus.SUCCESS
-                rates.append(a.pair.counters["rate_bps"])
-            assert min(rates) < 3 * LINE_BPS // 4
+            assert a.pair.counters["rate_cuts"] > 0  # the rate itself recovers within a millisecond
             for side in relay._sockets:
                 side.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 2)
             deadline = time.monotonic() + 10
@@ -89,7 +87,7 @@ def test_marks_slow_the_sender_down_until_they_end(kind: QPType) -> None:
         finally:
             relay.close()
         ours, theirs = a.pair.counters, b.pair.counters
-        assert 0 < ours["cnps_received"] <= theirs["cnps_sent"] <= theirs["marked"]
+        assert 0 < ours["rate_cuts"] <= ours["cnps_received"] <= theirs["cnps_sent"] <= theirs["marked"]
         # What came back was marked, too: acknowledgements are answered, notifications never.
         assert ours["marked"] > 0
         assert ours["cnps_sent"] <= ours["acks_received"]

@@ -330,14 +330,8 @@ def test_marks_are_answered_with_notifications_at_most_one_in_50_us() -> None:
 def test_a_notification_cuts_the_rate() -> None:
     with peer_of(QPType.RC, line_bps=10_000_000_000) as rc:
         assert rc.pair.counters["rate_bps"] == 10_000_000_000
-        rates = []
-        for _ in range(2000):  # it recovers within a millisecond, in which this process may not run
-            rc.send("CNP", 0, becn=1)
-            rates.append(rc.pair.counters["rate_bps"])
-            if rates[-1] < 6_000_000_000:
-                break
-        assert min(rates) < 6_000_000_000
-        assert rc.pair.counters["cnps_received"] >= 1
+        rc.send("CNP", 0, becn=1)
+        rc.settle(cnps_received=1, rate_cuts=1)  # the rate itself recovers within a millisecond: test_dcqcn.py
 
 
 # ---- what isn't for it

@@ -193,7 +193,7 @@ def test_a_worker_whose_packets_meet_congestion_slows_down(make: Any) -> None:
     assert counters["ecn_marked"] >= 300
     assert 0 < counters["cnp_sent"] <= counters["ecn_marked"]
     assert 0 < marked["cnps_received"] <= counters["cnp_sent"]
-    assert marked["rate_bps"] < 100_000_000_000 == other["rate_bps"]
+    assert marked["rate_cuts"] > 0 == other["rate_cuts"]
     assert 0 < counters["cnp_received"] <= marked["cnps_sent"]  # the results were marked, too
 
 

@@ -79,6 +79,7 @@ QP_COUNTERS = (
     "cnps_sent",
     "cnps_received",
     "marked",
+    "rate_cuts",
 )
 """In the order of `enum sa_qp_counter`."""
 

@@ -138,6 +138,7 @@ enum sa_qp_counter {
     SA_QP_CNPS_SENT,
     SA_QP_CNPS_RECEIVED,
     SA_QP_MARKED, /* packets that came with congestion experienced */
+    SA_QP_RATE_CUTS, /* by rate control, for notifications */
     SA_QP_COUNTERS
 };
 

@@ -187,6 +187,7 @@ void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool m
     if (packet->shape & SA_ROCE_NOTIFIES) {
         qp->counters[SA_QP_CNPS_RECEIVED]++;
         if (qp->paced) sa_dcqcn_cnp(&qp->rate, now_ns);
+        qp->counters[SA_QP_RATE_CUTS] = qp->rate.cuts;
     } else if (packet->shape & SA_ROCE_AETH) {
         sa_qp_acknowledged(qp, packet, now_ns);
     } else if ((packet->opcode & SA_ROCE_TRANSPORT) == qp->transport) {
