@@ -33,6 +33,13 @@ def contribution(rank: int, chunk: int) -> bytes:
     return encode(Packet(1, 7, 0, rank, Op.SUM, slot, version, chunk, values))
 
 
+@cache
+def taken(data: bytes) -> tuple[int, list[int]]:
+    """(chunk, values) of a result."""
+    result = decode(data)
+    return result.chunk, result.values.tolist()
+
+
 UnderWay = tuple[tuple[int, int, bytes], ...]
 """(to, source, frame), sorted; to and source are ranks, or -1 for the switch."""
 
@@ -55,6 +62,7 @@ class Explorer:
         self._plane = plane
         self.followers: dict[State, list[State]] = {}
         self.wrong: Counter[str] = Counter()
+        self._processed: dict[tuple[bytes, int, bytes], tuple[bytes, UnderWay]] = {}
 
     def explore(self, budget: int, *, until_wrong: bool = False) -> None:
         start = tuple(sorted((SWITCH, rank, contribution(rank, 0)) for rank in range(WORKERS)))
@@ -101,21 +109,29 @@ class Explorer:
     def deliver(self, state: State, packet: tuple[int, int, bytes], under_way: UnderWay, budget: int) -> State:
         to, source, data = packet
         if to == SWITCH:
-            plane: DataPlane = pickle.loads(state.switch)
-            for output in plane.process(np.frombuffer(data, np.uint8)[np.newaxis, :], source):
-                for port in output.ports:
-                    under_way = with_packet(under_way, (port, SWITCH, output.bundle[0].tobytes()))
-            return State(state.next_chunk, under_way, frozen(plane), budget)
+            switch, results = self.process(state.switch, source, data)
+            for result in results:
+                under_way = with_packet(under_way, result)
+            return State(state.next_chunk, under_way, switch, budget)
         waiting = state.next_chunk[to]
-        result = decode(data)
-        if result.chunk != waiting:
+        chunk, values = taken(data)
+        if chunk != waiting:
             return State(state.next_chunk, under_way, state.switch, budget)
-        if result.values.tolist() != [SUMS[waiting]]:
-            self.wrong[f"chunk {waiting}: {result.values.tolist()}"] += 1
+        if values != [SUMS[waiting]]:
+            self.wrong[f"chunk {waiting}: {values}"] += 1
         next_chunk = tuple(chunk + (rank == to) for rank, chunk in enumerate(state.next_chunk))
         if waiting + 1 < CHUNKS:
             under_way = with_packet(under_way, (SWITCH, to, contribution(to, waiting + 1)))
         return State(next_chunk, under_way, state.switch, budget)
+
+    def process(self, switch: bytes, source: int, data: bytes) -> tuple[bytes, UnderWay]:
+        """The switch after a packet, and what it sends. Few packets meet few switches, in very many worlds."""
+        if (switch, source, data) not in self._processed:
+            plane: DataPlane = pickle.loads(switch)
+            outputs = plane.process(np.frombuffer(data, np.uint8)[np.newaxis, :], source)
+            results = tuple((port, SWITCH, out.bundle[0].tobytes()) for out in outputs for port in out.ports)
+            self._processed[switch, source, data] = frozen(plane), results
+        return self._processed[switch, source, data]
 
 
 def frozen(plane: DataPlane) -> bytes:
