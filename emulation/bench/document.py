@@ -76,6 +76,24 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What could not be measured in these parts, and why, each once; and which host methods loss brought to a halt.
+
+    The latter is what was measured: TCP over links that lose packets may take longer than anybody waits.
+    """
+    failed: list[str] = []
+    gave_up: list[str] = []
+    for name in parts:
+        part = found[name]
+        entries = part if isinstance(part, list) else [{"title": name, "failures": part["failures"]}]
+        for entry in entries:
+            lossy = bool(entry.get("network", {}).get("loss"))
+            for method, reason in entry["failures"].items():
+                host = not method.startswith("switch")
+                (gave_up if lossy and host else failed).append(f"{entry['title']}: {reason}")
+    return list(dict.fromkeys(failed)), list(dict.fromkeys(gave_up))
+
+
 def _words(path: Path) -> Sequence[str]:
     try:
         return path.read_text(encoding="ascii").split()

@@ -9,7 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from emulation.bench import collectives, suite, table
+from emulation.bench import collectives, table
+from emulation.bench.document import failures
 from emulation.bench.figures import draw_all
 from emulation.bench.links import one_way as links
 from emulation.bench.planes import p4
@@ -49,7 +50,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
     text = environment.get_template("bench.html.j2").render(
         built=built,
         targets=[cells(verdict) for verdict in judged(built)],
-        failures=[*itertools.chain(*suite.failures(parts, tuple(parts)))],
+        failures=[*itertools.chain(*failures(parts, tuple(parts)))],
         figures={name: Markup(inline_svg(figure, name)) for name, figure in draw_all(built).items()},
         titles=TITLES,
         networks=networks,

@@ -143,7 +143,7 @@ def run(
     for figure in draw(built, out):
         yield str(figure)
     yield str(path)
-    failed, gave_up = failures(found, parts)
+    failed, gave_up = document.failures(found, parts)
     yield from gave_up
     if failed:
         raise RunFailed(f"not everything could be measured: {'; '.join(failed)}")
@@ -154,24 +154,6 @@ def require_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
-
-
-def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What could not be measured in these parts, and why, each once; and which host methods loss brought to a halt.
-
-    The latter is what was measured: TCP over links that lose packets may take longer than anybody waits.
-    """
-    failed: list[str] = []
-    gave_up: list[str] = []
-    for name in parts:
-        part = found[name]
-        entries = part if isinstance(part, list) else [{"title": name, "failures": part["failures"]}]
-        for entry in entries:
-            lossy = bool(entry.get("network", {}).get("loss"))
-            for method, reason in entry["failures"].items():
-                host = not method.startswith("switch")
-                (gave_up if lossy and host else failed).append(f"{entry['title']}: {reason}")
-    return list(dict.fromkeys(failed)), list(dict.fromkeys(gave_up))
 
 
 def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:

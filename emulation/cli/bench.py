@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from emulation.cli.outcomes import outcomes
+
 app = typer.Typer(
     name="bench",
     no_args_is_help=True,
@@ -75,10 +77,8 @@ def allreduce(
 
     Needs root (network namespaces). Definitions: emulation/bench/README.md
     """
-    from emulation.cli.main import outcomes
-
     with outcomes():
-        from emulation.bench import arithmetic, suite
+        from emulation.bench import arithmetic, document, suite
         from emulation.mininet.netns import run_in_user_namespace
         from emulation.results import RunFailed
 
@@ -103,14 +103,14 @@ def allreduce(
             if target is not None:
                 suite.require_folder(target.parent)
         found = suite.run_allreduce(wishes, _say, _Printer())
-        document = suite.documented({"allreduce": found["networks"]}, found["load"])
+        written = suite.documented({"allreduce": found["networks"]}, found["load"])
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
-                suite.write(target, document)
+                suite.write(target, written)
         if out is not None:
-            for path in suite.draw(document, out):
+            for path in suite.draw(written, out):
                 _say(str(path))
-        if failed := suite.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
+        if failed := document.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
             raise RunFailed("; ".join(failed))
 
 
@@ -189,8 +189,6 @@ def targets(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
 ) -> None:
     """The project's targets beside what was measured: met, missed and by what, or not measured."""
-    from emulation.cli.main import outcomes
-
     with outcomes():
         from emulation.bench import document
         from emulation.bench.targets import judged, lines
@@ -204,8 +202,6 @@ def figures(
     file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
 ) -> None:
     """Draw the figures again from a file of results."""
-    from emulation.cli.main import outcomes
-
     with outcomes():
         from emulation.bench import document, suite
 
@@ -214,8 +210,6 @@ def figures(
 
 
 def _part(name: str | None, quick: bool, out: Path) -> None:
-    from emulation.cli.main import outcomes
-
     with outcomes():
         from emulation.bench import suite
         from emulation.mininet.netns import run_in_user_namespace

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from emulation.cli.outcomes import outcomes
+
 
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it isn't there")],
@@ -27,8 +29,6 @@ def keys(
     Workers of a switch need server.key and NAME.key_secret alone; members of a ring or another host method, which all
     listen, the whole folder. Secrets are made for their owner alone (mode 0600); copy them so (`scp -p`).
     """
-    from emulation.cli.main import outcomes
-
     with outcomes():
         from transport.zeromq.keys import make_keys
 

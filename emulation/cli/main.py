@@ -7,13 +7,9 @@ fidelity certificate is INVALID; 130 interrupted.
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 try:
     import typer
@@ -26,12 +22,9 @@ if TYPE_CHECKING:
 
 from emulation.cli.bench import app as bench
 from emulation.cli.keys import keys as make_keys
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="switchagg",
@@ -63,48 +56,6 @@ def _describe() -> None:
 
     `switchagg server` : run a parameter server for them
     """
-
-
-def stop(message: str, code: int) -> NoReturn:
-    """One line on stderr, then exit."""
-    typer.echo(f"switchagg: {message}", err=True)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def outcomes() -> Iterator[None]:
-    """Turns what may go wrong into one line and an exit code.
-
-    SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
-    """
-    from emulation.results import RunFailed
-    from emulation.scenario import ScenarioError
-    from switchagg.errors import SwitchaggError
-
-    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, _interrupt) for number in heard}  # `nohup` stays what it is
-    try:
-        yield
-    except ScenarioError as error:
-        stop(str(error), EXIT_USAGE)
-    except (RunFailed, SwitchaggError) as error:
-        stop(str(error), EXIT_FAILED)
-    except KeyboardInterrupt:
-        stop("interrupted; everything it had started is stopped", EXIT_INTERRUPTED)
-    except OSError as error:  # a full disk, a file that is in the way
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        stop(f"{what}; nothing it had started is left", EXIT_FAILED)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in {"emulation", "transport", "switchagg"}:
-            raise  # a fault of ours, not of the installation
-        stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[emulation]'", EXIT_FAILED)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 @app.command()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4_generate import generate
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from p4vm.host.host import Host
     from p4vm.ir import nodes as ir
     from p4vm.stf.run import Result
-
-NEEDED = ("lark", "pcpp")
 
 app = typer.Typer(name="p4", no_args_is_help=True, rich_markup_mode="markdown")
 app.command()(generate)
@@ -55,26 +53,6 @@ def _describe() -> None:
 
     `switchagg p4 cli` : tables, groups, registers of a switch that runs, with the commands of bmv2's command line
     """
-
-
-@contextmanager
-def outcomes() -> Iterator[None]:
-    """As `emulation.cli.main.outcomes`; what P4 needs is named where it is missing."""
-    from emulation.cli import main as cli
-
-    with cli.outcomes():
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in NEEDED:
-                raise
-            cli.stop(f"the Python package '{error.name}' is missing; run: pip install 'switchagg[p4]'", cli.EXIT_FAILED)
-
-
-def _wrong(message: str) -> None:
-    from emulation.cli.main import EXIT_USAGE, stop
-
-    stop(message, EXIT_USAGE)
 
 
 def _defines(texts: list[str] | None) -> dict[str, str]:
@@ -195,10 +173,8 @@ def run_tests(
 
     **Exit code**: 1 if a test failed.
     """
-    from emulation.cli.main import EXIT_FAILED
-
     if backend not in ("native", "python", "both", "auto"):
-        _wrong(f"--backend {backend}: unknown; allowed: native, python, both, auto")
+        stop(f"--backend {backend}: unknown; allowed: native, python, both, auto", EXIT_USAGE)
     failed = False
     with outcomes():
         for name in ("python", "native") if backend == "both" else (backend,):
@@ -386,8 +362,6 @@ def cli(
 
     **Exit code**: 1 if a command failed.
     """
-    from emulation.cli.main import EXIT_FAILED
-
     with outcomes():
         from p4vm.host.control import Client, default_address
 
@@ -401,26 +375,11 @@ def cli(
 
 def _converse(client: Any, commands: list[str] | None) -> bool:
     """Carry out all lines; whether one failed."""
-    if commands is None and sys.stdin.isatty():
-        from emulation.cli.p4_prompt import converse
+    from emulation.cli.p4_prompt import converse, say
 
+    if commands is None and sys.stdin.isatty():
         return converse(client)
     failed = False
     for line in commands if commands is not None else sys.stdin:
         failed |= not say(client, line.rstrip("\n"))
     return failed
-
-
-def say(client: Any, line: str) -> bool:
-    """Carry out one line and print what it says; whether it could be done."""
-    from p4vm.commands.line import shown
-    from p4vm.source import P4Error
-
-    try:
-        text = client.command(line)
-    except P4Error as error:
-        typer.echo(shown(error))
-        return False
-    if text:
-        typer.echo(text)
-    return True

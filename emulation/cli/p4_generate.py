@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+
 if TYPE_CHECKING:
     from p4vm.planes.traffic import Faults, Shape
     from switchagg.aggregator import Aggregator
@@ -47,9 +49,6 @@ def generate(
 
     `switchagg p4 generate --fault reset=0.01 --format vector --elements 4 -o resets.stf` : for any data plane
     """
-    from emulation.cli.main import EXIT_USAGE, stop
-    from emulation.cli.p4 import outcomes
-
     if form not in FORMATS:
         stop(f"--format {form}: unknown; allowed: {', '.join(FORMATS)}", EXIT_USAGE)
     with outcomes():

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from emulation.cli.p4 import say
+from p4vm.commands.line import shown
 from p4vm.source import P4Error
 
 PROMPT = "RuntimeCmd: "
@@ -51,3 +51,15 @@ def _complete_with(client: Any) -> None:
     readline.set_completer_delims(" \t")
     readline.set_completer(completer)
     readline.parse_and_bind("tab: complete")
+
+
+def say(client: Any, line: str) -> bool:
+    """Carry out one line and print what it says; whether it could be done."""
+    try:
+        text = client.command(line)
+    except P4Error as error:
+        typer.echo(shown(error))
+        return False
+    if text:
+        typer.echo(text)
+    return True

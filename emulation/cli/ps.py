@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+
 PARTING_S = 8.0
 """How long an interrupted server stays for its workers to hear why."""
 
@@ -51,8 +53,6 @@ def server(
 
     **Exit code**: 0 the job is done, 1 it failed (one line says who or what), 130 interrupted: the workers are told.
     """
-    from emulation.cli.main import EXIT_USAGE, outcomes, stop
-
     if method != "ps":
         stop(f"--method {method}: has no servers; allowed: ps", EXIT_USAGE)
     places = {"--workers": _places("--workers", workers), "--servers": _places("--servers", servers)}
@@ -119,8 +119,6 @@ def _serve(
 
 
 def _places(option: str, text: str) -> list[tuple[str, int]]:
-    from emulation.cli.main import EXIT_USAGE, stop
-
     places = []
     for place in text.split(","):
         host, colon, port = place.strip().rpartition(":")

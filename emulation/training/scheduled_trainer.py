@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulation.sim.prediction import predicted
-from emulation.training.trainer import (
-    BucketSpan,
-    Trainer,
-    TrainerConfig,
-    TrainingClock,
-    covered_ns,
-    rendezvous,
-    say,
-)
+from emulation.training.ddp_trainer import BucketSpan, Trainer, TrainingClock, covered_ns, rendezvous
+from emulation.training.messages import TrainerConfig, say
 from emulation.training.workload import Workload
 from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup

@@ -371,13 +371,13 @@ def test_a_data_plane_that_this_machine_lacks_is_a_failure(monkeypatch: pytest.M
         said: list[str] = []
         found = suite.MEASURES[part](True, said.append, lambda *_: None)
         assert said == ["switch:xdp: left out: no BPF here"]
-        assert suite.failures({part: found}, [part]) == (["switch:xdp: no BPF here"], [])
+        assert document.failures({part: found}, [part]) == (["switch:xdp: no BPF here"], [])
 
 
 def test_failures_are_listed_once() -> None:
     part = [{"title": "n = 4", "failures": {"a": "a: broke"}}, {"title": "n = 4", "failures": {"a": "a: broke"}}]
     found = {"loss": part, "planes": {"failures": {"xdp": "no BPF"}}}
-    assert suite.failures(found, ("loss", "planes")) == (["n = 4: a: broke", "planes: no BPF"], [])
+    assert document.failures(found, ("loss", "planes")) == (["n = 4: a: broke", "planes: no BPF"], [])
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_failures_are_listed_once() -> None:
 def test_a_host_method_that_loss_halts_is_a_result(loss: float, method: str, measured: bool) -> None:
     part = [{"title": "n = 4", "network": {"loss": loss}, "failures": {method: f"{method}: no answer"}}]
     words = [f"n = 4: {method}: no answer"]
-    assert suite.failures({"loss": part}, ["loss"]) == (([], words) if measured else (words, []))
+    assert document.failures({"loss": part}, ["loss"]) == (([], words) if measured else (words, []))
 
 
 def test_machine_facts_and_load() -> None:

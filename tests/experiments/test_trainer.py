@@ -18,8 +18,9 @@ import pytest
 
 from emulation.mininet.crew import Crew, Member
 from emulation.scenario import canonical, parse
+from emulation.training.ddp_trainer import BucketSpan, covered_ns, exposed_ns
 from emulation.training.replicas import Replicas
-from emulation.training.trainer import BucketSpan, covered_ns, exposed_ns, one_line, read_config
+from emulation.training.trainer import one_line, read_config
 from transport.switch.daemon import SwitchDaemon
 
 ITERATIONS, BATCH, SEED = 6, 8, 3

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from emulation.cli.p4 import app, say
+from emulation.cli.p4 import app
+from emulation.cli.p4_prompt import say
 from p4vm.control.switch import Switch
 from p4vm.host import control
 from p4vm.host.control import Client, ControlServer, connect, parse_address

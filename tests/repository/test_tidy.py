@@ -44,6 +44,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/workload.py",
         "emulation/training/replicas.py",
         "emulation/training/trainer.py",
+        "emulation/training/ddp_trainer.py",
         "emulation/bench/allreduce/gloo.py",
     ),
     "zmq": (

@@ -1,0 +1,270 @@
+"""One rank's training loop with DistributedDataParallel, and what each iteration took.
+
+Gradients are divided, then summed, as DDP does without a hook; the hook is there to note when each bucket leaves and
+returns.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from emulation.training.messages import TrainerConfig, say
+from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+
+COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth of their share, when both want a CPU
+
+
+# ---- what an iteration took
+
+
+@dataclass
+class BucketSpan:
+    """One bucket's allreduce, on CLOCK_MONOTONIC."""
+
+    size_bytes: int
+    start_ns: int
+    end_ns: int = 0
+
+
+@dataclass
+class BucketClock:
+    """DDP communication hook: the average over all ranks, and when each bucket left and came back."""
+
+    workers: int
+    spans: list[BucketSpan] = field(default_factory=list)
+
+    def reduce(self, _state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """What DDP does without a hook, timed. DDP insists on the name `bucket` and on these annotations."""
+        flat = bucket.buffer()
+        flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
+        span = BucketSpan(flat.numel() * flat.element_size(), time.monotonic_ns())
+        self.spans.append(span)
+
+        def returned(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+            reduced = done.value()[0]  # raises here if the call failed; DDP would crash on the failed future itself
+            span.end_ns = time.monotonic_ns()
+            return reduced
+
+        return dist.all_reduce(flat, async_op=True).get_future().then(returned)
+
+
+def covered_ns(spans: Sequence[BucketSpan]) -> int:
+    """Time during which at least one bucket was under way."""
+    covered = until = 0
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        if span.end_ns > until:
+            covered += span.end_ns - max(span.start_ns, until)
+            until = span.end_ns
+    return covered
+
+
+def exposed_ns(spans: Sequence[BucketSpan]) -> int:
+    """Time spent waiting for buckets with nothing left to compute: the last one starts as the backward pass ends."""
+    return max(0, max(span.end_ns for span in spans) - max(span.start_ns for span in spans))
+
+
+class TrainingClock:
+    """Time since training began, except while paused."""
+
+    def __init__(self) -> None:
+        self._begun_ns = time.monotonic_ns()
+        self._paused_ns = 0
+
+    def at(self, monotonic_ns: int) -> int:
+        return monotonic_ns - self._begun_ns - self._paused_ns
+
+    def leave_out(self, since_ns: int) -> None:
+        """Nothing since then has counted."""
+        self._paused_ns += time.monotonic_ns() - since_ns
+
+
+# ---- one rank
+
+
+class Trainer:
+    """One rank of a run. `run()` says everything there is to say."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.iteration: int | None = None  # where a failure happened
+        self._buckets = BucketClock(config.workers)
+
+    def run(self) -> None:
+        config, plan = self.config, self.config.scenario.workload
+        compute_on_one_thread()
+        workload = build_workload(
+            plan.name, config.scenario.seed, config.rank, config.workers, plan.batch_per_worker, plan.iterations
+        )
+        before = thread_ids()
+        self._attach(workload)
+        network_threads = sorted(thread_ids() - before)
+        niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        say(
+            "started",
+            rank=config.rank,
+            pid=os.getpid(),
+            network_threads=network_threads,
+            compute_threads=[threading.get_native_id()],
+            parameters=workload.parameters,
+            gradient_bytes=workload.gradient_bytes,
+            initial_parameter_hash=workload.parameter_sha256(),
+        )
+        self._train(workload)
+        self._detach()
+        say(
+            "finished",
+            rank=config.rank,
+            parameters=workload.parameters,
+            gradient_bytes=workload.gradient_bytes,
+            parameter_hash=workload.parameter_sha256(),
+            retransmissions=self._counters().get("retransmitted", 0),
+            counters=self._counters(),
+            core=self._core(),
+            facts=self._facts(),
+            notes=[
+                *self._notes(),
+                f"Workload {plan.name}: {workload.task.description}; {workload.task.source} "
+                f"(sha256 {workload.task.source_sha256[:16]}).",
+                f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
+            ],
+        )
+
+    def _attach(self, workload: Workload) -> None:
+        """Meet the other ranks, and let gradients be reduced from now on. Threads that carry packets start here."""
+        plan = self.config.scenario.workload
+        join_process_group(self.config)
+        self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
+        self._model.register_comm_hook(None, self._buckets.reduce)
+        dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
+        self._check_path()
+
+    def _detach(self) -> None:
+        """The last iteration is over."""
+
+    def _facts(self) -> dict[str, Any]:
+        """What is to be known of the schedule; of DDP's own nothing."""
+        return {}
+
+    def _core(self) -> str | None:
+        """What carries the switch's packets: "native" or "python"."""
+        return switch_group().reducer.core() if self.name.is_switch else None
+
+    def _notes(self) -> list[str]:
+        return []
+
+    def _train(self, workload: Workload) -> None:
+        plan = self.config.scenario.workload
+        dist.barrier()
+        clock = TrainingClock()
+        for iteration in range(plan.iterations):
+            self.iteration = iteration
+            self._iterate(workload, iteration, clock)
+            if (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations:
+                self._evaluate(workload, iteration, clock)
+        self.iteration = None
+
+    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        self._buckets.spans.clear()
+        start_ns = time.monotonic_ns()
+        loss = workload.loss(self._model, iteration)
+        forward_end_ns = time.monotonic_ns()
+        loss.backward()  # returns when all buckets are back
+        backward_end_ns = time.monotonic_ns()
+        workload.step(iteration)
+        end_ns = time.monotonic_ns()
+        spans = self._buckets.spans
+        waited_ns = exposed_ns(spans)
+        say(
+            "iteration",
+            iteration=iteration,
+            start_ns=clock.at(start_ns),
+            duration_ns=end_ns - start_ns,
+            forward_ns=forward_end_ns - start_ns,
+            backward_ns=backward_end_ns - forward_end_ns - waited_ns,
+            optimizer_ns=end_ns - backward_end_ns,
+            compute_ns=end_ns - start_ns - waited_ns,
+            communication_ns=covered_ns(spans),
+            first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,  # DDP's last bucket holds the first layer
+            first_layer_bytes=spans[-1].size_bytes,
+            loss=loss.item(),
+            begun_at_ns=start_ns,
+            retransmissions=self._counters().get("retransmitted", 0),
+            buckets=[asdict(span) for span in spans],
+        )
+
+    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        """On rank 0; the others wait. Training time stands still."""
+        since_ns = time.monotonic_ns()
+        if self.config.rank == 0:
+            score = workload.evaluate()
+            say(
+                "evaluation",
+                iteration=iteration,
+                time_ns=clock.at(since_ns),
+                accuracy=score.accuracy,
+                loss=score.loss,
+            )
+        dist.barrier()
+        clock.leave_out(since_ns)
+
+    def _check_path(self) -> None:
+        """A comparison of another method must not quietly be one of Gloo. Raises RuntimeError."""
+        if self.name.method == "gloo" or switch_group().connect():
+            return
+        if self.name.is_switch:
+            raise RuntimeError(
+                "allreduces would not go through the switch: it has no slots free for this job, or there is one worker"
+            )
+        if self.config.workers > 1:
+            raise RuntimeError(f"allreduces would not go by {self.name}: the group fell back to Gloo")
+
+    def _counters(self) -> dict[str, int]:
+        """The transport's own, by name; none for Gloo."""
+        counters: dict[str, int] = {} if self.name.method == "gloo" else switch_group().reducer.counters()
+        return counters
+
+
+def switch_group() -> Any:
+    """The default group, of backend `switchagg`."""
+    return dist.group.WORLD
+
+
+def join_process_group(config: TrainerConfig) -> None:
+    """Rendezvous of all ranks. Raises what torch.distributed raises, after timeout_s at the latest."""
+    name = config.name
+    if name.method != "gloo":
+        import transport.torch  # noqa: F401  # registers the backend
+
+        options = config.scenario.switch
+        os.environ["SWITCHAGG_METHOD"], os.environ["SWITCHAGG_LINK"] = name.method, name.link
+        os.environ["SWITCHAGG_INTERFACE"] = "" if name.is_switch else config.interface
+        os.environ["SWITCHAGG_SWITCH"] = config.switch or ""
+        os.environ["SWITCHAGG_ELEMENTS"] = str(config.elements)
+        for option in ("streams", "window_slots"):
+            os.environ[f"SWITCHAGG_{option.upper()}"] = str(getattr(options, option))
+    rendezvous(config, "gloo" if name.method == "gloo" else "switchagg")
+
+
+def rendezvous(config: TrainerConfig, backend: str) -> None:
+    """All ranks' process group over this backend."""
+    os.environ["GLOO_SOCKET_IFNAME"] = config.interface
+    timeout = timedelta(seconds=config.timeout_s)
+    store = dist.TCPStore(
+        config.master_address, config.master_port, config.workers, is_master=config.rank == 0, timeout=timeout
+    )
+    dist.init_process_group(backend, store=store, rank=config.rank, world_size=config.workers, timeout=timeout)
+
+
+def thread_ids() -> set[int]:
+    """Kernel ids of this process's threads."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
