@@ -12,18 +12,19 @@ needs nothing but Mininet, and starts the daemon with `$SWITCHAGG_PYTHON`, else 
         --switch switchagg_p4,program=prog.p4,commands=entries.txt --test pingall
 """
 
-import inspect
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-# `mn` executes this file without a __file__
-_FOLDER = Path(inspect.currentframe().f_code.co_filename).resolve().parent.parent
+_FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn` executes this file without a __file__
 sys.path.insert(0, str(_FOLDER))
 
-from emulation.mininet import topology  # noqa: E402
+from emulation.mininet import netns, topology  # noqa: E402
+from emulation.mininet.shaping import UnfitError  # noqa: E402
 
 topology.keep_machine_settings()
 
@@ -40,7 +41,7 @@ def daemon_python() -> str:
 class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
-    def __init__(self, name, dataplane="auto", **params):
+    def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
         command = (daemon_python(), "-P", "-m", "emulation.cli.main", "switch", "--dataplane", dataplane)
         super().__init__(name, topology.DataPlaneProcess(command, environment=_environment()), **params)
 
@@ -54,10 +55,13 @@ class P4Switch(topology.AggSwitch):
     `switchagg p4 cli --control` with what `s1.control` says. In Python: `net.addSwitch("s1", cls=P4Switch, program=…)`.
     """
 
-    def __init__(self, name, program=None, commands=None, json=None, pcap=None, log=None, backend="auto", **params):
+    def __init__(
+        self, name: str, program: str | None = None, log: str | None = None, backend: str = "auto", **params: Any
+    ) -> None:
         if program is None:
-            raise topology.UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
-        named = {"commands": commands, "runtime-json": json, "pcap": pcap}
+            raise UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
+        options = {"commands": "commands", "json": "runtime-json", "pcap": "pcap"}
+        named = {option: params.pop(word, None) for word, option in options.items()}
         self.control = os.path.join(tempfile.gettempdir(), f"switchagg-p4-{name}-{os.getpid()}.sock")
         self.command = [daemon_python(), "-P", "-m", "emulation.cli.main", "p4"]
         self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
@@ -65,11 +69,11 @@ class P4Switch(topology.AggSwitch):
         self._log_path = None if log is None else Path(_named(log, name))
         super().__init__(name, **params)
 
-    def start(self, controllers):
+    def start(self, controllers: Sequence[Any]) -> None:
         """Starts the program on all ports and waits for it. Raises UnfitError with its last words."""
         ports = [(number, interface.name) for interface, number in self.ports.items() if interface.name != "lo"]
         for _, interface in ports:
-            topology.netns.run_script(self.pid, _PORT.replace("@", interface))
+            netns.run_script(self.pid, _PORT.replace("@", interface))
         self._check_by_hand()
         words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
         if self._log_path is not None:
@@ -79,7 +83,7 @@ class P4Switch(topology.AggSwitch):
         )
         self.start_process()
 
-    def p4(self, *commands):
+    def p4(self, *commands: str) -> str:
         """What commands for the running switch print."""
         words = [word for command in commands for word in ("-c", command)]
         done = subprocess.run(
@@ -98,15 +102,15 @@ ethtool -K @ tx off tso off gso off gro off > /dev/null 2>&1 || :
 """
 
 
-def _named(text, name):
+def _named(text: str, name: str) -> str:
     return os.path.abspath(str(text).replace("{name}", name))
 
 
-def _environment():
+def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(_FOLDER)}
 
 
-def cleanup():
+def cleanup() -> None:
     """Stands in for `mn`'s own clean-up, which ends other people's programs by name and deletes their links.
 
     Nothing is left to clean: our nodes and the daemon die with `mn`, and their links with them.

@@ -73,12 +73,16 @@ def _one(rows: Sequence[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None
     return next(iter(_find(rows, **wanted)), None)
 
 
+def _value(row: dict[str, Any] | None, name: str) -> float | None:
+    return None if row is None else float(row[name])
+
+
 def _payload_limit(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for workers in (4, 8):
         for rate in RATE_TARGETS:
             row = _one(rows, name="switch:native", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
             what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, native: of the payload limit"
-            yield _verdict(what, 0.97, row and row["share_of_payload_limit"], "%", _limit(row))
+            yield _verdict(what, 0.97, _value(row, "share_of_payload_limit"), "%", _limit(row))
 
 
 def _speedups(rows: Sequence[dict[str, Any]], kernel: str) -> Iterator[Verdict]:
@@ -98,7 +102,7 @@ def _xdp(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for workers, rate in ((8, 200_000_000), (4, 500_000_000)):
         row = _one(rows, name="switch:xdp", workers=workers, rate_bps=rate, size_bytes=BUCKET_BYTES)
         what = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, xdp: of the payload limit"
-        yield _verdict(what, 0.97, row and row["share_of_payload_limit"], "%", _limit(row))
+        yield _verdict(what, 0.97, _value(row, "share_of_payload_limit"), "%", _limit(row))
 
 
 def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
@@ -106,7 +110,7 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     ours = max(_find(found, name="switch:native"), key=_speed, default=None)
     ring = max(_find(found, method="ring"), key=_speed, default=None)
     what = "unshaped, n = 4, native, at its best size: Gb/s per worker"
-    yield _verdict(what, 7.0, ours and _speed(ours) * 8e-9, "Gb/s", _limit(ours))
+    yield _verdict(what, 7.0, _speed(ours) * 8e-9 if ours else None, "Gb/s", _limit(ours))
     ratio = _speed(ours) / _speed(ring) if ours and ring else None
     because = f"ring: {_speed(ring) * 8e-9:.3g} Gb/s with {ring['variant']}" if ring else ""
     yield _verdict("the same, over an unshaped TCP ring at its best size", 1.0, ratio, "x", because)
@@ -155,7 +159,7 @@ def _numbers(part: dict[str, Any]) -> Iterator[Verdict]:
     for what in ("quantise", "dequantise"):
         row = _one(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
         because = f"{row['bytes_per_s'] / 1e9:.3g} GB/s" if row else ""
-        yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, row and row["share_of_memcpy"], "%", because)
+        yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, _value(row, "share_of_memcpy"), "%", because)
 
 
 def _planes(part: dict[str, Any]) -> Iterator[Verdict]:
@@ -177,7 +181,7 @@ def _ring(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
             over_tcp = [row for row in found if row["name"].startswith("ring:")]
             row, gloo = _fastest(over_tcp, "ring"), _fastest(found, "gloo")
             where = f"25 MB, n = {workers}, {rate // 1_000_000} Mb/s, ring"
-            yield _verdict(f"{where}: of its bound with framing", 0.95, row and row["share_of_bound"], "%", _limit(row))
+            yield _verdict(f"{where}: of its bound with framing", 0.95, _value(row, "share_of_bound"), "%", _limit(row))
             because = f"{_median(row) / 1e6:.1f} ms against {_median(gloo) / 1e6:.1f} ms" if row and gloo else ""
             yield _verdict(f"{where}: speed-up over Gloo", 1.0, speedup(gloo, row), "x", because)
 
@@ -197,7 +201,7 @@ def _links(part: dict[str, Any]) -> Iterator[Verdict]:
         writes = _find(part.get("writes", []), kind=kind)
         best_write = max(writes, key=lambda one: float(one["rdma_gbps"]["median"]), default=None)
         because = ", ".join(f"path MTU {one['mtu']}: {one['rdma_gbps']['median']:.1f} Gb/s" for one in writes)
-        speed = best_write and best_write["rdma_gbps"]["median"]
+        speed = best_write["rdma_gbps"]["median"] if best_write else None
         yield _verdict(f"RDMA WRITE, 1 MB messages on veth, unshaped, {kind}", 5.0, speed, "Gb/s", because)
 
 
@@ -218,11 +222,11 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
 def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
     for backend, target in (("native", 1_000_000), ("python", 3_000)):
         row = _one(part.get("rows", []), backend=backend)
-        rate = row and 1e9 / row["ns"]["median"]
+        rate = 1e9 / row["ns"]["median"] if row else None
         yield _verdict(f"P4 engine, {backend}, 32 values, in memory", target, rate, "packets/s")
     for kind, target_s in (("cold", 3.0), ("cached", 0.3)):
         start = _one(part.get("starts", []), backend="native", kind=kind)
-        seconds = start and start["seconds"]["median"]
+        seconds = start["seconds"]["median"] if start else None
         yield _verdict(f"P4 program to ready, {kind}", target_s, seconds, "s", at_most=True)
     rows = {row["switch"]: row["pps"]["median"] for row in part.get("veth", [])}
     ours, theirs = rows.get("native"), rows.get("simple_switch", BMV2_PPS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +17,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Measure planes, numbers and allreduce beside their baselines, and say what limited each figure.",
 )
+
+T = TypeVar("T")
 
 Out = Annotated[Path, typer.Option(help="Folder of the results")]
 OUT = Path("results/bench")
@@ -106,7 +109,7 @@ def allreduce(
         written = suite.documented({"allreduce": found["networks"]}, found["load"])
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
-                suite.write(target, written)
+                document.write(target, written)
         if out is not None:
             for path in suite.draw(written, out):
                 _say(str(path))
@@ -233,7 +236,7 @@ def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int
     return _parsed("--min-bytes, --max-bytes, --factor", lambda _: arithmetic.sizes(smallest, largest, factor), "")
 
 
-def _parsed(option: str, parse: Any, text: str) -> Any:
+def _parsed(option: str, parse: Callable[[str], T], text: str) -> T:
     """A value, or one line and exit code 2."""
     from emulation.scenario import ScenarioError
 

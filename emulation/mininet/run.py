@@ -109,7 +109,10 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
             ).follow(observed.on_iteration)
         counters = _switch_counters(network) if plane is not None else {}
         running = _running_plane(network) if plane is not None else ""
-    environment = {"tcp_congestion_control": network.verification.congestion_control, "network": read_back}
+    environment: dict[str, Any] = {
+        "tcp_congestion_control": network.verification.congestion_control,
+        "network": read_back,
+    }
     if plane is not None:
         environment["dataplane"] = running
         environment["worker_cores"] = [member.named("finished")[0].get("core") for member in members]

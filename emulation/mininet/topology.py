@@ -50,7 +50,8 @@ def _find_programs() -> None:
 _find_mininet()
 _find_programs()
 
-from mininet.link import Intf, Link, TCIntf  # noqa: E402
+from mininet.link import Intf, TCIntf  # noqa: E402
+from mininet.link import Link as Link  # noqa: E402
 from mininet.net import Mininet  # noqa: E402
 from mininet.node import Host, Node, Switch  # noqa: E402
 from mininet.topo import Topo  # noqa: E402

@@ -305,7 +305,7 @@ def wire(built: dict[str, Any]) -> Figure:
         for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
             axes.barh(row + offset, value / 1e6, height=0.36, color=COLOURS[parse(entry["method"]).method], alpha=alpha)
             axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
-        label = "bound: gradient bytes × traffic factor, framed" if row == 0 else None  # noqa: RUF001
+        label = "bound: gradient bytes × traffic factor, framed" if row == 0 else ""  # noqa: RUF001
         axes.vlines(least / 1e6, row - 0.45, row + 0.45, color=_BOUND_COLOUR, linewidth=2, label=label)
     axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
     axes.invert_yaxis()

@@ -41,8 +41,12 @@ class BucketClock:
     workers: int
     spans: list[BucketSpan] = field(default_factory=list)
 
-    def reduce(self, _state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does without a hook, timed. DDP insists on the name `bucket` and on these annotations."""
+    def reduce(
+        self,
+        _state: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP insists on this name and annotation
+    ) -> torch.futures.Future[torch.Tensor]:
+        """What DDP does without a hook, timed."""
         flat = bucket.buffer()
         flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
         span = BucketSpan(flat.numel() * flat.element_size(), time.monotonic_ns())
@@ -53,7 +57,10 @@ class BucketClock:
             span.end_ns = time.monotonic_ns()
             return reduced
 
-        return dist.all_reduce(flat, async_op=True).get_future().then(returned)
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None, "asynchronous"
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(returned)
+        return future
 
 
 def covered_ns(spans: Sequence[BucketSpan]) -> int:
@@ -259,7 +266,7 @@ def rendezvous(config: TrainerConfig, backend: str) -> None:
     """All ranks' process group over this backend."""
     os.environ["GLOO_SOCKET_IFNAME"] = config.interface
     timeout = timedelta(seconds=config.timeout_s)
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, but not in so many words
         config.master_address, config.master_port, config.workers, is_master=config.rank == 0, timeout=timeout
     )
     dist.init_process_group(backend, store=store, rank=config.rank, world_size=config.workers, timeout=timeout)

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import math
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -92,13 +92,15 @@ class Digits:
         for outputs in hidden:
             layers += [nn.Linear(width, outputs), nn.ReLU()]
             width = outputs
-        layers.append(nn.Linear(width, classes))
+        last = nn.Linear(width, classes)
+        layers.append(last)
         model = nn.Sequential(*layers)
         for layer in model:
             if isinstance(layer, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
-        nn.init.normal_(layers[-1].weight, std=0.01)  # begins near "every digit is as likely"
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        nn.init.normal_(last.weight, std=0.01)  # begins near "every digit is as likely"
         return model
 
     def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
@@ -236,10 +238,10 @@ class GptBlock(nn.Module):
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.attention["residual"](attended.transpose(1, 2).reshape(rows, positions, width))
         widened = functional.gelu(self.net["linear"](self.net_norm(hidden)))
-        return hidden + self.net["residual"](widened)
+        return torch.add(hidden, self.net["residual"](widened))
 
 
-TASKS = {"digits": Digits, "text": Text}
+TASKS: dict[str, Callable[[], Task]] = {"digits": Digits, "text": Text}
 
 
 class Workload:
@@ -325,7 +327,7 @@ class Workload:
         """Of all parameters' bits, in the model's order."""
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
-            digest.update(np.ascontiguousarray(parameter.detach().numpy()))
+            digest.update(np.ascontiguousarray(parameter.detach().numpy()).data)
         return digest.hexdigest()
 
 

@@ -54,7 +54,7 @@ class PsOptimizer:
         for tensor in self._tensors:
             _put(tensor)
         self._hooks = [
-            tensor.parameter.register_post_accumulate_grad_hook(self._pusher(key))  # type: ignore[no-untyped-call]
+            tensor.parameter.register_post_accumulate_grad_hook(self._pusher(key))
             for key, tensor in enumerate(self._tensors)
         ]
 

@@ -30,7 +30,17 @@ from emulation.mininet import netns
 from emulation.results import RunFailed
 from switchagg.errors import SwitchaggError
 from transport.rdma import soft
-from transport.rdma.verbs import AccessFlags, Opcode, QPAttributes, QPEnd, QPType, ReceiveRequest, SendRequest, WCStatus
+from transport.rdma.verbs import (
+    AccessFlags,
+    Opcode,
+    QPAttributes,
+    QPEnd,
+    QPType,
+    ReceiveRequest,
+    SendRequest,
+    WCOpcode,
+    WCStatus,
+)
 
 MESSAGE_BYTES = 1_000_000
 LINK_MTU = {4096: 9000, 1024: 1500}
@@ -103,10 +113,10 @@ class Rdma:
                     ]
                 )
                 under_way, sent = under_way + 1, sent + 1
-            own = (soft.WCOpcode.RDMA_WRITE,) if self._reliable else (soft.WCOpcode.RECV,)
+            own = (WCOpcode.RDMA_WRITE,) if self._reliable else (WCOpcode.RECV,)
             found = self._completions(SILENCE_S)
             back = sum(wc.opcode in own for wc in found)
-            self._pair.post_recv([ReceiveRequest(0)] * sum(wc.opcode == soft.WCOpcode.RECV for wc in found))
+            self._pair.post_recv([ReceiveRequest(0)] * sum(wc.opcode == WCOpcode.RECV for wc in found))
             under_way -= min(back, under_way)
             if back:
                 heard = time.monotonic()
@@ -122,7 +132,7 @@ class Rdma:
         messages = 0
         end = time.monotonic() + seconds
         while True:
-            found = [wc for wc in self._completions(SILENCE_S) if wc.opcode == soft.WCOpcode.RECV_RDMA_WITH_IMM]
+            found = [wc for wc in self._completions(SILENCE_S) if wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM]
             now = time.monotonic()
             if found:
                 first, last = first or now, now
@@ -216,7 +226,7 @@ def serve(settings: dict[str, Any]) -> None:
     answer(rdma.place)
     rdma.connect(order())
     answer("ready")
-    ways = {"rdma": rdma, "udp": udp}
+    ways: dict[str, Rdma | Udp] = {"rdma": rdma, "udp": udp}
     while (wish := order())["do"] != "end":
         way = ways[wish["way"]]
         before = time.process_time()

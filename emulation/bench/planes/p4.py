@@ -165,7 +165,8 @@ def check(backend: str) -> None:
 
 def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
     """Seconds from importing the engine to a program that is ready, in a new process: without a cache, and with it."""
-    cold, cached = [], []
+    cold: list[float] = []
+    cached: list[float] = []
     program = str(folder() / "v1model/switchagg.p4")
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
@@ -309,14 +310,16 @@ def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
         for worker in workers:
             line_of(worker, ANSWER_S)
         for worker in workers:
+            assert worker.stdin is not None
             worker.stdin.write(b"\n")
             worker.stdin.flush()
         counts = [json.loads(line_of(worker, seconds + ANSWER_S)) for worker in workers]
     finally:
         for worker in workers:
             netns.end(worker)
-            worker.stdin.close()
-            worker.stdout.close()
+            for pipe in (worker.stdin, worker.stdout):
+                assert pipe is not None
+                pipe.close()
     total = {name: sum(count[name] for count in counts) for name in ("results", "wrong", "resent")}
     return {
         **total,

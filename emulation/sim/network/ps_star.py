@@ -30,7 +30,8 @@ class PsStar(Star):
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
         connections = config.connections(senders_at_once("ps", ps.workers, ps.servers))
-        for member, party in enumerate([*self.workers, *self.servers]):
+        parties: list[PsWorker | PsServer] = [*self.workers, *self.servers]
+        for member, party in enumerate(parties):
             uplink = self._add_uplink(member, self.bridge.receive)
             host = MeshHost(
                 self.network,
