@@ -12,21 +12,21 @@ was sent. `monitor.py` measures, in a process of its own; `judge` decides.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from emulation import children
 from emulation.certificate.departures import Departures, Int64Array
-from emulation.mininet import netns
+from emulation.certificate.messages import Measured, MonitorPlace, PortPlace, Stop, Watch
+from emulation.children import Child, ChildFailed
 
 if TYPE_CHECKING:
     from emulation.mininet.topology import EmulatedNetwork
@@ -293,85 +293,51 @@ class FidelityMonitor:
     def __init__(self, net: EmulatedNetwork, bounds: Bounds = Bounds()) -> None:
         self._net = net
         self._bounds = bounds
-        self._process: subprocess.Popen[str] | None = None
+        self._child: Child[Measured] | None = None
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Opens the taps. Raises RuntimeError if the process doesn't come up."""
         report = self._net.verification
         pids = {worker.name: worker.pid for worker in self._net.workers} | {"s1": self._net.switch_pid}
-        wish = {
-            "parent_pid": os.getpid(),
-            "ports": [
-                {
-                    "pid": pids[port.node],
-                    "interface": port.interface,
-                    "ifindex": port.ifindex,
-                    "rate_bps": port.rate_bps,
-                    "cuts_bundles": not port.offloads.get("tx-udp-segmentation", True),
-                }
-                for port in report.ports
-            ],
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "emulation.certificate.monitor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,  # as in netns.spawn
+        ports = tuple(
+            PortPlace(
+                pids[port.node],
+                port.interface,
+                port.ifindex,
+                port.rate_bps,
+                not port.offloads.get("tx-udp-segmentation", True),
+            )
+            for port in report.ports
         )
-        answer = self._exchange(wish, timeout_s)
-        if answer != "ready":
-            raise RuntimeError(f"the fidelity monitor did not start: {answer or 'no answer'}")
+        spawn = partial(subprocess.Popen, process_group=0)  # as in netns.spawn
+        place = MonitorPlace(os.getpid(), ports)
+        self._child = children.start(spawn, "the fidelity monitor", "emulation.certificate.monitor", place, Measured)
+        try:
+            children.gather([self._child], timeout_s)
+        except ChildFailed as error:
+            raise RuntimeError(f"the fidelity monitor did not start: {error}") from error
         if self._net.data_plane_pid is not None:
             self.watch(self._net.data_plane_pid)
 
     def watch(self, pid: int, thread: int | None = None) -> None:
         """Judges the waiting of one thread (a kernel thread id), or of all threads a process has."""
-        assert self._process is not None, "start the monitor first"
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"watch": [pid, thread]}) + "\n")
-            self._process.stdin.flush()
+        assert self._child is not None, "start the monitor first"
+        self._child.send(Watch(pid, thread))
 
     def stop(self, timeout_s: float = 30.0) -> Certificate:
         """Ends the measurement and judges it."""
-        answer = self._exchange({"stop": True}, timeout_s)
-        self.close()
+        assert self._child is not None, "start the monitor first"
+        self._child.send(Stop())
         try:
-            measures = json.loads(answer)
-        except json.JSONDecodeError:
-            return Certificate(False, [f"the fidelity monitor failed, nothing was measured: {answer}"], None)
-        return judge(measures, self._net.spec.rate_bps, self._bounds)
+            (answer,) = children.gather([self._child], timeout_s)
+        except ChildFailed as error:
+            return Certificate(False, [f"the fidelity monitor failed, nothing was measured: {error}"], None)
+        finally:
+            self.close()
+        return judge(answer.measures, self._net.spec.rate_bps, self._bounds)
 
     def close(self) -> None:
         """Ends the process without a certificate. Idempotent."""
-        if self._process is not None:
-            netns.end(self._process, grace_s=1.0)
-            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
-            self._process = None
-
-    def _exchange(self, message: dict[str, Any], timeout_s: float) -> str:
-        """Sends one line, returns the line that answers it, or the process's last words."""
-        process = self._process
-        assert process is not None, "start the monitor first"
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return self._last_words()
-        readable = netns.wait_readable(process.stdout.fileno(), timeout_s)
-        line = process.stdout.readline().strip() if readable else ""
-        return line or self._last_words()
-
-    def _last_words(self) -> str:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        netns.end(self._process, grace_s=0.1)
-        lines = self._process.stderr.read().strip().splitlines()
-        return lines[-1] if lines else "it wrote nothing"
+        if self._child is not None:
+            children.close([self._child])
+            self._child = None

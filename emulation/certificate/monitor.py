@@ -1,24 +1,26 @@
 """The measuring process behind the certificate, driven over its pipes: `python -m emulation.certificate.monitor`.
 
-First line in: the ports, as JSON; it answers `ready`. Then `{"watch": [pid, thread or null]}` at any time, and
-`{"stop": true}`, answered by one line of measures. It sleeps 5 ms at a time (how late it wakes is the timer measure),
+Its ports are on its command line; it reports `Ready`. Then `Watch` at any time, and `Stop`, answered by `Measured`. It
+sleeps 5 ms at a time (how late it wakes is the timer measure),
 asks the backlogs every 10 ms and empties the taps every 100 ms: a few percent of one CPU for 8 ports.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from emulation.certificate.departures import Tap
 from emulation.certificate.fidelity import LinkTrace, gap_measures
+from emulation.certificate.messages import Measured, MonitorPlace, PortPlace, Stop, Watch
+from emulation.children import Ready, say
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
 
@@ -33,11 +35,11 @@ DIGEST_NS = 10 * SECOND_NS
 class Port:
     """One shaped interface: its tap, its qdisc, what was seen of it."""
 
-    def __init__(self, wish: dict[str, Any], reader: QdiscReader) -> None:
-        self.interface = wish["interface"]
-        self.ifindex = wish["ifindex"]
-        self.trace = LinkTrace(wish["rate_bps"], wish["cuts_bundles"])
-        self.tap = Tap(wish["pid"], self.interface)
+    def __init__(self, place: PortPlace, reader: QdiscReader) -> None:
+        self.interface = place.interface
+        self.ifindex = place.ifindex
+        self.trace = LinkTrace(place.rate_bps, place.cuts_bundles)
+        self.tap = Tap(place.pid, self.interface)
         self.first = self.last = reader.root(self.ifindex)
         self.polls = self.busy_polls = 0
         self.peak_bps = 0.0
@@ -160,37 +162,34 @@ class Machine:
 
 
 class Orders:
-    """Lines from our parent, read without a buffer that `poll` can't see into. Its end is ours."""
+    """Orders from our parent, read without a buffer that `poll` can't see into. Its end is ours."""
 
     def __init__(self) -> None:
         self._data = b""
+        self._decoder: msgspec.json.Decoder[Watch | Stop] = msgspec.json.Decoder(Watch | Stop)
 
-    def next(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line, or None if none is there in time."""
+    def next(self) -> Watch | Stop | None:
+        """The next order, or None if none is there yet."""
         while b"\n" not in self._data:
-            if not netns.wait_readable(0, timeout_s):
+            if not netns.wait_readable(0, 0.0):
                 return None
             piece = os.read(0, 65_536)
             if not piece:
-                return {"stop": True}
+                return Stop()
             self._data += piece
         line, _, self._data = self._data.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+        return self._decoder.decode(line)
 
 
-def measure() -> None:
+def measure(place: MonitorPlace) -> None:
     """Until told to stop."""
+    netns.die_with_parent(place.parent_pid)
     orders = Orders()
-    wish = orders.next(timeout_s=30.0)
-    if wish is None or "ports" not in wish:
-        sys.exit("no ports to measure")
-    netns.die_with_parent(wish["parent_pid"])
-    pids = list(dict.fromkeys(port["pid"] for port in wish["ports"]))
+    pids = list(dict.fromkeys(port.pid for port in place.ports))
     readers = {pid: QdiscReader(pid) for pid in pids}
-    ports = [Port(entry, readers[entry["pid"]]) for entry in wish["ports"]]
+    ports = [Port(port, readers[port.pid]) for port in place.ports]
     threads, machine = Threads(), Machine(pids)
-    print("ready", flush=True)
+    say(Ready())
     gc.freeze()  # a collection of what lives as long as we do would make us late
     lateness, cpu_start_ns, start_ns = [], time.process_time_ns(), time.monotonic_ns()
     poll_every_ns = max(POLL_NS, len(ports) * POLL_NS_PER_PORT)
@@ -220,7 +219,7 @@ def measure() -> None:
                 port.trace.digest()
     threads.sample()
     cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
-    print(json.dumps(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}), flush=True)
+    say(Measured(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}))
 
 
 def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
@@ -245,10 +244,10 @@ def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: l
 
 
 def _told_to_stop(orders: Orders, threads: Threads) -> bool:
-    while (message := orders.next(timeout_s=0.0)) is not None:
-        if "watch" not in message:
+    while (order := orders.next()) is not None:
+        if isinstance(order, Stop):
             return True
-        threads.watch(*message["watch"])
+        threads.watch(order.pid, order.thread)
     return False
 
 
@@ -278,4 +277,4 @@ def _snmp(pid: int) -> dict[str, dict[str, int]]:
 
 
 if __name__ == "__main__":
-    measure()
+    measure(msgspec.json.decode(sys.argv[1], type=MonitorPlace))

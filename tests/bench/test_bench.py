@@ -14,6 +14,7 @@ from emulation.bench import arithmetic, document, suite, table, targets
 from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import Cell, Wish, row
 from emulation.bench.allreduce.contestants import Numbers
+from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
 from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.figures import draw_all
@@ -183,12 +184,7 @@ def a_row(name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
     for _ in range(3):
         answers = [
-            {
-                "operations": [
-                    {"start_ns": s, "end_ns": e, "cpu_ns": 4000, "wrong": 0, "cpu_ticks": [50, 0, 0, 50] + [0] * 4}
-                ],
-                "counters": {"retransmitted": 1},
-            }
+            Measured([Operation(s, e, 4000, 0, [50, 0, 0, 50] + [0] * 4)], {"retransmitted": 1}, memory_bytes=0)
             for s, e in zip(starts, ends, strict=True)
         ]
         block = {

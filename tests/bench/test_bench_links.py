@@ -9,7 +9,7 @@ import pytest
 from emulation.bench import arithmetic, collectives, figures, targets
 from emulation.bench.allreduce import methods
 from emulation.bench.links import one_way as links
-from emulation.bench.links.link_end import LinkEnd, opened
+from emulation.bench.links.link_end import EndPlace, LinkEnd, Open, opened
 from emulation.bench.links.plain_zeromq import WAYS
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
@@ -161,9 +161,9 @@ def test_every_method_has_a_look_and_a_label_of_its_own() -> None:
 
 
 def test_a_contender_that_is_unknown_says_so() -> None:
-    end = LinkEnd({"member": 0, "addresses": ["127.0.0.1", "127.0.0.1"], "bytes_most": 10})
+    end = LinkEnd(EndPlace(0, ("127.0.0.1", "127.0.0.1"), 10))
     with pytest.raises(Exception, match="pigeon"):
-        end.carry_out({"do": "open", "contender": "pigeon", "port": 1})
+        end.carry_out(Open("pigeon", 1))
 
 
 @pytest.mark.system
@@ -171,9 +171,9 @@ def test_a_pair_of_namespaces_is_measured_and_leaves_nothing(requires_root_names
     if reason := links.missing():
         pytest.skip(reason)
     with links.VethPair() as pair, links.Ends(pair, 1000) as ends:
-        ends.ask("plain push copy", "open", port=links.PORT)
+        ends.ask(Open("plain push copy", links.PORT))
         speed, cpu_ns = links._run(ends, "plain push copy", 1000, 1000)
         assert speed > 0
         assert cpu_ns > 0
         with pytest.raises(RunFailed, match="pigeon"):
-            ends.ask("pigeon", "open", port=links.PORT + 1)
+            ends.ask(Open("pigeon", links.PORT + 1))

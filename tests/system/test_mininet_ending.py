@@ -30,7 +30,7 @@ with EmulatedNetwork(NetworkSpec(workers=2), plane) as net:
     monitor = FidelityMonitor(net)
     monitor.start()
     worker = net.spawn(0, [sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
-    print(json.dumps([net.switch_pid, net.data_plane_pid, worker.pid, monitor._process.pid]
+    print(json.dumps([net.switch_pid, net.data_plane_pid, worker.pid, monitor._child.process.pid]
                      + [worker.pid for worker in net.workers]), flush=True)
     FATE
     time.sleep(1000)

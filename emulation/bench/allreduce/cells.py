@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulation.bench import arithmetic
+from emulation.bench.allreduce.messages import Close, Measured, MethodOptions, Open, Run
 from emulation.bench.allreduce.methods import BEST, Method
 from emulation.bench.allreduce.network import BenchNetwork, RunningNetwork
 from emulation.bench.allreduce.ranks import MethodFailed, Ranks
@@ -60,18 +61,17 @@ class Cell:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     cpu_ticks: list[int] = field(default_factory=lambda: [0] * 8)
 
-    def add(self, answers: Sequence[dict[str, Any]], block: dict[str, Any]) -> None:
+    def add(self, answers: Sequence[Measured], block: dict[str, Any]) -> None:
         """One block: every rank's answer, and what was counted outside."""
-        for ranks in zip(*(answer["operations"] for answer in answers), strict=True):
-            self.durations_ns.append(max(rank["end_ns"] - rank["start_ns"] for rank in ranks))
-            starts = [rank["start_ns"] for rank in ranks]
+        for ranks in zip(*(answer.operations for answer in answers), strict=True):
+            self.durations_ns.append(max(rank.end_ns - rank.start_ns for rank in ranks))
+            starts = [rank.start_ns for rank in ranks]
             self.skews_ns.append(max(starts) - min(starts))
-            self.worker_cpu_ns.append(sum(rank["cpu_ns"] for rank in ranks) // len(ranks))
-            self.wrong += sum(rank["wrong"] for rank in ranks)
-            if ranks[0]["cpu_ticks"]:
-                self.cpu_ticks = [a + b for a, b in zip(self.cpu_ticks, ranks[0]["cpu_ticks"], strict=True)]
-        counters = [answer["counters"] for answer in answers]
-        block["packets_resent"] = sum(one.get("retransmitted", 0) for one in counters)
+            self.worker_cpu_ns.append(sum(rank.cpu_ns for rank in ranks) // len(ranks))
+            self.wrong += sum(rank.wrong for rank in ranks)
+            if ranks[0].cpu_ticks:
+                self.cpu_ticks = [a + b for a, b in zip(self.cpu_ticks, ranks[0].cpu_ticks, strict=True)]
+        block["packets_resent"] = sum(answer.counters.get("retransmitted", 0) for answer in answers)
         self.blocks.append(block)
 
 
@@ -167,13 +167,18 @@ class Bench:
 
     def open(self, method: Method) -> dict[str, Any]:
         """Opens a method on all ranks; returns what rank 0 says it uses."""
-        options: dict[str, Any] = {"number": self._opened, "buffer_bytes": self._network.wish.tcp_buffer_bytes}
-        options |= self._network.wish.method_options
-        if method.kind == "switch":
-            options["switch"] = self._network.switches[method.name].control
+        wish = self._network.wish
+        options = MethodOptions(
+            self._opened,
+            wish.tcp_buffer_bytes,
+            wish.elements,
+            wish.window_slots,
+            wish.streams,
+            wish.segments_max,
+            self._network.switches[method.name].control if method.kind == "switch" else "",
+        )
         self._opened += 1
-        answers = self._ranks.ask(method, "open", 90.0, options=options)
-        return dict(answers[0]["facts"])
+        return dict(self._ranks.ask(Open(method, options), 90.0)[0].facts)
 
     def keep_better(self, methods: Sequence[Method], say: Say) -> tuple[list[Method], dict[str, Any]]:
         """Without the rivals that another of BEST beats; and what all of them took."""
@@ -197,7 +202,7 @@ class Bench:
             for method in rivals:
                 if method is not best and method in self._wish.rivals:
                     kept.remove(method)
-                    self._ranks.ask(method, "close", 30.0)
+                    self._ranks.ask(Close(method), 30.0)
         return kept, tried
 
     def size(self, methods: Sequence[Method], size_bytes: int, say: Say) -> dict[Method, Cell]:
@@ -228,16 +233,10 @@ class Bench:
         machine, links = Machine(network.pids), network.links()
         switch_cpu_ns, resent = running.cpu_ns() if running else 0, network.segments_resent()
         warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
+        watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
-            method,
-            "run",
+            Run(method, size_bytes, count, self._wish.warmup, warmup_bytes, self._number, watch_cpu),
             (count + self._wish.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
-            bytes=size_bytes,
-            operations=count,
-            warmup=self._wish.warmup,
-            warmup_bytes=warmup_bytes,
-            first=self._number,
-            watch_cpu=expected_s * 1e9 >= WATCHED_NS,
         )
         self._number += count
         after = network.links()
@@ -256,7 +255,7 @@ class Bench:
                 "switch_cpu_ns": running.cpu_ns() - switch_cpu_ns if running else None,
                 "segments_resent": network.segments_resent() - resent,
                 "losses": machine.measures()["losses"],
-                "resident_bytes": [answer["memory_bytes"] for answer in answers],
+                "resident_bytes": [answer.memory_bytes for answer in answers],
             },
         )
 

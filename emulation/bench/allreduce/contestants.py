@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
 from emulation.results import RunFailed
 from transport.group.opening import GroupOptions, open_group
@@ -38,20 +39,21 @@ class Contestant(Protocol):
 class Switch:
     """Our own method: one session, one call per allreduce, as the process group makes them."""
 
-    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        settings = {name: options[name] for name in ("streams", "window_slots", "segments_max")}
+    def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
         self._session = SwitchSession.join(
-            options["switch"],
+            options.switch,
             f"bench-{method.name}",
-            place["rank"],
-            place["workers"],
+            place.rank,
+            place.workers,
             timeout_s=60.0,
             call_timeout_s=CALL_TIMEOUT_S,
-            bind=place["addresses"][place["rank"]],
+            bind=place.addresses[place.rank],
             core=method.core,
-            elements=method.elements(options["elements"]),
+            elements=method.elements(options.elements),
             link=method.carrier,
-            **settings,
+            streams=options.streams,
+            window_slots=options.window_slots,
+            segments_max=options.segments_max,
         )
 
     def allreduce(self, array: Array) -> None:
@@ -70,20 +72,20 @@ class Switch:
 class HostMethod:
     """A host method, or parameter servers beside the workers: a group, one call per allreduce."""
 
-    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        addresses = [(address, PORT + options["number"]) for address in place["addresses"]]
-        over_tcp = {"congestion_control": method.variant, "buffer_bytes": options["buffer_bytes"]}
+    def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
+        addresses = [(address, PORT + options.number) for address in place.addresses]
+        over_tcp = {"congestion_control": method.variant, "buffer_bytes": options.buffer_bytes}
         self._group = open_group(
             method.kind,
             method.carrier,
-            place["rank"],
+            place.rank,
             addresses,
             job=f"bench-{method.name}",
             options=GroupOptions(60.0, CALL_TIMEOUT_S, more=over_tcp if method.carrier == "tcp" else {}),
         )
         self._details = {"link": method.carrier, **self._group.status()}
         if method.carrier == "tcp":
-            self._details["send_buffer_bytes"] = options["buffer_bytes"]
+            self._details["send_buffer_bytes"] = options.buffer_bytes
             if self._details["congestion_control"] != method.variant:
                 self._group.close()
                 raise RunFailed(f"{method.name}: the kernel chose {self._details['congestion_control']} instead")
@@ -101,8 +103,8 @@ class HostMethod:
         self._group.close()
 
 
-def open_contestant(method: Method, place: dict[str, Any], options: dict[str, Any]) -> Contestant:
-    """place: rank, workers, addresses, interface. options: of the method, the same on every rank."""
+def open_contestant(method: Method, place: RankPlace, options: MethodOptions) -> Contestant:
+    """Opens a method on this rank. Raises what the method raises, RunFailed."""
     if method.kind == "gloo":
         from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
 

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
 from emulation.results import RunFailed
 from transport.meshes.tcp_gathering import congestion_control_of, set_congestion_control
@@ -28,19 +29,19 @@ TIMEOUT = timedelta(seconds=120)
 class Gloo:
     """One process group of backend gloo; groups of other variants have connections of their own."""
 
-    def __init__(self, method: Method, place: dict[str, Any], options: dict[str, Any]) -> None:
-        os.environ["GLOO_SOCKET_IFNAME"] = place["interface"]
+    def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = place.interface
         torch.set_num_threads(1)
         before = _tcp_sockets()
         if not dist.is_initialized():
-            address = f"tcp://{place['addresses'][0]}:{RENDEZVOUS_PORT}"
+            address = f"tcp://{place.addresses[0]}:{RENDEZVOUS_PORT}"
             dist.init_process_group(
-                "gloo", init_method=address, rank=place["rank"], world_size=place["workers"], timeout=TIMEOUT
+                "gloo", init_method=address, rank=place.rank, world_size=place.workers, timeout=TIMEOUT
             )
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         dist.barrier(self._group)  # all its connections are there
         self._controls = {_tell(descriptor, method.variant) for descriptor in _tcp_sockets() - before}
-        if self._controls != {method.variant} and place["workers"] > 1:
+        if self._controls != {method.variant} and place.workers > 1:
             raise RunFailed(f"{method.name}: Gloo's sockets use {', '.join(sorted(self._controls)) or 'no TCP'}")
 
     def allreduce(self, array: NDArray[Any]) -> None:
@@ -50,7 +51,7 @@ class Gloo:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {"congestion_control": ", ".join(sorted(self._controls)), "torch": torch.__version__}
+        return {"congestion_control": ", ".join(sorted(self._controls)), "torch": str(torch.__version__)}
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)

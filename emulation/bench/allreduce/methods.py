@@ -48,8 +48,8 @@ class Method:
 
     def elements(self, elements: int) -> int:
         """Values in a packet of the switch: over RDMA a path MTU's."""
-        link = LINKS[self.carrier]
-        return link.elements if link.framing.path_mtus else elements
+        link = LINKS.get(self.carrier)  # gloo brings its own
+        return link.elements if link is not None and link.framing.path_mtus else elements
 
 
 def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:

@@ -70,11 +70,6 @@ class BenchNetwork:
             return 4 << 20
         return max(256 << 10, self.rate_bps * QUEUE_SHARE_NS // 8_000_000_000)
 
-    @property
-    def method_options(self) -> dict[str, Any]:
-        names = ("elements", "window_slots", "streams", "segments_max")
-        return {name: getattr(self, name) for name in names}
-
 
 @dataclass
 class SwitchProcess:
@@ -199,6 +194,11 @@ class RunningNetwork:
                 raise RunFailed(f"{method.name}: its process was not ready after {READY_S:g} s")
             time.sleep(0.01)
         return running
+
+    def check_switches(self) -> None:
+        """Raises RunFailed if one has ended."""
+        for running in self.switches.values():
+            running.check()
 
     def links(self) -> list[LinkCounters]:
         """Bytes and packets of each worker's link, since it was built."""

@@ -2,29 +2,26 @@
 
     python -m emulation.bench.allreduce.rank '{"rank": 0, …}'
 
-Orders come in on stdin and answers go out on stdout, a JSON object per line: `open` a method, `run` operations, `close`
-it. All ranks start each operation at the same moment: they meet in shared memory, rank 0 names a time a little ahead,
-and each sleeps until then. What is timed on each rank is the call alone; filling the array, meeting and checking the
-result lie outside, and nobody checks while another rank is still in the call.
+Orders (messages.py) open a method, run operations, close it. All ranks start each operation at the same moment: they
+meet in shared memory, rank 0 names a time a little ahead, and each sleeps until then. What is timed on each rank is the
+call alone; filling the array, meeting and checking the result lie outside, and nobody checks while another rank is
+still in the call.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import json
 import mmap
 import os
-import signal
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from emulation.bench.allreduce.contestants import Contestant, Numbers, open_contestant
-from emulation.bench.allreduce.methods import Method
+from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, Operation, RankPlace, Run
+from emulation.children import Done, Report, serve
 
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's word to the start: all must be asleep again by then
 PAUSE_S = 20e-6
@@ -72,47 +69,44 @@ class MeetingPoint:
 
 
 class Rank:
-    """Carries out orders. place: rank, workers, addresses, interface, dtype, bytes_most, meeting_point, limit_s."""
+    """Carries out orders."""
 
-    def __init__(self, place: dict[str, Any]) -> None:
+    def __init__(self, place: RankPlace) -> None:
         self._place = place
         self._contestants: dict[str, Contestant] = {}
-        elements = place["bytes_most"] // 4
-        self._numbers = Numbers(place["rank"], place["workers"], place["dtype"], elements)
-        self._array = np.zeros(elements, place["dtype"])
-        self._point = MeetingPoint(place["meeting_point"], place["rank"], place["workers"], place["limit_s"])
+        elements = place.bytes_most // 4
+        self._numbers = Numbers(place.rank, place.workers, place.dtype, elements)
+        self._array = np.zeros(elements, place.dtype)
+        self._point = MeetingPoint(place.meeting_point, place.rank, place.workers, place.limit_s)
 
-    def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
+    def carry_out(self, order: Open | Run | Close) -> Report:
         """The answer to one order."""
-        method = Method(*order["method"])
-        if order["do"] == "open":
-            made = self._contestants[method.name] = open_contestant(method, self._place, order["options"])
-            return {"facts": made.facts(), "pid": os.getpid()}
-        if order["do"] == "close":
-            self._contestants.pop(method.name).close()
-            return {}
-        return self._run(self._contestants[method.name], order)
+        name = order.method.name
+        match order:
+            case Open():
+                made = self._contestants[name] = open_contestant(order.method, self._place, order.options)
+                return Opened(made.facts())
+            case Run():
+                return self._run(self._contestants[name], order)
+            case Close():
+                self._contestants.pop(name).close()
+                return Done()
 
-    def _run(self, contestant: Contestant, order: dict[str, Any]) -> dict[str, Any]:
-        """Operations `first`, `first` + 1, … on arrays of `bytes`; warm-up operations before them aren't reported."""
-        for number in range(order["warmup"]):
-            self._operation(contestant, order["warmup_bytes"] // 4, order["first"] - 1 - number, False)
+    def _run(self, contestant: Contestant, order: Run) -> Measured:
+        for number in range(order.warmup):
+            self._operation(contestant, order.warmup_bytes // 4, order.first - 1 - number, False)
         first = contestant.counters()
         found = [
-            self._operation(contestant, order["bytes"] // 4, order["first"] + number, order["watch_cpu"])
-            for number in range(order["operations"])
+            self._operation(contestant, order.size_bytes // 4, order.first + number, order.watch_cpu)
+            for number in range(order.operations)
         ]
         last = contestant.counters()
-        return {
-            "operations": found,
-            "counters": {name: last[name] - first.get(name, 0) for name in last},
-            "memory_bytes": _resident_bytes(),
-        }
+        return Measured(found, {name: last[name] - first.get(name, 0) for name in last}, _resident_bytes())
 
-    def _operation(self, contestant: Contestant, elements: int, number: int, watch_cpu: bool) -> dict[str, Any]:
+    def _operation(self, contestant: Contestant, elements: int, number: int, watch_cpu: bool) -> Operation:
         array = self._array[:elements]
         self._numbers.fill(array, number)
-        watch_cpu = watch_cpu and self._place["rank"] == 0
+        watch_cpu = watch_cpu and self._place.rank == 0
         self._point.start_together()
         cpus = _cpu_ticks() if watch_cpu else []
         cpu_ns = time.process_time_ns()
@@ -122,8 +116,7 @@ class Rank:
         cpu_ns = time.process_time_ns() - cpu_ns
         spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
         self._point.meet()
-        wrong = self._numbers.wrong(array, number)
-        return {"start_ns": start_ns, "end_ns": end_ns, "cpu_ns": cpu_ns, "wrong": wrong, "cpu_ticks": spent}
+        return Operation(start_ns, end_ns, cpu_ns, self._numbers.wrong(array, number), spent)
 
 
 def _cpu_ticks() -> list[int]:
@@ -135,28 +128,10 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """Until stdin ends, or an order can't be carried out: then the last line is `failed`, and the status 1."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def begin(place: RankPlace) -> Callable[[Open | Run | Close], Report]:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # 1 µs: the default of 50 µs would blur the start
-    try:
-        rank = Rank(json.loads(sys.argv[1]))
-        gc.freeze()
-        _say({"ready": True})
-        for line in sys.stdin:
-            _say(rank.carry_out(json.loads(line)))
-    except Exception as error:
-        _say({"failed": " ".join(str(error).split())[:400] or type(error).__name__})
-        sys.stdout.flush()
-        os._exit(1)
-    os._exit(0)  # connections close with the process; taking torch down takes half a second
+    return Rank(place).carry_out
 
 
 if __name__ == "__main__":
-    main()
+    serve(RankPlace, Open | Run | Close, begin)

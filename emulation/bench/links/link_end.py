@@ -2,22 +2,18 @@
 
     python -m emulation.bench.links.link_end '{"member": 0, "addresses": […]}'
 
-Orders come in on stdin and answers go out on stdout, a JSON object per line: `open` a contender, `run` messages of one
-size from member 0 to member 1, `close` it.
+Orders open a contender, and run messages of one size from member 0 to member 1.
 """
 
 from __future__ import annotations
 
-import gc
-import json
-import os
-import signal
-import sys
 import time
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
+from emulation.children import Done, Order, Report, serve
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.mesh import Received, Sent
 from transport.meshes.opening import connect_mesh
@@ -25,6 +21,32 @@ from transport.meshes.opening import connect_mesh
 OPEN_S = 20.0
 RUN_S = 60.0
 MESSAGES_BELOW = 4
+
+
+class EndPlace(msgspec.Struct, frozen=True):
+    """addresses: of both members; each contender has a port of its own."""
+
+    member: int
+    addresses: tuple[str, ...]
+    bytes_most: int
+
+
+class Open(Order):
+    contender: str
+    port: int
+
+
+class Run(Order):
+    contender: str
+    size_bytes: int
+    count: int
+
+
+class Measured(Report):
+    """duration_ns: at the receiver, from the first message to the last."""
+
+    duration_ns: int
+    cpu_ns: int
 
 
 class End(Protocol):
@@ -102,51 +124,26 @@ def opened(contender: str, member: int, addresses: list[tuple[str, int]]) -> End
 
 
 class LinkEnd:
-    """Carries out orders. place: member, addresses (of both; each contender has a port of its own), bytes_most."""
+    """Carries out orders."""
 
-    def __init__(self, place: dict[str, Any]) -> None:
-        self._member, self._hosts = place["member"], place["addresses"]
-        self._data = np.random.default_rng(7).integers(0, 256, place["bytes_most"], np.uint8).data
+    def __init__(self, place: EndPlace) -> None:
+        self._place = place
+        self._data = np.random.default_rng(7).integers(0, 256, place.bytes_most, np.uint8).data
         self._ends: dict[str, End] = {}
 
-    def carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
+    def carry_out(self, order: Open | Run) -> Report:
         """The answer to one order."""
-        name = order["contender"]
-        if order["do"] == "open":
-            addresses = [(host, order["port"]) for host in self._hosts]
-            self._ends[name] = opened(name, self._member, addresses)
-            return {}
-        if order["do"] == "close":
-            self._ends.pop(name).close()
-            return {}
-        size, count = order["bytes"], order["count"]
-        cpu_ns = time.process_time_ns()
-        duration_ns = 0
-        if self._member:
-            duration_ns = self._ends[name].receive(size, count)
+        if isinstance(order, Open):
+            addresses = [(host, order.port) for host in self._place.addresses]
+            self._ends[order.contender] = opened(order.contender, self._place.member, addresses)
+            return Done()
+        cpu_ns, duration_ns, end = time.process_time_ns(), 0, self._ends[order.contender]
+        if self._place.member:
+            duration_ns = end.receive(order.size_bytes, order.count)
         else:
-            self._ends[name].send(self._data[:size], count)
-        return {"duration_ns": duration_ns, "cpu_ns": time.process_time_ns() - cpu_ns}
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """Until stdin ends, or an order can't be carried out: then the last line is `failed`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-    try:
-        end = LinkEnd(json.loads(sys.argv[1]))
-        gc.freeze()
-        _say({"ready": True})
-        for line in sys.stdin:
-            _say(end.carry_out(json.loads(line)))
-    except Exception as error:
-        _say({"failed": " ".join(str(error).split())[:400] or type(error).__name__})
-    os._exit(0)
+            end.send(self._data[: order.size_bytes], order.count)
+        return Measured(duration_ns, time.process_time_ns() - cpu_ns)
 
 
 if __name__ == "__main__":
-    main()
+    serve(EndPlace, Open | Run, lambda place: LinkEnd(place).carry_out)

@@ -7,19 +7,19 @@ order moving on by one. The receiver times from the first message to the last.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from emulation import children
 from emulation.bench import arithmetic, table
 from emulation.bench.links import rdma
+from emulation.bench.links.link_end import EndPlace, Measured, Open, Run
+from emulation.children import Child, ChildFailed
 from emulation.mininet import netns
 from emulation.results import RunFailed, percentile
 from switchagg.errors import SwitchaggError
@@ -95,21 +95,19 @@ class VethPair:
 
 
 class Ends:
-    """The two processes. A context manager that ends them."""
+    """The two processes. A context manager that ends them. Raises RunFailed."""
 
     def __init__(self, pair: VethPair, bytes_most: int) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._processes: list[subprocess.Popen[bytes]] = []
-        for member, pid in enumerate(pair.pids):
-            place = {"member": member, "addresses": HOSTS, "bytes_most": bytes_most}
-            command = [sys.executable, "-P", "-m", "emulation.bench.links.link_end", json.dumps(place)]
-            self._processes.append(
-                netns.spawn(pid, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
-            )
+        self._pair, self._bytes_most = pair, bytes_most
+        self._children: list[Child[Any]] = []
 
     def __enter__(self) -> Ends:
         try:
-            self._answers("")
+            for member, pid in enumerate(self._pair.pids):
+                place = EndPlace(member, HOSTS, self._bytes_most)
+                spawn, name = partial(netns.spawn, pid), ("sender", "receiver")[member]
+                self._children.append(children.start(spawn, name, "emulation.bench.links.link_end", place, Measured))
+            children.gather(self._children, ANSWER_S)
         except BaseException:
             self.close()
             raise
@@ -119,41 +117,17 @@ class Ends:
         self.close()
 
     def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        self._processes.clear()
-        self._log.close()
+        children.close(self._children)
+        self._children.clear()
 
-    def ask(self, contender: str, do: str, **more: Any) -> list[dict[str, Any]]:
+    def ask(self, order: Open | Run) -> list[Any]:
         """One order to both; their answers. Raises RunFailed naming the contender."""
-        line = json.dumps({"do": do, "contender": contender, **more}).encode() + b"\n"
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(line)
-            process.stdin.flush()
-        return self._answers(contender)
-
-    def _answers(self, contender: str) -> list[dict[str, Any]]:
-        answers = []
-        until = time.monotonic() + ANSWER_S
-        for process in self._processes:
-            assert process.stdout is not None
-            if not netns.wait_readable(process.stdout.fileno(), max(0.0, until - time.monotonic())):
-                raise RunFailed(f"{contender}: no answer within {ANSWER_S:g} s")
-            line = process.stdout.readline()
-            answer = json.loads(line) if line else {"failed": self._last_words()}
-            if "failed" in answer:
-                raise RunFailed(f"{contender}: {answer['failed']}")
-            answers.append(answer)
-        return answers
-
-    def _last_words(self) -> str:
-        words = os.pread(self._log.fileno(), 1 << 16, 0).decode(errors="replace").strip().splitlines()
-        return words[-1] if words else "its process ended"
+        for child in self._children:
+            child.send(order)
+        try:
+            return children.gather(self._children, ANSWER_S)
+        except ChildFailed as error:
+            raise RunFailed(f"{order.contender}: {error}") from error
 
 
 def measure(quick: bool, say: Say, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
@@ -203,7 +177,7 @@ def _rounds(
     name = ""
     try:
         for number, name in enumerate(contenders):
-            ends.ask(name, "open", port=PORT + number)
+            ends.ask(Open(name, PORT + number))
             counts[name] = max(8, PROBE_BYTES // size)
             speed = _run(ends, name, size, counts[name])[0]
             counts[name] = max(8, int(turn_s * speed / size))
@@ -220,9 +194,9 @@ def _rounds(
 
 def _run(ends: Ends, name: str, size: int, count: int) -> tuple[float, float]:
     """Bytes per second, and CPU time of both processes per message."""
-    answers = ends.ask(name, "run", bytes=size, count=count)
-    duration_ns = max(1, answers[1]["duration_ns"])
-    return size * (count - 1) * 1e9 / duration_ns, sum(answer["cpu_ns"] for answer in answers) / count
+    answers = ends.ask(Run(name, size, count))
+    duration_ns = max(1, answers[1].duration_ns)
+    return size * (count - 1) * 1e9 / duration_ns, sum(answer.cpu_ns for answer in answers) / count
 
 
 def _row(name: str, size: int, speeds: Sequence[float], cpu: Sequence[float]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ each that has arrived, so that the receiver's buffer is never overrun; a link ha
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import statistics
@@ -19,16 +18,17 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from emulation import children
+from emulation.children import Child, Done, Order, Report, serve
 from emulation.mininet import netns
 from emulation.results import RunFailed
-from switchagg.errors import SwitchaggError
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,
@@ -42,6 +42,7 @@ from transport.rdma.verbs import (
     WCStatus,
 )
 
+MODULE = "emulation.bench.links.rdma"
 MESSAGE_BYTES = 1_000_000
 LINK_MTU = {4096: 9000, 1024: 1500}
 """Path MTU -> the link's."""
@@ -63,6 +64,64 @@ BUFFER_BYTES = 16 << 20
 # ---- what the two processes do
 
 
+class EndSettings(msgspec.Struct, frozen=True):
+    """kind: of queue pair, RC or UC. mtu: the path's."""
+
+    address: str
+    kind: str
+    mtu: int
+    message_bytes: int
+
+
+class Open(Order):
+    """The link is up: make a queue pair and a socket."""
+
+
+class Opened(Report):
+    """What the peer must know of the queue pair, and of the memory it will write to."""
+
+    end: QPEnd
+    address: int
+    rkey: int
+
+
+class Connect(Order):
+    """To a peer that has said this."""
+
+    end: QPEnd
+    address: int
+    rkey: int
+
+
+class Move(Order):
+    """Send or receive for so long. way: rdma or udp."""
+
+    way: str
+    seconds: float
+    sends: bool
+
+
+class Traffic(msgspec.Struct):
+    """What one end has moved; size_bytes and seconds: at the receiver, from the first message to the last."""
+
+    messages: int
+    size_bytes: int = 0
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+
+
+class Moved(Report):
+    traffic: Traffic
+
+
+class Stop(Order):
+    """The last order."""
+
+
+class Stopped(Report):
+    counters: dict[str, int]
+
+
 class Rdma:
     """One end's queue pair and memory. The receiver counts messages and gives one back for each over UC."""
 
@@ -75,11 +134,11 @@ class Rdma:
         self._pair = self._context.create_qp(domain, QPType[kind], self._cq, self._cq)
         self._attributes = QPAttributes(path_mtu=mtu, window_packets=WINDOW_BYTES // mtu)
         self._size, self._reliable = message_bytes, kind == "RC"
-        self.place = [*self._pair.end, self._region.address, self._region.rkey]
+        self.place = Opened(self._pair.end, self._region.address, self._region.rkey)
 
-    def connect(self, place: list[Any]) -> None:
-        self._remote = (place[-2], place[-1])
-        self._pair.connect(QPEnd(*place[:4]), self._attributes)
+    def connect(self, peer: Connect) -> None:
+        self._remote = (peer.address, peer.rkey)
+        self._pair.connect(peer.end, self._attributes)
         self._pair.post_recv([ReceiveRequest(0)] * 64)
 
     def _completions(self, timeout_s: float) -> list[Any]:
@@ -91,7 +150,7 @@ class Rdma:
             raise RunFailed(f"the benchmark's queue pair ended with {bad[0]}")
         return found
 
-    def send(self, seconds: float) -> dict[str, Any]:
+    def send(self, seconds: float) -> Traffic:
         """Write for so long. RC: a message is over when it is acknowledged; UC: when it is given back."""
         end = time.monotonic() + seconds
         under_way = lost = sent = 0
@@ -124,9 +183,9 @@ class Rdma:
                 if self._reliable:
                     continue
                 lost, under_way, heard = lost + under_way, 0, time.monotonic()
-        return {"sent": sent, "lost": lost}
+        return Traffic(sent)
 
-    def receive(self, seconds: float) -> dict[str, Any]:
+    def receive(self, seconds: float) -> Traffic:
         """Until nothing has come for a while after so long: bytes, and the time from the first to the last message."""
         first = last = 0.0
         messages = 0
@@ -142,7 +201,7 @@ class Rdma:
                     self._pair.post_send([SendRequest(2, Opcode.SEND, 0, 0, 0)] * len(found))
             elif now > end + SILENCE_S:
                 break
-        return {"bytes": (messages - 1) * self._size, "seconds": last - first, "messages": messages}
+        return Traffic(messages, (messages - 1) * self._size, last - first)
 
     def close(self) -> dict[str, int]:
         counters = {**self._context.counters, **{f"pair_{name}": n for name, n in self._pair.counters.items()}}
@@ -168,7 +227,7 @@ class Udp:
         self._ancillary = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", datagram_bytes))]
         self._peer = ADDRESSES[address == ADDRESSES[0]]
 
-    def send(self, seconds: float) -> dict[str, Any]:
+    def send(self, seconds: float) -> Traffic:
         end = time.monotonic() + seconds
         under_way = lost = sent = 0
         while time.monotonic() < end or under_way:
@@ -183,9 +242,9 @@ class Udp:
                 under_way -= 1
             except TimeoutError:
                 lost, under_way = lost + under_way, 0
-        return {"sent": sent, "lost": lost}
+        return Traffic(sent)
 
-    def receive(self, seconds: float) -> dict[str, Any]:
+    def receive(self, seconds: float) -> Traffic:
         first = last = 0.0
         total = 0
         end = time.monotonic() + seconds
@@ -201,39 +260,39 @@ class Udp:
             if (total + size) // self._size > total // self._size:
                 self._credits.sendto(b"credit", (self._peer, CREDIT_PORT))
             total += size
-        return {"bytes": total, "seconds": last - first, "messages": total // self._size}
+        return Traffic(total // self._size, total, last - first)
 
-    def close(self) -> dict[str, int]:
+    def close(self) -> None:
         self._socket.close()
         self._credits.close()
-        return {}
 
 
-def serve(settings: dict[str, Any]) -> None:
-    """A process of the comparison: orders come as lines of JSON, answers go as such."""
+class End:
+    """Carries out orders at one end. It opens nothing before the link is up."""
 
-    def answer(value: Any) -> None:
-        print(json.dumps(value), flush=True)
+    def __init__(self, settings: EndSettings) -> None:
+        self._settings = settings
+        self._rdma: Rdma
+        self._udp: Udp
 
-    def order() -> Any:
-        return json.loads(sys.stdin.readline() or '{"do": "end"}')
-
-    answer("started")
-    order()  # the link is up
-    mtu, size = settings["mtu"], settings["message_bytes"]
-    rdma = Rdma(settings["address"], settings["kind"], mtu, size)
-    udp = Udp(settings["address"], mtu + 16, size)
-    answer(rdma.place)
-    rdma.connect(order())
-    answer("ready")
-    ways: dict[str, Rdma | Udp] = {"rdma": rdma, "udp": udp}
-    while (wish := order())["do"] != "end":
-        way = ways[wish["way"]]
+    def carry_out(self, order: Open | Connect | Move | Stop) -> Report:
+        settings = self._settings
+        match order:
+            case Open():
+                self._rdma = Rdma(settings.address, settings.kind, settings.mtu, settings.message_bytes)
+                self._udp = Udp(settings.address, settings.mtu + 16, settings.message_bytes)
+                return self._rdma.place
+            case Connect():
+                self._rdma.connect(order)
+                return Done()
+            case Stop():
+                self._udp.close()
+                return Stopped(self._rdma.close())
+        way = self._rdma if order.way == "rdma" else self._udp
         before = time.process_time()
-        found = way.send(wish["seconds"]) if wish["do"] == "send" else way.receive(wish["seconds"])
-        answer({**found, "cpu_s": time.process_time() - before})
-    udp.close()
-    answer(rdma.close())
+        found = way.send(order.seconds) if order.sends else way.receive(order.seconds)
+        found.cpu_s = time.process_time() - before
+        return Moved(found)
 
 
 # ---- who asks them
@@ -243,25 +302,24 @@ class Pair:
     """The two processes, each in a network namespace of its own, and the veth between them."""
 
     def __init__(self, kind: str, mtu: int, message_bytes: int) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
+        self._children: list[Child[Any]] = []
         try:
             for address in ADDRESSES:
-                settings = {"address": address, "kind": kind, "mtu": mtu, "message_bytes": message_bytes}
-                command = ["unshare", "-n", sys.executable, "-P", "-m", "emulation.bench.links.rdma"]
-                command.append(json.dumps(settings))
-                pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-                self._processes.append(subprocess.Popen(command, text=True, cwd=_root(), **pipes))
-            for index in (0, 1):
-                self._heard(index, START_S)
+                name = f"the benchmark's process at {address}"
+                settings = EndSettings(address, kind, mtu, message_bytes)
+                reports = Opened | Moved | Stopped
+                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                self._children.append(children.start(_unshared, name, MODULE, settings, reports, environment))
+            children.gather(self._children, START_S)
             self._lay_link(LINK_MTU[mtu])
-            places = self._all([None, None])
-            self._all([places[1], places[0]])
+            places = self._all([Open(), Open()])
+            self._all([Connect(place.end, place.address, place.rkey) for place in reversed(places)])
         except BaseException:
             self.close()
             raise
 
     def _lay_link(self, mtu: int) -> None:
-        left, right = (process.pid for process in self._processes)
+        left, right = (child.process.pid for child in self._children)
         lines = [["ip", "link", "add", "sa-rdma", "netns", str(left), "mtu", str(mtu), "type", "veth"]]
         lines[0] += ["peer", "name", "sa-rdma", "netns", str(right), "mtu", str(mtu)]
         for pid, address in ((left, ADDRESSES[0]), (right, ADDRESSES[1])):
@@ -273,52 +331,33 @@ class Pair:
             if done.returncode:
                 raise RunFailed(f"{' '.join(line)}: {done.stderr.strip()}")
 
-    def _say(self, index: int, value: Any) -> None:
-        pipe = self._processes[index].stdin
-        assert pipe is not None
-        pipe.write(json.dumps(value) + "\n")
-        pipe.flush()
-
-    def _heard(self, index: int, timeout_s: float) -> Any:
-        pipe = self._processes[index].stdout
-        assert pipe is not None
-        if not netns.wait_readable(pipe.fileno(), timeout_s):
-            raise RunFailed(f"the benchmark's process at {ADDRESSES[index]} doesn't answer")
-        if not (line := pipe.readline()):
-            raise RunFailed(f"the benchmark's process at {ADDRESSES[index]} ended")
-        return json.loads(line)
-
-    def _all(self, values: list[Any], timeout_s: float = START_S) -> list[Any]:
-        for index in (1, 0):
-            self._say(index, values[index])
-        return [self._heard(index, timeout_s) for index in (0, 1)]
+    def _all(self, orders: list[Open | Connect | Move | Stop], timeout_s: float = START_S) -> list[Any]:
+        for child, order in reversed(list(zip(self._children, orders, strict=True))):
+            child.send(order)
+        return children.gather(self._children, timeout_s)
 
     def measure(self, way: str, seconds: float) -> dict[str, Any]:
         """One run one way: Gbit/s of message bytes by the clock and by the processor time of the busier end; losses."""
-        orders = [{"do": verb, "way": way, "seconds": seconds} for verb in ("send", "receive")]
-        sent, got = self._all(orders, seconds + START_S)
-        if got["seconds"] <= 0:
+        answers = self._all([Move(way, seconds, True), Move(way, seconds, False)], seconds + START_S)
+        sent, got = (answer.traffic for answer in answers)
+        if got.seconds <= 0:
             raise RunFailed(f"{way}: nothing arrived")
         return {
-            "gbps": got["bytes"] * 8e-9 / got["seconds"],
-            "core_gbps": got["bytes"] * 8e-9 / max(sent["cpu_s"], got["cpu_s"], 1e-9),
-            "lost": sent["sent"] - got["messages"],
+            "gbps": got.size_bytes * 8e-9 / got.seconds,
+            "core_gbps": got.size_bytes * 8e-9 / max(sent.cpu_s, got.cpu_s, 1e-9),
+            "lost": sent.messages - got.messages,
         }
 
     def counters(self) -> list[dict[str, int]]:
         """Of both ends, which stop."""
-        return self._all([{"do": "end"}] * 2)
+        return [answer.counters for answer in self._all([Stop(), Stop()])]
 
     def close(self) -> None:
-        for process in self._processes:
-            netns.end(process, grace_s=0.5)
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        children.close(self._children)
 
 
-def _root() -> Path:
-    return Path(__file__).resolve().parents[3]
+def _unshared(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["unshare", "-n", *command], **options)
 
 
 @contextmanager
@@ -387,14 +426,7 @@ def _missing() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """As a process of the comparison (one argument, JSON), or the comparison itself."""
-    if arguments and arguments[0].startswith("{"):
-        try:
-            serve(json.loads(arguments[0]))
-        except (SwitchaggError, RunFailed, KeyboardInterrupt) as error:
-            print(error, file=sys.stderr)
-            return 1
-        return 0
+    """The comparison, in a line for each kind and path MTU."""
     parser = argparse.ArgumentParser(description=rdma_write_throughput.__doc__)
     parser.add_argument("--kind", choices=["RC", "UC"])
     parser.add_argument("--mtu", type=int, choices=sorted(LINK_MTU))
@@ -417,5 +449,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("{"):
+        serve(EndSettings, Open | Connect | Move | Stop, lambda settings: End(settings).carry_out)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

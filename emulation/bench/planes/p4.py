@@ -7,22 +7,24 @@ and, where it is installed, bmv2's simple_switch in its place, in turns.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from emulation import children
 from emulation.bench import arithmetic, table
 from emulation.bench.links.one_way import VethPair
-from emulation.bench.planes.p4_worker import job_of
+from emulation.bench.planes.p4_worker import Begin, Counts, WorkerPlace, job_of
 from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
+from emulation.children import Child
 from emulation.mininet import netns
 from emulation.results import RunFailed
 from p4vm.compile import compile_program
@@ -299,37 +301,22 @@ def wait_for(process: subprocess.Popen[bytes], begun: Callable[[], bool], place:
 
 def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
     """Both workers at once; their counts together."""
-    workers = []
+    workers: list[Child[Counts]] = []
     try:
         for rank, interface in enumerate(links.outer):
-            place = {"rank": rank, "workers": WORKERS, "interface": interface, "elements": ELEMENTS,
-                     "window": VETH_WINDOW, "seconds": seconds}  # fmt: skip
-            command = [sys.executable, "-P", "-m", "emulation.bench.planes.p4_worker", json.dumps(place)]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            workers.append(netns.spawn(links.pids[1], command, **pipes))
+            place = WorkerPlace(rank, WORKERS, interface, ELEMENTS, VETH_WINDOW, seconds)
+            spawn = partial(netns.spawn, links.pids[1])
+            workers.append(children.start(spawn, f"worker {rank}", "emulation.bench.planes.p4_worker", place, Counts))
+        children.gather(workers, ANSWER_S)
         for worker in workers:
-            line_of(worker, ANSWER_S)
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write(b"\n")
-            worker.stdin.flush()
-        counts = [json.loads(line_of(worker, seconds + ANSWER_S)) for worker in workers]
+            worker.send(Begin())
+        counts: list[Counts] = children.gather(workers, seconds + ANSWER_S)
     finally:
-        for worker in workers:
-            netns.end(worker)
-            for pipe in (worker.stdin, worker.stdout):
-                assert pipe is not None
-                pipe.close()
-    total = {name: sum(count[name] for count in counts) for name in ("results", "wrong", "resent")}
+        children.close(workers)
     return {
-        **total,
-        "packets_in": sum(count["sent"] + count["resent"] for count in counts),
-        "seconds": max(count["seconds"] for count in counts),
+        "results": sum(count.results for count in counts),
+        "wrong": sum(count.wrong for count in counts),
+        "resent": sum(count.resent for count in counts),
+        "packets_in": sum(count.sent + count.resent for count in counts),
+        "seconds": max(count.seconds for count in counts),
     }
-
-
-def line_of(worker: subprocess.Popen[bytes], limit_s: float) -> bytes:
-    assert worker.stdout is not None
-    if not netns.wait_readable(worker.stdout.fileno(), limit_s) or not (line := worker.stdout.readline()):
-        raise RunFailed("a worker of the P4 benchmark gave no answer")
-    return line

@@ -1,20 +1,19 @@
 """A worker for the benchmark of P4 switches on interfaces: frames straight to an interface, every result checked.
 
 It keeps a window of chunks in flight, one to a slot, and sends a slot's next when its result is back; so results clock
-the sends, as they do for real workers. Run as a program with its place as JSON; prints "ready", begins at the first
-line it reads and prints its counts as JSON.
+the sends, as they do for real workers. A child process: it begins when it is told, and reports its counts.
 """
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
+from emulation.children import Order, Report, serve
 from p4vm.planes.program import HEADERS_BYTES, headers_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import FLAG_VERSION, FLAGS_AT, HEADER, HEADER_BYTES, Op, Packet, encode
@@ -27,8 +26,7 @@ CHUNK_AT = HEADERS_BYTES + HEADER.fields["chunk"][1]  # type: ignore[index]
 SLOT_AT = HEADERS_BYTES + HEADER.fields["slot"][1]  # type: ignore[index]
 
 
-@dataclass
-class Place:
+class WorkerPlace(msgspec.Struct, frozen=True):
     """Where a worker is: rank of `workers`, behind `interface`; E and how many chunks in flight; for how long."""
 
     rank: int
@@ -36,6 +34,20 @@ class Place:
     interface: str
     elements: int
     window: int
+    seconds: float
+
+
+class Begin(Order):
+    """Send from now on."""
+
+
+class Counts(Report):
+    """seconds: how long they took."""
+
+    sent: int
+    results: int
+    wrong: int
+    resent: int
     seconds: float
 
 
@@ -51,7 +63,7 @@ def values_of(rank: int, slot: int, elements: int) -> np.ndarray[tuple[int], np.
 class Worker:
     """frames: per slot, what is sent next; turns: how many results the slot has had."""
 
-    def __init__(self, place: Place, link: socket.socket) -> None:
+    def __init__(self, place: WorkerPlace, link: socket.socket) -> None:
         self.place, self.link = place, link
         self.frames = [self._frame(slot) for slot in range(place.window)]
         sums = [sum(values_of(rank, slot, place.elements).astype(np.int64) for rank in range(place.workers))
@@ -66,8 +78,8 @@ class Worker:
         datagram = encode(Packet(1, 7, 0, place.rank, Op.SUM, slot, 0, slot, values))
         return bytearray(headers_of(place.rank, len(datagram)) + datagram)
 
-    def run(self) -> dict[str, float]:
-        """Counts, and the seconds they took."""
+    def run(self) -> Counts:
+        """For as long as its place says."""
         counts, link, frames = self.counts, self.link, self.frames
         began = time.perf_counter()
         ends = began + self.place.seconds
@@ -82,7 +94,7 @@ class Worker:
                 for frame in frames:  # what is lost comes again; what isn't, is answered again
                     link.send(frame)
                 counts["resent"] += len(frames)
-        return {**counts, "seconds": now - began}
+        return Counts(**counts, seconds=now - began)
 
     def _take(self, frame: bytes) -> None:
         slot = int.from_bytes(frame[SLOT_AT : SLOT_AT + 2], "big")
@@ -102,19 +114,16 @@ class Worker:
         self.counts["sent"] += 1
 
 
-def main() -> None:
-    place = Place(**json.loads(sys.argv[1]))
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)) as link:
-        link.setsockopt(socket.SOL_SOCKET, 33, BUFFER_BYTES)  # SO_RCVBUFFORCE
-        link.setsockopt(263, PACKET_IGNORE_OUTGOING, 1)  # SOL_PACKET
-        link.setsockopt(263, PACKET_QDISC_BYPASS, 1)
-        link.bind((place.interface, 0x0800))
-        link.settimeout(SILENCE_S)
-        worker = Worker(place, link)
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(json.dumps(worker.run()), flush=True)
+def begin(place: WorkerPlace) -> Callable[[Begin], Counts]:
+    link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+    link.setsockopt(socket.SOL_SOCKET, 33, BUFFER_BYTES)  # SO_RCVBUFFORCE
+    link.setsockopt(263, PACKET_IGNORE_OUTGOING, 1)  # SOL_PACKET
+    link.setsockopt(263, PACKET_QDISC_BYPASS, 1)
+    link.bind((place.interface, 0x0800))
+    link.settimeout(SILENCE_S)
+    worker = Worker(place, link)
+    return lambda _: worker.run()
 
 
 if __name__ == "__main__":
-    main()
+    serve(WorkerPlace, Begin, begin)

@@ -1,0 +1,79 @@
+"""What a rank of the benchmark is told, and how it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from emulation.bench.allreduce.methods import Method
+from emulation.children import Order, Report
+
+
+class RankPlace(msgspec.Struct, frozen=True):
+    """Where a rank is. bytes_most: largest array. limit_s: longest operation."""
+
+    rank: int
+    addresses: tuple[str, ...]  # of all ranks
+    interface: str
+    dtype: str
+    bytes_most: int
+    meeting_point: str
+    limit_s: float
+
+    @property
+    def workers(self) -> int:
+        return len(self.addresses)
+
+
+class MethodOptions(msgspec.Struct, frozen=True):
+    """How a method is opened, the same on every rank. number: of methods opened before it."""
+
+    number: int
+    buffer_bytes: int  # of a socket of ours
+    elements: int
+    window_slots: int
+    streams: int
+    segments_max: int
+    switch: str = ""  # its control address
+
+
+class Open(Order):
+    method: Method
+    options: MethodOptions
+
+
+class Run(Order):
+    """Operations `first`, `first` + 1, … on arrays of size_bytes; warm-up operations before them aren't reported."""
+
+    method: Method
+    size_bytes: int
+    operations: int
+    warmup: int
+    warmup_bytes: int
+    first: int
+    watch_cpu: bool
+
+
+class Close(Order):
+    method: Method
+
+
+class Opened(Report):
+    facts: dict[str, Any]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One operation of one rank. cpu_ticks: of all CPUs, on the rank that watches them."""
+
+    start_ns: int
+    end_ns: int
+    cpu_ns: int
+    wrong: int
+    cpu_ticks: list[int]
+
+
+class Measured(Report):
+    operations: list[Operation]
+    counters: dict[str, int]
+    memory_bytes: int

@@ -1,0 +1,41 @@
+"""What the measuring process is told, and what it reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from emulation.children import Order, Report
+
+
+class PortPlace(msgspec.Struct, frozen=True):
+    """A shaped interface, in the namespace of `pid`. cuts_bundles: what leaves it are segments, never a GSO bundle."""
+
+    pid: int
+    interface: str
+    ifindex: int
+    rate_bps: int
+    cuts_bundles: bool
+
+
+class MonitorPlace(msgspec.Struct, frozen=True):
+    parent_pid: int  # it ends with that
+    ports: tuple[PortPlace, ...]
+
+
+class Watch(Order):
+    """Judge the waiting of one thread (a kernel thread id), or of all threads of a process."""
+
+    pid: int
+    thread: int | None
+
+
+class Stop(Order):
+    """Report, and end."""
+
+
+class Measured(Report):
+    """JSON-able, as `judge` takes it: it goes into results.json as it is."""
+
+    measures: dict[str, Any]

@@ -1,0 +1,214 @@
+"""Child processes of ours: orders go in on stdin, reports come out on stdout, a line of JSON each, typed at both ends.
+
+A parent has a `Child` for each and waits with `gather`; a child's main is one call of `serve`. Messages are structs
+derived from `Order` and `Report`; what libraries print to stdout is no report and is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any, Generic, NoReturn, TypeVar
+
+import msgspec
+
+from emulation.results import RunFailed
+
+TURN_S = 0.25  # how late a dead child is noticed while others talk
+MESSAGE_LENGTH_MAX = 400
+
+
+class Order(msgspec.Struct, tag_field="order", tag=str.lower):
+    """What a child is told."""
+
+
+class Report(msgspec.Struct, tag_field="event", tag=str.lower):
+    """What a child says."""
+
+
+class Ready(Report):
+    """It takes orders from now on."""
+
+
+class Done(Report):
+    """An order that has no other answer was carried out."""
+
+
+class Failed(Report):
+    """An order can't be carried out; the child ends."""
+
+    message: str
+
+
+REPORT_START = b'{"event":'  # as msgspec writes a report: its tag comes first
+
+Said = TypeVar("Said")
+Place = TypeVar("Place")
+Told = TypeVar("Told")
+
+
+class ChildFailed(RunFailed):
+    """A child said that it failed, ended early, or was silent for too long."""
+
+
+# ---- the parent's side
+
+
+class Child(Generic[Said]):
+    """A process of ours. name: for messages. reports: the union of all it may say. log: where its stderr goes."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], reports: Any, log: IO[bytes]) -> None:
+        self.name, self.process, self.log = name, process, log
+        self.ended = False  # its end of the pipe is closed, and all it said has been read
+        self._decoder = msgspec.json.Decoder(reports)
+        self._rest = b""
+
+    def send(self, order: Order) -> None:
+        """Tells it. If it has gone, whoever waits for its report will find out, with its last words."""
+        assert self.process.stdin is not None, "a child that takes orders has a pipe as stdin"
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(msgspec.json.encode(order) + b"\n")
+            self.process.stdin.flush()
+
+    @property
+    def descriptor(self) -> int:
+        """To wait at for reports."""
+        assert self.process.stdout is not None, "a child's stdout must be a pipe"
+        return self.process.stdout.fileno()
+
+    def read(self) -> list[Said]:
+        """Reports that are complete by now; sets `ended`. Waits for something to come, unless the pipe is non-blocking.
+
+        Raises ChildFailed for a report that is none of `reports`.
+        """
+        try:
+            data = os.read(self.descriptor, 1 << 20)
+        except BlockingIOError:
+            return []
+        self.ended = not data
+        return self.take(data)
+
+    def take(self, data: bytes) -> list[Said]:
+        """Reports in what was read."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        try:
+            return [self._decoder.decode(line) for line in lines if line.startswith(REPORT_START)]
+        except msgspec.MsgspecError as error:
+            raise ChildFailed(f"{self.name}: its report can't be understood: {error}") from error
+
+    @property
+    def killed_by(self) -> str | None:
+        """The signal that ended it, or None."""
+        status = self.process.poll() or 0
+        if status >= 0:
+            return None
+        return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+
+    def last_line(self) -> str:
+        """Of its stderr."""
+        text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
+        lines = text.strip().splitlines()
+        return lines[-1].strip() if lines else "it wrote nothing"
+
+    def why_it_ended(self) -> str:
+        """One line, once its pipe has ended."""
+        try:
+            status = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"{self.name} closed its pipe"
+        if killed_by := self.killed_by:
+            return f"{self.name} was killed by {killed_by}"
+        return f"{self.name} ended with status {status}: {self.last_line()}"
+
+
+def start(
+    spawn: Callable[..., subprocess.Popen[Any]],
+    name: str,
+    module: str,
+    place: msgspec.Struct,
+    reports: Any,
+    environment: dict[str, str] | None = None,
+) -> Child[Any]:
+    """Starts a module that calls `serve`. spawn: as Popen; place: what it is told at its start."""
+    log = tempfile.TemporaryFile()  # noqa: SIM115
+    command = [sys.executable, "-P", "-m", module, msgspec.json.encode(place).decode()]
+    process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
+    return Child(name, process, reports | Ready | Done | Failed, log)
+
+
+def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[], None] = lambda: None) -> list[Any]:
+    """The next report of every child. Raises ChildFailed in one line; whatever `check`, called at every turn, raises.
+
+    Of several causes the first is named: a child that was killed before those that only noticed.
+    """
+    reports: dict[int, Any] = {}
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        for place, child in enumerate(children):
+            selector.register(child.descriptor, selectors.EVENT_READ, place)
+        while len(reports) < len(children):
+            for key, _ in selector.select(min(TURN_S, max(0.0, deadline - time.monotonic()))):
+                child = children[key.data]
+                for report in child.read():
+                    if isinstance(report, Failed):
+                        killed = next((one for one in children if one.killed_by), None)
+                        raise ChildFailed(killed.why_it_ended() if killed else f"{child.name}: {report.message}")
+                    reports[key.data] = report
+                if key.data in reports:
+                    selector.unregister(key.fileobj)
+                elif child.ended:
+                    raise ChildFailed(child.why_it_ended())
+            check()
+            if len(reports) < len(children) and time.monotonic() > deadline:
+                silent = [child.name for place, child in enumerate(children) if place not in reports]
+                raise ChildFailed(f"no answer from {', '.join(silent)} within {timeout_s:.0f} s")
+    return [reports[place] for place in range(len(children))]
+
+
+def close(children: Sequence[Child[Any]]) -> None:
+    """Ends them at once, by their ids: nothing of theirs is worth waiting for. Idempotent."""
+    for child in children:
+        child.process.kill()
+    for child in children:
+        child.process.wait()
+        for pipe in (child.process.stdin, child.process.stdout, child.log):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+# ---- the child's side
+
+
+def say(report: Report) -> None:
+    """Writes a line for the parent."""
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def serve(place: type[Place], orders: Any, begin: Callable[[Place], Callable[[Any], Report]]) -> NoReturn:
+    """A child's life: `begin` where argv[1] says, then an answer to every order until stdin ends.
+
+    orders: the union of all it may be told. What can't be done is reported as `Failed`, and the status is 1.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        carry_out = begin(msgspec.json.decode(sys.argv[1], type=place))
+        gc.freeze()
+        say(Ready())
+        decoder = msgspec.json.Decoder(orders)
+        for line in sys.stdin.buffer:
+            say(carry_out(decoder.decode(line)))
+    except Exception as error:
+        say(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
+        os._exit(1)
+    os._exit(0)  # connections close with the process; taking torch down takes half a second
