@@ -1,7 +1,9 @@
-"""A call: one allreduce, laid out as a run of consecutive chunks of a stream (rules W3 and W4 of PROTOCOL.md).
+"""A call: one allreduce, laid out as a run of consecutive chunks of a stream (rules W3 and W4 of PROTOCOL.md), or as
+rounds of plain reductions for methods that have no chunks.
 
-Integers travel as they are. Floats need an exponent that all workers agree on first: a *scale chunk* (op MAX) carries
-the exponents of the next E data chunks (a group), and is sent a whole group ahead of them:
+A codec (switchagg/codecs) turns rows of values into words and back. One that needs no agreement sends its rows as they
+come. For others, floats in fixed point for one, a *scale chunk* (op MAX) carries the codes of the next E data chunks (a
+group), and is sent a whole group ahead of them:
 
     S0  S1 D D D ... D   S2 D D ... D   ...   D D ... D
         ^ data of group 0    ^ group 1              ^ last group
@@ -10,19 +12,18 @@ Nothing here knows of slots, packets or time. Values are read from the caller's 
 results are written into it as they come, so a call needs no copy of the tensor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from switchagg import fixedpoint
+from switchagg.codecs import FIXED_POINT, PLAIN, Array, CallShape, Codec, Codes, codec_for
+from switchagg.codecs.codec import LEAST_CODE
+from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.job import JobConfig
 from switchagg.wire import Op, Values
-
-Array = NDArray[Any]
 
 
 class Call(Protocol):
@@ -81,62 +82,48 @@ def _index(rows: Sequence[int]) -> slice | list[int]:
     return slice(run.start, run.stop) if list(rows) == list(run) else list(rows)
 
 
-class IntegerCall:
-    """An exact allreduce of int32 (SUM or MAX) or int64 (SUM): no scale chunks (W3)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayCall:
+    """The allreduce of an array, checked by `array_call`, for a core that lays it out itself."""
 
-    def __init__(self, array: Array, op: Op, elements: int) -> None:
-        self.op = op
+    array: Array
+    op: Op
+    codec: Codec
+
+
+class ChunkedCall:
+    """The allreduce of an array, for a core that asks for its chunks (`Call`)."""
+
+    def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
+        self.array, self.op, self.codec = call.array, call.op, call.codec
+        dtype = self.array.dtype
+        words, width = row_of(dtype, elements, self.codec)
         self._elements = elements
-        self._limbs = array.dtype == np.int64
-        self._rows = _Rows(array, elements // fixedpoint.LIMBS if self._limbs else elements)
-        self.array = array
-        self.chunks = self._rows.count
-        self.ready_chunks = self.chunks
-
-    def read(self, positions: Sequence[int]) -> tuple[Values, Sequence[Op]]:
-        values = self._rows.read(positions)
-        if self._limbs:
-            values = fixedpoint.to_limbs(np.ascontiguousarray(values), self._elements)
-        return values, [self.op] * len(positions)
-
-    def write(self, positions: Sequence[int], values: Values) -> None:
-        self._rows.write(positions, fixedpoint.from_limbs(values) if self._limbs else values)
-
-
-class FloatCall:
-    """A sum of float32 or float64 in shared-exponent fixed point (W4, F1 to F6)."""
-
-    op = Op.SUM
-
-    def __init__(self, array: Array, elements: int, workers: int) -> None:
-        self._elements = elements
-        self._limbs = array.dtype == np.float64
-        self._rows = _Rows(array, elements // fixedpoint.LIMBS if self._limbs else elements)
-        self._contents, self._ready_after = _layout(self._rows.count, elements)
-        groups = len(self._ready_after) - 1
-        self._scales = fixedpoint.Scales(self._rows.count, workers, array.dtype)
-        self._agreed = [False] * groups
+        self._limbs = self.codec.word(dtype).itemsize == 8
+        self._rows = _Rows(self.array, width)
+        self._coding = self.codec.begin(CallShape(dtype, self._rows.count, words, workers))
+        self._contents, self._ready_after = _layout(self._rows.count, elements, self.codec.rounds)
+        self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
-        self.array = array
         self.chunks = len(self._contents)
         self.ready_chunks = self._ready_after[0]
 
     def read(self, positions: Sequence[int]) -> tuple[Values, Sequence[Op]]:
         contents = [self._contents[p] for p in positions]
-        data = [c for c in contents if c >= 0]
+        data = [c for c in contents if c >= 0] if self._agreed else contents
         if len(data) == len(contents):
-            return self._quantised(data), [Op.SUM] * len(data)
+            return self._encoded(data), [self.op] * len(data)
         values = np.empty((len(contents), self._elements), np.int32)
         if data:
-            values[[k for k, c in enumerate(contents) if c >= 0]] = self._quantised(data)
+            values[[k for k, c in enumerate(contents) if c >= 0]] = self._encoded(data)
         for k, content in enumerate(contents):
             if content < 0:
                 values[k] = self._own_codes(~content)
-        return values, [Op.SUM if c >= 0 else Op.MAX for c in contents]
+        return values, [self.op if c >= 0 else Op.MAX for c in contents]
 
     def write(self, positions: Sequence[int], values: Values) -> None:
         contents = [self._contents[p] for p in positions]
-        data = [c for c in contents if c >= 0]
+        data = [c for c in contents if c >= 0] if self._agreed else contents
         if len(data) == len(contents):
             self._store(data, values)
             return
@@ -145,34 +132,36 @@ class FloatCall:
         for k, content in enumerate(contents):
             if content < 0:
                 first = ~content * self._elements
-                self._scales.agree(first, values[k, : self._rows.count - first])
+                self._coding.agree(first, values[k, : self._rows.count - first])
                 self._agreed[~content] = True
         while self._known_groups < len(self._agreed) and self._agreed[self._known_groups]:
             self._known_groups += 1
         self.ready_chunks = self._ready_after[self._known_groups]
 
-    def _own_codes(self, group: int) -> fixedpoint.Codes:
+    def _own_codes(self, group: int) -> Codes:
         first = group * self._elements
         rows = range(first, min(first + self._elements, self._rows.count))
-        codes = np.full(self._elements, fixedpoint.ZERO, np.int32)
-        codes[: len(rows)] = fixedpoint.exponents(self._rows.read(rows))
+        codes = np.full(self._elements, LEAST_CODE, np.int32)
+        codes[: len(rows)] = self._coding.prepare(self._rows.read(rows), slice(rows.start, rows.stop))
         return codes
 
-    def _quantised(self, data: list[int]) -> Values:
-        integers = fixedpoint.quantise(self._rows.read(data), self._scales, _index(data))
-        return fixedpoint.to_limbs(integers, self._elements) if self._limbs else integers
+    def _encoded(self, data: list[int]) -> Values:
+        words = self._coding.encode(self._rows.read(data), _index(data))
+        return to_limbs(np.ascontiguousarray(words), self._elements) if self._limbs else words
 
     def _store(self, data: list[int], values: Values) -> None:
-        sums = fixedpoint.from_limbs(values) if self._limbs else values
-        self._rows.write(data, fixedpoint.dequantise(sums, self._scales, _index(data)))
+        words = from_limbs(values) if self._limbs else values
+        self._rows.write(data, self._coding.decode(words, _index(data)))
 
 
 @lru_cache(maxsize=64)
-def _layout(data_chunks: int, elements: int) -> tuple[list[int], list[int]]:
-    """What each chunk of a float call carries, and how many may be sent once the first g groups' exponents are known.
+def _layout(data_chunks: int, elements: int, rounds: int) -> tuple[Sequence[int], list[int]]:
+    """What each chunk of a call carries, and how many may be sent once the first g groups' codes are known.
 
-    Content c >= 0 is data chunk c; c < 0 is the scale chunk of group ~c (W4).
+    Content c >= 0 is data chunk c; c < 0 is the scale chunk of group ~c (W4). Without agreement there are no groups.
     """
+    if not rounds:
+        return range(data_chunks), [data_chunks]
     groups = -(-data_chunks // elements)
     contents: list[int] = [~0] if groups else []
     ready_after = []
@@ -185,38 +174,72 @@ def _layout(data_chunks: int, elements: int) -> tuple[list[int], list[int]]:
     return contents, ready_after
 
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
+def row_of(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> tuple[int, int]:
+    """(words, values) of what E elements carry: words of 64 bits take three elements each (F6)."""
+    words = elements if codec.word(dtype).itemsize == 4 else elements // LIMBS
+    return words, words * codec.values_per_word(dtype)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayCall:
-    """The allreduce of an array that `check_array` has accepted, for a core that lays it out itself."""
+def share_of_chunks(dtype: "np.dtype[Any]", elements: int, codec: Codec = FIXED_POINT) -> float:
+    """Bytes of a long array per byte of the chunks that carry it, scale chunks included (W3, W4).
 
-    array: Array
-    op: Op
+    1 for int32, E/(E+1) for float32 in fixed point. codec: what was asked for; a type that it doesn't take travels as
+    it would without it.
+    """
+    used = codec_for(dtype, codec)
+    assert used is not None
+    _, width = row_of(dtype, elements, used)
+    return width * dtype.itemsize / (4 * elements) * (elements / (elements + used.rounds))
 
 
-def check_array(array: Array, op: str, job: JobConfig) -> Op:
-    """What the switch does with this array.
+def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ArrayCall:
+    """What the switch does with this array, and how it is coded.
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max". Raises
-    ValueError for anything else, also for 64-bit types when a packet has room for fewer than three elements.
+    ValueError for anything else, for a codec whose words can't be summed, and for 64-bit words when a packet has room
+    for fewer than three elements.
     """
     if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
-    if op not in ("sum", "max") or array.dtype not in (*FLOATS, *INTEGERS) or (op == "max" and array.dtype != np.int32):
+    used = codec_for(array.dtype, codec)
+    if op not in ("sum", "max") or used is None or (op == "max" and array.dtype != np.int32):
         raise ValueError(
             f"op {op} of {array.dtype}: the switch does sum of float32, float64, int32, int64; max of int32"
         )
-    if array.itemsize == 8 and job.elements < fixedpoint.LIMBS:
-        raise ValueError(f"{array.dtype} needs at least {fixedpoint.LIMBS} elements per packet, not {job.elements}")
-    return Op.SUM if op == "sum" else Op.MAX
+    if op == "max":
+        used = PLAIN
+    if not used.adds:
+        raise ValueError(f"codec {used.name}: its words can't be summed, and a switch does nothing else")
+    if row_of(array.dtype, job.elements, used)[0] < 1:
+        raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
+    return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used)
 
 
-def make_call(array: Array, op: str, job: JobConfig) -> IntegerCall | FloatCall:
-    """The call that allreduces this array in place. Raises ValueError as `check_array` does."""
-    kind = check_array(array, op, job)
-    if array.dtype in FLOATS:
-        return FloatCall(array, job.elements, job.workers)
-    return IntegerCall(array, kind, job.elements)
+def make_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ChunkedCall:
+    """The call that allreduces this array in place. Raises ValueError as `array_call` does."""
+    return ChunkedCall(array_call(array, op, job, codec), job.elements, job.workers)
+
+
+def rounds_of(array: Array, elements: int, workers: int, codec: Codec) -> Iterator[tuple[Array, str]]:
+    """The sum of an array in place as plain reductions: each (words, op) yielded is combined over all ranks, in place,
+    before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
+
+    array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
+    Raises ValueError for a codec whose words can't be summed.
+    """
+    if not codec.adds:
+        raise ValueError(f"codec {codec.name}: its words can't be summed")
+    words, width = row_of(array.dtype, elements, codec)
+    rows = _Rows(array, width)
+    if not rows.count:
+        return
+    everything = range(rows.count)
+    coding = codec.begin(CallShape(array.dtype, rows.count, words, workers))
+    values = rows.read(everything)
+    if codec.rounds:
+        codes = coding.prepare(values, slice(0, rows.count))
+        yield codes, "max"
+        coding.agree(0, codes)
+    encoded = np.ascontiguousarray(coding.encode(values, slice(0, rows.count)))
+    yield encoded.reshape(-1), "sum"
+    rows.write(everything, coding.decode(encoded, slice(0, rows.count)))

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from switchagg.call import Array, ArrayCall, Call
+from switchagg.call import ArrayCall, Call
+from switchagg.codecs import Array
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
@@ -42,7 +43,7 @@ class NativeEvent(ctypes.Structure):
 
 
 class Submitted(Protocol):
-    """A call as this core needs it: `FloatCall`, `IntegerCall`, `ArrayCall`; its array has passed `check_array`."""
+    """A call as this core needs it: of `array_call` or `make_call`."""
 
     @property
     def array(self) -> Array: ...

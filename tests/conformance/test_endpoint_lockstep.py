@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import ArrayCall, check_array, make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import MODULUS, JobConfig, StreamConfig
@@ -58,7 +58,7 @@ class Pair:
 
     def submit(self, stream: int, array: NDArray[Any], op: str, job: JobConfig) -> None:
         call = make_call(array, op, job)
-        twin = ArrayCall(array.copy(), check_array(array, op, job))
+        twin = array_call(array.copy(), op, job)
         self._calls[id(call)] = (call, twin)
         self.python.submit(stream, call)
         self.native.submit(stream, twin)

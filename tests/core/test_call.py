@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import FloatCall, IntegerCall, make_call
+from switchagg.call import ChunkedCall, make_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op
 
@@ -16,7 +16,7 @@ def job(workers: int, elements: int) -> JobConfig:
     return JobConfig(1, 1, workers, elements, (StreamConfig(0, 4),))
 
 
-def run(calls: list[FloatCall] | list[IntegerCall] | list[Any], rng: random.Random) -> None:
+def run(calls: list[ChunkedCall], rng: random.Random) -> None:
     """Move every chunk through an exact switch: any order among the ready ones, in groups of any size."""
     waiting: set[int] = set()
     sent = 0

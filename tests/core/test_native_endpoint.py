@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg import fixedpoint
-from switchagg.call import ArrayCall, check_array, make_call
+from switchagg.call import ArrayCall, array_call, make_call
+from switchagg.codecs import FIXED_POINT, CallShape
+from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales
+from switchagg.codecs.fixed_point import exponents as own_exponents
+from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
-from switchagg.fixedpoint import NONFINITE, ZERO, Scales
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.endpoint import DTYPES, NativeEndpoint, declared
 from switchagg.native.library import missing
@@ -35,7 +37,7 @@ Array = NDArray[Any]
 
 
 def width_of(dtype: np.dtype[Any], elements: int) -> int:
-    return elements if dtype.itemsize == 4 else elements // fixedpoint.LIMBS
+    return elements if dtype.itemsize == 4 else elements // LIMBS
 
 
 def rows_of(values: Array, elements: int) -> Array:
@@ -47,7 +49,7 @@ def rows_of(values: Array, elements: int) -> Array:
 
 
 def agreed_scales(codes: Array, workers: int, dtype: np.dtype[Any]) -> Scales:
-    scales = Scales(len(codes), workers, dtype)
+    scales = Scales(CallShape(dtype, len(codes), 0, workers))
     scales.agree(0, codes.astype(np.int32))
     return scales
 
@@ -56,15 +58,15 @@ def in_python(values: Array, codes: Array, workers: int, elements: int) -> Array
     """What these values look like in packets: (rows, elements) int32."""
     rows = rows_of(values, elements)
     if values.dtype.kind == "f":
-        rows = fixedpoint.quantise(rows, agreed_scales(codes, workers, values.dtype), slice(0, len(rows)))
-    return fixedpoint.to_limbs(rows, elements) if rows.dtype == np.int64 else rows
+        rows = agreed_scales(codes, workers, values.dtype).encode(rows, slice(0, len(rows)))
+    return to_limbs(rows, elements) if rows.dtype == np.int64 else rows
 
 
 def back_in_python(sums: Array, count: int, codes: Array, workers: int, dtype: np.dtype[Any]) -> Array:
     """(count,) values of the summed (rows, elements) int32."""
-    rows = fixedpoint.from_limbs(sums) if dtype.itemsize == 8 else sums
+    rows = from_limbs(sums) if dtype.itemsize == 8 else sums
     if dtype.kind == "f":
-        rows = fixedpoint.dequantise(rows, agreed_scales(codes, workers, dtype), slice(0, len(rows)))
+        rows = agreed_scales(codes, workers, dtype).decode(rows, slice(0, len(rows)))
     return rows.reshape(-1)[:count]
 
 
@@ -115,7 +117,7 @@ def check_numbers(values: Array, sums: Array, raised: Array, workers: int, eleme
     """Own codes, then quantised under codes at least as large, and any sums turned back: Python and C give the same."""
     codes = np.zeros(len(raised), np.int32)
     if values.dtype.kind == "f":
-        codes = fixedpoint.exponents(rows_of(values, elements))
+        codes = own_exponents(rows_of(values, elements))
         assert exponents(values, elements).tolist() == codes.tolist()
         codes = np.maximum(codes, raised)
     mine = in_python(values, codes, workers, elements)
@@ -214,7 +216,7 @@ def test_awkward_numbers_are_the_same_bits(dtype: type, workers: int) -> None:
     elements = 3 if dtype is np.float32 else 9
     rows = awkward(dtype)
     extremes = np.array([-(2**31), 2**31 - 1, -1, 0, 1, 1 << 24, (1 << 24) + 1, 77, -(2**30)][:elements], np.int32)
-    codes = [int(fixedpoint.exponents(row[np.newaxis])[0]) for row in rows]
+    codes = [int(own_exponents(row[np.newaxis])[0]) for row in rows]
     for row in rows:
         for raised in {*codes, ZERO, NONFINITE, NONFINITE - 1, -2000, 2000}:
             check_numbers(row, extremes[np.newaxis], np.array([raised], np.int32), workers, elements)
@@ -322,7 +324,7 @@ def test_the_core_holds_little_beyond_the_arrays() -> None:
     costs = []
     for tensor in tensors:
         before = endpoint.memory_bytes
-        endpoint.submit(0, ArrayCall(tensor, check_array(tensor, "sum", job)))
+        endpoint.submit(0, array_call(tensor, "sum", job))
         costs.append(endpoint.memory_bytes - before)
     chunks = [-(-(64 << 20) // (4 * elements)), -(-(64 << 20) // (8 * (elements // 3)))]
     assert [cost - min(costs) for cost in costs] == [2 * chunks[0], 2 * chunks[1], 0, 0]
@@ -336,7 +338,7 @@ def test_memory_ends_with_the_call() -> None:
     at_rest = endpoint.memory_bytes
     for size in (0, 1, 100):
         array = np.ones(size, np.float32)
-        endpoint.submit(0, ArrayCall(array, Op.SUM))
+        endpoint.submit(0, array_call(array, "sum", job))
         assert endpoint.memory_bytes > at_rest
         while len(frames := endpoint.frames_to_send(0)):
             endpoint.receive(answered(frames), 0)
@@ -352,7 +354,7 @@ def test_arrays_live_until_their_event_or_the_endpoint_ends() -> None:
     arrays_ = [np.ones(8, np.int32), np.ones(8, np.int32)]
     alive = [weakref.ref(array) for array in arrays_]
     for array in arrays_:
-        endpoint.submit(0, ArrayCall(array, Op.SUM))
+        endpoint.submit(0, array_call(array, "sum", job))
     del array, arrays_
     gc.collect()
     frames = endpoint.frames_to_send(0)
@@ -374,9 +376,9 @@ def test_only_what_was_checked_is_taken() -> None:
         (0, np.frombuffer(bytes(8), np.float32)),
     ):
         with pytest.raises(AssertionError):
-            endpoint.submit(stream, ArrayCall(array, Op.SUM))
+            endpoint.submit(stream, ArrayCall(array, Op.SUM, FIXED_POINT))
     with pytest.raises(ValueError, match="not in"):
-        endpoint.submit(0, ArrayCall(np.ones(8, np.float16), Op.SUM))
+        endpoint.submit(0, ArrayCall(np.ones(8, np.float16), Op.SUM, FIXED_POINT))
 
 
 def test_without_the_core_it_says_why() -> None:

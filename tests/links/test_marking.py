@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import ArrayCall, check_array, make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
@@ -69,7 +69,7 @@ def loop_of(core: str, link: UdpLink, job: JobConfig, switch: Switch) -> CallLoo
 
 def submit(core: str, loop: CallLoop[Any], job: JobConfig, stream: int, chunks: int) -> "Future[Any]":
     array = np.zeros(ELEMENTS * chunks, np.int32)
-    call = ArrayCall(array, check_array(array, "sum", job)) if core == "native" else make_call(array, "sum", job)
+    call = (array_call if core == "native" else make_call)(array, "sum", job)
     return loop.submit(stream, call, array)
 
 

@@ -177,7 +177,7 @@ static void step_define(void) {
     call->stream = choice % job.stream_count;
     call->dtype = (enum sa_dtype)(choice >> 2 & 3);
     uint32_t bytes = call->dtype == SA_FLOAT32 || call->dtype == SA_INT32 ? 4 : 8;
-    if (bytes == 8 && job.elements < 3) return; /* check_array would refuse it */
+    if (bytes == 8 && job.elements < 3) return; /* array_call would refuse it */
     call->op = call->dtype == SA_INT32 && choice & 16 ? SA_OP_MAX : SA_OP_SUM;
     call->small = choice & 32;
     call->count = byte() % (VALUES + 1);

@@ -12,11 +12,10 @@ import pytest
 
 from rdma import oracle
 from rdma.relay import Relay
-from switchagg.call import ArrayCall, make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from switchagg.wire import Op
 from transport.links.udp import UdpLink
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
 from transport.rdma.switch import RdmaSwitchLoop
@@ -74,8 +73,8 @@ class World:
         return [self.allreduce_of(rank, array, stream, op) for rank, array in enumerate(arrays)]
 
     def allreduce_of(self, rank: int, array: np.ndarray, stream: int = 0, op: str = "sum") -> "Future[Any]":
-        call: Any = ArrayCall(array, Op.SUM if op == "sum" else Op.MAX)
-        return self.loops[rank].submit(stream, call if self.native else make_call(array, op, self.job))
+        call: Any = (array_call if self.native else make_call)(array, op, self.job)
+        return self.loops[rank].submit(stream, call)
 
     def close(self) -> None:
         self._ending.close()

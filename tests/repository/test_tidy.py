@@ -27,7 +27,7 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager"
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
 PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
 
-CORE = {"wire", "job", "priority", "fixedpoint", "aggregator", "endpoint", "window", "rto", "errors", "call"}
+CORE = {"wire", "job", "priority", "codecs", "aggregator", "endpoint", "window", "rto", "errors", "call"}
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
 STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}
@@ -218,6 +218,8 @@ def wrong_import(name: str, target: str) -> str | None:
         return f"{package} is imported only in {', '.join(HOMES[package]) or 'tests'}"
     if path.parent.as_posix() == "switchagg" and path.stem in CORE:
         return wrong_in_core(path.stem, target)
+    if path.parent.as_posix() == "switchagg/codecs":
+        return wrong_in_core("codecs", target)
     if top in NEEDS and package not in NEEDS[top] | sys.stdlib_module_names:
         if target.startswith("switchagg.errors") or (name.startswith(PLANES) and package == "switchagg"):
             return None

@@ -19,7 +19,7 @@ import pytest
 from udp_relay import UdpRelay
 
 import transport.worker.loop
-from switchagg.call import ArrayCall, check_array, make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -103,7 +103,7 @@ class Net:
 def call_of(array: np.ndarray, job: JobConfig, loop: CallLoop[Any]) -> Any:
     if isinstance(loop, WorkerLoop):
         return make_call(array, "sum", job)
-    return ArrayCall(array, check_array(array, "sum", job))
+    return array_call(array, "sum", job)
 
 
 @pytest.fixture

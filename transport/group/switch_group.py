@@ -30,8 +30,8 @@ _DESCRIPTION_WORDS = 4
 class SwitchGroup:
     """One rank's place: a `contract.Group`. Made by `join`, or on a session, which it owns then.
 
-    What travels for each type: `staging`. float32 and float64 have the error bound of `switchagg.fixedpoint`; any NaN
-    makes a maximum NaN. priority: the nearest class that the session's streams have.
+    What travels for each type: `staging`. float32 and float64 have the error bound of `switchagg.codecs.fixed_point`;
+    any NaN makes a maximum NaN. priority: the nearest class that the session's streams have.
     """
 
     method = "switch"

@@ -26,8 +26,8 @@ bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are,
 | ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of integers      | Gloo, or Gloo's error                  |
 | everything but allreduce       | any                                   | Gloo                                   |
 
-Float sums have the error bound of `switchagg.fixedpoint` and don't depend on the order of packets: all ranks hold the
-same bits. Integer sums wrap like PyTorch's. A coalesced allreduce goes to the switch if all its tensors can.
+Float sums have the error bound of `switchagg.codecs.fixed_point` and don't depend on the order of packets: all ranks
+hold the same bits. Integer sums wrap like PyTorch's. A coalesced allreduce goes to the switch if all its tensors can.
 
 A group of one worker, of more than 64, or for whose job the switch has no slots free uses Gloo for everything; all its
 ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default

@@ -27,7 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from switchagg.call import Array, ArrayCall, check_array, make_call
+from switchagg.call import array_call, make_call
+from switchagg.codecs import Array
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
@@ -251,11 +252,7 @@ class SwitchSession:
         can't be.
         """
         self._check_process()
-        call = (
-            ArrayCall(array, check_array(array, op, self.job))
-            if self.core == "native"
-            else make_call(array, op, self.job)
-        )
+        call = (array_call if self.core == "native" else make_call)(array, op, self.job)
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order

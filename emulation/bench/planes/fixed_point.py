@@ -12,7 +12,8 @@ import numpy as np
 
 from emulation.bench import arithmetic
 from emulation.results import percentile
-from switchagg import fixedpoint
+from switchagg.codecs import FIXED_POINT, CallShape
+from switchagg.codecs.fixed_point import exponents as own_exponents
 from switchagg.native.endpoint import declared
 from switchagg.native.library import Missing
 
@@ -87,13 +88,14 @@ def _copy(size_bytes: int) -> Step:
 
 def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
     values = _values(size_bytes)
-    scales = fixedpoint.Scales(len(values), WORKERS, values.dtype)
-    scales.agree(0, fixedpoint.exponents(values))
-    integers = fixedpoint.quantise(values, scales, slice(None))
+    rows = slice(0, len(values))
+    coding = FIXED_POINT.begin(CallShape(values.dtype, len(values), ELEMENTS, WORKERS))
+    coding.agree(0, coding.prepare(values, rows))
+    integers = coding.encode(values, rows)
     return {
-        ("exponents", "python"): lambda: fixedpoint.exponents(values),
-        ("quantise", "python"): lambda: fixedpoint.quantise(values, scales, slice(None)),
-        ("dequantise", "python"): lambda: fixedpoint.dequantise(integers, scales, slice(None)),
+        ("exponents", "python"): lambda: coding.prepare(values, rows),
+        ("quantise", "python"): lambda: coding.encode(values, rows),
+        ("dequantise", "python"): lambda: coding.decode(integers, rows),
     }
 
 
@@ -106,7 +108,7 @@ def _native(size_bytes: int) -> dict[tuple[str, str], Step]:
     back = np.empty_like(values)
     library.sa_exponents(FLOAT32, values.ctypes.data, values.size, ELEMENTS, codes.ctypes.data)
     agreed = codes.astype(np.int16)
-    assert (codes == fixedpoint.exponents(values)).all()
+    assert (codes == own_exponents(values)).all()
     shape = (values.size, ELEMENTS, WORKERS)
 
     def exponents() -> None:

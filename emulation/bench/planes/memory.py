@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from emulation.bench.arithmetic import MEGABYTE
-from switchagg.call import ArrayCall
+from switchagg.call import array_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.wire import Op, frame_bytes
+from switchagg.wire import frame_bytes
 from transport.links.udp import UdpLink
 from transport.switch.native_loop import NativeSwitchLoop
 from transport.worker.native_loop import NativeWorkerLoop
@@ -58,7 +58,7 @@ def worker_memory() -> dict[str, Any] | None:
         before = used()
         loop = NativeWorkerLoop(link, job, 0, switch_link.address)
         try:
-            loop.submit(0, ArrayCall(array, Op.SUM)).result(CALL_S)
+            loop.submit(0, array_call(array, "sum", job)).result(CALL_S)
             held = used() - before
         finally:
             loop.close()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from emulation.bench import arithmetic
 from emulation.bench.planes.memory import worker_memory
-from switchagg.call import ArrayCall, make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane import DATAPLANES
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.endpoint import CallCompleted, Endpoint
@@ -235,7 +235,7 @@ def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
     made: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
     samples: list[float] = []
     for _ in range(2 if quick else 5):
-        made.submit(0, ArrayCall(array, Op.SUM) if name == "native" else make_call(array, "sum", job))
+        made.submit(0, (array_call if name == "native" else make_call)(array, "sum", job))
         spent, packets = _one_call(made)
         samples.append(spent / packets)
     found = row("endpoint", name, elements, 1, samples)

@@ -47,7 +47,7 @@ void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
 /* Queue a call that allreduces `count` values at `data` in place; `call` comes back in its event. The memory must stay
-   until then, or until the endpoint is freed. Python's check_array has accepted dtype and op. 0, or -1: no memory, and
+   until then, or until the endpoint is freed. Python's array_call has accepted dtype and op. 0, or -1: no memory, and
    nothing has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
                        uint64_t count, uint64_t call);

@@ -1,5 +1,5 @@
 /* Floats and 64-bit integers <-> the int32 values of a chunk: F1 to F6 of PROTOCOL.md, bit for bit as
-   switchagg/fixedpoint.py. A row is what one data chunk carries: E values, or E / 3 of 64 bits. Arrays and payloads may
+   switchagg/codecs/fixed_point.py. A row is what one data chunk carries: E values, or E / 3 of 64 bits. Arrays and payloads may
    have any alignment. */
 #ifndef SWITCHAGG_FIXEDPOINT_H
 #define SWITCHAGG_FIXEDPOINT_H

@@ -14,19 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Codes = NDArray[np.int32]
+from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, Array, CallShape, Codec, Codes, RowIndex
 
-ZERO = -(1 << 15)
+Floats = NDArray[np.floating[Any]]
+
+ZERO = LEAST_CODE
 """Code of a chunk that holds only zeros: below every number's."""
 
-NONFINITE = (1 << 15) - 1
+NONFINITE = GREATEST_CODE
 """Code of a chunk that holds NaN or an infinity: above every number's, so that MAX carries it to everyone (F4)."""
-
-LIMB_BITS = 25
-"""64 workers times (2**25 - 1) stays below 2**31."""
-
-LIMBS = 3
 
 
 def headroom_bits(workers: int) -> int:
@@ -55,19 +51,21 @@ def exponents(chunks: Floats) -> Codes:
 
 
 class Scales:
-    """Powers of two that take rows of floats to integers and back, worked out once per agreed group of codes (F2).
+    """The `Coding` of a call: powers of two that take rows of floats to integers and back, worked out once per agreed
+    group of codes (F2).
 
     Each row has two factors in either direction, because the whole power can lie outside the float type's range; all
     products but the last are exact, so that a value is rounded once. `plain` is True while no row needs its second
     factor, is blank (agreed to be NONFINITE), or can overflow when it is turned back.
     """
 
-    def __init__(self, rows: int, workers: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, shape: CallShape) -> None:
+        dtype, rows = shape.dtype, shape.rows
         self.dtype = dtype
         self.integer = np.dtype(np.int32 if dtype == np.float32 else np.int64)
         self.plain = True
         self._bits, self._largest = (31, 126) if dtype == np.float32 else (62, 1022)
-        self._bits -= headroom_bits(workers)
+        self._bits -= headroom_bits(shape.workers)
         self.up = np.ones((2, rows, 1), dtype)
         self.down = np.ones((2, rows, 1), dtype)
         self.blank = np.zeros(rows, bool)
@@ -86,52 +84,41 @@ class Scales:
         if (near != shift).any() or self.blank[rows].any() or (shift < self._bits - self._largest + 8).any():
             self.plain = False
 
+    def prepare(self, values: Floats, rows: RowIndex) -> Codes:
+        """See `Coding`."""
+        return exponents(values)
 
-def quantise(chunks: Floats, scales: Scales, rows: slice | list[int]) -> NDArray[Any]:
-    """Integers of (k, E) floats under the scales of those rows: int32 for float32, int64 for float64 (F2).
+    def encode(self, values: Floats, rows: RowIndex) -> Array:
+        """int32 of float32, int64 of float64 (F2). A row's own code must not exceed its agreed one. Blank rows become
+        zeros."""
+        if self.plain:
+            scaled = values * self.up[0, rows]
+            return np.rint(scaled, out=scaled).astype(self.integer)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scaled = values * self.up[0, rows] * self.up[1, rows]
+            np.rint(scaled, out=scaled)
+            scaled[self.blank[rows]] = 0
+            return scaled.astype(self.integer)
 
-    A row's own code must not exceed its agreed one. Blank rows become zeros.
-    """
-    if scales.plain:
-        scaled = chunks * scales.up[0, rows]
-        return np.rint(scaled, out=scaled).astype(scales.integer)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = chunks * scales.up[0, rows] * scales.up[1, rows]
-        np.rint(scaled, out=scaled)
-        scaled[scales.blank[rows]] = 0
-        return scaled.astype(scales.integer)
-
-
-def dequantise(sums: NDArray[Any], scales: Scales, rows: slice | list[int]) -> Floats:
-    """Floats of (k, E) integer sums: float32 of int32, float64 of int64 (F2); blank rows become NaN (F4)."""
-    values: Floats = sums.astype(scales.dtype)
-    if scales.plain:
-        values *= scales.down[0, rows]
+    def decode(self, words: Array, rows: RowIndex) -> Floats:
+        """float32 of int32, float64 of int64 (F2); blank rows become NaN (F4)."""
+        values: Floats = words.astype(self.dtype)
+        if self.plain:
+            values *= self.down[0, rows]
+            return values
+        with np.errstate(over="ignore"):
+            values *= self.down[0, rows]
+            values *= self.down[1, rows]
+        values[self.blank[rows]] = np.nan
         return values
-    with np.errstate(over="ignore"):
-        values *= scales.down[0, rows]
-        values *= scales.down[1, rows]
-    values[scales.blank[rows]] = np.nan
-    return values
 
 
-def to_limbs(values: NDArray[np.int64], elements: int) -> NDArray[np.int32]:
-    """(k, elements) int32 that carry (k, elements // 3) int64: low limbs first, then middle, high, then zeros (F6)."""
-    count, width = values.shape
-    bits = values.view(np.uint64)
-    limbs = np.zeros((count, elements), np.int32)
-    mask = np.uint64((1 << LIMB_BITS) - 1)
-    for limb in range(LIMBS):
-        part = (bits >> np.uint64(limb * LIMB_BITS)) & mask
-        limbs[:, limb * width : (limb + 1) * width] = part.astype(np.int32)
-    return limbs
+class FixedPoint(Codec):
+    """float32 and float64, 32 and 64 bits a value; one round of agreement."""
 
+    name = "fixed_point"
+    rounds = 1
+    dtypes = (np.dtype(np.float32), np.dtype(np.float64))
 
-def from_limbs(sums: NDArray[np.int32]) -> NDArray[np.int64]:
-    """(k, elements // 3) int64 of summed limbs, exact modulo 2**64 (F6)."""
-    width = sums.shape[1] // LIMBS
-    parts = sums.view(np.uint32).astype(np.uint64)
-    total = np.zeros((sums.shape[0], width), np.uint64)
-    for limb in range(LIMBS):
-        total += parts[:, limb * width : (limb + 1) * width] << np.uint64(limb * LIMB_BITS)
-    return total.view(np.int64)
+    def begin(self, shape: CallShape) -> Scales:
+        return Scales(shape)

@@ -1,4 +1,4 @@
-"""fixedpoint: F1 to F7. Sums of integers are compared with ==; one test states the bound of the floats."""
+"""codecs.fixed_point and limbs: F1 to F7. Sums of integers are compared with ==; one test states the floats' bound."""
 
 import math
 from fractions import Fraction
@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg.fixedpoint import (
-    NONFINITE,
-    ZERO,
-    Scales,
-    dequantise,
-    exponents,
-    from_limbs,
-    headroom_bits,
-    quantise,
-    to_limbs,
-)
+from switchagg.codecs import CallShape
+from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales, exponents, headroom_bits
+from switchagg.codecs.limbs import from_limbs, to_limbs
 
 FLOATS = [np.float32, np.float64]
 ALL = slice(0, 1)
@@ -31,14 +23,14 @@ def allreduce(contributions: list[NDArray[Any]]) -> tuple[NDArray[Any], int, lis
     """(result, agreed code, integers) of one chunk, one (E,) array per worker; asserts that no sum overflows."""
     workers, dtype = len(contributions), contributions[0].dtype
     code = np.max([exponents(c[np.newaxis]) for c in contributions], axis=0)
-    scales = Scales(1, workers, dtype)
+    scales = Scales(CallShape(dtype, 1, 5, workers))
     scales.agree(0, code)
-    integers = [quantise(c[np.newaxis], scales, ALL) for c in contributions]
+    integers = [scales.encode(c[np.newaxis], ALL) for c in contributions]
     exact = [sum(int(q[0, i]) for q in integers) for i in range(len(contributions[0]))]
     limit = 2**31 if dtype == np.float32 else 2**63
     assert all(-limit < total < limit for total in exact)
     total = np.array([exact], integers[0].dtype)
-    return dequantise(total, scales, ALL)[0], int(code[0]), [q[0] for q in integers]
+    return scales.decode(total, ALL)[0], int(code[0]), [q[0] for q in integers]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -166,7 +158,7 @@ def test_headroom() -> None:
 
 def test_codes_from_a_foreign_worker_do_no_harm() -> None:
     """Codes outside the documented range, as only a broken worker sends them, are taken for NONFINITE or ZERO."""
-    scales = Scales(3, 2, np.dtype(np.float32))
+    scales = Scales(CallShape(np.dtype(np.float32), 3, 2, 2))
     scales.agree(0, np.array([2**31 - 1, -(2**31), 5000], np.int32))
-    assert quantise(np.zeros((3, 2), np.float32), scales, slice(0, 3)).tolist() == [[0, 0]] * 3
-    assert np.isnan(dequantise(np.zeros((3, 2), np.int32), scales, slice(0, 3))[0]).all()
+    assert scales.encode(np.zeros((3, 2), np.float32), slice(0, 3)).tolist() == [[0, 0]] * 3
+    assert np.isnan(scales.decode(np.zeros((3, 2), np.int32), slice(0, 3))[0]).all()

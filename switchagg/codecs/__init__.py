@@ -1,0 +1,50 @@
+"""Codecs: how the values of a call become integers that a switch, a ring or a server can sum, and how sums come back.
+
+Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
+the switch does with floats, `plain` what it does with integers. A new one is a file here and a line in `CODECS`.
+"""
+
+import numpy as np
+
+from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
+from switchagg.codecs.fixed_point import FixedPoint
+from switchagg.codecs.plain import Plain
+
+FIXED_POINT = FixedPoint()
+PLAIN = Plain()
+
+CODECS: dict[str, Codec] = {
+    codec.name: codec
+    for codec in (
+        FIXED_POINT,
+        PLAIN,
+    )
+}
+"""By the name that options say."""
+
+
+def codec_named(name: str) -> Codec:
+    """Raises ValueError that lists the names there are."""
+    if name not in CODECS:
+        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join(CODECS)}")
+    return CODECS[name]
+
+
+def codec_for(dtype: "np.dtype[np.generic]", codec: Codec) -> Codec | None:
+    """What carries this type where `codec` was asked for: the first of it, `fixed_point` and `plain` that can."""
+    return next((one for one in (codec, FIXED_POINT, PLAIN) if dtype in one.dtypes), None)
+
+
+__all__ = [
+    "CODECS",
+    "FIXED_POINT",
+    "PLAIN",
+    "Array",
+    "CallShape",
+    "Codec",
+    "Codes",
+    "Coding",
+    "RowIndex",
+    "codec_for",
+    "codec_named",
+]

@@ -1,0 +1,88 @@
+"""The contract of a codec: prepare -> agree -> encode -> decode, on rows of values.
+
+A row is what one packet of the switch carries: as many values as fit E int32 elements. Each row has at most one code,
+an int32 on which all ranks agree by taking the maximum, before any of its values travels. Then each rank encodes the
+row to words, the words of all ranks are summed, and the sum is decoded. What moves codes and words is the layout's
+business (`switchagg.call`): chunks of a stream for a switch, plain reductions for host methods, in real and in virtual
+time.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Codes = NDArray[np.int32]
+RowIndex = slice | list[int]
+
+LEAST_CODE = -(1 << 15)
+"""Of every codec; MAX leaves any other code beside it. A scale chunk has it where there is no row."""
+
+GREATEST_CODE = (1 << 15) - 1
+"""What lies outside counts as the end of the range: the compiled core keeps 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallShape:
+    """What all ranks know of a call before they look at values.
+
+    rows: how many, each of `words` words; workers: how many ranks are summed.
+    """
+
+    dtype: "np.dtype[Any]"
+    rows: int
+    words: int
+    workers: int
+
+
+class Coding(Protocol):
+    """One call of one rank: what its codec remembers from `prepare` to `decode`.
+
+    Values are (k, width), the call's last row padded with zeros; words are (k, words). `rows`: which rows of the call
+    they are. Rows may be encoded again (a packet was lost), and are decoded in any order.
+    """
+
+    def prepare(self, values: Array, rows: RowIndex) -> Codes:
+        """(k,) int32: this rank's codes. Not called without rounds of agreement."""
+
+    def agree(self, first: int, codes: Codes) -> None:
+        """Take the agreed codes (k,) of rows first, first + 1, …; before any of them is encoded."""
+
+    def encode(self, values: Array, rows: RowIndex) -> Array:
+        """Words (k, words); `values` are unchanged."""
+
+    def decode(self, words: Array, rows: RowIndex) -> Array:
+        """Values (k, width) of summed words; `words` are unchanged."""
+
+
+class Codec(ABC):
+    """A way to write numbers. Stateless: what belongs to a call is in its `Coding`.
+
+    adds: words of several ranks may be summed as integers, in any order, and the sum decoded: what a switch, a ring and
+    a server do. rounds: of agreement before the values, 0 or 1. dtypes: arrays it takes; others travel as they would
+    without it.
+    """
+
+    name: str
+    adds = True
+    rounds: int
+    dtypes: "tuple[np.dtype[Any], ...]"
+
+    def word(self, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+        """int32, or int64 for types of 8 bytes: what words of such an array are, and how their sums wrap."""
+        return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
+
+    def values_per_word(self, dtype: "np.dtype[Any]") -> int:
+        """How many values a word carries."""
+        return 1
+
+    def bits(self, dtype: "np.dtype[Any]") -> float:
+        """Of a value's share of its word."""
+        return 8 * self.word(dtype).itemsize / self.values_per_word(dtype)
+
+    @abstractmethod
+    def begin(self, shape: CallShape) -> Coding:
+        """A new call."""
