@@ -11,14 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from switchagg.call import ArrayCall, Call
-from switchagg.codecs import Array
+from switchagg.codecs import Array, Codec
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.job import JobConfig
+from switchagg.native.codec import DTYPES, number_of
 from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
 from switchagg.wire import Bundle, Op, frame_bytes
-
-DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
-"""In the order of `enum sa_dtype`."""
 
 NO_EVENT, CALL_COMPLETED, STREAM_FAILED = range(3)
 """`enum sa_event_kind`."""
@@ -49,6 +47,8 @@ class Submitted(Protocol):
     def array(self) -> Array: ...
     @property
     def op(self) -> Op: ...
+    @property
+    def codec(self) -> Codec: ...
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +60,7 @@ def declared() -> ctypes.CDLL:
         ("new", pointer, [ctypes.POINTER(Job), u32]),
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
-        ("submit", ctypes.c_int, [pointer, u32, u32, u32, pointer, u64, u64]),
+        ("submit", ctypes.c_int, [pointer, u32, u32, u32, u32, pointer, u64, u64]),
         ("receive", None, [pointer, pointer, u64, u32, i64]),
         ("handle_timer", None, [pointer, i64]),
         ("frames_to_send", u32, [pointer, i64, u32, pointer]),
@@ -73,14 +73,6 @@ def declared() -> ctypes.CDLL:
         function = getattr(library, f"sa_endpoint_{name}")
         function.restype = result
         function.argtypes = arguments
-    for name, more in (
-        ("sa_exponents", [pointer]),
-        ("sa_quantise", [u32, pointer, pointer, u64]),
-        ("sa_dequantise", [u32, pointer, pointer, u64]),
-    ):
-        function = getattr(library, name)
-        function.restype = None
-        function.argtypes = [u32, pointer, u64, u32, *more]
     return library
 
 
@@ -126,9 +118,9 @@ class NativeEndpoint:
         assert array.flags.c_contiguous
         assert array.flags.writeable
         number = self._submitted
-        kind = DTYPES.index(array.dtype)
+        codec, kind = number_of(call.codec), DTYPES.index(array.dtype)
         failed = self._library.sa_endpoint_submit(
-            self._handle, stream, kind, call.op, array.ctypes.data, len(array), number
+            self._handle, stream, codec, kind, call.op, array.ctypes.data, len(array), number
         )
         if failed:
             raise MemoryError("no memory for a call")

@@ -3,13 +3,9 @@
 #include <stddef.h>
 
 #include "abi.h"
-#include "worker/fixedpoint.h"
+#include "codecs/limbs.h"
 
 /* Slices lie anywhere in a message. */
-#define SA_ANYWHERE __attribute__((aligned(1), may_alias))
-typedef float SA_ANYWHERE sa_float32_at;
-typedef double SA_ANYWHERE sa_float64_at;
-typedef uint32_t SA_ANYWHERE sa_uint32_at;
 typedef uint64_t SA_ANYWHERE sa_uint64_at;
 
 #define SA_ADD(name, type)                                                                              \

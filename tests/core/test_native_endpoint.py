@@ -18,14 +18,15 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from switchagg.call import ArrayCall, array_call, make_call
-from switchagg.codecs import FIXED_POINT, CallShape
+from switchagg.codecs import FIXED_POINT, CallShape, codec_for
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales
 from switchagg.codecs.fixed_point import exponents as own_exponents
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.endpoint import DTYPES, NativeEndpoint, declared
+from switchagg.native.codec import DTYPES, begin, declared
+from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, Op, frame_bytes
 
@@ -70,9 +71,16 @@ def back_in_python(sums: Array, count: int, codes: Array, workers: int, dtype: n
     return rows.reshape(-1)[:count]
 
 
+def coding_of(dtype: np.dtype[Any], elements: int, workers: int = 1) -> Any:
+    codec = codec_for(dtype, FIXED_POINT)
+    assert codec is not None
+    return begin(codec, dtype, elements, workers)
+
+
 def exponents(values: Array, elements: int) -> Array:
     codes = np.full(-(-len(values) // width_of(values.dtype, elements)), 12345, np.int32)
-    declared().sa_exponents(DTYPES.index(values.dtype), values.ctypes.data, len(values), elements, codes.ctypes.data)
+    coding = coding_of(values.dtype, elements)
+    declared().sa_codec_prepare(coding, values.ctypes.data, len(values), codes.ctypes.data)
     return codes
 
 
@@ -80,12 +88,10 @@ def quantise(values: Array, codes: Array, workers: int, elements: int) -> Array:
     """(rows, elements) int32, written by C into frames, whose other bytes must stay."""
     rows = -(-len(values) // width_of(values.dtype, elements))
     frames = np.full((rows, frame_bytes(elements)), 0xA5, np.uint8)
-    declared().sa_quantise(
-        DTYPES.index(values.dtype),
+    declared().sa_codec_encode(
+        coding_of(values.dtype, elements, workers),
         values.ctypes.data,
         len(values),
-        elements,
-        workers,
         codes.astype(np.int16).ctypes.data,
         frames.ctypes.data + HEADER_BYTES,
         frame_bytes(elements),
@@ -98,12 +104,10 @@ def dequantise(sums: Array, count: int, codes: Array, workers: int, dtype: np.dt
     """(count,) values that C makes of summed (rows, elements) int32; nothing beside them is written."""
     big_endian = sums.astype(">i4")
     around = np.full(count * dtype.itemsize + 16 + shift, 0xA5, np.uint8)  # shift: an array may lie anywhere
-    declared().sa_dequantise(
-        DTYPES.index(dtype),
+    declared().sa_codec_decode(
+        coding_of(dtype, sums.shape[1], workers),
         around.ctypes.data + 8 + shift,
         count,
-        sums.shape[1],
-        workers,
         codes.astype(np.int16).ctypes.data,
         big_endian.ctypes.data,
         4 * sums.shape[1],

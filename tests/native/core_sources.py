@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "switchagg/native"
+CODECS = sorted(path.name for path in CORE.glob("codecs/*.c"))
 
 
 def source(name: str, core: Path = CORE) -> Path:

@@ -199,8 +199,10 @@ static void submit(uint32_t rank) {
     struct call *call = &calls[index];
     if (worker->stream_failed[call->stream]) return;
     call->submitted[rank] = true;
-    CHECK(sa_endpoint_submit(worker->endpoint, call->stream, call->dtype, call->op, call->arrays[rank], call->count,
-                             index) == 0);
+    bool whole = call->dtype == SA_INT32 || call->dtype == SA_INT64;
+    uint32_t codec = (uint32_t)sa_codec_number(whole ? "plain" : "fixed_point");
+    CHECK(sa_endpoint_submit(worker->endpoint, call->stream, codec, call->dtype, call->op, call->arrays[rank],
+                             call->count, index) == 0);
 }
 
 static struct datagram *free_place(void) {

@@ -82,10 +82,11 @@ static void *run_worker(void *at) {
 /* Now and then it waits for all it has submitted, so that the loops go to sleep. */
 static void *submit(void *at) {
     uint32_t rank = (uint32_t)(uintptr_t)at / STREAMS, stream = (uint32_t)(uintptr_t)at % STREAMS;
+    uint32_t plain = (uint32_t)sa_codec_number("plain");
     for (uint32_t call = 0; call < calls; call++) {
         int32_t *array = values[rank][stream] + call * VALUES;
         for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
-        REQUIRE(!sa_worker_submit(workers[rank], stream, SA_INT32, SA_OP_SUM, array, VALUES, call));
+        REQUIRE(!sa_worker_submit(workers[rank], stream, plain, SA_INT32, SA_OP_SUM, array, VALUES, call));
         while (call % 5 == 4 && atomic_load(&done[rank][stream]) <= call) usleep(20);
     }
     while (atomic_load(&done[rank][stream]) < calls) usleep(100);

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from native import fuzz_seeds
-from native.core_sources import CORE, ROOT, planted, source
+from native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = {
     "fuzz_plane": ["plane.c"],
-    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "fixedpoint.c"],
+    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", *CODECS],
     "fuzz_qp": ["qp.c", "qp_request.c", "qp_respond.c", "rdma_memory.c", "roce.c", "roce_crc.c", "dcqcn.c"],
 }
 # float-cast-overflow is undefined behaviour, too, but not part of `undefined`. SA_NO_CLONES: the loader chooses among

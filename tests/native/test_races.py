@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from native.core_sources import CORE, ROOT, planted, source
+from native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = ("worker", "switch", "queue", "impair", "timeline", "directory", "udp", "endpoint", "window", "call")
-SOURCES += ("fixedpoint", "plane")
+SOURCES += ("plane", *(name.removesuffix(".c") for name in CODECS))
 # The sanitizer can't see code that is chosen while the program is loaded, before it runs itself.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DSA_NO_CLONES", "-fsanitize=thread"]
 

@@ -14,7 +14,8 @@ from typing import Any
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import JobError
 from switchagg.native import library
-from switchagg.native.endpoint import CALL_COMPLETED, DTYPES, NativeEndpoint, NativeEvent, Submitted
+from switchagg.native.codec import DTYPES, number_of
+from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, Submitted
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
@@ -80,9 +81,9 @@ class NativeWorkerLoop(CallLoop[Submitted]):
     def _enqueue(self, stream: int, call: Submitted) -> None:
         array = call.array
         place = array.__array_interface__["data"][0]
-        dtype = DTYPES.index(array.dtype)
+        codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
         # The GIL is kept: this takes a microsecond, less than giving it away and waiting to get it back.
-        if self._holding_gil.sa_worker_submit(self._worker, stream, dtype, call.op, place, array.size, id(call)):
+        if self._holding_gil.sa_worker_submit(self._worker, stream, codec, dtype, call.op, place, array.size, id(call)):
             raise MemoryError("no memory for one more call")
 
     def _interrupt(self) -> None:
@@ -131,7 +132,7 @@ def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
         (loaded.sa_worker_mark, None, (pointer, ctypes.POINTER(ctypes.c_int32), u32)),
         (loaded.sa_worker_counters, ctypes.POINTER(u64), (pointer,)),
         (loaded.sa_worker_run, ctypes.c_int, (pointer, ctypes.c_int64, ctypes.POINTER(NativeEvent), u32)),
-        (holding.sa_worker_submit, ctypes.c_int, (pointer, u32, ctypes.c_int, u32, pointer, u64, u64)),
+        (holding.sa_worker_submit, ctypes.c_int, (pointer, u32, u32, u32, u32, pointer, u64, u64)),
         (holding.sa_worker_call, None, (pointer,)),
     )
     for function, result, arguments in declared:

@@ -14,13 +14,12 @@ from emulation.bench import arithmetic
 from emulation.results import percentile
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.codecs.fixed_point import exponents as own_exponents
-from switchagg.native.endpoint import declared
+from switchagg.native.codec import begin, declared
 from switchagg.native.library import Missing
 
 ELEMENTS = 360
 WORKERS = 8
 SIZES = (1 << 20, 25 * arithmetic.MEGABYTE)  # within a cache; DDP's bucket, beyond it
-FLOAT32 = 0  # enum sa_dtype
 NOTE = (
     "One pass each over the array, its result elsewhere, as for the copy: both read and write 4 bytes per value. "
     "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only."
@@ -106,22 +105,22 @@ def _native(size_bytes: int) -> dict[tuple[str, str], Step]:
     codes = np.empty(len(values), np.int32)
     payload = np.empty((len(values), 4 * ELEMENTS), np.uint8)
     back = np.empty_like(values)
-    library.sa_exponents(FLOAT32, values.ctypes.data, values.size, ELEMENTS, codes.ctypes.data)
-    agreed = codes.astype(np.int16)
-    assert (codes == own_exponents(values)).all()
-    shape = (values.size, ELEMENTS, WORKERS)
+    coding = begin(FIXED_POINT, values.dtype, ELEMENTS, WORKERS)
 
     def exponents() -> None:
-        library.sa_exponents(FLOAT32, values.ctypes.data, values.size, ELEMENTS, codes.ctypes.data)
+        library.sa_codec_prepare(coding, values.ctypes.data, values.size, codes.ctypes.data)
 
     def quantise() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_quantise(FLOAT32, values.ctypes.data, *shape, *addresses, 4 * ELEMENTS)
+        library.sa_codec_encode(coding, values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
     def dequantise() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_dequantise(FLOAT32, back.ctypes.data, *shape, *addresses, 4 * ELEMENTS)
+        library.sa_codec_decode(coding, back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
+    exponents()
+    agreed = codes.astype(np.int16)
+    assert (codes == own_exponents(values)).all()
     quantise()
     dequantise()
     assert np.abs(back - values).max() < 1e-5, "what is timed must be the real thing"

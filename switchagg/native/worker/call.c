@@ -4,33 +4,29 @@
 
 #include "rule/wire.h"
 
-uint64_t sa_call_codes(enum sa_dtype dtype, uint64_t count, uint32_t width) {
-    return sa_is_float(dtype) ? (count + width - 1) / width : 0;
+uint64_t sa_call_codes(const struct sa_coding *coding, uint64_t count) {
+    return coding->codec->rounds ? (count + coding->width - 1) / coding->width : 0;
 }
 
 /* How many chunks may be sent once the codes of the first `known` groups are agreed (W4). */
 static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
     if (known == call->groups) return call->chunks;
-    return 1 + known * (call->elements + 1ull) + (known + 1 < call->groups);
+    return 1 + known * (call->coding.elements + 1ull) + (known + 1 < call->groups);
 }
 
-void sa_call_init(struct sa_call *call, enum sa_dtype dtype, uint32_t op, void *data, uint64_t count,
-                  uint32_t elements, uint32_t workers, int16_t *codes) {
-    uint32_t width = sa_row_width(dtype, elements);
-    uint64_t rows = (count + width - 1) / width;
-    uint64_t groups = sa_is_float(dtype) ? (rows + elements - 1) / elements : 0;
+void sa_call_init(struct sa_call *call, const struct sa_coding *coding, uint32_t op, void *data, uint64_t count,
+                  int16_t *codes) {
+    uint64_t rows = (count + coding->width - 1) / coding->width;
+    uint64_t groups = coding->codec->rounds ? (rows + coding->elements - 1) / coding->elements : 0;
     *call = (struct sa_call){
+        .coding = *coding,
         .data = data,
         .count = count,
         .rows = rows,
         .groups = groups,
         .chunks = rows + groups,
         .codes = codes,
-        .dtype = dtype,
         .op = op,
-        .elements = elements,
-        .width = width,
-        .headroom = sa_headroom(workers),
     };
     call->ready = sa_ready_after(call, 0);
 }
@@ -44,21 +40,21 @@ struct sa_content {
 static struct sa_content sa_content(const struct sa_call *call, uint64_t position) {
     if (!call->groups) return (struct sa_content){position, 0};
     if (position == 0) return (struct sa_content){0, 1};
-    uint64_t block = call->elements + 1ull; /* a group's data and, before it, the next group's scale chunk */
+    uint64_t block = call->coding.elements + 1ull; /* a group's data and, before it, the next group's scale chunk */
     uint64_t group = (position - 1) / block, rest = position - 1 - group * block;
     if (group + 1 < call->groups) {
         if (rest == 0) return (struct sa_content){group + 1, 1};
         rest--;
     }
-    return (struct sa_content){group * call->elements + rest, 0};
+    return (struct sa_content){group * call->coding.elements + rest, 0};
 }
 
 static uint32_t sa_values_in(const struct sa_call *call, uint64_t row) {
-    return row + 1 < call->rows ? call->width : (uint32_t)(call->count - row * call->width);
+    return row + 1 < call->rows ? call->coding.width : (uint32_t)(call->count - row * call->coding.width);
 }
 
 static uint8_t *sa_row(const struct sa_call *call, uint64_t row) {
-    return call->data + row * call->width * sa_value_bytes(call->dtype);
+    return call->data + row * call->coding.width * sa_value_bytes(call->coding.dtype);
 }
 
 static void sa_put_code(uint8_t *at, int32_t code) {
@@ -66,18 +62,19 @@ static void sa_put_code(uint8_t *at, int32_t code) {
     memcpy(at, &value, sizeof value);
 }
 
-/* This worker's codes of a group (F1); ZERO where there is no row. */
+/* This worker's codes of a group (F1); the least where there is no row. */
 static void sa_own_codes(const struct sa_call *call, uint64_t group, uint8_t *payload) {
-    uint64_t row = group * call->elements;
-    for (uint32_t i = 0; i < call->elements; i++, row++)
-        sa_put_code(payload + 4ull * i, row < call->rows
-                                            ? sa_row_code(call->dtype, sa_row(call, row), sa_values_in(call, row))
-                                            : SA_CODE_ZERO);
+    const struct sa_coding *coding = &call->coding;
+    uint64_t row = group * coding->elements;
+    for (uint32_t i = 0; i < coding->elements; i++, row++)
+        sa_put_code(payload + 4ull * i,
+                    row < call->rows ? coding->codec->prepare(coding, sa_row(call, row), sa_values_in(call, row))
+                                     : SA_CODE_LEAST);
 }
 
 static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
-    uint64_t first = group * call->elements, rest = call->rows - first;
-    uint32_t count = rest < call->elements ? (uint32_t)rest : call->elements;
+    uint64_t first = group * call->coding.elements, rest = call->rows - first;
+    uint32_t count = rest < call->coding.elements ? (uint32_t)rest : call->coding.elements;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t value;
         memcpy(&value, payload + 4ull * i, sizeof value);
@@ -99,8 +96,8 @@ uint32_t sa_call_read(const struct sa_call *call, uint64_t position, uint8_t *pa
         sa_own_codes(call, content.index, payload);
         return SA_OP_MAX;
     }
-    sa_row_read(call->dtype, sa_row(call, content.index), sa_values_in(call, content.index), call->elements,
-                call->groups ? call->codes[content.index] : 0, call->headroom, payload);
+    call->coding.codec->encode(&call->coding, sa_row(call, content.index), sa_values_in(call, content.index),
+                               call->groups ? call->codes[content.index] : 0, payload);
     return call->op;
 }
 
@@ -110,6 +107,6 @@ void sa_call_write(struct sa_call *call, uint64_t position, const uint8_t *paylo
         sa_agree(call, content.index, payload);
         return;
     }
-    sa_row_write(call->dtype, sa_row(call, content.index), sa_values_in(call, content.index), call->elements,
-                 call->groups ? call->codes[content.index] : 0, call->headroom, payload);
+    call->coding.codec->decode(&call->coding, sa_row(call, content.index), sa_values_in(call, content.index),
+                               call->groups ? call->codes[content.index] : 0, payload);
 }

@@ -1,5 +1,5 @@
 /* A call over the caller's array: which chunk of a stream carries what (W3, W4 of PROTOCOL.md), worked out from the
-   chunk's position, with nothing stored but the agreed codes, 2 bytes per data chunk of floats. Positions count the
+   chunk's position, with nothing stored but the agreed codes, 2 bytes per data chunk where the codec has any. Positions count the
    call's chunks from 0:
 
        S0  S1 D D D ... D   S2 D D ... D   ...   D D ... D        (a scale chunk S for every group of E data chunks D)
@@ -7,31 +7,28 @@
 #ifndef SWITCHAGG_CALL_H
 #define SWITCHAGG_CALL_H
 
-#include "worker/fixedpoint.h"
+#include "codecs/codec.h"
 
 struct sa_call {
+    struct sa_coding coding;
     uint8_t *data;
     uint64_t count;  /* values */
     uint64_t rows;   /* data chunks */
-    uint64_t groups; /* of data chunks with a scale chunk each; 0: integers */
+    uint64_t groups; /* of data chunks with a scale chunk each; 0: no agreement */
     uint64_t chunks;
     uint64_t ready;  /* leading chunks that may be sent now */
     uint64_t known;  /* leading groups whose codes are agreed */
-    int16_t *codes;  /* of each row; floats only */
-    enum sa_dtype dtype;
+    int16_t *codes;  /* of each row, if agreed on */
     uint32_t op;
-    uint32_t elements;
-    uint32_t width; /* values in a row */
-    uint32_t headroom;
     uint32_t ahead; /* group known + 1 is agreed as well */
 };
 
-/* How many codes a call keeps; `width`: sa_row_width. */
-uint64_t sa_call_codes(enum sa_dtype dtype, uint64_t count, uint32_t width);
+/* How many codes a call of `count` values keeps. */
+uint64_t sa_call_codes(const struct sa_coding *coding, uint64_t count);
 
 /* `codes`: room for sa_call_codes of them. */
-void sa_call_init(struct sa_call *call, enum sa_dtype dtype, uint32_t op, void *data, uint64_t count,
-                  uint32_t elements, uint32_t workers, int16_t *codes);
+void sa_call_init(struct sa_call *call, const struct sa_coding *coding, uint32_t op, void *data, uint64_t count,
+                  int16_t *codes);
 
 /* Write the payload of a chunk that is ready and not yet answered; returns its op. */
 uint32_t sa_call_read(const struct sa_call *call, uint64_t position, uint8_t *payload);

@@ -56,17 +56,17 @@ SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct s
 
 /* ---- commands */
 
-SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op,
-                                 void *data, uint64_t count, uint64_t call) {
-    uint32_t width = sa_row_width(dtype, endpoint->elements);
-    uint64_t bytes = sizeof(struct sa_running) + sizeof(int16_t) * sa_call_codes(dtype, count, width);
+SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, uint32_t codec, enum sa_dtype dtype,
+                                 uint32_t op, void *data, uint64_t count, uint64_t call) {
+    struct sa_coding coding;
+    sa_coding_begin(&coding, codec, dtype, endpoint->elements, endpoint->workers);
+    uint64_t bytes = sizeof(struct sa_running) + sizeof(int16_t) * sa_call_codes(&coding, count);
     struct sa_running *running = malloc(bytes);
     if (!running) return -1;
     *running = (struct sa_running){.bytes = bytes};
     running->waiting.event = (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = stream, .call = call};
     endpoint->bytes += bytes;
-    sa_call_init(&running->call, dtype, op, data, count, endpoint->elements, endpoint->workers,
-                 (int16_t *)(running + 1));
+    sa_call_init(&running->call, &coding, op, data, count, (int16_t *)(running + 1));
     if (running->call.chunks)
         sa_window_submit(&endpoint->windows[stream], running);
     else

@@ -4,7 +4,7 @@
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
-#include "worker/fixedpoint.h"
+#include "codecs/codec.h"
 #include "rule/job.h"
 
 struct sa_endpoint;
@@ -47,10 +47,10 @@ void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
 /* Queue a call that allreduces `count` values at `data` in place; `call` comes back in its event. The memory must stay
-   until then, or until the endpoint is freed. Python's array_call has accepted dtype and op. 0, or -1: no memory, and
-   nothing has changed. */
-int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
-                       uint64_t count, uint64_t call);
+   until then, or until the endpoint is freed. codec: its number. Python's array_call has accepted codec,
+   dtype and op. 0, or -1: no memory, and nothing has changed. */
+int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, uint32_t codec, enum sa_dtype dtype, uint32_t op,
+                       void *data, uint64_t count, uint64_t call);
 
 /* Take `rows` datagrams of `size` bytes each, back to back. */
 void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,

@@ -20,8 +20,9 @@
 
 struct submission {
     uint32_t stream;
-    uint32_t op;
+    uint32_t codec;
     enum sa_dtype dtype;
+    uint32_t op;
     void *data;
     uint64_t count;
     uint64_t call;
@@ -114,9 +115,9 @@ static int append(struct queue *queue, const struct submission *entry) {
     return 0;
 }
 
-SA_EXPORT int sa_worker_submit(struct sa_worker *worker, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
-                               uint64_t count, uint64_t call) {
-    struct submission entry = {stream, op, dtype, data, count, call};
+SA_EXPORT int sa_worker_submit(struct sa_worker *worker, uint32_t stream, uint32_t codec, enum sa_dtype dtype,
+                               uint32_t op, void *data, uint64_t count, uint64_t call) {
+    struct submission entry = {stream, codec, dtype, op, data, count, call};
     pthread_mutex_lock(&worker->lock);
     int result = append(&worker->submitted, &entry);
     pthread_mutex_unlock(&worker->lock);
@@ -144,8 +145,8 @@ static int take_submissions(struct sa_worker *worker) {
     pthread_mutex_unlock(&worker->lock);
     for (uint32_t i = 0; i < worker->taken.count; i++) {
         const struct submission *entry = &worker->taken.entries[i];
-        if (sa_endpoint_submit(worker->endpoint, entry->stream, entry->dtype, entry->op, entry->data, entry->count,
-                               entry->call))
+        if (sa_endpoint_submit(worker->endpoint, entry->stream, entry->codec, entry->dtype, entry->op, entry->data,
+                               entry->count, entry->call))
             return -ENOMEM;
     }
     return 0;

@@ -29,8 +29,8 @@ void sa_worker_free(struct sa_worker *worker);
 void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
 
 /* Queue a call as sa_endpoint_submit would; the loop takes it up without its caller's help. Any thread. -1: no memory. */
-int sa_worker_submit(struct sa_worker *worker, uint32_t stream, enum sa_dtype dtype, uint32_t op, void *data,
-                     uint64_t count, uint64_t call);
+int sa_worker_submit(struct sa_worker *worker, uint32_t stream, uint32_t codec, enum sa_dtype dtype, uint32_t op,
+                     void *data, uint64_t count, uint64_t call);
 
 /* Have the present sa_worker_run, or else the next, return soon, also in the midst of traffic. Any thread. */
 void sa_worker_call(struct sa_worker *worker);

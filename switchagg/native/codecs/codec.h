@@ -1,0 +1,63 @@
+/* The contract of a codec, as switchagg/codecs/codec.py: values <-> the int32 elements of a chunk, row by row. A row is
+   what one data chunk carries. Arrays and payloads may have any alignment. A codec is a file that defines its
+   `struct sa_codec`, and a line in codec.c; it gives the same bits as its twin in Python. */
+#ifndef SWITCHAGG_CODEC_H
+#define SWITCHAGG_CODEC_H
+
+#include <stdint.h>
+
+enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64 };
+
+#define SA_CODE_LEAST (-32768)
+#define SA_CODE_GREATEST 32767
+
+static inline uint32_t sa_value_bytes(enum sa_dtype dtype) { return dtype == SA_FLOAT32 || dtype == SA_INT32 ? 4 : 8; }
+
+/* What all rows of a call have in common. */
+struct sa_coding {
+    const struct sa_codec *codec;
+    enum sa_dtype dtype;
+    uint32_t elements; /* of a chunk */
+    uint32_t width;    /* values in a row */
+    uint32_t workers;
+};
+
+struct sa_codec {
+    const char *name;
+    uint32_t rounds; /* of agreement before the values: 0 or 1 */
+    uint32_t (*width)(enum sa_dtype dtype, uint32_t elements);
+
+    /* This rank's code of a row of `count` values; NULL without agreement. */
+    int32_t (*prepare)(const struct sa_coding *coding, const uint8_t *values, uint64_t count);
+
+    /* Write the 4 * elements payload bytes that carry `count` values, at most a row, as a row padded with zeros does.
+       `code` is the agreed one, if there is any; a row whose own code exceeds it has values without meaning, but no
+       fault. */
+    void (*encode)(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
+                   uint8_t *payload);
+
+    /* Take the first `count` values of a result's payload. */
+    void (*decode)(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                   const uint8_t *payload);
+};
+
+/* The number of a codec by its name, for sa_coding_begin; -1: it is only in Python. */
+int sa_codec_number(const char *name);
+
+/* codec: its number; dtype: one that it takes, as enum sa_dtype. */
+void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_t dtype, uint32_t elements, uint32_t workers);
+
+/* An agreed code as it is kept; what lies outside the range of codes counts as its end. */
+static inline int16_t sa_agreed(int32_t code) {
+    if (code > SA_CODE_GREATEST) return SA_CODE_GREATEST;
+    return (int16_t)(code < SA_CODE_LEAST ? SA_CODE_LEAST : code);
+}
+
+/* Whole arrays, for benchmarks and tests: the payload of row r lies at r * stride. */
+void sa_codec_prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count, int32_t *codes);
+void sa_codec_encode(const struct sa_coding *coding, const uint8_t *values, uint64_t count, const int16_t *codes,
+                     uint8_t *out, uint64_t stride);
+void sa_codec_decode(const struct sa_coding *coding, uint8_t *values, uint64_t count, const int16_t *codes,
+                     const uint8_t *sums, uint64_t stride);
+
+#endif

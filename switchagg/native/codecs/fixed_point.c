@@ -1,0 +1,155 @@
+/* Floats with a shared exponent per row: F1 to F6 of PROTOCOL.md, bit for bit as switchagg/codecs/fixed_point.py. */
+#include "abi.h"
+#include "codecs/limbs.h"
+
+#define ZERO SA_CODE_LEAST         /* only zeros */
+#define NONFINITE SA_CODE_GREATEST /* NaN or an infinity (F4) */
+
+/* ---- codes (F1) */
+
+SA_VECTORISED static uint32_t greatest32(const sa_uint32_at *bits, uint64_t count) {
+    uint32_t greatest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t magnitude = bits[i] & 0x7fffffffu;
+        greatest = magnitude > greatest ? magnitude : greatest;
+    }
+    return greatest;
+}
+
+/* Signed, since AVX2 compares no unsigned 64-bit numbers; the sign bit is cleared anyway. */
+SA_VECTORISED static int64_t greatest64(const sa_int64_at *bits, uint64_t count) {
+    int64_t greatest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        int64_t magnitude = bits[i] & INT64_MAX;
+        greatest = magnitude > greatest ? magnitude : greatest;
+    }
+    return greatest;
+}
+
+static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    int32_t mantissa_bits = 23, special = 255, bias = 126;
+    uint64_t bits;
+    if (coding->dtype == SA_FLOAT32) {
+        bits = greatest32((const sa_uint32_at *)values, count);
+    } else {
+        bits = (uint64_t)greatest64((const sa_int64_at *)values, count);
+        mantissa_bits = 52, special = 2047, bias = 1022;
+    }
+    int32_t field = (int32_t)(bits >> mantissa_bits);
+    if (field == special) return NONFINITE;
+    if (bits == 0) return ZERO;
+    if (field) return field - bias;
+    return 64 - __builtin_clzll(bits) - bias - mantissa_bits; /* subnormal: no implicit leading 1 */
+}
+
+/* ---- floats (F2): two powers of two, as the whole one can lie outside the type; all products but the last are exact */
+
+static int32_t clip(int32_t value, int32_t limit) { return value > limit ? limit : value < -limit ? -limit : value; }
+
+static float power32(int32_t exponent) {
+    uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+static double power64(int32_t exponent) {
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+/* The power of two for a row, in two parts, and what the integers' bits allow (F3). */
+struct shift {
+    int32_t near, rest;
+};
+
+static struct shift shift_of(const struct sa_coding *coding, int16_t code, int32_t bits, int32_t limit) {
+    int32_t headroom = coding->workers > 1 ? 32 - __builtin_clz(coding->workers - 1) : 0;
+    int32_t shift = clip(bits - headroom - (code == ZERO ? 0 : code), 2 * limit), near = clip(shift, limit);
+    return (struct shift){near, shift - near};
+}
+
+/* The comparison keeps the conversion defined: out of range gives the least integer, as the processor's own does. */
+SA_VECTORISED static void quantise32(const sa_float32_at *restrict values, uint32_t count, float up, float more,
+                                     sa_uint32_at *restrict out) {
+    for (uint32_t i = 0; i < count; i++) {
+        float scaled = __builtin_rintf(values[i] * up * more);
+        int32_t integer = __builtin_fabsf(scaled) < 0x1p31f ? (int32_t)scaled : INT32_MIN;
+        out[i] = SA_BE32((uint32_t)integer);
+    }
+}
+
+SA_VECTORISED static void dequantise32(sa_float32_at *restrict values, uint32_t count, float down, float less,
+                                       const sa_uint32_at *restrict sums) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t sum = sums[i];
+        values[i] = (float)(int32_t)SA_BE32(sum) * down * less;
+    }
+}
+
+SA_VECTORISED static void quantise64(const sa_float64_at *restrict values, uint32_t count, double up, double more,
+                                     sa_uint32_at *restrict out, uint32_t width) {
+    for (uint32_t i = 0; i < count; i++) {
+        double scaled = __builtin_rint(values[i] * up * more);
+        int64_t integer = __builtin_fabs(scaled) < 0x1p63 ? (int64_t)scaled : INT64_MIN;
+        sa_put_limbs((uint64_t)integer, out + i, width);
+    }
+}
+
+SA_VECTORISED static void dequantise64(sa_float64_at *restrict values, uint32_t count, double down, double less,
+                                       const sa_uint32_at *restrict sums, uint32_t width) {
+    for (uint32_t i = 0; i < count; i++) values[i] = (double)sa_take_limbs(sums + i, width) * down * less;
+}
+
+/* ---- rows */
+
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
+                   uint8_t *payload) {
+    sa_uint32_at *out = (sa_uint32_at *)payload;
+    if (code == NONFINITE) {
+        memset(payload, 0, 4ull * coding->elements);
+        return;
+    }
+    sa_pad(coding, count, payload);
+    if (coding->dtype == SA_FLOAT32) {
+        struct shift up = shift_of(coding, code, 31, 126);
+        quantise32((const sa_float32_at *)values, count, power32(up.near), power32(up.rest), out);
+    } else {
+        struct shift up = shift_of(coding, code, 62, 1022);
+        quantise64((const sa_float64_at *)values, count, power64(up.near), power64(up.rest), out, coding->width);
+    }
+}
+
+/* Every value is NaN (F4). */
+static void blank(enum sa_dtype dtype, uint8_t *values, uint32_t count) {
+    uint32_t narrow = 0x7fc00000u;
+    uint64_t wide = 0x7ff8000000000000u;
+    uint32_t bytes = sa_value_bytes(dtype);
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(values + (uint64_t)i * bytes, dtype == SA_FLOAT32 ? (void *)&narrow : (void *)&wide, bytes);
+}
+
+static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                   const uint8_t *payload) {
+    const sa_uint32_at *sums = (const sa_uint32_at *)payload;
+    if (code == NONFINITE) {
+        blank(coding->dtype, values, count);
+    } else if (coding->dtype == SA_FLOAT32) {
+        struct shift up = shift_of(coding, code, 31, 126);
+        dequantise32((sa_float32_at *)values, count, power32(-up.near), power32(-up.rest), sums);
+    } else {
+        struct shift up = shift_of(coding, code, 62, 1022);
+        dequantise64((sa_float64_at *)values, count, power64(-up.near), power64(-up.rest), sums, coding->width);
+    }
+}
+
+const struct sa_codec sa_fixed_point = {
+    .name = "fixed_point",
+    .rounds = 1,
+    .width = sa_one_per_word,
+    .prepare = prepare,
+    .encode = encode,
+    .decode = decode,
+};

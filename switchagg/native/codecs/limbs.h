@@ -1,0 +1,47 @@
+/* Values where they lie, and 64-bit integers in the int32 elements of a chunk, as three limbs (F6). */
+#ifndef SWITCHAGG_LIMBS_H
+#define SWITCHAGG_LIMBS_H
+
+#include <string.h>
+
+#include "codecs/codec.h"
+#include "rule/wire.h"
+
+/* Payloads start 20 bytes into a frame, and arrays are the caller's: neither promises more than byte alignment. */
+#define SA_ANYWHERE __attribute__((aligned(1), may_alias))
+typedef float SA_ANYWHERE sa_float32_at;
+typedef double SA_ANYWHERE sa_float64_at;
+typedef uint32_t SA_ANYWHERE sa_uint32_at;
+typedef int64_t SA_ANYWHERE sa_int64_at;
+
+#define SA_LIMBS 3u
+#define SA_LIMB_BITS 25u
+#define SA_LIMB_MASK ((1u << SA_LIMB_BITS) - 1u)
+
+/* Values in a row of a codec with one value per word, of 32 bits, or of 64 in limbs (W3). */
+static inline uint32_t sa_one_per_word(enum sa_dtype dtype, uint32_t elements) {
+    return sa_value_bytes(dtype) == 4 ? elements : elements / SA_LIMBS;
+}
+
+/* Zeros where such a row writes nothing. */
+static inline void sa_pad(const struct sa_coding *coding, uint32_t count, uint8_t *payload) {
+    if (count < coding->width)
+        memset(payload, 0, 4ull * coding->elements);
+    else if (sa_value_bytes(coding->dtype) == 8)
+        memset(payload + 4ull * SA_LIMBS * count, 0, 4ull * (coding->elements - SA_LIMBS * count));
+}
+
+SA_INLINE void sa_put_limbs(uint64_t value, sa_uint32_at *restrict out, uint32_t width) {
+    out[0] = SA_BE32((uint32_t)value & SA_LIMB_MASK);
+    out[width] = SA_BE32((uint32_t)(value >> SA_LIMB_BITS) & SA_LIMB_MASK);
+    out[2 * width] = SA_BE32((uint32_t)(value >> 2 * SA_LIMB_BITS));
+}
+
+SA_INLINE int64_t sa_take_limbs(const sa_uint32_at *restrict sums, uint32_t width) {
+    uint32_t low = sums[0], middle = sums[width], high = sums[2 * width];
+    uint64_t total = (uint64_t)SA_BE32(low) + ((uint64_t)SA_BE32(middle) << SA_LIMB_BITS) +
+                     ((uint64_t)SA_BE32(high) << 2 * SA_LIMB_BITS);
+    return (int64_t)total;
+}
+
+#endif
