@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from p4vm.ir import nodes as ir
 from p4vm.ir import show
 from p4vm.ir.reach import Reach, indexes, overlap, path_of, reads
-from p4vm.ir.walk import all_lists, expressions_of, parts, set_expressions
+from p4vm.ir.walk import all_lists, parts
 
 PLACES = ir.Local | ir.Member | ir.Index | ir.Next | ir.Last | ir.Slice
 SAME = {"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"}
@@ -25,7 +25,7 @@ def faults(program: ir.Program) -> list[str]:
         for statement in [one for statements in lists for one in statements]:
             where = f"{routine.name}: {' '.join(show.statement(statement)[0].split())}"
             found += [f"{where}: {fault}" for fault in _statement(statement, routine, reach)]
-            for expression in expressions_of(statement):
+            for expression in parts(statement):
                 found += [f"{where}: {fault}" for fault in _expression(expression, seen)]
         for state in routine.states.values():
             found += [f"{routine.name}.{state.name}: {fault}" for fault in _state(state, routine, seen)]
@@ -143,7 +143,7 @@ def _statement(one: ir.Statement, routine: ir.Routine, reach: Reach) -> Iterator
         case ir.If() | ir.Verify() if one.condition.type != ir.Bool():
             yield "condition is not bool"
     if not isinstance(one, ir.Assign | ir.CallExtern):
-        for expression in expressions_of(one):
+        for expression in parts(one):
             if isinstance(expression, ir.Build | ir.Invalid):
                 yield "builds where a value must be plain"
 
@@ -204,7 +204,7 @@ def _state(state: ir.State, routine: ir.Routine, seen: set[ir.Variable]) -> Iter
         if len(case.sets) != len(state.keys):
             yield "a case with another number of sets"
         for one, key in zip(case.sets, state.keys, strict=False):
-            if any(expression.type != key.type for expression in set_expressions(one)):
+            if any(expression.type != key.type for expression in parts(one)):
                 yield "a set of another type than its key"
     for target in (state.next, *(case.next for case in state.cases)):
         if target not in routine.states and target not in ("accept", "reject"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.commands.words import Command, number
+from p4vm.commands.words import Command, number, table
 from p4vm.control.values import show_key
 from p4vm.engine import Crc, MeterRate
 from p4vm.source import P4Error
@@ -41,11 +41,6 @@ def _register_write(switch: Switch, words: list[str]) -> str:
         switch.register_write(words[0], number(words[1], "index"), words[2])
     else:
         switch.register_write_range(words[0], *ends, words[2])
-    return ""
-
-
-def _register_reset(switch: Switch, words: list[str]) -> str:
-    switch.register_reset(words[0])
     return ""
 
 
@@ -111,21 +106,6 @@ def _meter_get_rates(switch: Switch, words: list[str]) -> str:
 # ---- parser value sets
 
 
-def _pvs_add(switch: Switch, words: list[str]) -> str:
-    switch.pvs_add(words[0], *words[1:])
-    return ""
-
-
-def _pvs_remove(switch: Switch, words: list[str]) -> str:
-    switch.pvs_remove(words[0], *words[1:])
-    return ""
-
-
-def _pvs_clear(switch: Switch, words: list[str]) -> str:
-    switch.pvs_clear(words[0])
-    return ""
-
-
 def _pvs_get(switch: Switch, words: list[str]) -> str:
     chosen = switch.value_sets[words[0]]
     matches = chosen.matches or ("exact",) * len(chosen.types)
@@ -155,67 +135,49 @@ CRC_SAYS = (
     "Example, CRC-{1}: set_crc{0}_parameters calc {2}"
 )
 
-REGISTER, COUNTER, METER, VALUE_SET = ("register",), ("counter",), ("meter",), ("value set",)
-
-COMMANDS: dict[str, Command] = {
-    "register_read": Command(
-        "register_read REGISTER [INDEX | FIRST-LAST]", "One cell, some, or all.", _register_read, 1, 2, REGISTER
-    ),
-    "register_write": Command(
-        "register_write REGISTER INDEX|FIRST-LAST VALUE",
-        "Write a cell, or the same value to some.\nExample: register_write MyIngress.seen 5 0xff",
-        _register_write,
-        3,
-        3,
-        REGISTER,
-    ),
-    "register_reset": Command("register_reset REGISTER", "All cells 0.", _register_reset, 1, 1, REGISTER),
-    "counter_read": Command(
-        "counter_read COUNTER INDEX",
-        "Packets and bytes; a direct counter's index is an entry's handle.",
-        _counter_read,
-        2,
-        2,
-        COUNTER,
-    ),
-    "counter_write": Command(
-        "counter_write COUNTER INDEX PACKETS BYTES", "Set a counter.", _counter_write, 4, 4, COUNTER
-    ),
-    "counter_reset": Command("counter_reset COUNTER", "All cells 0.", _counter_reset, 1, 1, COUNTER),
-    "meter_set_rates": Command(
-        "meter_set_rates METER INDEX RATE:BURST RATE:BURST",
-        "Committed, then peak rate, in packets or bytes per microsecond; bursts in packets or bytes.\n"
-        "Example: meter_set_rates MyIngress.m 0 0.001:10 0.002:20",
-        _meter_set_rates,
-        2,
-        None,
-        METER,
-    ),
-    "meter_array_set_rates": Command(
-        "meter_array_set_rates METER RATE:BURST RATE:BURST",
-        "The same for all meters of an array.",
-        _meter_array_set_rates,
-        1,
-        None,
-        METER,
-    ),
-    "meter_get_rates": Command("meter_get_rates METER INDEX", "As set.", _meter_get_rates, 2, 2, METER),
-    "set_crc16_parameters": Command(
-        "set_crc16_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
-        CRC_SAYS.format(16, "16/CCITT-FALSE", "0x1021 0xffff 0x0000 false false"),
-        lambda switch, words: _set_crc(switch, words, 16),
-        6,
-        6,
-    ),
-    "set_crc32_parameters": Command(
-        "set_crc32_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
-        CRC_SAYS.format(32, "32C", "0x1edc6f41 0xffffffff 0xffffffff true true"),
-        lambda switch, words: _set_crc(switch, words, 32),
-        6,
-        6,
-    ),
-    "pvs_add": Command("pvs_add VALUE_SET VALUE", "Add a value; a word for each field.", _pvs_add, 2, None, VALUE_SET),
-    "pvs_remove": Command("pvs_remove VALUE_SET VALUE", "Remove a value.", _pvs_remove, 2, None, VALUE_SET),
-    "pvs_clear": Command("pvs_clear VALUE_SET", "Remove all values.", _pvs_clear, 1, 1, VALUE_SET),
-    "pvs_get": Command("pvs_get VALUE_SET", "All values, one per line.", _pvs_get, 1, 1, VALUE_SET),
-}
+COMMANDS = table(
+    (
+        Command("register_read REGISTER [INDEX | FIRST-LAST]", "One cell, some, or all.", _register_read),
+        Command(
+            "register_write REGISTER INDEX|FIRST-LAST VALUE",
+            "Write a cell, or the same value to some.\nExample: register_write MyIngress.seen 5 0xff",
+            _register_write,
+        ),
+        Command("register_reset REGISTER", "All cells 0."),
+        Command(
+            "counter_read COUNTER INDEX",
+            "Packets and bytes; a direct counter's index is an entry's handle.",
+            _counter_read,
+        ),
+        Command("counter_write COUNTER INDEX PACKETS BYTES", "Set a counter.", _counter_write),
+        Command("counter_reset COUNTER", "All cells 0.", _counter_reset),
+        Command(
+            "meter_set_rates METER INDEX RATE:BURST RATE:BURST",
+            "Committed, then peak rate, in packets or bytes per microsecond; bursts in packets or bytes.\n"
+            "Example: meter_set_rates MyIngress.m 0 0.001:10 0.002:20",
+            _meter_set_rates,
+            counted="NAME METER INDEX RATES…",
+        ),
+        Command(
+            "meter_array_set_rates METER RATE:BURST RATE:BURST",
+            "The same for all meters of an array.",
+            _meter_array_set_rates,
+            counted="NAME METER RATES…",
+        ),
+        Command("meter_get_rates METER INDEX", "As set.", _meter_get_rates),
+        Command(
+            "set_crc16_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
+            CRC_SAYS.format(16, "16/CCITT-FALSE", "0x1021 0xffff 0x0000 false false"),
+            lambda switch, words: _set_crc(switch, words, 16),
+        ),
+        Command(
+            "set_crc32_parameters NAME POLYNOMIAL INITIAL FINAL_XOR REFLECT_DATA REFLECT_REMAINDER",
+            CRC_SAYS.format(32, "32C", "0x1edc6f41 0xffffffff 0xffffffff true true"),
+            lambda switch, words: _set_crc(switch, words, 32),
+        ),
+        Command("pvs_add VALUE_SET VALUE", "Add a value; a word for each field.", counted="NAME VALUE_SET VALUE MORE…"),
+        Command("pvs_remove VALUE_SET VALUE", "Remove a value.", counted="NAME VALUE_SET VALUE MORE…"),
+        Command("pvs_clear VALUE_SET", "Remove all values."),
+        Command("pvs_get VALUE_SET", "All values, one per line.", _pvs_get),
+    )
+)

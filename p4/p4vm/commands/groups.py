@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.commands.words import Command, number
+from p4vm.commands.words import Command, number, table
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -30,18 +30,6 @@ def _port_map(ports: tuple[int, ...]) -> str:
     return "".join("1" if port in ports else "0" for port in range(max(ports, default=-1), -1, -1))
 
 
-def _group_create(switch: Switch, words: list[str]) -> str:
-    group = number(words[0], "multicast group id")
-    switch.mc_mgrp_create(group)
-    return f"Creating multicast group {group}"
-
-
-def _group_destroy(switch: Switch, words: list[str]) -> str:
-    group = number(words[0], "multicast group id")
-    switch.mc_mgrp_destroy(group)
-    return f"Destroying multicast group {group}"
-
-
 def _node_create(switch: Switch, words: list[str]) -> str:
     rid = number(words[0], "rid")
     handle = switch.mc_node_create(rid, _ports(words[1:]))
@@ -55,24 +43,6 @@ def _node_update(switch: Switch, words: list[str]) -> str:
     return f"Updating node {handle} with port map {_port_map(switch.nodes[handle].ports)} and lag map "
 
 
-def _node_associate(switch: Switch, words: list[str]) -> str:
-    group, handle = number(words[0], "multicast group id"), number(words[1], "node handle")
-    switch.mc_node_associate(group, handle)
-    return f"Associating node {handle} to multicast group {group}"
-
-
-def _node_dissociate(switch: Switch, words: list[str]) -> str:
-    group, handle = number(words[0], "multicast group id"), number(words[1], "node handle")
-    switch.mc_node_dissociate(group, handle)
-    return f"Dissociating node {handle} from multicast group {group}"
-
-
-def _node_destroy(switch: Switch, words: list[str]) -> str:
-    handle = number(words[0], "node handle")
-    switch.mc_node_destroy(handle)
-    return f"Destroying node {handle}"
-
-
 def _dump(switch: Switch, words: list[str]) -> str:
     lines = ["==========", "MC ENTRIES"]
     for group, handles in sorted(switch.groups.items()):
@@ -84,21 +54,6 @@ def _dump(switch: Switch, words: list[str]) -> str:
     return "\n".join([*lines, "==========", "LAGS", "=========="])
 
 
-def _mirror_add(switch: Switch, words: list[str]) -> str:
-    switch.mirroring_add(number(words[0], "mirror_id"), number(words[1], "egress_port"))
-    return ""
-
-
-def _mirror_add_group(switch: Switch, words: list[str]) -> str:
-    switch.mirroring_add_mc(number(words[0], "mirror_id"), number(words[1], "mgrp"))
-    return ""
-
-
-def _mirror_delete(switch: Switch, words: list[str]) -> str:
-    switch.mirroring_delete(number(words[0], "mirror_id"))
-    return ""
-
-
 def _mirror_get(switch: Switch, words: list[str]) -> str:
     mirror = switch.mirroring_get(number(words[0], "mirror_id"))
     if mirror.replicas:
@@ -107,62 +62,44 @@ def _mirror_get(switch: Switch, words: list[str]) -> str:
     return f"MirroringSessionConfig(port={mirror.port}, mgid={mirror.group})"
 
 
-def _queue_place(words: list[str]) -> tuple[int | None, int | None]:
-    port = number(words[0], "egress_port") if words else None
-    return port, number(words[1], "priority") if len(words) > 1 else None
-
-
-def _queue_depth(switch: Switch, words: list[str]) -> str:
-    switch.set_queue_depth(number(words[0], "nb_pkts"), *_queue_place(words[1:]))
-    return ""
-
-
-def _queue_rate(switch: Switch, words: list[str]) -> str:
-    switch.set_queue_rate(number(words[0], "rate_pps"), *_queue_place(words[1:]))
-    return ""
-
-
-COMMANDS: dict[str, Command] = {
-    "mc_mgrp_create": Command("mc_mgrp_create GROUP", "An empty multicast group, 1 to 65535.", _group_create, 1, 1),
-    "mc_mgrp_destroy": Command("mc_mgrp_destroy GROUP", "Its nodes stay.", _group_destroy, 1, 1),
-    "mc_node_create": Command(
-        "mc_node_create RID PORTS…",
-        "A node; prints its handle. Each port gets one copy with egress_rid = RID: a node per port tells them apart.\n"
-        "Example: mc_mgrp_create 1; mc_node_create 7 1 2 (prints handle 0); mc_node_associate 1 0",
-        _node_create,
-        1,
-    ),
-    "mc_node_update": Command("mc_node_update NODE PORTS…", "Give a node other ports.", _node_update, 2),
-    "mc_node_associate": Command(
-        "mc_node_associate GROUP NODE", "A node belongs to one group at a time.", _node_associate, 2, 2
-    ),
-    "mc_node_dissociate": Command(
-        "mc_node_dissociate GROUP NODE", "Take a node out of a group.", _node_dissociate, 2, 2
-    ),
-    "mc_node_destroy": Command("mc_node_destroy NODE", "Also out of its group.", _node_destroy, 1, 1),
-    "mc_dump": Command("mc_dump", "All groups and their nodes.", _dump, 0, 0),
-    "mirroring_add": Command(
-        "mirroring_add SESSION PORT", "Clones of this session leave through a port.", _mirror_add, 2, 2
-    ),
-    "mirroring_add_mc": Command(
-        "mirroring_add_mc SESSION GROUP", "Clones of this session go to a multicast group.", _mirror_add_group, 2, 2
-    ),
-    "mirroring_delete": Command(
-        "mirroring_delete SESSION", "Clones of it are dropped from now on.", _mirror_delete, 1, 1
-    ),
-    "mirroring_get": Command("mirroring_get SESSION", "Where its clones go.", _mirror_get, 1, 1),
-    "set_queue_depth": Command(
-        "set_queue_depth PACKETS [PORT [PRIORITY]]",
-        "How many packets wait at most in each output queue, or in one port's.",
-        _queue_depth,
-        1,
-        3,
-    ),
-    "set_queue_rate": Command(
-        "set_queue_rate PACKETS_PER_S [PORT [PRIORITY]]",
-        "How fast output queues are emptied; 0: as fast as possible.",
-        _queue_rate,
-        1,
-        3,
-    ),
-}
+COMMANDS = table(
+    (
+        Command(
+            "mc_mgrp_create GROUP",
+            "An empty multicast group, 1 to 65535.",
+            prints="Creating multicast group {GROUP}",
+        ),
+        Command("mc_mgrp_destroy GROUP", "Its nodes stay.", prints="Destroying multicast group {GROUP}"),
+        Command(
+            "mc_node_create RID PORTS…",
+            "A node; prints its handle. Each port gets one copy with egress_rid = RID: a node per port tells them "
+            "apart.\nExample: mc_mgrp_create 1; mc_node_create 7 1 2 (prints handle 0); mc_node_associate 1 0",
+            _node_create,
+        ),
+        Command("mc_node_update NODE PORTS…", "Give a node other ports.", _node_update, counted="NAME NODE PORT …"),
+        Command(
+            "mc_node_associate GROUP NODE",
+            "A node belongs to one group at a time.",
+            prints="Associating node {NODE} to multicast group {GROUP}",
+        ),
+        Command(
+            "mc_node_dissociate GROUP NODE",
+            "Take a node out of a group.",
+            prints="Dissociating node {NODE} from multicast group {GROUP}",
+        ),
+        Command("mc_node_destroy NODE", "Also out of its group.", prints="Destroying node {NODE}"),
+        Command("mc_dump", "All groups and their nodes.", _dump),
+        Command("mirroring_add SESSION PORT", "Clones of this session leave through a port."),
+        Command("mirroring_add_mc SESSION GROUP", "Clones of this session go to a multicast group."),
+        Command("mirroring_delete SESSION", "Clones of it are dropped from now on."),
+        Command("mirroring_get SESSION", "Where its clones go.", _mirror_get),
+        Command(
+            "set_queue_depth PACKETS [PORT [PRIORITY]]",
+            "How many packets wait at most in each output queue, or in one port's.",
+        ),
+        Command(
+            "set_queue_rate PACKETS_PER_S [PORT [PRIORITY]]",
+            "How fast output queues are emptied; 0: as fast as possible.",
+        ),
+    )
+)

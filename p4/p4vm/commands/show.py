@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from p4vm.commands import words as command_words
 from p4vm.commands.words import Command
 from p4vm.control.cells import size_of
 from p4vm.control.core import parameter_name
@@ -108,27 +109,16 @@ def _switch_info(switch: Switch, words: list[str]) -> str:
     return "\n".join(f"{name:{width}}: {value}" for name, value in shown.items())
 
 
-def _reset_state(switch: Switch, words: list[str]) -> str:
-    switch.reset_state()
-    return ""
-
-
-TABLE = ("table",)
-
-COMMANDS: dict[str, Command] = {
-    "show_tables": Command("show_tables", "All tables and their keys.", _show_tables, 0, 0),
-    "show_actions": Command("show_actions", "All actions and their parameters.", _show_actions, 0, 0),
-    "show_ports": Command("show_ports", "Ports and their interfaces.", _show_ports, 0, 0),
-    "show_pvs": Command("show_pvs", "Parser value sets.", _show_pvs, 0, 0),
-    "show_arrays": Command("show_arrays", "Registers, counters and meters.", _show_arrays, 0, 0),
-    "table_info": Command("table_info TABLE", "A table's key and actions.", _table_info, 1, 1, TABLE),
-    "table_show_actions": Command("table_show_actions TABLE", "A table's actions.", _table_show_actions, 1, 1, TABLE),
-    "switch_info": Command("switch_info", "The program, and what became of packets.", _switch_info, 0, 0),
-    "reset_state": Command(
-        "reset_state",
-        "All as at the start: entries, groups, sessions, registers, counters, meters.",
-        _reset_state,
-        0,
-        0,
-    ),
-}
+COMMANDS = command_words.table(
+    (
+        Command("show_tables", "All tables and their keys.", _show_tables),
+        Command("show_actions", "All actions and their parameters.", _show_actions),
+        Command("show_ports", "Ports and their interfaces.", _show_ports),
+        Command("show_pvs", "Parser value sets.", _show_pvs),
+        Command("show_arrays", "Registers, counters and meters.", _show_arrays),
+        Command("table_info TABLE", "A table's key and actions.", _table_info),
+        Command("table_show_actions TABLE", "A table's actions.", _table_show_actions),
+        Command("switch_info", "The program, and what became of packets.", _switch_info),
+        Command("reset_state", "All as at the start: entries, groups, sessions, registers, counters, meters."),
+    )
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.commands.words import Command, data_words, keys_text, number, short_data_words
+from p4vm.commands.words import Command, data_words, keys_text, number, short_data_words, table
 from p4vm.control.tables import TableState
 from p4vm.control.values import show_key
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
@@ -67,31 +67,16 @@ def _table_modify(switch: Switch, words: list[str]) -> str:
     return f"Modifying entry {entry} for {state.kind} match table {table}"
 
 
-def _table_delete(switch: Switch, words: list[str]) -> str:
-    table, handle = words[0], number(words[1], "entry handle")
-    switch.table_delete(table, handle)
-    return f"Deleting entry {handle} from {table}"
-
-
-def _table_set_default(switch: Switch, words: list[str]) -> str:
-    table, action, *data = words
-    switch.table_set_default(table, action, data)
-    state = switch.tables[table]
-    return "\n".join([f"Setting default action of {table}", *_call_lines(state, action, state.default)])
-
-
-def _table_reset_default(switch: Switch, words: list[str]) -> str:
+def _reset_default(switch: Switch, words: list[str]) -> str:
     switch.table_reset_default(words[0])
     return ""
 
 
-def _table_clear(switch: Switch, words: list[str]) -> str:
-    switch.table_clear(words[0])
-    return ""
-
-
-def _table_num_entries(switch: Switch, words: list[str]) -> str:
-    return str(switch.table_num_entries(words[0]))
+def _set_default(switch: Switch, words: list[str]) -> str:
+    table, action, *data = words
+    switch.table_set_default(table, action, data)
+    state = switch.tables[table]
+    return "\n".join([f"Setting default action of {table}", *_call_lines(state, action, state.default)])
 
 
 # ---- dumps
@@ -174,32 +159,6 @@ def _modify_member(switch: Switch, words: list[str]) -> str:
     return ""
 
 
-def _delete_member(switch: Switch, words: list[str]) -> str:
-    switch.act_prof_delete_member(words[0], number(words[1], "member handle"))
-    return ""
-
-
-def _create_group(switch: Switch, words: list[str]) -> str:
-    return f"Group has been created with handle {switch.act_prof_create_group(words[0])}"
-
-
-def _delete_group(switch: Switch, words: list[str]) -> str:
-    switch.act_prof_delete_group(words[0], number(words[1], "group handle"))
-    return ""
-
-
-def _add_to_group(switch: Switch, words: list[str]) -> str:
-    member, group = number(words[1], "member handle"), number(words[2], "group handle")
-    switch.act_prof_add_member_to_group(words[0], member, group)
-    return ""
-
-
-def _remove_from_group(switch: Switch, words: list[str]) -> str:
-    member, group = number(words[1], "member handle"), number(words[2], "group handle")
-    switch.act_prof_remove_member_from_group(words[0], member, group)
-    return ""
-
-
 def _dump_profile(switch: Switch, words: list[str]) -> str:
     return "\n".join(_profile_lines(switch.profiles[words[0]]))
 
@@ -230,166 +189,89 @@ def _indirect_add(switch: Switch, words: list[str], group: bool) -> str:
     return f"Adding entry to indirect match table {state.name}\nEntry has been added with handle {entry}"
 
 
-def _indirect_delete(switch: Switch, words: list[str]) -> str:
-    handle = number(words[1], "entry handle")
-    switch.table_indirect_delete(words[0], handle)
-    return f"Deleting entry {handle} from {words[0]}"
-
-
-def _indirect_set_default(switch: Switch, words: list[str]) -> str:
-    switch.table_indirect_set_default(words[0], number(words[1], "handle"))
-    return ""
-
-
-TABLE, TABLE_ACTION = ("table",), ("table", "table action")
-PROFILE, PROFILE_ACTION = ("profile",), ("profile", "profile action")
-
-COMMANDS: dict[str, Command] = {
-    "table_add": Command(
+_COMMANDS = (
+    Command(
         "table_add TABLE ACTION KEYS… => [PARAMETERS…] [PRIORITY]",
         "Add an entry; prints its handle. Keys: 10.0.0.1 (exact), 10.0.0.0/8 (lpm), 0x10&&&0xf0 (ternary), 1->5 "
         "(range).\nA priority ends the line where a key is ternary, range or optional; smaller wins.\n"
         "Example: table_add ipv4_lpm forward 10.0.1.0/24 => 08:00:00:00:01:11 1",
         _table_add,
-        2,
-        None,
-        TABLE_ACTION,
     ),
-    "table_modify": Command(
+    Command(
         "table_modify TABLE ACTION HANDLE [PARAMETERS…]",
         "Give an entry another action or other parameters; its counter stays.",
         _table_modify,
-        3,
-        None,
-        TABLE_ACTION,
     ),
-    "table_delete": Command("table_delete TABLE HANDLE", "Delete one entry.", _table_delete, 2, 2, TABLE),
-    "table_set_default": Command(
-        "table_set_default TABLE ACTION [PARAMETERS…]",
-        "Set what a packet gets that no entry matches.",
-        _table_set_default,
-        2,
-        None,
-        TABLE_ACTION,
+    Command("table_delete TABLE HANDLE", "Delete one entry.", prints="Deleting entry {HANDLE} from {TABLE}"),
+    Command(
+        "table_set_default TABLE ACTION [PARAMETERS…]", "Set what a packet gets that no entry matches.", _set_default
     ),
-    "table_reset_default": Command(
-        "table_reset_default TABLE", "The default action as the program has it.", _table_reset_default, 1, 1, TABLE
-    ),
-    "table_clear": Command(
-        "table_clear TABLE", "Delete all entries; the default action stays.", _table_clear, 1, 1, TABLE
-    ),
-    "table_num_entries": Command(
-        "table_num_entries TABLE", "How many entries it has.", _table_num_entries, 1, 1, TABLE
-    ),
-    "table_dump": Command("table_dump TABLE", "All entries and the default action.", _table_dump, 1, 1, TABLE),
-    "table_dump_entry": Command("table_dump_entry TABLE HANDLE", "One entry.", _table_dump_entry, 2, 2, TABLE),
-    "table_dump_entry_from_key": Command(
-        "table_dump_entry_from_key TABLE KEYS… [PRIORITY]",
-        "The entry with this key.",
-        _table_dump_entry_from_key,
-        1,
-        None,
-        TABLE,
-    ),
-    "act_prof_create_member": Command(
+    Command("table_reset_default TABLE", "The default action as the program has it."),
+    Command("table_clear TABLE", "Delete all entries; the default action stays."),
+    Command("table_num_entries TABLE", "How many entries it has.", prints="{result}"),
+    Command("table_dump TABLE", "All entries and the default action.", _table_dump),
+    Command("table_dump_entry TABLE HANDLE", "One entry.", _table_dump_entry),
+    Command("table_dump_entry_from_key TABLE KEYS… [PRIORITY]", "The entry with this key.", _table_dump_entry_from_key),
+    Command(
         "act_prof_create_member PROFILE ACTION [PARAMETERS…]",
         "Add a member to an action profile; prints its handle.",
         _create_member,
-        2,
-        None,
-        PROFILE_ACTION,
     ),
-    "act_prof_modify_member": Command(
+    Command(
         "act_prof_modify_member PROFILE ACTION MEMBER [PARAMETERS…]",
         "Give a member another action or parameters.",
         _modify_member,
-        3,
-        None,
-        PROFILE_ACTION,
     ),
-    "act_prof_delete_member": Command(
-        "act_prof_delete_member PROFILE MEMBER", "Delete a member that nothing uses.", _delete_member, 2, 2, PROFILE
-    ),
-    "act_prof_create_group": Command(
+    Command("act_prof_delete_member PROFILE MEMBER", "Delete a member that nothing uses."),
+    Command(
         "act_prof_create_group PROFILE",
         "An empty group of a selector; prints its handle.",
-        _create_group,
-        1,
-        1,
-        PROFILE,
+        prints="Group has been created with handle {result}",
     ),
-    "act_prof_delete_group": Command(
-        "act_prof_delete_group PROFILE GROUP", "Delete a group that nothing uses.", _delete_group, 2, 2, PROFILE
-    ),
-    "act_prof_add_member_to_group": Command(
-        "act_prof_add_member_to_group PROFILE MEMBER GROUP", "Put a member into a group.", _add_to_group, 3, 3, PROFILE
-    ),
-    "act_prof_remove_member_from_group": Command(
-        "act_prof_remove_member_from_group PROFILE MEMBER GROUP",
-        "Take a member out of a group.",
-        _remove_from_group,
-        3,
-        3,
-        PROFILE,
-    ),
-    "act_prof_dump": Command("act_prof_dump PROFILE", "Its members and groups.", _dump_profile, 1, 1, PROFILE),
-    "act_prof_dump_member": Command("act_prof_dump_member PROFILE MEMBER", "One member.", _dump_member, 2, 2, PROFILE),
-    "act_prof_dump_group": Command("act_prof_dump_group PROFILE GROUP", "One group.", _dump_group, 2, 2, PROFILE),
-    "table_indirect_add": Command(
+    Command("act_prof_delete_group PROFILE GROUP", "Delete a group that nothing uses."),
+    Command("act_prof_add_member_to_group PROFILE MEMBER GROUP", "Put a member into a group."),
+    Command("act_prof_remove_member_from_group PROFILE MEMBER GROUP", "Take a member out of a group."),
+    Command("act_prof_dump PROFILE", "Its members and groups.", _dump_profile),
+    Command("act_prof_dump_member PROFILE MEMBER", "One member.", _dump_member),
+    Command("act_prof_dump_group PROFILE GROUP", "One group.", _dump_group),
+    Command(
         "table_indirect_add TABLE KEYS… => MEMBER [PRIORITY]",
         "Add an entry that runs a member; prints its handle.",
         lambda switch, words: _indirect_add(switch, words, group=False),
-        2,
-        None,
-        TABLE,
     ),
-    "table_indirect_add_with_group": Command(
+    Command(
         "table_indirect_add_with_group TABLE KEYS… => GROUP [PRIORITY]",
         "Add an entry that runs the member a selector picks; prints its handle.",
         lambda switch, words: _indirect_add(switch, words, group=True),
-        2,
-        None,
-        TABLE,
     ),
-    "table_indirect_delete": Command(
-        "table_indirect_delete TABLE HANDLE", "Delete one entry.", _indirect_delete, 2, 2, TABLE
-    ),
-    "table_indirect_set_default": Command(
-        "table_indirect_set_default TABLE MEMBER",
-        "The member for packets that no entry matches.",
-        _indirect_set_default,
-        2,
-        2,
-        TABLE,
-    ),
-    "table_indirect_reset_default": Command(
-        "table_indirect_reset_default TABLE",
-        "The default action as the program has it.",
-        _table_reset_default,
-        1,
-        1,
-        TABLE,
-    ),
-}
+    Command("table_indirect_delete TABLE HANDLE", "Delete one entry.", prints="Deleting entry {HANDLE} from {TABLE}"),
+    Command("table_indirect_set_default TABLE MEMBER", "The member for packets that no entry matches."),
+    Command("table_indirect_reset_default TABLE", "The default action as the program has it.", _reset_default),
+)
 
 
 def _for_table(name: str, older: str) -> Command:
     """The older form of an act_prof_ command: it names a table of the profile."""
-    command = COMMANDS[f"act_prof_{name}"]
+    command = next(one for one in _COMMANDS if one.name == f"act_prof_{name}")
 
     def run(switch: Switch, words: list[str]) -> str:
         state = switch.tables[words[0]]
-        return command.action(switch, [switch._profile_of(state).name, *words[1:]])
+        return command.run(switch, [switch._profile_of(state).name, *words[1:]])
 
-    kinds = tuple(kind.replace("profile", "table") for kind in command.names)
-    usage = command.usage.replace(f"act_prof_{name}", older).replace("PROFILE", "TABLE")
-    return Command(usage, f"Older form of act_prof_{name}: {command.says}", run, command.least, command.most, kinds)
+    usage = command.usage.replace(f"act_prof_{name}", f"{older}_{name}").replace("PROFILE", "TABLE")
+    return Command(usage, f"Older form of act_prof_{name}: {command.says}", run)
 
 
-for _name in (
-    "create_member", "modify_member", "delete_member", "create_group", "delete_group", "add_member_to_group",
-    "remove_member_from_group",
-):  # fmt: skip
-    COMMANDS[f"table_indirect_{_name}"] = _for_table(_name, f"table_indirect_{_name}")
-for _name in ("dump_member", "dump_group"):
-    COMMANDS[f"table_{_name}"] = _for_table(_name, f"table_{_name}")
+_OLDER = {
+    "table_indirect": (
+        "create_member",
+        "modify_member",
+        "delete_member",
+        "create_group",
+        "delete_group",
+        "add_member_to_group",
+        "remove_member_from_group",
+    ),
+    "table": ("dump_member", "dump_group"),
+}
+COMMANDS = table((*_COMMANDS, *(_for_table(name, older) for older, names in _OLDER.items() for name in names)))

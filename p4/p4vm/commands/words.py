@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from p4vm.control.values import hex_bytes, show_key
 from p4vm.engine import ActionCall
@@ -17,25 +19,90 @@ if TYPE_CHECKING:
 
 Run = Callable[["Switch", list[str]], str]
 
+NAMED = {"TABLE": "table", "PROFILE": "profile", "REGISTER": "register", "COUNTER": "counter", "METER": "meter"}
+NAMED |= {"VALUE_SET": "value set"}
+"""First word of a usage -> what of the program it names."""
+
+NUMBERS = {
+    "HANDLE": "entry handle",
+    "MEMBER": "member handle",
+    "table.MEMBER": "handle",
+    "GROUP": "group handle",
+    "mc.GROUP": "multicast group id",
+    "mirroring.GROUP": "mgrp",
+    "NODE": "node handle",
+    "SESSION": "mirror_id",
+    "PACKETS": "nb_pkts",
+    "PACKETS_PER_S": "rate_pps",
+    "PORT": "egress_port",
+    "PRIORITY": "priority",
+    "INDEX": "index",
+}
+"""Words of a usage that are numbers -> how errors call them; after a dot where commands that begin so call it else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """names: what each word after the command names ("table", "table action", "register", …), for completion.
-    least, most: how many words it takes."""
+    """A row of a table of commands: how it is written, what help says, what it does and what it prints.
+
+    does: carries it out, given its words; None: the switch's method of the command's name does, given the words that
+    usage names, numbers as numbers. prints: the answer then, in which {result} and words of the usage stand for what
+    they are. counted: the usage by which words are counted, where that isn't the one shown.
+    """
 
     usage: str
     says: str
-    action: Run
-    least: int = 0
-    most: int | None = None
-    names: tuple[str, ...] = ()
+    does: Run | None = None
+    prints: str = ""
+    counted: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.usage.partition(" ")[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each word after the command names ("table", "table action", "register", …), for completion."""
+        words, _, _ = _words_of(self.counted or self.usage)
+        if not words or words[0] not in NAMED:
+            return ()
+        named = NAMED[words[0]]
+        return (named, f"{named} action") if words[1:2] == ["ACTION"] else (named,)
 
     def run(self, switch: Switch, words: list[str]) -> str:
-        if len(words) < self.least and self.most != self.least:
-            raise P4Error(f"Insufficient number of args, expected {self.least} but got {len(words)}; {self.usage}")
-        if len(words) < self.least or (self.most is not None and len(words) > self.most):
-            raise P4Error(f"Wrong number of args, expected {self.most} but got {len(words)}; {self.usage}")
-        return self.action(switch, words)
+        """Raises P4Error."""
+        known, least, most = _words_of(self.counted or self.usage)
+        if len(words) < least and most != least:
+            raise P4Error(f"Insufficient number of args, expected {least} but got {len(words)}; {self.usage}")
+        if len(words) < least or (most is not None and len(words) > most):
+            raise P4Error(f"Wrong number of args, expected {most} but got {len(words)}; {self.usage}")
+        if self.does is not None:
+            return self.does(switch, words)
+        given = {
+            word.strip("[]…"): self._value(word.strip("[]…"), text) for word, text in zip(known, words, strict=False)
+        }
+        result = getattr(switch, self.name)(*given.values(), *words[len(given) :])
+        return self.prints.format(result=result, **given)
+
+    def _value(self, word: str, text: str) -> Any:
+        what = NUMBERS.get(f"{self.name.partition('_')[0]}.{word}") or NUMBERS.get(word)
+        return text if what is None else number(text, what)
+
+
+@cache
+def _words_of(usage: str) -> tuple[list[str], int, int | None]:
+    """What stands after the command's name, of alternatives the first; how many words it takes at least, at most.
+
+    `KEYS…` stands for any number of words; what begins with `[` may be left out.
+    """
+    words = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()[1:]
+    optional = next((at for at, word in enumerate(words) if word.startswith("[")), len(words))
+    least = sum(not word.endswith("…") and word != "=>" for word in words[:optional])
+    return [word.strip("[]…") for word in words], least, None if "…" in usage else len(words)
+
+
+def table(commands: Iterable[Command]) -> dict[str, Command]:
+    return {command.name: command for command in commands}
 
 
 def number(word: str, what: str) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from p4vm.ir import nodes as ir
-from p4vm.ir import walk
 from p4vm.ir.externs import EXTERNS
+from p4vm.ir.walk import expression_fields, inner_lists, parts
 
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
 
@@ -78,13 +78,13 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
             yield path
             pending.extend(indexes(one))
         else:
-            pending.extend(walk.parts(one))
+            pending.extend(parts(one))
 
 
 def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
     """The index expressions along a place."""
     while not isinstance(place, ir.Local):
-        inner = walk.parts(place)
+        inner = parts(place)
         if not inner:
             return
         if isinstance(place, ir.Index):
@@ -99,7 +99,7 @@ def may_reject(expression: ir.Expression) -> bool:
         one = pending.pop()
         if isinstance(one, ir.Next | ir.Last):
             return True
-        pending.extend(walk.parts(one))
+        pending.extend(parts(one))
     return False
 
 
@@ -158,19 +158,9 @@ class Reach:
         return total
 
     def _statement(self, statement: ir.Statement, total: Effects) -> None:
+        for inner in inner_lists(statement):
+            total.add(self.statements(inner))
         match statement:
-            case ir.If():
-                total.read(statement.condition)
-                total.add(self.statements(statement.yes))
-                total.add(self.statements(statement.no))
-            case ir.Switch():
-                total.read(statement.subject)
-                for _, body in statement.cases:
-                    total.add(self.statements(body))
-                total.add(self.statements(statement.default))
-            case ir.Loop():
-                total.add(self.statements(statement.body))
-                total.add(self.statements(statement.step))
             case ir.Invoke():
                 total.add(self.routine(statement.routine))
                 self._arguments(statement.routine.parameters, statement.arguments, total)
@@ -179,30 +169,6 @@ class Reach:
                 total.add(self.table(statement.table))
                 total.write(statement.hit)
                 total.write(statement.action)
-            case ir.Exit():
-                total.exits = True
-            case _:
-                self._simple(statement, total)
-
-    def _simple(self, statement: ir.Statement, total: Effects) -> None:
-        match statement:
-            case ir.Assign():
-                total.read(statement.value)
-                total.write(statement.target)
-            case ir.Reset() | ir.SetValid():
-                total.write(statement.target)
-            case ir.Push() | ir.Extract() | ir.Lookahead():
-                total.write(statement.target)
-                total.read(statement.target)
-                if isinstance(statement, ir.Extract):
-                    total.read(statement.varbits)
-            case ir.Return() | ir.Emit():
-                total.read(statement.value)
-            case ir.Advance():
-                total.read(statement.bits)
-            case ir.Verify():
-                total.read(statement.condition)
-                total.read(statement.error)
             case ir.CallExtern():
                 extern = EXTERNS[statement.name]
                 for number, argument in enumerate(statement.arguments):
@@ -211,6 +177,14 @@ class Reach:
                     if number != extern.writes or extern.inout:
                         total.read(argument)
                 total.write(statement.result)
+            case ir.Exit():
+                total.exits = True
+            case _:
+                for name in expression_fields(type(statement)):
+                    if name == "target":
+                        total.write(getattr(statement, name))
+                    if name != "target" or isinstance(statement, ir.Push | ir.Extract | ir.Lookahead):
+                        total.read(getattr(statement, name))
 
     def _arguments(self, parameters: list[ir.Parameter], arguments: list[ir.Expression], total: Effects) -> None:
         for parameter, argument in zip(parameters, arguments, strict=False):

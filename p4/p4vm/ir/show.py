@@ -53,49 +53,63 @@ def value_set(of: ir.ValueSet) -> str:
     return f"value_set<{', '.join(map(kind, of.types))}>({of.size}) {of.name} {' '.join(of.matches)}".rstrip()
 
 
-# ---- expressions
+# ---- nodes: a row for each that is shown by its fields alone
+
+ROWS: dict[type, str] = {
+    ir.Local: "{variable.name}",
+    ir.Member: "{base}.{field}",
+    ir.Index: "{base}[{index}]",
+    ir.Next: "{base}.next",
+    ir.Last: "{base}.last",
+    ir.LastIndex: "{base}.lastIndex",
+    ir.Unary: "{operator}{operand}",
+    ir.Binary: "({left} {operator} {right})",
+    ir.Concat: "({left} ++ {right})",
+    ir.Slice: "{base}[{high}:{low}]",
+    ir.Cast: "({type}){operand}",
+    ir.Mux: "({condition} ? {yes} : {no})",
+    ir.Valid: "{base}.isValid()",
+    ir.Build: "{type}{{{items}}}",
+    ir.Invalid: "{type}{{#}}",
+    ir.SizeBits: "{base}.sizeInBits()",
+    ir.Assign: "{target} = {value}",
+    ir.Reset: "reset {target}",
+    ir.Invoke: "{result}{routine.name}({arguments})",
+    ir.Lookahead: "{target} = lookahead()",
+    ir.Advance: "advance({bits})",
+    ir.Verify: "verify({condition}, {error})",
+    ir.Emit: "emit({value})",
+    ir.Break: "break",
+    ir.Continue: "continue",
+    ir.Exit: "exit",
+    ir.Anything: "_",
+    ir.Exactly: "{value}",
+    ir.Masked: "{value} &&& {mask}",
+    ir.Between: "{low} .. {high}",
+    ir.InValueSet: "in {value_set.name}",
+}
 
 
-def expression(of: ir.Expression) -> str:
-    match of:
-        case ir.Local():
-            return of.variable.name
-        case ir.Const():
-            return constant(of)
-        case ir.Member():
-            return f"{expression(of.base)}.{of.field}"
-        case ir.Index():
-            return f"{expression(of.base)}[{expression(of.index)}]"
-        case ir.Next() | ir.Last() | ir.LastIndex():
-            name = {"Next": "next", "Last": "last", "LastIndex": "lastIndex"}[type(of).__name__]
-            return f"{expression(of.base)}.{name}"
-        case ir.Unary():
-            return f"{of.operator}{expression(of.operand)}"
-        case ir.Binary():
-            return f"({expression(of.left)} {of.operator} {expression(of.right)})"
-        case ir.Concat():
-            return f"({expression(of.left)} ++ {expression(of.right)})"
-        case ir.Slice():
-            return f"{expression(of.base)}[{of.high}:{of.low}]"
-        case _:
-            return _special(of)
+class _Shown(dict[str, object]):
+    """Fields of a node as they stand in its row: expressions, lists of them and types as text."""
+
+    def __init__(self, node: object) -> None:
+        self.node = node
+
+    def __missing__(self, name: str) -> object:
+        value = getattr(self.node, name)
+        if name == "result":
+            return f"{expression(value)} = " if value is not None else ""
+        if name == "type":
+            return kind(value)
+        if isinstance(value, list):
+            return listed(value)
+        return expression(value) if type(value) in ROWS or isinstance(value, ir.Const) else value
 
 
-def _special(of: ir.Expression) -> str:
-    match of:
-        case ir.Cast():
-            return f"({kind(of.type)}){expression(of.operand)}"
-        case ir.Mux():
-            return f"({expression(of.condition)} ? {expression(of.yes)} : {expression(of.no)})"
-        case ir.Valid():
-            return f"{expression(of.base)}.isValid()"
-        case ir.Build():
-            return f"{kind(of.type)}{{{listed(of.items)}}}"
-        case ir.Invalid():
-            return f"{kind(of.type)}{{#}}"
-        case ir.SizeBits():
-            return f"{expression(of.base)}.sizeInBits()"
-    return repr(of)
+def expression(of: ir.Expression | ir.Statement | ir.KeySet) -> str:
+    """Of a statement: one without others within."""
+    return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_Shown(of))
 
 
 def constant(of: ir.Const) -> str:
@@ -147,15 +161,9 @@ def _nested(of: list[ir.Statement], indent: str) -> list[str]:
 
 def _simple(of: ir.Statement) -> str:
     match of:
-        case ir.Assign():
-            return f"{expression(of.target)} = {expression(of.value)}"
-        case ir.Reset():
-            return f"reset {expression(of.target)}"
-        case ir.Invoke():
-            return f"{_result(of.result)}{of.routine.name}({listed(of.arguments)})"
         case ir.CallExtern():
             name = of.name if of.instance is None else f"{of.instance.name}.{of.name.split('.')[-1]}"
-            return f"{_result(of.result)}{name}({listed(of.arguments)})"
+            return f"{_Shown(of)['result']}{name}({listed(of.arguments)})"
         case ir.ApplyTable():
             noted = [
                 f"{name} -> {expression(p)}" for name, p in (("hit", of.hit), ("action", of.action)) if p is not None
@@ -168,27 +176,10 @@ def _simple(of: ir.Statement) -> str:
         case ir.Push():
             name = "push_front" if of.count >= 0 else "pop_front"
             return f"{expression(of.target)}.{name}({abs(of.count)})"
-    return _packet(of)
-
-
-def _packet(of: ir.Statement) -> str:
-    match of:
         case ir.Extract():
             more = f", {expression(of.varbits)}" if of.varbits is not None else ""
             return f"extract({expression(of.target)}{more})"
-        case ir.Lookahead():
-            return f"{expression(of.target)} = lookahead()"
-        case ir.Advance():
-            return f"advance({expression(of.bits)})"
-        case ir.Verify():
-            return f"verify({expression(of.condition)}, {expression(of.error)})"
-        case ir.Emit():
-            return f"emit({expression(of.value)})"
-    return type(of).__name__.lower()
-
-
-def _result(of: ir.Expression | None) -> str:
-    return f"{expression(of)} = " if of is not None else ""
+    return expression(of)
 
 
 # ---- routines and tables
@@ -211,21 +202,8 @@ def _state(of: ir.State) -> list[str]:
         return [*lines, f"{STEP * 2}-> {of.next}"]
     lines.append(f"{STEP * 2}select {listed(of.keys)}")
     for case in of.cases:
-        lines.append(f"{STEP * 3}{', '.join(map(key_set, case.sets))} -> {case.next}")
+        lines.append(f"{STEP * 3}{', '.join(map(expression, case.sets))} -> {case.next}")
     return lines
-
-
-def key_set(of: ir.KeySet) -> str:
-    match of:
-        case ir.Exactly():
-            return expression(of.value)
-        case ir.Masked():
-            return f"{expression(of.value)} &&& {expression(of.mask)}"
-        case ir.Between():
-            return f"{expression(of.low)} .. {expression(of.high)}"
-        case ir.InValueSet():
-            return f"in {of.value_set.name}"
-    return "_"
 
 
 def table(of: ir.Table) -> str:

@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Set
 
 from p4vm.ir import nodes as ir
-from p4vm.ir import walk
 from p4vm.ir.externs import EXTERNS
 from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
+from p4vm.ir.walk import Node, all_lists, variables_in, variables_of
 
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
     """Of a routine just written. temporaries: its variables that nothing but its own statements sees."""
     uses = _uses(routine)
-    for statements in walk.all_lists(routine):
+    for statements in all_lists(routine):
         _forward(statements, uses, temporaries)
         _drop_resets(statements, reach)
 
 
 def _uses(routine: ir.Routine) -> Counter[ir.Variable]:
-    return Counter(walk.variables_of(routine))
+    return Counter(variables_of(routine))
 
 
 # ---- results that go through a temporary
@@ -115,14 +115,14 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
         used.update(_in_table(table))
     for routine in routines:
         seen = used | {parameter.variable for parameter in routine.parameters}
-        for statements in walk.all_lists(routine):
+        for statements in all_lists(routine):
             statements[:] = [one for one in statements if not _idle(one, seen)]
         routine.locals = [variable for variable in routine.locals if variable in used]
 
 
 def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
     resets: Counter[ir.Variable] = Counter()
-    for statements in walk.all_lists(routine):
+    for statements in all_lists(routine):
         for statement in statements:
             if isinstance(statement, ir.Reset) and isinstance(statement.target, ir.Local):
                 resets[statement.target.variable] += 1
@@ -133,9 +133,10 @@ def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
 
 def _in_table(table: ir.Table) -> Iterator[ir.Variable]:
     inside = ir.Routine("", "control", body=table.setup)
-    yield from walk.variables_of(inside)
-    for expression in [*(key.expression for key in table.keys), *(b for a in table.actions for b in a.bound)]:
-        yield from walk.variables_in(expression)
+    yield from variables_of(inside)
+    nodes: list[Node] = [*table.keys, *table.actions]
+    for node in nodes:
+        yield from variables_in(node)
 
 
 def _idle(statement: ir.Statement, used: set[ir.Variable]) -> bool:

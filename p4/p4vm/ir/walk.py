@@ -1,41 +1,40 @@
-"""Ways through the small program: parts of expressions, expressions of statements, variables of routines."""
+"""Ways through the small program, read off the fields of its nodes: parts of a node, lists of statements, variables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from p4vm.ir import nodes as ir
 
+Node = ir.Expression | ir.Statement | ir.KeySet | ir.State | ir.Key | ir.TableAction
+"""What has expressions in it."""
 
-def parts(expression: ir.Expression) -> list[ir.Expression]:
-    """The expressions directly within."""
-    match expression:
-        case ir.Index():
-            return [expression.base, expression.index]
-        case ir.Member() | ir.Next() | ir.Last() | ir.LastIndex() | ir.Slice() | ir.Valid() | ir.SizeBits():
-            return [expression.base]
-        case ir.Unary() | ir.Cast():
-            return [expression.operand]
-        case ir.Binary() | ir.Concat():
-            return [expression.left, expression.right]
-        case ir.Mux():
-            return [expression.condition, expression.yes, expression.no]
-        case ir.Build():
-            return list(expression.items)
-    return []
+
+EXPRESSION = ("Expression", "Expression | None", "list[Expression]")
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def expression_fields(node: type) -> tuple[str, ...]:
+    """Names of the fields of a class of nodes that hold an expression, a list of them, or perhaps none, in order."""
+    if node not in _FIELDS:
+        _FIELDS[node] = tuple(one.name for one in fields(node) if one.type in EXPRESSION)
+    return _FIELDS[node]
+
+
+def parts(node: Node) -> list[ir.Expression]:
+    """The expressions directly within, places too."""
+    found: list[ir.Expression] = []
+    for name in expression_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, list):
+            found += value
+        elif value is not None:
+            found.append(value)
+    return found
 
 
 Lists = list[list[ir.Statement]]
-
-
-def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
-    """Every list of statements in the routine, inner ones too."""
-    pending: Lists = [routine.body, *(state.body for state in routine.states.values())]
-    while pending:
-        statements = pending.pop()
-        yield statements
-        for statement in statements:
-            pending.extend(inner_lists(statement))
 
 
 def inner_lists(statement: ir.Statement) -> Lists:
@@ -49,49 +48,19 @@ def inner_lists(statement: ir.Statement) -> Lists:
     return []
 
 
-def expressions_of(statement: ir.Statement) -> list[ir.Expression]:
-    """Those directly in a statement, places too."""
-    found: list[ir.Expression | None]
-    match statement:
-        case ir.Assign():
-            found = [statement.target, statement.value]
-        case ir.Reset() | ir.SetValid() | ir.Push() | ir.Lookahead():
-            found = [statement.target]
-        case ir.If():
-            found = [statement.condition]
-        case ir.Switch():
-            found = [statement.subject]
-        case ir.Invoke() | ir.CallExtern():
-            found = [*statement.arguments, statement.result]
-        case ir.ApplyTable():
-            found = [statement.hit, statement.action]
-        case ir.Return() | ir.Emit():
-            found = [statement.value]
-        case ir.Extract():
-            found = [statement.target, statement.varbits]
-        case ir.Advance():
-            found = [statement.bits]
-        case ir.Verify():
-            found = [statement.condition, statement.error]
-        case _:
-            found = []
-    return [one for one in found if one is not None]
+def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
+    """Every list of statements in the routine, inner ones too."""
+    pending: Lists = [routine.body, *(state.body for state in routine.states.values())]
+    while pending:
+        statements = pending.pop()
+        yield statements
+        for statement in statements:
+            pending.extend(inner_lists(statement))
 
 
-def set_expressions(one: ir.KeySet) -> list[ir.Expression]:
-    match one:
-        case ir.Exactly():
-            return [one.value]
-        case ir.Masked():
-            return [one.value, one.mask]
-        case ir.Between():
-            return [one.low, one.high]
-    return []
-
-
-def variables_in(expression: ir.Expression) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in it."""
-    pending = [expression]
+def variables_in(node: Node) -> Iterator[ir.Variable]:
+    """One for each time that a variable stands in it, not in statements within."""
+    pending: list[Node] = [node]
     while pending:
         one = pending.pop()
         if isinstance(one, ir.Local):
@@ -103,12 +72,9 @@ def variables_of(routine: ir.Routine) -> Iterator[ir.Variable]:
     """One for each time that a variable stands in the routine."""
     for statements in all_lists(routine):
         for statement in statements:
-            for expression in expressions_of(statement):
-                yield from variables_in(expression)
+            yield from variables_in(statement)
     for state in routine.states.values():
-        for expression in state.keys:
-            yield from variables_in(expression)
+        yield from variables_in(state)
         for case in state.cases:
             for one in case.sets:
-                for expression in set_expressions(one):
-                    yield from variables_in(expression)
+                yield from variables_in(one)
