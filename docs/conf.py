@@ -19,8 +19,8 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s:#]+)")
-# Of a compiler's passes no program calls the members: the reference has what their modules say.
-MODULES_ALONE = re.compile(r"p4vm\.(c_code|check|front|ir|lower|native|python)\b")
+# No program calls the members of a compiler's passes, commands or benchmarks: the reference has what their modules say.
+MODULES_ALONE = re.compile(r"p4vm\.(c_code|check|front|ir|lower|native|python)\b|emulation\.(bench|cli|report)\b")
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
