@@ -1,4 +1,4 @@
-"""Host groups in real time: every kind over every mesh, priorities, disagreements, deaths, forks, endings."""
+"""Host groups in real time: disagreements, deaths, forks, endings (the rest: tests/contract/test_group_contract.py)."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
-from transport.group.contract import Group, own_shard
+from transport.group.contract import Group
 from transport.group.opening import GroupOptions, open_group
 from transport.meshes.opening import bind_place
 
@@ -44,105 +44,6 @@ def on_every_rank(
         thread.join(3 * LIVENESS_S)
     assert not any(thread.is_alive() for thread in threads)
     return found
-
-
-def inputs(workers: int, elements: int, dtype: Any = np.int32) -> list[Any]:
-    return [np.random.default_rng(r).integers(-1000, 1000, elements).astype(dtype) for r in range(workers)]
-
-
-@pytest.mark.parametrize(
-    ("method", "link", "workers"),
-    [
-        ("ring", "tcp", 1),
-        ("ring", "tcp", 4),
-        ("halving_doubling", "udp", 3),
-        ("double_tree", "tcp", 5),
-        ("hierarchical", "udp", 4),
-        ("ps", "tcp", 3),
-    ],
-)
-def test_every_kind_gives_what_numpy_says(method: str, link: str, workers: int) -> None:
-    sizes = (1, 1000, 100_003)
-    given = {size: inputs(workers, size) for size in sizes}
-
-    def act(rank: int, group: Group) -> list[Any]:
-        kept: list[Any] = []
-        for size in sizes:
-            summed, largest, scattered, gathered, told = (given[size][rank].copy() for _ in range(5))
-            futures = [
-                group.allreduce(summed),
-                group.allreduce(largest, "max"),
-                group.reduce_scatter(scattered),
-                group.all_gather(gathered),
-                group.broadcast(told, workers - 1),
-                group.barrier(),
-            ]
-            kept.append([future.result(LIVENESS_S) for future in futures])
-        assert group.failure is None
-        return kept
-
-    for rank, found in enumerate(on_every_rank(workers, act, method, link)):
-        assert not isinstance(found, Exception), found
-        for size, (summed, largest, scattered, gathered, told, nothing) in zip(sizes, found, strict=True):
-            total = np.sum(given[size], axis=0, dtype=np.int32)
-            assert np.array_equal(summed, total)
-            assert np.array_equal(largest, np.max(given[size], axis=0))
-            assert np.array_equal(scattered, own_shard(total, rank, workers))
-            parts = [own_shard(array, place, workers) for place, array in enumerate(given[size])]
-            assert np.array_equal(gathered, np.concatenate(parts))
-            assert np.array_equal(told, given[size][-1])
-            assert nothing is None
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "float16", "float32", "float64", "complex64", "bool"])
-def test_any_number_type(dtype: str) -> None:
-    given = inputs(3, 501, dtype)
-
-    def act(rank: int, group: Group) -> Any:
-        return group.allreduce(given[rank].copy()).result(LIVENESS_S)
-
-    for found in on_every_rank(3, act):
-        assert found.dtype == dtype
-        assert np.array_equal(found, given[0] + given[1] + given[2])
-
-
-def test_calls_with_keys_meet_whatever_their_local_order() -> None:
-    def act(rank: int, group: Group) -> Any:
-        arrays = {key: np.full(5000, key + rank, np.int64) for key in range(20)}
-        order = np.random.default_rng(rank).permutation(20)
-        futures = {int(key): group.allreduce(arrays[key], key=int(key), priority=int(key) % 3) for key in order}
-        return [futures[key].result(LIVENESS_S) for key in range(20)]
-
-    for found in on_every_rank(3, act):
-        assert not isinstance(found, Exception), found
-        assert [int(array[4999]) for array in found] == [3 * key + 3 for key in range(20)]
-
-
-def test_a_small_credit_changes_nothing_but_the_pace() -> None:
-    def act(rank: int, group: Group) -> Any:
-        arrays = [np.full(30_000, rank + number, np.int32) for number in range(6)]
-        futures = [group.allreduce(array, priority=-number) for number, array in enumerate(arrays)]
-        return [int(future.result(LIVENESS_S)[0]) for future in futures]
-
-    assert on_every_rank(3, act, credit_bytes=1) == [[3 + 3 * number for number in range(6)]] * 3
-
-
-def test_wrong_arguments_are_refused_at_once() -> None:
-    def act(rank: int, group: Group) -> None:
-        for array, op in (
-            (np.zeros((2, 2)), "sum"),
-            (np.zeros(8)[::2], "sum"),
-            (np.zeros(2), "median"),
-            (np.array(["x"]), "sum"),
-            (np.zeros(2, ">i4"), "sum"),
-        ):
-            with pytest.raises(ValueError, match=r"array|op|dtype"):
-                group.allreduce(array, op)
-        with pytest.raises(ValueError, match="root 2"):
-            group.broadcast(np.zeros(2), 2)
-        group.barrier().result(LIVENESS_S)
-
-    assert on_every_rank(2, act) == [None, None]
 
 
 @pytest.mark.parametrize("link", ["tcp", "udp"])
@@ -218,16 +119,6 @@ def test_a_rank_that_stalls_is_named_after_the_time_limit() -> None:
     assert "rank 1" in str(found[0])
 
 
-@pytest.mark.parametrize("wrong", [{"key": 1.5}, {"key": "1"}, {"priority": 0.5}, {"priority": None}])
-def test_numbers_that_are_none_are_refused_at_once(wrong: dict[str, Any]) -> None:
-    def act(rank: int, group: Group) -> int:
-        with pytest.raises(ValueError, match="whole numbers"):
-            group.allreduce(np.ones(3, np.int32), **wrong)
-        return int(group.allreduce(np.ones(3, np.int32), key=np.int64(3)).result(LIVENESS_S)[0])
-
-    assert on_every_rank(1, act) == [1]
-
-
 def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(rank: int, group: Group) -> None:
         monkeypatch.setattr(Execution, "start", lambda execution: bytearray(1 << 62))
@@ -237,18 +128,6 @@ def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: 
             group.allreduce(np.ones(3, np.int32)).result(LIVENESS_S)
 
     assert on_every_rank(1, act) == [None]
-
-
-def test_after_a_failure_every_call_fails() -> None:
-    def act(rank: int, group: Group) -> Any:
-        first = group.allreduce(np.zeros(10 + rank)).exception(LIVENESS_S)
-        second = group.allreduce(np.zeros(10)).exception(LIVENESS_S)
-        assert group.failure is not None
-        return first, second
-
-    for first, second in on_every_rank(2, act):
-        assert isinstance(first, AggregationFailed)
-        assert isinstance(second, AggregationFailed)
 
 
 def test_closing_ends_the_thread_and_fails_what_is_pending() -> None:

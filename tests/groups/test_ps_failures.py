@@ -315,7 +315,7 @@ BAD_CALLS = [
     ("allreduce", np.zeros(8, np.float32)[::2], {}, "1-D"),
     ("allreduce", np.zeros(2, np.float16), {}, "1-D"),
     ("allreduce", np.frombuffer(bytes(8), np.float32), {}, "the result needs a writable array"),
-    ("allreduce", np.zeros(2, np.uint8), {}, "bytes can't be combined"),
+    ("allreduce", np.zeros(2, np.uint8), {}, "uint8 can't be combined"),
     ("allreduce", np.zeros(2, np.int32), {"op": "avg"}, "of float32 and float64"),
     ("allreduce", np.zeros(2, np.int32), {"op": "mul"}, "op 'mul': one of sum, avg, max"),
     ("gather", np.zeros(2, np.int32), {}, "call 'gather'"),

@@ -97,7 +97,7 @@ class Job:
 
 
 @pytest.mark.parametrize("link", ["tcp", "zeromq"])
-def test_every_kind_over_a_link(link: str) -> None:
+def test_means_over_a_link(link: str) -> None:
     workers, elements = 3, 100_003
     inputs = [np.random.default_rng(rank).standard_normal(elements).astype(np.float32) for rank in range(workers)]
     total = inputs[0] + inputs[1] + inputs[2]
@@ -105,15 +105,11 @@ def test_every_kind_over_a_link(link: str) -> None:
     def act(rank: int, group: PsGroup) -> None:
         assert (group.rank, group.workers, group.method, group.link, group.matching) == (rank, 3, "ps", link, "key")
         array = inputs[rank].copy()
-        calls = [group.allreduce(inputs[rank].copy(), key=key, priority=key) for key in ((1, 0), (0, 1))[rank % 2]]
-        assert all(call.result(JOIN_S).tobytes() == total.tobytes() for call in calls)
         mine = group.reduce_scatter(array, "avg").result(JOIN_S)
         assert mine.tobytes() == (own_shard(total, rank, 3) / np.float32(3)).tobytes()
         assert np.shares_memory(mine, array)
         gathered = group.all_gather(array).result(JOIN_S)
         assert gathered.tobytes() == (total / np.float32(3)).tobytes()
-        assert (group.broadcast(inputs[rank].copy(), 2).result(JOIN_S) == inputs[2]).all()
-        assert group.barrier().result(JOIN_S) is None
         with pytest.raises(ValueError, match="op 'product'"):
             group.allreduce(array, "product")
 

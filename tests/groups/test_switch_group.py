@@ -68,17 +68,6 @@ def test_bytes_of_any_type_are_told_and_gathered_bit_by_bit(
     assert all(one.tobytes() == expected for one in gathered)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_sums_and_shards_of_sums_are_exact(groups: list[SwitchGroup], dtype: str) -> None:
-    inputs = [np.random.default_rng(rank).integers(-60, 60, 1001).astype(dtype) for rank in range(WORKERS)]
-    expected = inputs[0] + inputs[1] + inputs[2]
-    for summed in each(groups, lambda group, rank: group.allreduce(inputs[rank].copy())):
-        assert summed.dtype == dtype
-        assert np.array_equal(summed, expected)
-    shards = each(groups, lambda group, rank: group.reduce_scatter(inputs[rank].copy()))
-    assert np.array_equal(np.concatenate(shards), expected)
-
-
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32"])
 def test_maxima_are_exact(groups: list[SwitchGroup], dtype: str) -> None:
     inputs = [bits(dtype, 777, rank) for rank in range(WORKERS)]
@@ -98,13 +87,6 @@ def test_an_array_whose_memory_is_not_aligned(groups: list[SwitchGroup]) -> None
 
     expected = np.random.default_rng(1).integers(0, 256, 200).astype(np.uint8)
     assert all(np.array_equal(one, expected) for one in each(groups, told))
-
-
-def test_a_barrier_waits_for_all(groups: list[SwitchGroup]) -> None:
-    first = [group.barrier() for group in groups[:2]]
-    assert not any(future.done() for future in first)
-    assert each(groups[2:], lambda group, _: group.barrier()) == [None]
-    assert [future.result(SOON_S) for future in first] == [None, None]
 
 
 def test_many_calls_at_once(groups: list[SwitchGroup]) -> None:

@@ -10,7 +10,7 @@
 | "order"  | their running number                 | in the same order on all ranks                | torch's group |
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from operator import index
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
@@ -126,12 +126,12 @@ def whole(ask: Ask) -> Ask:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 
 
-def checked(ask: Ask, array: Array, workers: int) -> Ask:
+def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = tuple(OPS)) -> Ask:
     """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
     if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("an array must be 1-D, C-contiguous and writable")
-    if ask.op not in OPS:
-        raise ValueError(f"op '{ask.op}': one of {', '.join(OPS)}")
+    if ask.op not in ops:
+        raise ValueError(f"op '{ask.op}': one of {', '.join(ops)}")
     if array.dtype.hasobject or array.dtype.kind not in "biufc" or not array.dtype.isnative:
         raise ValueError(f"dtype {array.dtype}: numbers of this machine's byte order")
     ask = whole(ask)

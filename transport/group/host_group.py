@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
+from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
 
@@ -51,7 +52,9 @@ class HostGroup:
         self.rank, self.workers, self.method, self.link, self.job = mesh.member, workers, method, mesh.link, job
         self._pid = os.getpid()
         self._mesh, self._party, self._submit = mesh, party, submit
-        self._pending: dict[int, tuple[Any, Future[Any], object]] = {}  # by the call's id; in the loop's thread
+        self._pending: dict[
+            int, tuple[Any, Future[Any], object, Restore | None]
+        ] = {}  # by the call's id; in the loop's thread
         self._closed = False
         self._loop = MeshLoop(mesh, party, job=job, on_turn=self._finish, on_end=self._end, credit_bytes=credit_bytes)
         atexit.register(self.close)
@@ -113,9 +116,9 @@ class HostGroup:
 
     # Private
 
-    def _checked(self, ask: Ask, array: Array) -> Ask:
-        """As `contract.checked`, and what this method can't do."""
-        return checked(ask, array, self.workers)
+    def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
+        """What the party is asked, and on what. Raises ValueError for what this method can't do."""
+        return checked(ask, array, self.workers), Staged(array, ask.op, None)
 
     def _call(self, ask: Ask, array: Array, result: object, **more: Any) -> "Future[Any]":
         """Begin a call; its future resolves to `result`. more: further arguments of `submit`."""
@@ -124,20 +127,20 @@ class HostGroup:
                 f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
                 f"open its own"
             )
-        kind, op, key, priority, root = self._checked(ask, array)
+        (kind, _, key, priority, root), (wire, op, restore) = self._staged(ask, array)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 
         def order(now_ns: int) -> None:
             try:
-                call = self._submit(kind, array, op, now_ns=now_ns, key=key, priority=priority, root=root, **more)
+                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=root, **more)
             except ValueError as error:
                 future.set_exception(error)
                 return
             except BaseException as error:  # such as no memory: nobody knows what was begun, so it ends the loop
                 future.set_exception(error)
                 raise
-            self._pending[id(call)] = (call, future, result)
+            self._pending[id(call)] = (call, future, result, restore)
 
         def refuse(failure: BaseException) -> None:
             future.set_exception(failure)
@@ -148,14 +151,16 @@ class HostGroup:
     def _finish(self) -> None:
         """Resolve the futures of calls that have ended. In the loop's thread."""
         for call, failure in self._party.events():
-            _, future, result = self._pending.pop(id(call))
-            if failure is None:
-                future.set_result(result)
-            else:
+            _, future, result, restore = self._pending.pop(id(call))
+            if failure is not None:
                 future.set_exception(failure)
+                continue
+            if restore is not None:
+                restore()
+            future.set_result(result)
 
     def _end(self, failure: BaseException) -> None:
         self._finish()
         pending, self._pending = self._pending, {}
-        for _, future, _ in pending.values():
+        for _, future, _, _ in pending.values():
             future.set_exception(failure)

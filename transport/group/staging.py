@@ -107,6 +107,14 @@ def as_words(array: Array) -> Staged:
     return Staged(padded, "sum", lambda: np.copyto(raw, padded.view(np.uint8)[: raw.nbytes]))
 
 
+_CARRIED = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64", 16: "complex128"}
+
+
+def as_carried(array: Array) -> Staged:
+    """What parameter servers pass on as it is: the bits of each element, whatever they mean."""
+    return Staged(array.view(_CARRIED[array.itemsize]), "sum", None)
+
+
 def _ordered(values: Array) -> Array:
     """float32 as int32 in the same order, with every NaN above all else."""
     values[np.isnan(values)] = np.nan

@@ -14,15 +14,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.group.contract import Array, Ask, whole
+from transport.collectives.collective import KINDS
+from transport.group.contract import Array, Ask, checked, whole
 from transport.group.host_group import HostGroup
+from transport.group.staging import SERVERS, Staged, as_carried, stage
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh
 from transport.meshes.opening import BoundPlace, connect_mesh
 from transport.ps.config import PsConfig
+from transport.ps.messages import DTYPES
 from transport.ps.server import PsServer, adopting
-from transport.ps.worker import PsWorker, op_of
+from transport.ps.worker import OPS, PsWorker, op_of
 
 Kind = TypeVar("Kind", bound="PsGroup")
 
@@ -37,9 +40,9 @@ GIVE_UP_S = 0.5
 class PsGroup(HostGroup):
     """A worker of a parameter-server job: a `transport.group.contract.Group`. Made by `open_ps_group`.
 
-    config: what all members agreed on. Arrays are of float32, float64, int32 or int64; of bytes too where nothing is
-    combined. op "avg" of allreduce and reduce_scatter divides by the number of workers that are in the sum: with backup
-    workers, or after the job has shrunk, that isn't `workers`.
+    config: what all members agreed on. What travels for each type: `staging`. op "avg" of allreduce and reduce_scatter
+    divides by the number of workers that are in the sum: with backup workers, or after the job has shrunk, that isn't
+    `workers`.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class PsGroup(HostGroup):
         credit_bytes: int | None = CREDIT_BYTES,
     ) -> None:
         """Takes over the mesh, and the co-located servers, which it closes with itself."""
-        largest = config.slice_elements * 8
+        largest = config.slice_elements * max(dtype.itemsize for dtype in DTYPES)
         if largest > mesh.message_bytes_max:
             raise JobError(f"slices of {largest} bytes: link {mesh.link} carries {mesh.message_bytes_max}")
         self.config = config
@@ -90,10 +93,17 @@ class PsGroup(HostGroup):
                 host.wait(self.config.call_timeout_s)
                 host.close()
 
-    def _checked(self, ask: Ask, array: Array) -> Ask:
-        ask = whole(ask)
-        op_of(ask.kind, array, ask.op, ask.root, None, self.workers)
-        return ask
+    def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
+        if ask.kind in KINDS:
+            ask = checked(ask, array, self.workers, tuple(OPS))
+            combines = ask.kind in ("allreduce", "reduce_scatter")
+            staged = stage(array, ask.op, SERVERS, "a parameter server") if combines else as_carried(array)
+            if len(staged.wire) != len(array):  # a complex number's two floats would fall into two shards
+                ask = ask._replace(kind="allreduce")
+        else:
+            ask, staged = whole(ask), Staged(array, ask.op, None)
+        op_of(ask.kind, staged.wire, staged.op, ask.root, None, self.workers)
+        return ask, staged
 
     def _finish(self) -> None:
         super()._finish()

@@ -20,8 +20,9 @@ LITTLE = sys.byteorder == "little"
 EVERYBODY = 0xFFFF
 """As source: all workers give values; as sink: all get the result."""
 
-DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8))
-"""By their number on the wire. uint8 can be broadcast and gathered, not summed."""
+SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
+DTYPES = (*SUMMED, np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.complex128))
+"""By their number on the wire. Those after SUMMED can be broadcast and gathered."""
 
 _HEAD = struct.Struct(">HBBQIIQIIBBHHHi")
 HEAD_BYTES = _HEAD.size

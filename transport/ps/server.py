@@ -9,15 +9,13 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
 from transport.ps.aggregate import Aggregate
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
 from transport.ps.memory import Pool, Shared
-from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, LITTLE, Head, Kind, Op, shown, unpack
+from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
 from transport.ps.weights import KeptSlice
 
 WORDS_MAX = 2000
@@ -288,7 +286,7 @@ class PsServer:
             words = f"{size_bytes} bytes of values"
         elif head.op == Op.KEEP and not head.slice_elements:
             words = "no values"
-        elif (head.op in COMBINING and dtype == np.uint8) or (
+        elif (head.op in COMBINING and dtype not in SUMMED) or (
             head.op in (Op.AVG, Op.KEEP, Op.GRADIENT) and dtype.kind != "f"
         ):
             words = f"{dtype.name} values"

@@ -17,7 +17,7 @@ from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
 from transport.ps.config import PsConfig
 from transport.ps.liveness import Liveness
-from transport.ps.messages import AUTOMATIC, COMBINING, DTYPES, EVERYBODY, LITTLE, Head, Kind, Op, shown, unpack
+from transport.ps.messages import AUTOMATIC, COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
 from transport.ps.server import WORDS_MAX, member_name
 from transport.ps.sharding import Sharding, Slice
 
@@ -384,7 +384,7 @@ def _check_values(kind: str, code: Op, op: str, array: Array, into: Array) -> No
         raise ValueError(f"{kind}: the result needs a writable array")
     if code in (Op.AVG, Op.KEEP, Op.GRADIENT, Op.PULL) and array.dtype.kind != "f":
         raise ValueError(f"{kind} {op if code == Op.AVG else ''}: of float32 and float64, not {array.dtype}")
-    if code in COMBINING and array.dtype == np.uint8:
-        raise ValueError(f"{kind}: bytes can't be combined")
+    if code in COMBINING and array.dtype not in SUMMED:
+        raise ValueError(f"{kind}: {array.dtype} can't be combined")
     if code in (Op.KEEP, Op.GRADIENT, Op.PULL) and not len(array):
         raise ValueError(f"{kind}: an array without elements")

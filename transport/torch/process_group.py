@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from transport.group.contract import Array, Matching
+from switchagg.errors import AggregationFailed
+from transport.group.contract import Array, Ask, Matching, checked
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -34,7 +35,8 @@ class TorchGroup:
         if self.method == "nccl":
             raise ValueError("NCCL can't sum in host memory; give a Gloo group: dist.new_group(backend='gloo')")
         self.rank, self.workers = self._group.rank(), self._group.size()
-        self.failure: BaseException | None = None
+        self.failure: AggregationFailed | None = None
+        self._closed = False
         self._calls: SimpleQueue[tuple[Array, str, Future[Any]] | None] = SimpleQueue()
         self._works: SimpleQueue[tuple[Any, Array, Future[Any]] | None] = SimpleQueue()
         self._threads = [
@@ -46,10 +48,12 @@ class TorchGroup:
 
     def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Any]":
         """See `AllreduceGroup`. key and priority aren't read."""
-        if op not in _OPS:
-            raise ValueError(f"op '{op}': one of {', '.join(_OPS)}")
+        ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
         future: Future[Any] = Future()
-        self._calls.put((array, op, future))
+        if self._closed:
+            self._fail(RuntimeError("the group was closed"), future)
+        else:
+            self._calls.put((array, ask.op, future))
         return future
 
     @property
@@ -65,11 +69,14 @@ class TorchGroup:
         return {}
 
     def close(self) -> None:
-        """See `AllreduceGroup`."""
+        """See `AllreduceGroup`. A call that waits for a dead rank ends with the process group's own timeout."""
+        if self._closed:
+            return
+        self._closed = True
         self._calls.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(1.0)  # one that waits for a dead peer ends with the group's own timeout, or the process
+                thread.join(1.0)
 
     def _start_all(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -95,5 +102,8 @@ class TorchGroup:
                 future.set_result(array)
 
     def _fail(self, error: Exception, future: "Future[Any]") -> None:
-        self.failure = self.failure or error
-        future.set_exception(error)
+        if self.failure is None:
+            what = f"{self.method}, rank {self.rank} of {self.workers}: {error}"
+            self.failure = AggregationFailed(what, job=self.method)
+            self.failure.__cause__ = error
+        future.set_exception(self.failure)
