@@ -13,11 +13,11 @@ from typing import Any
 
 from emulation.host import host_facts
 from emulation.results import MethodResult, RunFailed, document, write_json
-from emulation.scenario import DATAPLANES, Scenario, ScenarioError
+from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
 from p4vm.planes.program import PROGRAM_VARIABLE
-from switchagg.dataplane import ELEMENTS_MOST
 from switchagg.dataplane.self_test import Choice, fastest, fault
+from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import parse
 
 Progress = Callable[[str, int, int, str], None]
@@ -86,15 +86,15 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
     slots = switch.streams * switch.window_slots
     if switch.dataplane == "auto":
         return fastest(slots, switch.elements)
-    if switch.dataplane == "xdp":
+    if DATAPLANES[switch.dataplane].in_kernel:
         if backend == "sim":
-            others = ", ".join(name for name in DATAPLANES if name != "xdp")
+            others = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if not kind.in_kernel)))
             raise ScenarioError(
-                f"{scenario.file}: [switch] dataplane: xdp runs in the kernel, not in virtual time; allowed with "
-                f"--on sim: {others}"
+                f"{scenario.file}: [switch] dataplane: {switch.dataplane} runs in the kernel, not in virtual time; "
+                f"allowed with --on sim: {others}"
             )
-        return Choice("xdp", {})  # the switch says what is missing, when it starts among its interfaces
-    if switch.dataplane in ELEMENTS_MOST and os.environ.get(PROGRAM_VARIABLE):
+        return Choice(switch.dataplane, {})  # the switch says what is missing, when it starts among its interfaces
+    if DATAPLANES[switch.dataplane].program and os.environ.get(PROGRAM_VARIABLE):
         return Choice(switch.dataplane, {})  # the rule of a user's own program is not ours to judge
     if reason := fault(switch.dataplane, slots, switch.elements):
         raise RunFailed(

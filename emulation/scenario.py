@@ -12,18 +12,18 @@ import difflib
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.priority import CLASSES
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
 
 BACKENDS = ("mininet", "sim")
 WORKLOADS = ("digits", "text")
-DATAPLANES = ("auto", "native", "batched", "reference", "xdp", "p4", "bmv2")  # auto: the fastest that passes its test
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once
@@ -46,7 +46,12 @@ def _probability() -> Any:
     return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
 
 
-def _choice(default: str, allowed: tuple[str, ...]) -> Any:
+def dataplane_names() -> tuple[str, ...]:
+    """What `dataplane` may say."""
+    return ("auto", *DATAPLANES)
+
+
+def _choice(default: str, allowed: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> Any:
     return field(default=default, metadata={"kind": str, "allowed": allowed})
 
 
@@ -108,7 +113,7 @@ class SwitchOptions:
     window_slots: int = _integer(256, 1, 16_384, "slots")
     streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
     retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
-    dataplane: str = _choice("auto", DATAPLANES)  # xdp: in Mininet only
+    dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
 
 
 @dataclass(frozen=True)
@@ -295,8 +300,9 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
             )
         return tuple(value)
     if rule["kind"] is str:
-        if value not in rule["allowed"]:
-            raise ScenarioError(f"{where}: {_repr(value)} is unknown; allowed: {', '.join(rule['allowed'])}")
+        allowed = rule["allowed"]() if callable(rule["allowed"]) else rule["allowed"]
+        if value not in allowed:
+            raise ScenarioError(f"{where}: {_repr(value)} is unknown; allowed: {', '.join(allowed)}")
         return value
     number: int | float
     if not _is_number(value):

@@ -14,6 +14,7 @@ from emulation.bench.arithmetic import payload_share, traffic_factor
 from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import STYLE
+from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS
 
 COLOURS = {
@@ -39,7 +40,6 @@ OTHER_COLOURS = (
     "#98DF8A",
     "#393B79",
 )
-PLANE_COLOURS = {"reference": "#999999", "batched": "#009E73", "native": "#0072B2", "xdp": "#56B4E9"}
 _BOUND = "#222222"
 
 Row = dict[str, Any]
@@ -210,7 +210,8 @@ def planes(part: dict[str, Any]) -> Figure | None:
     figure = Figure(figsize=(1.2 + 3.2 * len(workers), 3.8), layout="constrained")
     panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, workers, strict=True):
-        for name, colour in PLANE_COLOURS.items():
+        for name in dict.fromkeys(row["plane"] for row in rows):
+            colour = DATAPLANES[name].colour
             here = [row for row in rows if row["plane"] == name and row["workers"] == count]
             if not here:
                 continue

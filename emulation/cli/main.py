@@ -25,6 +25,7 @@ from emulation.cli.keys import keys as make_keys
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
+from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
     name="switchagg",
@@ -109,9 +110,8 @@ KeysOption = Annotated[
         metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over udp, rdma: control only)"
     ),
 ]
-PLANES = (
-    "auto (the fastest that works here), native, batched, reference; xdp: in the kernel; p4, bmv2: the P4 program, up "
-    "to 256 elements"
+PLANES = "; ".join(
+    ("auto: the fastest that works here", *(f"{kind.name}: {kind.summary}" for kind in DATAPLANES.values()))
 )
 ELEMENTS = typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
 PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
@@ -196,9 +196,7 @@ def _check_link(link: str, packets: int | None) -> None:
 
 
 def _check_dataplane(name: str) -> None:
-    from emulation.scenario import DATAPLANES
-
-    _known("--dataplane", name, tuple(DATAPLANES))
+    _known("--dataplane", name, ("auto", *DATAPLANES))
 
 
 def _keys(folder: Path | None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.aggregator import SlotView, check_admission, first_held
-from switchagg.dataplane import Output
+from switchagg.dataplane.contract import Output
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import (
     FLAG_RESULT,

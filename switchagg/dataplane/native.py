@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.aggregator import SlotView, check_admission
-from switchagg.dataplane import Output
+from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES, Job, Missing, job_struct, load

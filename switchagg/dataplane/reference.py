@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from switchagg.aggregator import Aggregator, SlotView, Verdict
-from switchagg.dataplane import Output
+from switchagg.dataplane.contract import Output
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig
 from switchagg.wire import Bundle, decode, encode

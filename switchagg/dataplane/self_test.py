@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from switchagg.dataplane import DATAPLANES, DataPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, Bundle, Op, Packet, encode
-
-CANDIDATES = ("native", "batched")
-"""Fastest first. `xdp` is not among them: it needs root and the names of interfaces, and on veth it is the slower."""
 
 ELEMENTS_MOST = 1024
 SLOTS_LEAST = 6
@@ -52,9 +50,12 @@ class Datagram(NamedTuple):
 
 
 def fastest(slots: int, elements: int) -> Choice:
-    """The first of CANDIDATES that passes for a switch of this size; `reference` if none does."""
+    """The first `tested` plane that passes for a switch of this size; `reference` if none does.
+
+    `xdp` is not among them: it needs root and the names of interfaces, and on veth it is the slower.
+    """
     passed_over: dict[str, str] = {}
-    for name in CANDIDATES:
+    for name in (name for name, kind in DATAPLANES.items() if kind.tested):
         reason = fault(name, slots, elements)
         if not reason:
             return Choice(name, passed_over)

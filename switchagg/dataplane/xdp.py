@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from switchagg.aggregator import SlotView, check_admission, first_held
-from switchagg.dataplane import Output
+from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf

@@ -8,7 +8,8 @@ import pytest
 
 from p4vm.planes.bmv2 import Bmv2Plane
 from p4vm.planes.p4 import P4Plane
-from switchagg.dataplane import DATAPLANES, DataPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode

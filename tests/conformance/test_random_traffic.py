@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dataplane_names import WITHOUT_P4
 
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import DecodeError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import FLAG_RESULT, HEADER_BYTES, Bundle, Op, Packet, decode, encode

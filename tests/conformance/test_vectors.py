@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dataplane_names import IN_PROCESS
 
-from switchagg.dataplane import DATAPLANES, DataPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 
@@ -83,7 +85,7 @@ class Runner:
         assert self.plane.counters.get(words[0], 0) == int(words[1]), line
 
 
-@pytest.mark.parametrize("dataplane", DATAPLANES)
+@pytest.mark.parametrize("dataplane", IN_PROCESS)
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
 def test_vector(vector: Path, dataplane: str) -> None:
     runner = Runner(dataplane)

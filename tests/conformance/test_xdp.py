@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from switchagg.dataplane import DataPlane
+from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.xdp import XdpPlane, address_of, frame_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf

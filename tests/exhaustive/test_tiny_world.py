@@ -14,9 +14,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from dataplane_names import WITHOUT_P4
 from simulation.published_rule import PublishedRule
 
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
 

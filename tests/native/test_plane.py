@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from switchagg.dataplane import DATAPLANES
 from switchagg.dataplane.native import NativePlane, plane_library
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import load, missing

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from dataplane_names import IN_PROCESS
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
@@ -18,7 +19,6 @@ from p4vm.planes.traffic import USUAL, Arrived, Evicted, Faults, Lost, Shape, St
 from p4vm.planes.traffic_files import stf, vector
 from p4vm.python.engine import PythonEngine
 from p4vm.stf.run import Result, run_text
-from switchagg.dataplane import DATAPLANES
 from tests.conformance.test_vectors import Runner
 
 PROGRAM = folder() / "v1model" / "switchagg.p4"
@@ -92,7 +92,7 @@ def test_our_program_passes(elements: int) -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("plane", DATAPLANES)
+@pytest.mark.parametrize("plane", IN_PROCESS)
 def test_every_data_plane_passes(plane: str) -> None:
     if plane == "bmv2" and bmv2.missing():
         pytest.skip(f"data plane bmv2: {bmv2.missing()}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from switchagg.aggregator import SlotView
-from switchagg.dataplane import Output
+from switchagg.dataplane.contract import Output
 from switchagg.job import JobConfig
 from switchagg.wire import Bundle, Op, decode, encode
 

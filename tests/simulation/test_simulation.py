@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from dataplane_names import WITHOUT_P4
 
 from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4, DataPlane
 from switchagg.dataplane.batched import BatchedPlane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import Endpoint
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing

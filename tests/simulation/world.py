@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
 from switchagg.call import make_call
-from switchagg.dataplane import DataPlane
+from switchagg.dataplane.contract import DataPlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.endpoint import NativeEndpoint

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataplane_names import WITHOUT_P4
 
 import transport.switch.loop
 from switchagg.aggregator import SlotView
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4, Output
+from switchagg.dataplane.contract import Output
 from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataplane_names import WITHOUT_P4
 from faulty_link import FaultyLink
 
 import transport.worker.loop
 from switchagg.call import make_call
-from switchagg.dataplane import DATAPLANES, WITHOUT_P4
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import JobConfig, StreamConfig

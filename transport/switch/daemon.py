@@ -15,9 +15,10 @@ from pathlib import Path
 from p4vm.planes.bmv2 import Bmv2Plane
 from p4vm.planes.p4 import P4Plane
 from switchagg.controller import Controller
-from switchagg.dataplane import DATAPLANES, ELEMENTS_MOST, DataPlane
+from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.self_test import Choice, fastest
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
 from switchagg.membership import (
@@ -112,7 +113,7 @@ class SwitchDaemon:
             if dataplane not in (AUTO, NATIVE, XDP):
                 raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {dataplane} has none")
             dataplane = NATIVE if dataplane == AUTO else dataplane
-        elements = min(elements, ELEMENTS_MOST.get(dataplane, elements))
+        elements = elements if dataplane == AUTO else DATAPLANES[dataplane].fitting(elements)
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(lease_s * 1e9)
@@ -400,8 +401,8 @@ def _check(
 ) -> None:
     """Raise SwitchaggError for what no switch can be made of."""
     parse_endpoint(bind_control, "control address")
-    if dataplane not in (AUTO, XDP, *DATAPLANES):
-        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, XDP, *DATAPLANES))}")
+    if dataplane not in (AUTO, *DATAPLANES):
+        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, *DATAPLANES))}")
     if interfaces and dataplane != XDP:
         raise SwitchaggError(
             f"interfaces are for the data plane {XDP}; {dataplane} serves its address on all of them: add --dataplane "

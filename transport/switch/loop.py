@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from switchagg.aggregator import SlotView
-from switchagg.dataplane import DataPlane
+from switchagg.dataplane.contract import DataPlane
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.priority import marks

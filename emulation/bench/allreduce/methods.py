@@ -12,11 +12,11 @@ from pathlib import Path
 
 from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
+from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, links_of
 from transport.group.method_name import parse as parse_name
 from transport.links.table import LINKS
 
-PLANES = ("native", "xdp", "batched", "reference")
 CONTROLS = ("cubic", "bbr", "reno")
 BEST = ("cubic", "bbr")  # of which the better one is the baseline
 
@@ -44,7 +44,8 @@ class Method:
     @property
     def core(self) -> str:
         """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
-        return LINKS[self.carrier].cores[0] if self.variant in ("native", "xdp") else "python"
+        kind = DATAPLANES.get(self.variant)
+        return LINKS[self.carrier].cores[0] if kind is not None and kind.compiled else "python"
 
     def elements(self, elements: int) -> int:
         """Values in a packet of the switch: over RDMA a path MTU's."""
@@ -115,13 +116,13 @@ def kernel_control() -> str:
 
 def resolve_plane(name: str) -> str:
     """A data plane by name; `auto`: the fastest in user space that loads here. Raises ScenarioError, RunFailed."""
-    from switchagg.dataplane import DATAPLANES
     from switchagg.native.library import missing
 
     if name == "auto":
-        return "native" if "native" in DATAPLANES and not missing() else "batched"
-    if name not in PLANES:
-        raise ScenarioError(f"data plane '{name}' is unknown; allowed: auto, {', '.join(PLANES)}")
-    if name in ("native", "xdp") and (reason := missing()):
+        return "batched" if missing() else "native"
+    measured = [kind.name for kind in DATAPLANES.values() if kind.measured]
+    if name not in measured:
+        raise ScenarioError(f"data plane '{name}' is unknown; allowed: auto, {', '.join(measured)}")
+    if DATAPLANES[name].compiled and (reason := missing()):
         raise RunFailed(f"data plane {name}: {reason}")
     return name

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from emulation.bench import arithmetic
 from emulation.bench.planes.memory import worker_memory
 from switchagg.call import array_call, make_call
-from switchagg.dataplane import DATAPLANES
 from switchagg.dataplane.native import RUN, NativePlane
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig, StreamConfig
@@ -34,12 +34,6 @@ WINDOW = 256
 BUNDLE_ROWS = 16
 ENDPOINT_BYTES = 25 * arithmetic.MEGABYTE
 PYTHON_ENDPOINT_BYTES = 4 * arithmetic.MEGABYTE
-NOTES = {
-    "reference": "Python, a packet at a time",
-    "batched": f"NumPy, bundles of {BUNDLE_ROWS} packets",
-    "native": f"C, {WINDOW} packets of a rank in one call: what calling from Python costs is no packet's",
-    "xdp": "BPF_PROG_TEST_RUN, a packet at a time, as the kernel times it; checksums as on veth",
-}
 
 Turn = list[tuple[Bundle, int]]
 Say = Callable[[str], None]
@@ -89,7 +83,8 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     budget_s = 0.05 if quick else 0.4
-    for name, timer in TIMERS.items():
+    for name in reversed([name for name, kind in DATAPLANES.items() if kind.measured]):
+        timer = TIMERS.get(name) or _by_contract(name)
         say(f"data plane {name}, in memory")
         for elements, workers in shapes:
             try:
@@ -97,7 +92,7 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
             except (SwitchaggError, Missing, OSError) as error:
                 failures[name] = str(error)
                 break
-            rows.append(row("plane", name, elements, workers, samples) | {"note": NOTES[name]})
+            rows.append(row("plane", name, elements, workers, samples) | {"note": DATAPLANES[name].measured})
     endpoints = []
     for name in ("python", "native"):
         say(f"endpoint {name}, in memory")
@@ -204,12 +199,8 @@ def _xdp(traffic: Traffic, budget_s: float) -> list[float]:
         plane.close()
 
 
-TIMERS = {
-    "reference": _by_contract("reference"),
-    "batched": _by_contract("batched"),
-    "native": _native,
-    "xdp": _xdp,
-}
+TIMERS = {"native": _native, "xdp": _xdp}
+"""Of the planes that have a way of their own."""
 
 
 def _check(counters: dict[str, int], traffic: Traffic) -> None:

@@ -15,7 +15,7 @@ from emulation.sim.network.link import Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switches import AggregationSwitch
-from switchagg.dataplane import DATAPLANES
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 from emulation.sim.network.link import ETHERNET_BYTES, IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
 from emulation.sim.network.network import Network
-from switchagg.dataplane import DataPlane
+from switchagg.dataplane.contract import DataPlane
 
 
 class Bridge:

@@ -35,7 +35,8 @@ from p4vm.planes.program import (
     receiver_of,
 )
 from switchagg.aggregator import SlotView, check_admission
-from switchagg.dataplane import ELEMENTS_MOST, Output
+from switchagg.dataplane.contract import Output
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.wire import Bundle
@@ -91,7 +92,7 @@ class Bmv2Plane:
 
     def prepare(self) -> None:
         """Compile and start for the largest E now: the first job of that E doesn't wait."""
-        self._switch(min(self._elements, ELEMENTS_MOST[self.name]))
+        self._switch(DATAPLANES[self.name].fitting(self._elements))
 
     @property
     def counters(self) -> dict[str, int]:

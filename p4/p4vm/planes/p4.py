@@ -25,7 +25,8 @@ from p4vm.planes.program import (
     program_path,
 )
 from switchagg.aggregator import SlotView, check_admission
-from switchagg.dataplane import ELEMENTS_MOST, Output
+from switchagg.dataplane.contract import Output
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.wire import HEADER_BYTES, Bundle, headers
@@ -71,7 +72,7 @@ class P4Plane:
 
     def prepare(self) -> None:
         """Compile for the largest E now: the first job of that E doesn't wait."""
-        self._program(min(self._elements, ELEMENTS_MOST[self.name]))
+        self._program(DATAPLANES[self.name].fitting(self._elements))
 
     @property
     def counters(self) -> dict[str, int]:

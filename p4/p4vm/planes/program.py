@@ -11,7 +11,7 @@ from pathlib import Path
 
 import switchagg
 from switchagg.aggregator import SlotView, first_held
-from switchagg.dataplane import ELEMENTS_MOST
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES
@@ -79,7 +79,7 @@ def room(slots: int) -> int:
 
 def check_elements(job: JobConfig, plane: str) -> None:
     """Raise JobError unless the program can be compiled for the job's E."""
-    most = ELEMENTS_MOST[plane]
+    most = DATAPLANES[plane].fitting(job.elements)
     if job.elements > most:
         raise JobError(
             f"job {job.job_id}: {job.elements} elements per packet; the program of data plane {plane} holds "

@@ -27,7 +27,7 @@ from p4vm.planes.program import (
     room,
 )
 from p4vm.planes.traffic import Admitted, Arrived, Evicted, Lost, Shape, Step
-from switchagg.dataplane import ELEMENTS_MOST
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig
 
@@ -90,8 +90,8 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
     """
     if shape.ports > PORTS_MOST:
         raise SwitchaggError(f"{shape.ports} workers in all: a v1model switch has {PORTS_MOST} ports")
-    if shape.elements > ELEMENTS_MOST["p4"]:
-        raise SwitchaggError(f"{shape.elements} elements per packet: the program holds {ELEMENTS_MOST['p4']}")
+    if shape.elements > (most := DATAPLANES["p4"].fitting(shape.elements)):
+        raise SwitchaggError(f"{shape.elements} elements per packet: the program holds {most}")
     if shape.slots > SLOTS[-1]:
         raise SwitchaggError(f"{shape.slots} slots in all: the program holds {SLOTS[-1]}")
     yield f"# {title}"

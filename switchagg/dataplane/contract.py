@@ -1,0 +1,39 @@
+"""What a data plane does for its host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from switchagg.aggregator import SlotView
+from switchagg.job import JobConfig
+from switchagg.wire import Bundle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """Frames to send: every row of `bundle` (k, size) goes to each port of `ports`, in order."""
+
+    bundle: Bundle
+    ports: tuple[int, ...]
+
+
+class DataPlane(Protocol):
+    """What a host of a switch (loop, simulator, test) may ask of it. Not thread-safe; no method blocks."""
+
+    name: str
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Packets by what became of them: absorbed, broadcast, reply, drop_<reason>. Their sum is all packets."""
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        """Take a job, or a new generation of one; ports[rank] is where its worker is. Raises JobError (S7)."""
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job; unknown ones are ignored (S8)."""
+
+    def process(self, bundle: Bundle, port: int) -> list[Output]:
+        """Decide on every row of a bundle (m, size) that came in by `port`; never raises, for any bytes."""
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""

@@ -1,0 +1,98 @@
+"""The data planes, an entry each. Importing the table loads none of them, and no NumPy: the command line has it too."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from switchagg.errors import JobError
+
+if TYPE_CHECKING:
+    from switchagg.dataplane.contract import DataPlane
+
+Make = Callable[[int, int], "DataPlane"]
+"""make(slots, elements). Raises JobError where what the plane needs is missing, saying what."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneKind:
+    """One data plane, as everything else knows it. Called with (slots, elements) it makes one; see `Make`.
+
+    make: or "module:attribute", imported when the first one is made; None: it runs in the kernel, among the interfaces
+    of a host (`transport.switch.xdp`), never in virtual time.
+    summary: half a line for tables and help. measured: how the benchmark measures it in memory; "": it doesn't.
+    colour: in its figures.
+    elements_most: the largest E it holds; None: any. tested: `auto` takes it if its self-test passes, the first in the
+    table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
+    """
+
+    name: str
+    make: str | Make | None
+    summary: str
+    measured: str = ""
+    colour: str = "#CC79A7"
+    elements_most: int | None = None
+    tested: bool = False
+    compiled: bool = False
+    program: bool = False
+
+    def __call__(self, slots: int, elements: int) -> "DataPlane":
+        if self.make is None:
+            raise JobError(f"data plane {self.name} runs in the kernel; choose another, or start a switch with it")
+        if not isinstance(self.make, str):
+            return self.make(slots, elements)
+        module, _, name = self.make.partition(":")
+        plane: DataPlane = getattr(import_module(module), name)(slots, elements)
+        return plane
+
+    @property
+    def in_kernel(self) -> bool:
+        return self.make is None
+
+    def fitting(self, elements: int) -> int:
+        """So many elements, or the most that it holds."""
+        return elements if self.elements_most is None else min(elements, self.elements_most)
+
+
+DATAPLANES: dict[str, PlaneKind] = {
+    kind.name: kind
+    for kind in (
+        PlaneKind(
+            "native",
+            "switchagg.dataplane.native:NativePlane",
+            "the rule in C, bundles of packets",
+            measured="C, 256 packets of a rank in one call: what calling from Python costs is no packet's",
+            colour="#0072B2",
+            tested=True,
+            compiled=True,
+        ),
+        PlaneKind(
+            "batched",
+            "switchagg.dataplane.batched:BatchedPlane",
+            "NumPy, bundles of packets; no compiler",
+            measured="NumPy, bundles of 16 packets",
+            colour="#009E73",
+            tested=True,
+        ),
+        PlaneKind(
+            "reference",
+            "switchagg.dataplane.reference:ReferencePlane",
+            "the rule in Python, a packet at a time",
+            measured="Python, a packet at a time",
+            colour="#999999",
+        ),
+        PlaneKind(
+            "xdp",
+            None,
+            "in the kernel",
+            measured="BPF_PROG_TEST_RUN, a packet at a time, as the kernel times it; checksums as on veth",
+            colour="#56B4E9",
+            compiled=True,
+        ),
+        PlaneKind("p4", "p4vm.planes.p4:P4Plane", "the P4 program on our engine", elements_most=256, program=True),
+        PlaneKind(
+            "bmv2", "p4vm.planes.bmv2:Bmv2Plane", "the P4 program on bmv2, slow", elements_most=256, program=True
+        ),
+    )
+}
+"""The data planes, an entry each, fastest first. A new one is one file and one entry here."""
