@@ -27,7 +27,7 @@ bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: result
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
 test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --durations=20)
 
 check: ready ## formatting, lint, types, tidiness, links
 	@$(BIN)/ruff format --check --quiet . || { echo "check: run $(BIN)/ruff format ." >&2; exit 1; }
