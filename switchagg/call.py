@@ -196,8 +196,8 @@ def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT
     """What the switch does with this array, and how it is coded.
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max". Raises
-    ValueError for anything else, for a codec whose words can't be summed, and for 64-bit words when a packet has room
-    for fewer than three elements.
+    ValueError for anything else, also for 64-bit words when a packet has room for fewer than three elements. codec: one
+    that adds.
     """
     if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
@@ -208,8 +208,6 @@ def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT
         )
     if op == "max":
         used = PLAIN
-    if not used.adds:
-        raise ValueError(f"codec {used.name}: its words can't be summed, and a switch does nothing else")
     if row_of(array.dtype, job.elements, used)[0] < 1:
         raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
     return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used)
@@ -225,10 +223,8 @@ def rounds_of(array: Array, elements: int, workers: int, codec: Codec) -> Iterat
     before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
-    Raises ValueError for a codec whose words can't be summed.
+    codec: one that adds.
     """
-    if not codec.adds:
-        raise ValueError(f"codec {codec.name}: its words can't be summed")
     words, width = row_of(array.dtype, elements, codec)
     rows = _Rows(array, width)
     if not rows.count:

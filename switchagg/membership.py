@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
+from switchagg.codecs import FIXED_POINT
 from switchagg.job import MAX_SLOTS, MAX_WORKERS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 
@@ -25,7 +26,7 @@ class JoinRequest:
     a number drawn at random for each join, 63 bits; it is also the secret that later messages prove themselves with.
     timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
-    of its end; ranks that share an address differ in it.
+    of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in.
     """
 
     job: str
@@ -40,6 +41,7 @@ class JoinRequest:
     windows: tuple[int, ...] = ()
     priorities: tuple[int, ...] = ()
     queue_pair: int | None = None
+    codec: str = FIXED_POINT.name
 
     @property
     def slots(self) -> int:
@@ -84,7 +86,7 @@ class JoinRequest:
 
     def contradiction(self, other: "JoinRequest") -> str:
         """Where two members of one gathering contradict each other, or "" (C1)."""
-        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities"):
+        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 return (
@@ -191,9 +193,9 @@ Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
 Standing = Waiting | Running | JoinRefused | JobFailed
 
 
-def _said(value: int | tuple[int, ...]) -> str:
-    """A number, or one for each stream."""
-    return str(value) if isinstance(value, int) else ", ".join(map(str, value)) or "the same for all streams"
+def _said(value: int | str | tuple[int, ...]) -> str:
+    """A number or name, or a number for each stream."""
+    return str(value) if isinstance(value, int | str) else ", ".join(map(str, value)) or "the same for all streams"
 
 
 def _text(address: Address) -> str:

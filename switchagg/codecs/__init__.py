@@ -23,10 +23,12 @@ CODECS: dict[str, Codec] = {
 """By the name that options say."""
 
 
-def codec_named(name: str) -> Codec:
-    """Raises ValueError that lists the names there are."""
+def codec_named(name: str, *, adds: bool = False) -> Codec:
+    """Raises ValueError that lists the names there are; adds: also for one whose words can't be summed."""
     if name not in CODECS:
         raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join(CODECS)}")
+    if adds and not CODECS[name].adds:
+        raise ValueError(f"codec {name}: its words can't be summed, and no method here does anything else")
     return CODECS[name]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from switchagg.codecs import FIXED_POINT
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.membership import Departure, Member
@@ -63,7 +64,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
-    what shall carry packets, where there are no queue pairs."""
+    what shall carry packets, where there are no queue pairs. codec: of sums of floats."""
 
     job: Text
     place: Place
@@ -77,6 +78,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     priorities: Smalls = []
     queue_pair: QueuePair | None = None
     link: Text = "udp"
+    codec: Text = FIXED_POINT.name
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

@@ -584,16 +584,11 @@ def _bound(zmq_socket: "zmq.Socket[bytes]") -> None:
 
 
 def _join_request(request: say.Join) -> JoinRequest:
+    alike = ("job", "workers", "elements", "streams", "window_slots", "incarnation", "timeout_ns", "codec")
     return JoinRequest(
-        job=request.job,
+        **{name: getattr(request, name) for name in alike},
         rank=request.place.rank,
-        workers=request.workers,
-        elements=request.elements,
-        streams=request.streams,
-        window_slots=request.window_slots,
         address=(request.place.host, request.place.port),
-        incarnation=request.incarnation,
-        timeout_ns=request.timeout_ns,
         windows=tuple(request.windows),
         priorities=tuple(request.priorities),
         queue_pair=request.queue_pair.queue_pair if request.queue_pair else None,

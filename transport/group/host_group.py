@@ -2,11 +2,14 @@
 
 import atexit
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
+from switchagg.codecs import Codec
 from switchagg.errors import AggregationFailed, SwitchaggError
+from transport.group.coded_sums import CodedSums
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
 from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
@@ -56,6 +59,8 @@ class HostGroup:
             int, tuple[Any, Future[Any], object, Restore | None]
         ] = {}  # by the call's id; in the loop's thread
         self._closed = False
+        self._coding = threading.Lock()  # around what begins a coded call
+        self._coded: CodedSums | None = None
         self._loop = MeshLoop(mesh, party, job=job, on_turn=self._finish, on_end=self._end, credit_bytes=credit_bytes)
         atexit.register(self.close)
 
@@ -92,6 +97,10 @@ class HostGroup:
         """See `Group`."""
         return self._party.failure or self._loop.failure
 
+    def use_codec(self, codec: Codec, elements: int) -> None:
+        """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`."""
+        self._coded = CodedSums(self._begin, self.workers, codec, elements)
+
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""
         self._loop.set_credit(credit_bytes)
@@ -107,6 +116,8 @@ class HostGroup:
         self._closed = True
         atexit.unregister(self.close)
         self._loop.close()
+        if self._coded is not None:
+            self._coded.close()
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +138,16 @@ class HostGroup:
                 f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
                 f"open its own"
             )
-        (kind, _, key, priority, root), (wire, op, restore) = self._staged(ask, array)
+        ask, staged = self._staged(ask, array)
+        with self._coding:
+            if self._coded is not None and (coded := self._coded.staged(ask, array)) is not None:
+                return self._coded.sum(ask, coded, result)
+        return self._begin(ask, staged, result, **more)
+
+    def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
+        """Begin a call that has been checked, as it is."""
+        kind, _, key, priority, root = ask
+        wire, op, restore = staged
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 

@@ -6,9 +6,11 @@ Imports every kind of group; what pulls in ZeroMQ, or the parameter server, only
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from switchagg.codecs import Codec, codec_named
 from switchagg.errors import JobError
+from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective import Kind
 from transport.collectives.execution import SEGMENT_BYTES
@@ -20,9 +22,6 @@ from transport.group.method_name import HOST_METHODS
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.opening import BoundPlace, connect_mesh
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +42,7 @@ _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
     "ranks_per_group": lambda method, servers: method == "hierarchical",
     "ps": lambda method, servers: servers,
     "switch": lambda method, servers: method == "switch",
+    "codec_elements": lambda method, servers: method != "switch",
 }
 """Options of methods, and whether a method, with dedicated servers or without, has them."""
 
@@ -53,8 +53,10 @@ class GroupOptions:
 
     timeout_s: within which all must have met. call_timeout_s: how long a call may stand still. credit_bytes: how much
     may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
-    ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. more: what else
-    SwitchSession.join takes, or the link (`transport.meshes.opening.connect_mesh`).
+    ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: a name of
+    switchagg.codecs, how sums of floats travel; default: as they are, on a switch "fixed_point". codec_elements: with a
+    codec, E of the switch whose bits a host method shall give; default 360. more: what else SwitchSession.join takes,
+    or the link (`transport.meshes.opening.connect_mesh`).
     """
 
     timeout_s: float = 30.0
@@ -64,6 +66,8 @@ class GroupOptions:
     ranks_per_group: int | None = None
     ps: Mapping[str, Any] | None = None
     switch: str | None = None
+    codec: str | None = None
+    codec_elements: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -76,7 +80,7 @@ class GroupOptions:
     def check(self, method: str, servers: bool) -> None:
         """Raise JobError for an option that this method hasn't."""
         given = {"segment_bytes": self.segment_bytes, "ranks_per_group": self.ranks_per_group, "ps": self.ps,
-                 "switch": self.switch}  # fmt: skip
+                 "switch": self.switch, "codec_elements": self.codec_elements}  # fmt: skip
         for name, value in given.items():
             if value is not None and not _OPTIONS_OF[name](method, servers):
                 raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
@@ -124,8 +128,10 @@ def open_group(
 def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupOptions) -> Group:
     from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
 
-    timeouts = {"timeout_s": how.timeout_s, "call_timeout_s": how.call_timeout_s}
-    return SwitchGroup.join(how.switch or "", job, rank, workers, link=link or "udp", **timeouts, **how.more)
+    more = {"timeout_s": how.timeout_s, "call_timeout_s": how.call_timeout_s, **how.more}
+    if how.codec is not None:
+        more["codec"] = how.codec
+    return SwitchGroup.join(how.switch or "", job, rank, workers, link=link or "udp", **more)
 
 
 def _open_ps_group(
@@ -140,12 +146,17 @@ def _open_ps_group(
     from transport.ps.config import PsConfig  # only for those who use servers
     from transport.ps.group import PsOptions, open_ps_group
 
+    codec = _codec(how)
+    named = {"call_timeout_s": how.call_timeout_s, "codec": _said(codec), **(how.ps or {})}
     try:
-        config = PsConfig(len(addresses), len(servers), **{"call_timeout_s": how.call_timeout_s, **(how.ps or {})})
+        config = PsConfig(len(addresses), len(servers), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
     options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, link=how.more)
-    return open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
+    group = open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
+    if codec is not None:
+        group.use_codec(*codec)
+    return group
 
 
 def _open_host_group(
@@ -161,8 +172,10 @@ def _open_host_group(
     ranks_per_group = _number("ranks_per_group", how.ranks_per_group, 0, 0, workers)
     segment_bytes = SEGMENT_BYTES if method in _PIPELINES else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
+    codec = _codec(how)
+    what = ", ".join(filter(None, (method, _said(codec))))
     mesh = connect_mesh(
-        link, rank, addresses, job=job, method=method, timeout_s=how.timeout_s, options=how.more, bound=bound
+        link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
     )
     try:
         party = CollectiveParty(
@@ -171,11 +184,31 @@ def _open_host_group(
         kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
             auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
-            return HostGroup(mesh, auto, auto.submit, **kept)
-        return HostGroup(mesh, party, _submit_by(party, method, workers, ranks_per_group), **kept)
+            group = HostGroup(mesh, auto, auto.submit, **kept)
+        else:
+            group = HostGroup(mesh, party, _submit_by(party, method, workers, ranks_per_group), **kept)
+        if codec is not None:
+            group.use_codec(*codec)
+        return group
     except BaseException:
         mesh.close(0.0)
         raise
+
+
+def _codec(how: GroupOptions) -> tuple[Codec, int] | None:
+    """The codec and its elements, or None. Raises JobError."""
+    elements = _number("codec_elements", how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
+    if how.codec is None:
+        return None
+    try:
+        return codec_named(how.codec, adds=True), elements
+    except ValueError as error:
+        raise JobError(f"option codec: {error}") from None
+
+
+def _said(codec: tuple[Codec, int] | None) -> str:
+    """As ranks tell each other what they use."""
+    return "" if codec is None else f"codec {codec[0].name} of {codec[1]} elements"
 
 
 def _number(name: str, given: int | None, default: int, low: int, high: int) -> int:

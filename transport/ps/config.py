@@ -36,6 +36,7 @@ class PsConfig:
         number of workers in it.
     heartbeat_s: how often members beat; dead_after_s: silence after which a member is dead.
     call_timeout_s: how long a call may wait for members that live.
+    codec: how workers code sums, in words; "": not at all. Servers see to it that all do alike.
     tensor_bytes: sizes of the tensors with keys 0, 1, …, where they are known beforehand: they are spread by size.
     """
 
@@ -55,6 +56,7 @@ class PsConfig:
     heartbeat_s: float = 1.0
     dead_after_s: float = 10.0
     call_timeout_s: float = 1800.0
+    codec: str = ""
     tensor_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class PsConfig:
                 raise ValueError(f"{name} {getattr(self, name)}: {low} to {high}")
         if self.backups and self.mode != BACKUP:
             raise ValueError(f"backups {self.backups}: only mode {BACKUP} has any, not {self.mode}")
+        if self.codec and (self.mode != BSP or self.on_worker_loss != "end"):
+            raise ValueError(f"{self.codec}: its sums need all workers: mode {BSP}, and a loss that ends the job")
         if self.staleness and self.mode != SSP:
             raise ValueError(f"staleness {self.staleness}: only mode {SSP} bounds it, not {self.mode}")
         for name in ("learning_rate", "momentum", "weight_decay", "compensation"):

@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from switchagg.call import array_call, make_call
-from switchagg.codecs import Array
+from switchagg.codecs import FIXED_POINT, Array, Codec, codec_named
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.native import library
+from switchagg.native.codec import number_of
 from transport.control import messages as say
 from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
 from transport.group.contract import Matching
@@ -130,7 +131,8 @@ class SwitchSession:
         self._stall = _Stall()
         self._slowness: Callable[[], str] = link.slowness if isinstance(link, UdpLink) else str
         self._loop: CallLoop[Any] | None = None
-        self.core = _chosen_core(core, link)
+        self._codec = _chosen_codec(wish.codec)
+        self.core = _chosen_core(core, link, self._codec)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
         self.workers = wish.workers
@@ -184,6 +186,7 @@ class SwitchSession:
         link: str = "udp",
         keys: Keys | Path | str | None = None,
         rdma: RdmaOptions | None = None,
+        codec: str = FIXED_POINT.name,
     ) -> "SwitchSession":
         """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
 
@@ -198,6 +201,8 @@ class SwitchSession:
         below that nothing can overtake (other links: any; there classes only order what is sent next). link: what
         carries packets, "udp", "rdma" or "zeromq", as the switch was told; over ZeroMQ the core is Python. rdma: its
         options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
+        codec: a name of switchagg.codecs, how sums of floats travel, the same on every rank; with one that is in Python
+        alone the core is Python.
 
         Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
         answer from it, an impossible argument.
@@ -227,6 +232,7 @@ class SwitchSession:
                 priorities=list(priorities or []),
                 link=link,
                 queue_pair=say.queue_pair(opened.end) if isinstance(opened, RdmaWorkerEnd) else None,
+                codec=codec,
             )
             return cls(opened, wish, switch, retry_limit, core, keys, (rdma or RdmaOptions()).packets)
         except BaseException:
@@ -252,7 +258,7 @@ class SwitchSession:
         can't be.
         """
         self._check_process()
-        call = (array_call if self.core == "native" else make_call)(array, op, self.job)
+        call = (array_call if self.core == "native" else make_call)(array, op, self.job, self._codec)
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
@@ -495,13 +501,21 @@ def _opened(
     raise JobError(f"link '{link}': udp, rdma or zeromq")
 
 
-def _chosen_core(core: str, link: Link | RdmaWorkerEnd) -> str:
+def _chosen_codec(name: str) -> Codec:
+    """Raises JobError for one that a switch can't serve."""
+    try:
+        return codec_named(name, adds=True)
+    except ValueError as error:
+        raise JobError(str(error)) from None
+
+
+def _chosen_core(core: str, link: Link | RdmaWorkerEnd, codec: Codec) -> str:
     """ "native" or "python"; raises JobError for a core that can't be."""
     if core == "python":
         return core
     if core not in ("auto", "native"):
         raise JobError(f"core {core!r}: one of auto, native, python")
-    reason = library.missing()
+    reason = _why_no_core(codec)
     if not isinstance(link, UdpLink | RdmaWorkerEnd):
         if core == "native":
             raise JobError(f"core 'native': it carries UDP links only, not {type(link).__name__}")
@@ -513,6 +527,15 @@ def _chosen_core(core: str, link: Link | RdmaWorkerEnd) -> str:
     if os.environ.get("SWITCHAGG_NATIVE") != "0":
         _warn(reason)
     return "python"
+
+
+def _why_no_core(codec: Codec) -> str:
+    """Why the compiled core can't carry this codec; "" if it can."""
+    try:
+        number_of(codec)
+    except library.Missing as missing:
+        return str(missing)
+    return ""
 
 
 @lru_cache
