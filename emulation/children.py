@@ -20,7 +20,7 @@ from typing import IO, Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 
 TURN_S = 0.25  # how late a dead child is noticed while others talk
 MESSAGE_LENGTH_MAX = 400

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulation.errors import RunFailed
 from emulation.host import host_facts
-from emulation.results import MethodResult, RunFailed, document, write_json
+from emulation.results import MethodResult, document, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
 from p4vm.planes.program import PROGRAM_VARIABLE

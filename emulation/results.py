@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulation.errors import RunFailed
 from emulation.scenario import Scenario, canonical
 from emulation.timeline import Span
 from transport.collectives.cost import traffic_factor
@@ -36,10 +37,6 @@ ROCE_BYTES = 16  # BTH and ICRC
 ROCE_EXTENDED_BYTES = 20  # RETH and immediate data, in some packets
 
 BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
-
-
-class RunFailed(Exception):
-    """A run could not start or finish: one line that says what failed and the remedy; exit code 1."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.compare import Comparison
+from emulation.errors import RunFailed
 from emulation.report import figures, wording
-from emulation.results import RunFailed, ratio, write_json
+from emulation.results import ratio, write_json
 from emulation.scenario import Scenario
 from transport.group.method_name import parse
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from emulation.errors import RunFailed
 from emulation.host import host_facts
-from emulation.results import RunFailed, write_json
+from emulation.results import write_json
 
 SCHEMA = "switchagg-bench-1"
 

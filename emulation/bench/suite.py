@@ -14,8 +14,8 @@ from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import ROUNDS, Wish, measure
 from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.document import Load, write
+from emulation.errors import RunFailed
 from emulation.mininet.shaping import UnfitError
-from emulation.results import RunFailed
 from emulation.scenario import ScenarioError
 from transport.worker.session import SEGMENTS_MAX
 

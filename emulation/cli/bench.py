@@ -82,8 +82,8 @@ def allreduce(
     """
     with outcomes():
         from emulation.bench import arithmetic, document, suite
+        from emulation.errors import RunFailed
         from emulation.mininet.netns import run_in_user_namespace
-        from emulation.results import RunFailed
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         wishes = suite.wishes(

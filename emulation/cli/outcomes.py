@@ -30,7 +30,7 @@ def outcomes() -> Iterator[None]:
 
     SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
     """
-    from emulation.results import RunFailed
+    from emulation.errors import RunFailed
     from emulation.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 

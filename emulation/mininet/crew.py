@@ -1,54 +1,60 @@
-"""The crew: one trainer process per worker, followed by its JSON lines until all have finished or one has failed."""
+"""The crew: one trainer process per worker, followed by its reports until all have finished or one has failed."""
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import IO, TypeVar
 
-from emulation.results import RunFailed
+from emulation.children import Child
+from emulation.errors import RunFailed
+from emulation.training.messages import Finished, Iteration, TrainerReport, TrainingFailed
 
 TURN_S = 0.25  # how late a killed trainer or a dead data plane is noticed
 EXIT_S = 3.0  # how long a trainer may take to end after it has finished
 
+Kind = TypeVar("Kind")
 
-@dataclass(eq=False)
+
 class Member:
-    """One rank's process and what it has said. `log_path` holds its stderr."""
+    """One rank's process and what it has reported."""
 
-    rank: int
-    process: subprocess.Popen[bytes]
-    log_path: Path
-    events: list[dict[str, Any]] = field(default_factory=list)
-    iterations: int = 0
-    _rest: bytes = b""
+    def __init__(self, rank: int, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+        self.rank = rank
+        self.child: Child[TrainerReport] = Child(f"rank {rank}", process, TrainerReport, log)
+        self.reports: list[TrainerReport] = []
+        self.iterations = 0
 
-    def named(self, event: str) -> list[dict[str, Any]]:
-        """Everything said under one name, in order."""
-        return [entry for entry in self.events if entry.get("event") == event]
+    def named(self, kind: type[Kind]) -> list[Kind]:
+        """All reports of one kind, in order."""
+        return [report for report in self.reports if isinstance(report, kind)]
 
     @property
     def finished(self) -> bool:
-        return bool(self.events) and self.events[-1].get("event") == "finished"
+        return bool(self.reports) and isinstance(self.reports[-1], Finished)
 
-    def take(self, data: bytes) -> None:
-        """Adds what was read from the process; lines that are no JSON object are ignored: libraries may print."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and "event" in entry:
-                self.events.append(entry)
-                self.iterations += entry["event"] == "iteration"
+    def read(self) -> bool:
+        """Takes what lies in its pipe; whether it has reported anything."""
+        return self._take(self.child.read())
+
+    def take(self, data: bytes) -> bool:
+        """Takes what was read."""
+        return self._take(self.child.take(data))
+
+    def _take(self, reports: list[TrainerReport]) -> bool:
+        self.reports += reports
+        self.iterations += sum(isinstance(report, Iteration) for report in reports)
+        return bool(reports)
+
+    @property
+    def place(self) -> str:
+        return f"iteration {self.iterations}" if self.iterations else "its start"
+
+    def last_words(self) -> str:
+        return f"exit status {self.child.process.returncode}: {self.child.last_line()} (more in {self.child.log.name})"
 
 
 class Crew:
@@ -80,8 +86,8 @@ class Crew:
         begun = heard = time.monotonic()
         done = 0
         for member in self.members:
-            os.set_blocking(_stdout(member), False)
-            self._selector.register(_stdout(member), selectors.EVENT_READ, member)
+            os.set_blocking(member.child.descriptor, False)
+            self._selector.register(member.child.descriptor, selectors.EVENT_READ, member)
         with self._selector:
             while not all(member.finished for member in self.members):
                 if self._read(TURN_S):
@@ -104,61 +110,38 @@ class Crew:
         return any([self._hear(key.data) for key, _ in self._selector.select(timeout_s)])
 
     def _hear(self, member: Member) -> bool:
-        """Takes what lies in a member's pipe, without waiting."""
-        heard = False
-        try:
-            while data := os.read(_stdout(member), 65_536):
-                member.take(data)
-                heard = True
-            if _stdout(member) in self._selector.get_map():
-                self._selector.unregister(_stdout(member))  # its end
-        except BlockingIOError:
-            pass
+        heard = member.read()
+        if member.child.ended and member.child.descriptor in self._selector.get_map():
+            self._selector.unregister(member.child.descriptor)
         return heard
 
     def _check(self) -> None:
         """Raises RunFailed for the first cause: a killed process before those that only noticed."""
-        gone = [member for member in self.members if not member.finished and member.process.poll() is not None]
+        gone = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
         for member in gone:
-            self._hear(member)  # its last words may have come since
+            while self._hear(member):  # its last words may have come since
+                pass
         gone = [member for member in gone if not member.finished]
-        killed = next((member for member in gone if member.process.returncode < 0), None)
+        killed = next((member for member in gone if member.child.killed_by), None)
         if killed is not None:
-            number = -killed.process.returncode
-            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-            raise RunFailed(f"{self._method}: rank {killed.rank} was killed by {name} at {_place(killed)}")
-        failed = next((member for member in self.members if member.named("failed")), gone[0] if gone else None)
+            cause = f"rank {killed.rank} was killed by {killed.child.killed_by} at {killed.place}"
+            raise RunFailed(f"{self._method}: {cause}")
+        failed = next((member for member in self.members if member.named(TrainingFailed)), gone[0] if gone else None)
         if failed is not None:
-            said = failed.named("failed")
-            reason = str(said[0].get("message", "no reason given")) if said else self._last_words(failed)
-            raise RunFailed(f"{self._method}: rank {failed.rank} failed at {_place(failed)}: {reason}")
-
-    def _last_words(self, member: Member) -> str:
-        lines = member.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        words = lines[-1].strip() if lines else "it wrote nothing"
-        return f"exit status {member.process.returncode}: {words} (more in {member.log_path})"
+            said = failed.named(TrainingFailed)
+            reason = said[0].message if said else failed.last_words()
+            raise RunFailed(f"{self._method}: rank {failed.rank} failed at {failed.place}: {reason}")
 
     def _where(self) -> str:
-        return ", ".join(f"rank {member.rank} at {_place(member)}" for member in self.members)
+        return ", ".join(f"rank {member.rank} at {member.place}" for member in self.members)
 
     def _wait_for_exits(self) -> None:
         """A trainer that has finished also ends, with status 0; one that hangs then is ended by its owner."""
         until = time.monotonic() + EXIT_S
         for member in self.members:
             try:
-                status = member.process.wait(max(0.1, until - time.monotonic()))
+                status = member.child.process.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 continue
             if status != 0:
-                raise RunFailed(
-                    f"{self._method}: rank {member.rank} finished and then failed: {self._last_words(member)}"
-                )
-
-
-def _place(member: Member) -> str:
-    return f"iteration {member.iterations}" if member.iterations else "its start"
-
-
-def _stdout(member: Member) -> int:
-    assert member.process.stdout is not None, "a member's stdout must be a pipe"
-    return member.process.stdout.fileno()
+                raise RunFailed(f"{self._method}: rank {member.rank} finished and then failed: {member.last_words()}")

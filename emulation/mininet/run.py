@@ -18,21 +18,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulation.errors import RunFailed
 from emulation.host import compiled_core
 from emulation.mininet import netns
 from emulation.mininet.crew import Crew, Member
 from emulation.mininet.shaping import NetworkSpec, UnfitError
-from emulation.results import (
-    Evaluation,
-    IterationRecord,
-    MethodResult,
-    RunFailed,
-    bound,
-    elements_of,
-    write_json,
-)
-from emulation.scenario import Scenario, canonical
+from emulation.results import Evaluation, IterationRecord, MethodResult, bound, elements_of, write_json
+from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
+from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, write_config
 from switchagg.priority import CLASSES
 from transport.group.method_name import parse
 from transport.links.table import LINKS
@@ -115,7 +109,7 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
     }
     if plane is not None:
         environment["dataplane"] = running
-        environment["worker_cores"] = [member.named("finished")[0].get("core") for member in members]
+        environment["worker_cores"] = [member.named(Finished)[0].core for member in members]
         environment["compiled_core"] = compiled_core()
     return _result(scenario, method, members, observed, counters, environment)
 
@@ -209,7 +203,7 @@ class Observation:
             raise RunFailed(str(error)) from error
         for member in self._members:
             for thread in _network_threads(member):
-                self._monitor.watch(member.process.pid, thread)
+                self._monitor.watch(member.child.process.pid, thread)
 
     def _begin(self, done: int) -> None:
         """Begins to count here, unless an earlier beginning was in time, or half the run is over."""
@@ -221,18 +215,18 @@ class Observation:
         """How long the first bucket after the beginning was under way when we began. What isn't known yet is 0."""
         assert self._first is not None
         if self._late_ns is None:
-            following = [member.named("iteration")[self._first.done :] for member in self._members]
-            starts = [bucket["start_ns"] for later in following if later for bucket in later[0].get("buckets", [])[:1]]
+            following = [member.named(Iteration)[self._first.done :] for member in self._members]
+            starts = [bucket.start_ns for later in following if later for bucket in later[0].buckets[:1]]
             self._late_ns = max(0, self._first.taken_ns - min(starts, default=self._first.taken_ns))
         return self._late_ns
 
     def _snapshot(self, done: int) -> Snapshot:
-        records = [member.named("iteration")[done - 1] for member in self._members]
+        records = [member.named(Iteration)[done - 1] for member in self._members]
         return Snapshot(
             done,
             self._network.counters(),
             sum(tcp_retransmitted(worker.pid) for worker in self._network.workers),
-            sum(int(record.get("retransmissions", 0)) for record in records),
+            sum(record.retransmissions for record in records),
             time.monotonic_ns(),
         )
 
@@ -266,7 +260,7 @@ def tcp_retransmitted(pid: int) -> int:
 
 def _network_threads(member: Member) -> list[int]:
     """Kernel ids of the threads that carry packets, as the trainer told us when it began."""
-    return [int(thread) for event in member.named("started") for thread in event.get("network_threads", [])]
+    return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
 def _data_plane(scenario: Scenario, method: str, out_dir: Path) -> DataPlaneProcess:
@@ -289,31 +283,30 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
     """Starts one rank's trainer on its host."""
     worker = network.workers[rank]
     switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if parse(method).is_switch else None
-    config = {
-        "scenario": canonical(scenario),
-        "method": method,
-        "rank": rank,
-        "workers": network.spec.workers,
-        "master_address": network.workers[0].address,
-        "master_port": RENDEZVOUS_PORT,
-        "interface": worker.interface,
-        "switch": switch,
-        "addresses": [host.address for host in network.workers],
-        "timeout_s": time_limits(scenario)[0],  # of one call: as patient as we are
-    }
-    config_path, log_path = out_dir / f"rank-{rank}.json", out_dir / f"rank-{rank}.log"
-    write_json(config_path, config)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": worker.interface}
-    with log_path.open("wb") as log:
-        process = network.spawn(
-            rank,
-            [sys.executable, *TRAINER, "--config", str(config_path.resolve())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-        )
-    return Member(rank, process, log_path)
+    config = TrainerConfig(
+        scenario=scenario,
+        method=method,
+        rank=rank,
+        workers=network.spec.workers,
+        master_address=network.workers[0].address,
+        master_port=RENDEZVOUS_PORT,
+        interface=worker.interface,
+        switch=switch,
+        addresses=tuple(host.address for host in network.workers),
+        timeout_s=time_limits(scenario)[0],  # of one call: as patient as we are
+    )
+    config_path = out_dir / f"rank-{rank}.json"
+    write_config(config_path, config)
+    log = (out_dir / f"rank-{rank}.log").open("w+b")
+    process = network.spawn(
+        rank,
+        [sys.executable, *TRAINER, "--config", str(config_path.resolve())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": worker.interface},
+    )
+    return Member(rank, process, log)
 
 
 def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> None:
@@ -354,7 +347,7 @@ def _result(
     counters: dict[str, int],
     environment: dict[str, Any],
 ) -> MethodResult:
-    finals = [member.named("finished")[0] for member in members]
+    finals = [member.named(Finished)[0] for member in members]
     link = LINKS.get(parse(method).link)
     if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
@@ -366,76 +359,76 @@ def _result(
         method=method,
         backend="mininet",
         workers=len(members),
-        iterations=merge_iterations([member.named("iteration") for member in members]),
+        iterations=merge_iterations([member.named(Iteration) for member in members]),
         evaluations=[
-            Evaluation(e["iteration"], e["time_ns"], e["accuracy"], e["loss"]) for e in members[0].named("evaluation")
+            Evaluation(score.iteration, score.time_ns, score.accuracy, score.loss)
+            for score in members[0].named(Evaluated)
         ],
-        parameters=int(finals[0]["parameters"]),
-        gradient_bytes=int(finals[0]["gradient_bytes"]),
+        parameters=finals[0].parameters,
+        gradient_bytes=finals[0].gradient_bytes,
         wire_tx_bytes_per_rank=observed.tx_bytes,
         wire_rx_bytes_per_rank=observed.rx_bytes,
         wire_iterations=observed.iterations,
         retransmissions=retransmissions,
         switch_counters=counters,
-        parameter_hash_per_rank=[final["parameter_hash"] for final in finals],
+        parameter_hash_per_rank=[final.parameter_hash for final in finals],
         certificate=observed.certificate,
-        notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].get("notes", [])],
-        environment={**environment, **finals[0].get("facts", {})},
-        first_layer_bytes=int(members[0].named("iteration")[-1].get("first_layer_bytes", 0)),
-        timeline=timeline([member.named("iteration") for member in members], scenario.workload.warmup_iterations),
+        notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].notes],
+        environment={**environment, **finals[0].facts},
+        first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
+        timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
     )
 
 
-def timeline(per_rank: Sequence[Sequence[dict[str, Any]]], warmup_iterations: int) -> list[Span]:
+def timeline(per_rank: Sequence[Sequence[Iteration]], warmup_iterations: int) -> list[Span]:
     """Spans of the kept iterations, from what each rank said of its own."""
     found = []
     for rank, records in enumerate(per_rank):
         for record in records:
-            if kept(record["iteration"], warmup_iterations):
+            if kept(record.iteration, warmup_iterations):
                 found += _spans(rank, record)
     return found
 
 
-def _spans(rank: int, record: dict[str, Any]) -> list[Span]:
-    iteration, start_ns = record["iteration"], record["start_ns"]
-    end_ns, forward_ns = start_ns + record["duration_ns"], start_ns + record["forward_ns"]
-    backward_ns = forward_ns + record["backward_ns"]
+def _spans(rank: int, record: Iteration) -> list[Span]:
+    iteration, start_ns = record.iteration, record.start_ns
+    end_ns, forward_ns = start_ns + record.duration_ns, start_ns + record.forward_ns
+    backward_ns = forward_ns + record.backward_ns
     # With a schedule the step follows at once, and the iteration goes on while its sums return.
-    step_ns = backward_ns if "waits" in record else end_ns - record["optimizer_ns"]
+    step_ns = backward_ns if record.waits is not None else end_ns - record.optimizer_ns
     computed = (
         (start_ns, forward_ns, "forward"),
         (forward_ns, backward_ns, "backward"),
-        (step_ns, step_ns + record["optimizer_ns"], "optimizer"),
+        (step_ns, step_ns + record.optimizer_ns, "optimizer"),
     )
     spans = [Span(rank, COMPUTE, name, iteration, low_ns, high_ns) for low_ns, high_ns, name in computed]
-    shift_ns = start_ns - record["begun_at_ns"]  # buckets are on the machine's clock, iterations on the training's
-    for wait in record.get("waits", []):
-        low_ns, high_ns = wait["start_ns"] + shift_ns, wait["end_ns"] + shift_ns
-        spans.append(Span(rank, COMPUTE, f"{WAITS}{wait['name']}", iteration, low_ns, high_ns))
-    for index, bucket in enumerate(record["buckets"]):
-        low_ns, high_ns = bucket["start_ns"] + shift_ns, bucket["end_ns"] + shift_ns
-        label = bucket.get("name", f"bucket {index}")
-        size_bytes, priority = bucket["size_bytes"], bucket.get("priority")
-        spans.append(Span(rank, NETWORK, label, iteration, low_ns, high_ns, size_bytes, priority))
+    shift_ns = start_ns - record.begun_at_ns  # buckets are on the machine's clock, iterations on the training's
+    for wait in record.waits or []:
+        low_ns, high_ns = wait.start_ns + shift_ns, wait.end_ns + shift_ns
+        spans.append(Span(rank, COMPUTE, f"{WAITS}{wait.name}", iteration, low_ns, high_ns))
+    for index, bucket in enumerate(record.buckets):
+        low_ns, high_ns = bucket.start_ns + shift_ns, bucket.end_ns + shift_ns
+        label = bucket.name or f"bucket {index}"
+        spans.append(Span(rank, NETWORK, label, iteration, low_ns, high_ns, bucket.size_bytes, bucket.priority))
     return spans
 
 
-def merge_iterations(per_rank: Sequence[Sequence[dict[str, Any]]]) -> list[IterationRecord]:
+def merge_iterations(per_rank: Sequence[Sequence[Iteration]]) -> list[IterationRecord]:
     """One record per iteration of the ranks' own: the slowest's duration and compute, the least communication."""
     merged = []
     for records in zip(*per_rank, strict=True):
-        numbers = {record["iteration"] for record in records}
+        numbers = {record.iteration for record in records}
         if len(numbers) != 1:
             raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
         merged.append(
             IterationRecord(
                 iteration=numbers.pop(),
-                start_ns=min(record["start_ns"] for record in records),
-                duration_ns=max(record["duration_ns"] for record in records),
-                compute_ns=max(record["compute_ns"] for record in records),
-                communication_ns=min(record["communication_ns"] for record in records),
-                loss=statistics.fmean(record["loss"] for record in records),
-                first_layer_ns=max((record.get("first_layer_ns") or 0) for record in records) or None,
+                start_ns=min(record.start_ns for record in records),
+                duration_ns=max(record.duration_ns for record in records),
+                compute_ns=max(record.compute_ns for record in records),
+                communication_ns=min(record.communication_ns for record in records),
+                loss=statistics.fmean(record.loss for record in records),
+                first_layer_ns=max(record.first_layer_ns for record in records) or None,
             )
         )
     return merged

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from emulation.results import IP_TCP_BYTES, MethodResult, RunFailed
+from emulation.errors import RunFailed
+from emulation.results import IP_TCP_BYTES, MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from emulation.training.messages import TrainerConfig, say
+from emulation.children import say
+from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, Transfer
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+from transport.torch.rendezvous import SwitchOptions
 
 COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth of their share, when both want a CPU
 
@@ -26,20 +28,11 @@ COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth o
 
 
 @dataclass
-class BucketSpan:
-    """One bucket's allreduce, on CLOCK_MONOTONIC."""
-
-    size_bytes: int
-    start_ns: int
-    end_ns: int = 0
-
-
-@dataclass
 class BucketClock:
     """DDP communication hook: the average over all ranks, and when each bucket left and came back."""
 
     workers: int
-    spans: list[BucketSpan] = field(default_factory=list)
+    spans: list[Transfer] = field(default_factory=list)
 
     def reduce(
         self,
@@ -49,7 +42,7 @@ class BucketClock:
         """What DDP does without a hook, timed."""
         flat = bucket.buffer()
         flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
-        span = BucketSpan(flat.numel() * flat.element_size(), time.monotonic_ns())
+        span = Transfer(flat.numel() * flat.element_size(), time.monotonic_ns())
         self.spans.append(span)
 
         def returned(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
@@ -63,7 +56,7 @@ class BucketClock:
         return future
 
 
-def covered_ns(spans: Sequence[BucketSpan]) -> int:
+def covered_ns(spans: Sequence[Transfer]) -> int:
     """Time during which at least one bucket was under way."""
     covered = until = 0
     for span in sorted(spans, key=lambda span: span.start_ns):
@@ -73,7 +66,7 @@ def covered_ns(spans: Sequence[BucketSpan]) -> int:
     return covered
 
 
-def exposed_ns(spans: Sequence[BucketSpan]) -> int:
+def exposed_ns(spans: Sequence[Transfer]) -> int:
     """Time spent waiting for buckets with nothing left to compute: the last one starts as the backward pass ends."""
     return max(0, max(span.end_ns for span in spans) - max(span.start_ns for span in spans))
 
@@ -116,34 +109,26 @@ class Trainer:
         network_threads = sorted(thread_ids() - before)
         niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        say(
-            "started",
-            rank=config.rank,
-            pid=os.getpid(),
-            network_threads=network_threads,
-            compute_threads=[threading.get_native_id()],
-            parameters=workload.parameters,
-            gradient_bytes=workload.gradient_bytes,
-            initial_parameter_hash=workload.parameter_sha256(),
-        )
+        say(Started(network_threads, [threading.get_native_id()], workload.parameter_sha256()))
         self._train(workload)
         self._detach()
+        notes = [
+            *self._notes(),
+            f"Workload {plan.name}: {workload.task.description}; {workload.task.source} "
+            f"(sha256 {workload.task.source_sha256[:16]}).",
+            f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
+        ]
         say(
-            "finished",
-            rank=config.rank,
-            parameters=workload.parameters,
-            gradient_bytes=workload.gradient_bytes,
-            parameter_hash=workload.parameter_sha256(),
-            retransmissions=self._counters().get("retransmitted", 0),
-            counters=self._counters(),
-            core=self._core(),
-            facts=self._facts(),
-            notes=[
-                *self._notes(),
-                f"Workload {plan.name}: {workload.task.description}; {workload.task.source} "
-                f"(sha256 {workload.task.source_sha256[:16]}).",
-                f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
-            ],
+            Finished(
+                parameters=workload.parameters,
+                gradient_bytes=workload.gradient_bytes,
+                parameter_hash=workload.parameter_sha256(),
+                retransmissions=self._counters().get("retransmitted", 0),
+                counters=self._counters(),
+                core=self._core(),
+                facts=self._facts(),
+                notes=notes,
+            )
         )
 
     def _attach(self, workload: Workload) -> None:
@@ -192,21 +177,22 @@ class Trainer:
         spans = self._buckets.spans
         waited_ns = exposed_ns(spans)
         say(
-            "iteration",
-            iteration=iteration,
-            start_ns=clock.at(start_ns),
-            duration_ns=end_ns - start_ns,
-            forward_ns=forward_end_ns - start_ns,
-            backward_ns=backward_end_ns - forward_end_ns - waited_ns,
-            optimizer_ns=end_ns - backward_end_ns,
-            compute_ns=end_ns - start_ns - waited_ns,
-            communication_ns=covered_ns(spans),
-            first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,  # DDP's last bucket holds the first layer
-            first_layer_bytes=spans[-1].size_bytes,
-            loss=loss.item(),
-            begun_at_ns=start_ns,
-            retransmissions=self._counters().get("retransmitted", 0),
-            buckets=[asdict(span) for span in spans],
+            Iteration(
+                iteration=iteration,
+                start_ns=clock.at(start_ns),
+                begun_at_ns=start_ns,
+                duration_ns=end_ns - start_ns,
+                forward_ns=forward_end_ns - start_ns,
+                backward_ns=backward_end_ns - forward_end_ns - waited_ns,
+                optimizer_ns=end_ns - backward_end_ns,
+                compute_ns=end_ns - start_ns - waited_ns,
+                communication_ns=covered_ns(spans),
+                first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,  # DDP's last bucket holds the first layer
+                first_layer_bytes=spans[-1].size_bytes,
+                loss=loss.item(),
+                retransmissions=self._counters().get("retransmitted", 0),
+                buckets=spans,
+            )
         )
 
     def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
@@ -214,13 +200,7 @@ class Trainer:
         since_ns = time.monotonic_ns()
         if self.config.rank == 0:
             score = workload.evaluate()
-            say(
-                "evaluation",
-                iteration=iteration,
-                time_ns=clock.at(since_ns),
-                accuracy=score.accuracy,
-                loss=score.loss,
-            )
+            say(Evaluated(iteration, clock.at(since_ns), score.accuracy, score.loss))
         dist.barrier()
         clock.leave_out(since_ns)
 
@@ -248,28 +228,33 @@ def switch_group() -> Any:
 
 def join_process_group(config: TrainerConfig) -> None:
     """Rendezvous of all ranks. Raises what torch.distributed raises, after timeout_s at the latest."""
-    name = config.name
+    name, options = config.name, None
     if name.method != "gloo":
         import transport.torch  # noqa: F401  # registers the backend
 
-        options = config.scenario.switch
-        os.environ["SWITCHAGG_METHOD"], os.environ["SWITCHAGG_LINK"] = name.method, name.link
-        os.environ["SWITCHAGG_INTERFACE"] = "" if name.is_switch else config.interface
-        os.environ["SWITCHAGG_SWITCH"] = config.switch or ""
-        os.environ["SWITCHAGG_ELEMENTS"] = str(config.elements)
-        for option in ("streams", "window_slots"):
-            os.environ[f"SWITCHAGG_{option.upper()}"] = str(getattr(options, option))
-    rendezvous(config, "gloo" if name.method == "gloo" else "switchagg")
+        options = replace(
+            SwitchOptions.from_environment(),
+            method=name.method,
+            link=name.link,
+            interface="" if name.is_switch else config.interface,
+            switch=config.switch or "",
+            elements=config.elements,
+            streams=config.scenario.switch.streams,
+            window_slots=config.scenario.switch.window_slots,
+        )
+    rendezvous(config, "gloo" if options is None else "switchagg", options)
 
 
-def rendezvous(config: TrainerConfig, backend: str) -> None:
+def rendezvous(config: TrainerConfig, backend: str, options: SwitchOptions | None = None) -> None:
     """All ranks' process group over this backend."""
     os.environ["GLOO_SOCKET_IFNAME"] = config.interface
     timeout = timedelta(seconds=config.timeout_s)
     store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, but not in so many words
         config.master_address, config.master_port, config.workers, is_master=config.rank == 0, timeout=timeout
     )
-    dist.init_process_group(backend, store=store, rank=config.rank, world_size=config.workers, timeout=timeout)
+    dist.init_process_group(
+        backend, store=store, rank=config.rank, world_size=config.workers, timeout=timeout, pg_options=options
+    )
 
 
 def thread_ids() -> set[int]:

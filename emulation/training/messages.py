@@ -1,10 +1,11 @@
 """What a trainer is told, and how it reports: imported by those who start trainers too, so without torch."""
 
-import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from emulation.children import Failed, Report
 from emulation.results import elements_of
 from emulation.scenario import Scenario
 from transport.group.method_name import HOST_METHODS, MethodName, parse
@@ -13,7 +14,7 @@ from transport.group.method_name import HOST_METHODS, MethodName, parse
 class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rank's part in a run."""
 
-    scenario: Scenario  # as `canonical` writes it; used: seed, workload and switch
+    scenario: Scenario
     method: str  # as in a scenario: gloo, switch, ring@zeromq, ps+p3
     rank: int
     workers: int
@@ -43,7 +44,77 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return elements_of(self.method, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)
 
 
-def say(event: str, **more: Any) -> None:
-    """One line of JSON for whoever follows us."""
-    sys.stdout.buffer.write(msgspec.json.encode({"event": event, **more}) + b"\n")
-    sys.stdout.buffer.flush()
+class Transfer(msgspec.Struct):
+    """Gradients that travel together, a bucket or a schedule's transfer, on CLOCK_MONOTONIC."""
+
+    size_bytes: int
+    start_ns: int
+    end_ns: int = 0
+    name: str = ""  # of a schedule's transfer
+    priority: int | None = None
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """How long a module of the forward pass waited for its sums, on CLOCK_MONOTONIC."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+class Started(Report):
+    network_threads: list[int]  # kernel ids of those that carry packets
+    compute_threads: list[int]
+    initial_parameter_hash: str
+
+
+class Iteration(Report):
+    """What an iteration took on this rank. start_ns: of the training's time; begun_at_ns: CLOCK_MONOTONIC."""
+
+    iteration: int
+    start_ns: int
+    begun_at_ns: int
+    duration_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    compute_ns: int
+    communication_ns: int
+    first_layer_ns: int
+    first_layer_bytes: int
+    loss: float
+    retransmissions: int
+    buckets: list[Transfer]
+    waits: list[Wait] | None = None  # with a schedule: within the forward pass
+
+
+class Evaluated(Report):
+    """On rank 0."""
+
+    iteration: int
+    time_ns: int
+    accuracy: float
+    loss: float
+
+
+class Finished(Report):
+    parameters: int
+    gradient_bytes: int
+    parameter_hash: str
+    retransmissions: int
+    counters: dict[str, int]
+    core: str | None  # what carries the switch's packets: "native" or "python"
+    facts: dict[str, Any]  # go into the environment of the results
+    notes: list[str]
+
+
+class TrainingFailed(Failed, tag="failed"):
+    iteration: int | None = None  # None: outside of one
+
+
+TrainerReport = Started | Iteration | Evaluated | Finished | TrainingFailed
+
+
+def write_config(path: Path, config: TrainerConfig) -> None:
+    """For people too: the file stays beside the results."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))

@@ -11,9 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from emulation.children import say
 from emulation.sim.prediction import predicted
-from emulation.training.ddp_trainer import BucketSpan, Trainer, TrainingClock, covered_ns, rendezvous
-from emulation.training.messages import TrainerConfig, say
+from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, rendezvous
+from emulation.training.messages import Iteration, TrainerConfig, Transfer, Wait
 from emulation.training.workload import Workload
 from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup
@@ -28,7 +29,7 @@ URGENT_POLICIES = ("p3", "tictac", "bytescheduler")
 
 
 @dataclass
-class Iteration:
+class Running:
     """What is known of an iteration when its last pass of computing is over. Times are CLOCK_MONOTONIC."""
 
     number: int
@@ -48,7 +49,7 @@ class ScheduledTrainer(Trainer):
         super().__init__(config)
         self._group: AllreduceGroup | None = None
         self._handle: PriorityHandle
-        self._unsaid: Iteration | None = None
+        self._unsaid: Running | None = None
         self._records = Records([], [])
 
     def _attach(self, workload: Workload) -> None:
@@ -134,7 +135,7 @@ class ScheduledTrainer(Trainer):
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
         end_ns = time.monotonic_ns()
-        self._unsaid = Iteration(
+        self._unsaid = Running(
             iteration,
             loss.item(),
             begun_ns,
@@ -156,41 +157,36 @@ class ScheduledTrainer(Trainer):
         self._records.transfers.extend(records.transfers)
         self._records.waits.extend(records.waits)
 
-    def _say(self, told: Iteration, next_start_ns: int) -> None:
+    def _say(self, told: Running, next_start_ns: int) -> None:
         """An iteration, now that the next one has begun at next_start_ns of the training, or there is none."""
         mine = [record for record in self._records.transfers if record.iteration == told.number]
         self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > told.number]
-        spans = [BucketSpan(record.size_bytes, record.launched_ns, record.completed_ns) for record in mine]
+        spans = [
+            Transfer(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
+            for record in mine
+        ]
         first = (
             [record for record in mine if record.priority == 0] if self.name.policy in URGENT_POLICIES else mine[-1:]
         )
         duration_ns = next_start_ns - told.start_ns
         waited_ns = sum(wait.end_ns - wait.begin_ns for wait in told.waits)
         say(
-            "iteration",
-            iteration=told.number,
-            start_ns=told.start_ns,
-            duration_ns=duration_ns,
-            forward_ns=told.forward_ns,
-            backward_ns=told.backward_ns,
-            optimizer_ns=told.optimizer_ns,
-            compute_ns=min(duration_ns, told.forward_ns + told.backward_ns + told.optimizer_ns - waited_ns),
-            communication_ns=covered_ns(spans),
-            first_layer_ns=max((r.completed_ns for r in first), default=0)
-            - max((r.ready_ns for r in first), default=0),
-            first_layer_bytes=sum(record.size_bytes for record in first),
-            loss=told.loss,
-            begun_at_ns=told.begun_at_ns,
-            retransmissions=self._counters().get("retransmitted", 0),
-            waits=[{"name": wait.module, "start_ns": wait.begin_ns, "end_ns": wait.end_ns} for wait in told.waits],
-            buckets=[
-                {
-                    "name": record.name,
-                    "priority": record.priority,
-                    "size_bytes": record.size_bytes,
-                    "start_ns": record.launched_ns,
-                    "end_ns": record.completed_ns,
-                }
-                for record in sorted(mine, key=lambda record: record.launched_ns)
-            ],
+            Iteration(
+                iteration=told.number,
+                start_ns=told.start_ns,
+                begun_at_ns=told.begun_at_ns,
+                duration_ns=duration_ns,
+                forward_ns=told.forward_ns,
+                backward_ns=told.backward_ns,
+                optimizer_ns=told.optimizer_ns,
+                compute_ns=min(duration_ns, told.forward_ns + told.backward_ns + told.optimizer_ns - waited_ns),
+                communication_ns=covered_ns(spans),
+                first_layer_ns=max((r.completed_ns for r in first), default=0)
+                - max((r.ready_ns for r in first), default=0),
+                first_layer_bytes=sum(record.size_bytes for record in first),
+                loss=told.loss,
+                retransmissions=self._counters().get("retransmitted", 0),
+                waits=[Wait(wait.module, wait.begin_ns, wait.end_ns) for wait in told.waits],
+                buckets=sorted(spans, key=lambda span: span.start_ns),
+            )
         )

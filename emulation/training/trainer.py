@@ -4,8 +4,8 @@ Runs as a process of its own, in the network namespace of its worker if it has o
 
     python -m emulation.training.trainer --config rank-0.json
 
-Everything is said on stdout, one JSON object per line, flushed: first `started`, then per iteration `iteration`, on
-rank 0 `evaluation`, and in the end `finished` or `failed` (then one line on stderr too, and exit status 1). A
+Reports (messages.py) go to stdout, one JSON object per line, flushed: first `started`, then per iteration `iteration`,
+on rank 0 `evaluated`, and in the end `finished` or `failed` (then one line on stderr too, and exit status 1). A
 configuration that can't be read ends it with status 2. All times are nanoseconds, as integers.
 
 The training loop is the usual one: DistributedDataParallel, backward, step. All methods run the same code; only the
@@ -28,8 +28,9 @@ from pathlib import Path
 import msgspec
 import torch.distributed as dist
 
+from emulation.children import say
 from emulation.training.ddp_trainer import Trainer
-from emulation.training.messages import TrainerConfig, say
+from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.scheduled_trainer import ScheduledTrainer
 
 EXIT_SECONDS = 10  # after `finished`: leaving the process group may not take longer
@@ -50,7 +51,7 @@ def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
     except Exception as error:
         where = "at its start" if trainer.iteration is None else f"in iteration {trainer.iteration}"
         message = one_line(error)
-        say("failed", rank=config.rank, iteration=trainer.iteration, message=message)
+        say(TrainingFailed(message, trainer.iteration))
         sys.stderr.write(f"trainer: rank {config.rank} ({config.method}) failed {where}: {message}\n")
         sys.stderr.flush()
         # At once and without clean-up: taking a process group down waits for ranks that may be gone. The kernel closes

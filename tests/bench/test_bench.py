@@ -21,7 +21,7 @@ from emulation.bench.figures import draw_all
 from emulation.bench.planes.fixed_point import measure as measure_numbers
 from emulation.bench.planes.planes import Traffic
 from emulation.cli.main import app
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library

@@ -11,7 +11,7 @@ from emulation.bench.allreduce import methods
 from emulation.bench.links import one_way as links
 from emulation.bench.links.link_end import EndPlace, LinkEnd, Open, opened
 from emulation.bench.links.plain_zeromq import WAYS
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
 from tests.contract.meshes import free_addresses
 from transport.group.method_name import METHODS, links_of

@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 from emulation.cli.doctor import EVERYTHING, Finding
 from emulation.cli.main import app, main
 from emulation.cli.status import status_lines
-from emulation.results import MethodResult, RunFailed
+from emulation.errors import RunFailed
+from emulation.results import MethodResult
 from transport.control import messages as say
 from transport.switch.daemon import SwitchDaemon
 

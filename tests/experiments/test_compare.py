@@ -14,8 +14,9 @@ from example_results import SCENARIO, FakeCertificate, result, run_method
 
 from emulation import compare as comparing
 from emulation.compare import choose_backend, choose_plane, compare, problems
+from emulation.errors import RunFailed
 from emulation.report import figures
-from emulation.results import MethodResult, RunFailed, document
+from emulation.results import MethodResult, document
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.timeline import COMPUTE, Span
 from switchagg.dataplane.self_test import Choice

@@ -1,22 +1,29 @@
 """The crew of trainers: progress, and one line for whatever goes wrong, soon."""
 
-import json
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from emulation import children
+from emulation.errors import RunFailed
 from emulation.mininet.crew import Crew, Member
-from emulation.results import RunFailed
+from emulation.training.messages import Finished, Iteration
 
-PRELUDE = """
+ITERATION = Iteration(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
+FINISHED = Finished(42, 168, "ab", 0, {}, None, {}, [])
+PRELUDE = f"""
 import json, os, signal, sys, time
-def say(event, **more): print(json.dumps({"event": event, **more}), flush=True)
+def say(line): print(line, flush=True)
+def failed(message): say(json.dumps({{"event": "failed", "message": message}}, separators=(",", ":")))
+iteration = {msgspec.json.encode(ITERATION).decode()!r}
+finished = {msgspec.json.encode(FINISHED).decode()!r}
 """
-WELL = 'print("a library talks")\nsay("iteration")\nprint("[]")\nsay("iteration")\nsay("finished", answer=42)'
+WELL = 'print("a library talks")\nsay(iteration)\nprint("[]")\nsay(iteration)\nsay(finished)'
 WAITS = "time.sleep(60)"
 
 
@@ -28,19 +35,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
     def begin(*programs: str) -> list[Member]:
         for rank, program in enumerate(programs):
             log_path = tmp_path / f"rank-{rank}.log"
-            with log_path.open("wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=log
-                )
-            started.append(Member(rank, process, log_path))
+            log = log_path.open("w+b")
+            process = subprocess.Popen(
+                [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=log
+            )
+            started.append(Member(rank, process, log))
         return started
 
     yield begin
-    for member in started:
-        member.process.kill()
-        member.process.wait()
-        if member.process.stdout is not None:
-            member.process.stdout.close()
+    children.close([member.child for member in started])
 
 
 def follow(members: list[Member], stall_s: float = 30.0, limit_s: float = 60.0) -> list[int]:
@@ -52,33 +55,33 @@ def follow(members: list[Member], stall_s: float = 30.0, limit_s: float = 60.0) 
 def test_progress_is_that_of_the_slowest_and_everything_said_is_kept(start: Callable[..., list[Member]]) -> None:
     members = start(WELL, WELL)
     assert follow(members)[-1] == 2
-    assert [entry["answer"] for member in members for entry in member.named("finished")] == [42, 42]
-    assert len(members[0].named("iteration")) == 2
+    assert [report for member in members for report in member.named(Finished)] == [FINISHED, FINISHED]
+    assert members[0].named(Iteration) == [ITERATION, ITERATION]
 
 
 def test_lines_may_arrive_in_pieces() -> None:
-    member = Member(0, None, Path("unused"))  # type: ignore[arg-type]
-    line = json.dumps({"event": "iteration", "loss": 0.5}).encode() + b"\n"
+    member = Member(0, None, None)  # type: ignore[arg-type]
+    line = msgspec.json.encode(ITERATION) + b"\n"
     for byte in line * 2:
         member.take(bytes([byte]))
-    assert (member.iterations, len(member.events)) == (2, 2)
+    assert (member.iterations, len(member.reports)) == (2, 2)
 
 
 def test_a_killed_rank_is_named_although_others_complain(start: Callable[..., list[Member]]) -> None:
-    complains = 'say("failed", message="rank 1 is gone")\nsys.exit(1)'
-    killed = 'say("iteration")\nos.kill(os.getpid(), signal.SIGKILL)'
+    complains = 'failed("rank 1 is gone")\nsys.exit(1)'
+    killed = "say(iteration)\nos.kill(os.getpid(), signal.SIGKILL)"
     members = start(WAITS, killed, WAITS)
     with pytest.raises(RunFailed, match=r"^switch: rank 1 was killed by SIGKILL at iteration 1$"):
         follow(members)
-    members[1].process.wait()
+    members[1].child.process.wait()
     late = start(complains)
-    late[-1].process.wait()
+    late[-1].child.process.wait()
     with pytest.raises(RunFailed, match="rank 1 was killed by SIGKILL"):
         follow(late)
 
 
 def test_a_rank_that_fails_gives_the_reason(start: Callable[..., list[Member]]) -> None:
-    members = start(WAITS, 'say("failed", message="no switch at tcp://10.0.0.254:5555")\nsys.exit(1)')
+    members = start(WAITS, 'failed("no switch at tcp://10.0.0.254:5555")\nsys.exit(1)')
     with pytest.raises(RunFailed, match=r"^switch: rank 1 failed at its start: no switch at tcp://10\.0\.0\.254:5555$"):
         follow(members)
 
@@ -91,12 +94,12 @@ def test_a_rank_that_dies_without_a_word_is_quoted_from_its_log(start: Callable[
 
 def test_ending_early_is_a_failure_even_with_status_0(start: Callable[..., list[Member]]) -> None:
     with pytest.raises(RunFailed, match=r"rank 0 failed at iteration 1: exit status 0: it wrote nothing"):
-        follow(start('say("iteration")'))
+        follow(start("say(iteration)"))
 
 
 def test_failing_after_the_end_is_a_failure(start: Callable[..., list[Member]]) -> None:
     with pytest.raises(RunFailed, match=r"rank 0 finished and then failed: .*exit status 3"):
-        follow(start('say("finished")\nsys.exit(3)'))
+        follow(start("say(finished)\nsys.exit(3)"))
 
 
 def test_silence_is_bounded(start: Callable[..., list[Member]]) -> None:
@@ -105,7 +108,7 @@ def test_silence_is_bounded(start: Callable[..., list[Member]]) -> None:
 
 
 def test_the_whole_run_is_bounded(start: Callable[..., list[Member]]) -> None:
-    chatters = 'while True:\n    say("iteration")\n    time.sleep(0.1)'
+    chatters = "while True:\n    say(iteration)\n    time.sleep(0.1)"
     with pytest.raises(RunFailed, match=r"not done after 2 s; rank 0 at iteration \d+"):
         follow(start(chatters), limit_s=2.0)
 
@@ -116,3 +119,8 @@ def test_what_the_members_depend_on_is_watched(start: Callable[..., list[Member]
 
     with pytest.raises(RunFailed, match="the data plane ended"):
         Crew("switch", start(WAITS), stall_s=30, limit_s=60, alive=dead).follow(lambda _: None)
+
+
+def test_a_report_that_nobody_understands_is_a_failure(start: Callable[..., list[Member]]) -> None:
+    with pytest.raises(RunFailed, match=r"^rank 0: its report can't be understood: .*`iteration`"):
+        follow(start("""say('{"event":"iteration"}')"""))

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
-from emulation.results import (
-    RunFailed,
-    bound,
-    comparison,
-    document,
-    framing_efficiency,
-    percentile,
-    summary,
-    write_json,
-)
+from emulation.errors import RunFailed
+from emulation.results import bound, comparison, document, framing_efficiency, percentile, summary, write_json
 from emulation.scenario import Scenario, parse
 
 

@@ -13,12 +13,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from emulation import children
 from emulation.mininet.crew import Crew, Member
-from emulation.scenario import canonical, parse
-from emulation.training.ddp_trainer import BucketSpan, covered_ns, exposed_ns
+from emulation.scenario import parse
+from emulation.training.ddp_trainer import covered_ns, exposed_ns
+from emulation.training.messages import (
+    Evaluated,
+    Finished,
+    Iteration,
+    Started,
+    TrainerConfig,
+    TrainingFailed,
+    Transfer,
+    write_config,
+)
 from emulation.training.replicas import Replicas
 from emulation.training.trainer import one_line, read_config
 from transport.switch.daemon import SwitchDaemon
@@ -45,7 +57,7 @@ LIMIT_S = 90.0  # for machines that do much else
 
 def configuration(rank: int, method: str = "gloo", iterations: int = ITERATIONS, **changes: Any) -> dict[str, Any]:
     return {
-        "scenario": canonical(parse(SCENARIO.format(iterations=iterations), "try.toml")),
+        "scenario": parse(SCENARIO.format(iterations=iterations), "try.toml"),
         "method": method,
         "rank": rank,
         "workers": 2,
@@ -65,35 +77,30 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
             port = probe.getsockname()[1]
         for config in configurations:
             rank = config["rank"]
-            config_path, log_path = tmp_path / f"rank-{rank}.json", tmp_path / f"rank-{rank}.log"
-            config_path.write_text(json.dumps(config | {"master_port": port}), encoding="utf-8")
-            with log_path.open("wb") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "emulation.training.trainer", "--config", str(config_path)],
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
-                )
-            started.append(Member(rank, process, log_path))
+            config_path = tmp_path / f"rank-{rank}.json"
+            write_config(config_path, TrainerConfig(**config | {"master_port": port}))
+            log = (tmp_path / f"rank-{rank}.log").open("w+b")
+            process = subprocess.Popen(
+                [sys.executable, "-m", "emulation.training.trainer", "--config", str(config_path)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            started.append(Member(rank, process, log))
         return started
 
     yield begin
-    for member in started:
-        member.process.kill()
-        member.process.wait()
-        if member.process.stdout is not None:
-            member.process.stdout.close()
+    children.close([member.child for member in started])
 
 
 def follow(members: list[Member]) -> None:
     Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow(lambda _: None)
 
 
-def read_until(member: Member, event: str, count: int = 1) -> None:
+def read_until(member: Member, event: type[Any], count: int = 1) -> None:
     """Reads what a member says until it has said `event` that often, or has ended."""
-    assert member.process.stdout is not None
-    while len(member.named(event)) < count and (line := member.process.stdout.readline()):
-        member.take(line)
+    while len(member.named(event)) < count and not member.child.ended:
+        member.read()
 
 
 def nicenesses(pid: int) -> dict[int, int]:
@@ -121,59 +128,59 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
         losses.append(list(replicas.losses))
         replicas.apply(iteration, [averaged] * 2)
     for member in members:
-        (started,), (finished,) = member.named("started"), member.named("finished")
-        assert started["initial_parameter_hash"] == initial_hash
-        assert finished["parameter_hash"] == replicas.parameter_hashes()[0]
-        assert finished["parameters"] == replicas.parameters
-        assert finished["gradient_bytes"] == replicas.gradient_bytes
-        assert finished["retransmissions"] == 0
-        assert [entry["loss"] for entry in member.named("iteration")] == [pair[member.rank] for pair in losses]
+        (started,), (finished,) = member.named(Started), member.named(Finished)
+        assert started.initial_parameter_hash == initial_hash
+        assert finished.parameter_hash == replicas.parameter_hashes()[0]
+        assert finished.parameters == replicas.parameters
+        assert finished.gradient_bytes == replicas.gradient_bytes
+        assert finished.retransmissions == 0
+        assert [entry.loss for entry in member.named(Iteration)] == [pair[member.rank] for pair in losses]
     if method == "gloo":
         check_buckets(members[0], replicas)
         check_times(members)
     else:
         check_transfers(members[0], replicas)
-    (first, last) = members[0].named("evaluation")
-    assert (first["iteration"], last["iteration"]) == (3, ITERATIONS - 1)
+    (first, last) = members[0].named(Evaluated)
+    assert (first.iteration, last.iteration) == (3, ITERATIONS - 1)
     score = replicas.evaluate()
-    assert (last["accuracy"], last["loss"]) == (score.accuracy, score.loss)
-    assert members[1].named("evaluation") == []
+    assert (last.accuracy, last.loss) == (score.accuracy, score.loss)
+    assert members[1].named(Evaluated) == []
 
 
 def check_buckets(member: Member, replicas: Replicas) -> None:
     """DDP's own first iteration is one bucket; from then on they are as the replicas lay them out."""
-    sizes = [[bucket["size_bytes"] for bucket in entry["buckets"]] for entry in member.named("iteration")]
+    sizes = [[bucket.size_bytes for bucket in entry.buckets] for entry in member.named(Iteration)]
     assert sizes[0] == [replicas.gradient_bytes]
     assert sizes[1:] == [[4 * bucket.elements for bucket in replicas.buckets]] * (ITERATIONS - 1)
 
 
 def check_transfers(member: Member, replicas: Replicas) -> None:
     """The first iterations are watched and reduced at once, then the plan's slices travel; iterations don't overlap."""
-    entries = member.named("iteration")
-    counts = [len(entry["buckets"]) for entry in entries]
+    entries = member.named(Iteration)
+    counts = [len(entry.buckets) for entry in entries]
     assert counts == [1, 1, 1, 35, 35, 35]
     for entry, after in itertools.pairwise(entries):
-        assert sum(bucket["size_bytes"] for bucket in entry["buckets"]) == replicas.gradient_bytes
-        assert entry["start_ns"] + entry["duration_ns"] <= after["start_ns"]
-        assert 0 < entry["compute_ns"] <= entry["duration_ns"]
+        assert sum(bucket.size_bytes for bucket in entry.buckets) == replicas.gradient_bytes
+        assert entry.start_ns + entry.duration_ns <= after.start_ns
+        assert 0 < entry.compute_ns <= entry.duration_ns
 
 
 def check_times(members: list[Member]) -> None:
     for member in members:
-        entries = member.named("iteration")
+        entries = member.named(Iteration)
         for entry in entries:
-            parts = entry["forward_ns"] + entry["backward_ns"] + entry["optimizer_ns"]
-            assert parts == entry["compute_ns"] <= entry["duration_ns"]
-            assert 0 < entry["communication_ns"] <= entry["duration_ns"]
-            assert min(entry["forward_ns"], entry["backward_ns"], entry["optimizer_ns"]) > 0
-        ends_ns = [entry["start_ns"] + entry["duration_ns"] for entry in entries]
-        assert all(end <= after["start_ns"] for end, after in zip(ends_ns, entries[1:], strict=False))
+            parts = entry.forward_ns + entry.backward_ns + entry.optimizer_ns
+            assert parts == entry.compute_ns <= entry.duration_ns
+            assert 0 < entry.communication_ns <= entry.duration_ns
+            assert min(entry.forward_ns, entry.backward_ns, entry.optimizer_ns) > 0
+        ends_ns = [entry.start_ns + entry.duration_ns for entry in entries]
+        assert all(end <= after.start_ns for end, after in zip(ends_ns, entries[1:], strict=False))
     # Rank 1 only waits while rank 0 evaluates after iteration 3: on neither does training time pass.
-    assert members[0].named("evaluation")[0]["time_ns"] <= members[0].named("iteration")[4]["start_ns"]
+    assert members[0].named(Evaluated)[0].time_ns <= members[0].named(Iteration)[4].start_ns
     for member in members:
-        before, after = member.named("iteration")[3:5]
-        passed_ns = after["begun_at_ns"] - before["begun_at_ns"] - before["duration_ns"]
-        counted_ns = after["start_ns"] - before["start_ns"] - before["duration_ns"]
+        before, after = member.named(Iteration)[3:5]
+        passed_ns = after.begun_at_ns - before.begun_at_ns - before.duration_ns
+        counted_ns = after.start_ns - before.start_ns - before.duration_ns
         assert 0 <= counted_ns < passed_ns
 
 
@@ -182,12 +189,12 @@ def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
         follow(members)
-    finals = [member.named("finished")[0] for member in members]
-    assert finals[0]["parameter_hash"] == finals[1]["parameter_hash"]
-    packets = ITERATIONS * finals[0]["gradient_bytes"] // (4 * 360)
+    finals = [member.named(Finished)[0] for member in members]
+    assert finals[0].parameter_hash == finals[1].parameter_hash
+    packets = ITERATIONS * finals[0].gradient_bytes // (4 * 360)
     for final in finals:
-        assert final["counters"]["sent"] >= packets  # the gradients went that way, not through Gloo
-        assert final["retransmissions"] == final["counters"]["retransmitted"]
+        assert final.counters["sent"] >= packets  # the gradients went that way, not through Gloo
+        assert final.retransmissions == final.counters["retransmitted"]
 
 
 def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable[..., list[Member]]) -> None:
@@ -195,9 +202,9 @@ def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
         for member in members:
-            read_until(member, "failed")
-            assert member.process.wait(LIMIT_S) == 1
-            assert "allreduces would not go through the switch" in member.named("failed")[0]["message"]
+            read_until(member, TrainingFailed)
+            assert member.child.process.wait(LIMIT_S) == 1
+            assert "allreduces would not go through the switch" in member.named(TrainingFailed)[0].message
 
 
 # ---- ends
@@ -205,30 +212,29 @@ def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable
 
 def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[Member]]) -> None:
     survivor, victim = start(configuration(0, iterations=100_000), configuration(1, iterations=100_000))
-    read_until(survivor, "iteration", 2)
-    (started,) = survivor.named("started")
-    niceness = nicenesses(survivor.process.pid)
-    assert {niceness[thread] for thread in started["compute_threads"]} == {min(19, 10 + os.nice(0))}
-    assert started["network_threads"]
-    assert {niceness[thread] for thread in started["network_threads"]} == {os.nice(0)}
-    victim.process.kill()
+    read_until(survivor, Iteration, 2)
+    (started,) = survivor.named(Started)
+    niceness = nicenesses(survivor.child.process.pid)
+    assert {niceness[thread] for thread in started.compute_threads} == {min(19, 10 + os.nice(0))}
+    assert started.network_threads
+    assert {niceness[thread] for thread in started.network_threads} == {os.nice(0)}
+    victim.child.process.kill()
     begun = time.monotonic()
-    read_until(survivor, "failed")
-    assert survivor.process.wait(20) == 1
+    read_until(survivor, TrainingFailed)
+    assert survivor.child.process.wait(20) == 1
     assert time.monotonic() - begun < 20
-    (failed,) = survivor.named("failed")
-    assert failed["rank"] == 0
-    assert failed["iteration"] >= 1
-    (line,) = [line for line in survivor.log_path.read_text().splitlines() if line.startswith("trainer: ")]
-    assert line == f"trainer: rank 0 (gloo) failed in iteration {failed['iteration']}: {failed['message']}"
+    (failed,) = survivor.named(TrainingFailed)
+    assert failed.iteration >= 1
+    (line,) = [line for line in Path(survivor.child.log.name).read_text().splitlines() if line.startswith("trainer: ")]
+    assert line == f"trainer: rank 0 (gloo) failed in iteration {failed.iteration}: {failed.message}"
     assert "peer" in line or "reset" in line
 
 
 def test_a_missing_rank_is_waited_for_in_bounds(start: Callable[..., list[Member]]) -> None:
     (alone,) = start(configuration(0, timeout_s=1.0))
-    read_until(alone, "failed")
-    assert alone.process.wait(LIMIT_S) == 1
-    assert "trainer: rank 0 (gloo) failed at its start" in alone.log_path.read_text()
+    read_until(alone, TrainingFailed)
+    assert alone.child.process.wait(LIMIT_S) == 1
+    assert "trainer: rank 0 (gloo) failed at its start" in Path(alone.child.log.name).read_text()
 
 
 def test_signals_end_it_at_once(start: Callable[..., list[Member]]) -> None:
@@ -238,13 +244,13 @@ def test_signals_end_it_at_once(start: Callable[..., list[Member]]) -> None:
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline and not listens_or_waits(member):
             time.sleep(0.05)
-        member.process.send_signal(number)
-        assert member.process.wait(10) == -number
+        member.child.process.send_signal(number)
+        assert member.child.process.wait(10) == -number
 
 
 def listens_or_waits(member: Member) -> bool:
     """Whether it has opened a socket, as the rendezvous does first."""
-    for entry in Path(f"/proc/{member.process.pid}/fd").iterdir():
+    for entry in Path(f"/proc/{member.child.process.pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             if os.readlink(entry).startswith("socket:"):
                 return True
@@ -257,9 +263,9 @@ def test_no_switch_is_one_clear_line(start: Callable[..., list[Member]], monkeyp
         switch = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         members = start(*(configuration(rank, "switch", switch=switch) for rank in range(2)))
         for member in members:
-            read_until(member, "failed")
-            assert member.process.wait(LIMIT_S) == 1
-        assert switch in members[0].named("failed")[0]["message"]
+            read_until(member, TrainingFailed)
+            assert member.child.process.wait(LIMIT_S) == 1
+        assert switch in members[0].named(TrainingFailed)[0].message
 
 
 # ---- configuration
@@ -278,7 +284,7 @@ def test_no_switch_is_one_clear_line(start: Callable[..., list[Member]], monkeyp
 )
 def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = tmp_path / "rank.json"
-    path.write_text(json.dumps(configuration(0) | changes), encoding="utf-8")
+    path.write_bytes(msgspec.json.encode(configuration(0) | changes))
     with pytest.raises(ValueError, match=rf"rank\.json: .*{message}"):
         read_config(path)
 
@@ -301,15 +307,15 @@ def test_help_teaches() -> None:
 
 
 def test_covered_time_counts_overlaps_once_and_gaps_not() -> None:
-    spans = [BucketSpan(1, 10, 20), BucketSpan(1, 15, 40), BucketSpan(1, 18, 30), BucketSpan(1, 50, 55)]
+    spans = [Transfer(1, 10, 20), Transfer(1, 15, 40), Transfer(1, 18, 30), Transfer(1, 50, 55)]
     assert covered_ns(spans) == 35
     assert covered_ns([]) == 0
 
 
 def test_only_waiting_after_the_last_bucket_has_left_is_exposed() -> None:
-    assert exposed_ns([BucketSpan(1, 10, 20), BucketSpan(1, 30, 70)]) == 40
-    assert exposed_ns([BucketSpan(1, 10, 90), BucketSpan(1, 30, 70)]) == 60
-    assert exposed_ns([BucketSpan(1, 10, 20)]) == 10
+    assert exposed_ns([Transfer(1, 10, 20), Transfer(1, 30, 70)]) == 40
+    assert exposed_ns([Transfer(1, 10, 90), Transfer(1, 30, 70)]) == 60
+    assert exposed_ns([Transfer(1, 10, 20)]) == 10
 
 
 def test_a_message_is_one_line() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from emulation.cli.p4_generate import rule_of
 from emulation.compare import choose_plane
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from emulation.scenario import load
 from p4vm.compile import front_end
 from p4vm.control.switch import Switch

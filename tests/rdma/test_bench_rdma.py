@@ -3,7 +3,7 @@
 import pytest
 
 from emulation.bench.links import rdma
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from switchagg.native import library
 
 

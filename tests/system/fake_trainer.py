@@ -12,13 +12,12 @@ import threading
 import time
 from pathlib import Path
 
+from emulation.children import say
+from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainingFailed, Transfer
+
 PORT = 7777
 BYTES_PER_ITERATION = 250_000  # 20 ms at 100 Mb/s: the link is backlogged most of the time
 ITERATION_S = 0.025
-
-
-def say(event: str, **more: object) -> None:
-    print(json.dumps({"event": event, **more}), flush=True)
 
 
 def swallow(receiver: socket.socket) -> None:
@@ -30,7 +29,7 @@ def main() -> None:
     config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
     rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
     trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
-    say("started", network_threads=[threading.get_native_id()])
+    say(Started([threading.get_native_id()], [], "cd"))
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.bind(("0.0.0.0", PORT))
     threading.Thread(target=swallow, args=(receiver,), daemon=True).start()
@@ -42,7 +41,7 @@ def main() -> None:
             if trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "failed":
-                say("failed", message="the switch at tcp://10.0.0.254:5555 is gone")
+                say(TrainingFailed("the switch at tcp://10.0.0.254:5555 is gone"))
                 sys.exit(1)
             time.sleep(600)
         start = time.monotonic()
@@ -51,24 +50,25 @@ def main() -> None:
         time.sleep(max(0.0, start + ITERATION_S - time.monotonic()))
         duration_ns = round((time.monotonic() - start) * 1e9)
         say(
-            "iteration",
-            iteration=iteration,
-            start_ns=round((start - begun) * 1e9),
-            duration_ns=duration_ns,
-            begun_at_ns=round(start * 1e9),
-            forward_ns=duration_ns // 10,
-            backward_ns=duration_ns // 10,
-            optimizer_ns=0,
-            compute_ns=duration_ns // 5,
-            communication_ns=duration_ns // 2,
-            first_layer_ns=duration_ns // 4,
-            first_layer_bytes=1458,
-            buckets=[{"size_bytes": 1458, "start_ns": round(start * 1e9), "end_ns": round(start * 1e9) + duration_ns}],
-            loss=1.0 / (1 + iteration),
-            retransmissions=rank * iteration,
+            Iteration(
+                iteration=iteration,
+                start_ns=round((start - begun) * 1e9),
+                duration_ns=duration_ns,
+                begun_at_ns=round(start * 1e9),
+                forward_ns=duration_ns // 10,
+                backward_ns=duration_ns // 10,
+                optimizer_ns=0,
+                compute_ns=duration_ns // 5,
+                communication_ns=duration_ns // 2,
+                first_layer_ns=duration_ns // 4,
+                first_layer_bytes=1458,
+                buckets=[Transfer(1458, round(start * 1e9), round(start * 1e9) + duration_ns)],
+                loss=1.0 / (1 + iteration),
+                retransmissions=rank * iteration,
+            )
         )
-    say("evaluation", iteration=iteration, time_ns=round((time.monotonic() - begun) * 1e9), accuracy=0.98, loss=0.1)
-    say("finished", parameter_hash="ab", parameters=62_500, gradient_bytes=250_000, retransmissions=rank)
+    say(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
+    say(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))
 
 
 if __name__ == "__main__":

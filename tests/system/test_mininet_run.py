@@ -11,12 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from emulation.errors import RunFailed
 from emulation.mininet import run as mininet_run
 from emulation.mininet.run import congestion_control, merge_iterations, run_method, time_limits
-from emulation.results import IterationRecord, RunFailed
+from emulation.results import IterationRecord
 from emulation.scenario import Scenario, parse
+from emulation.training.messages import Iteration, Transfer
 
 SCENARIO: Scenario = parse(
     'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 3\nrate_bps = 100_000_000\n'
@@ -25,18 +28,19 @@ SCENARIO: Scenario = parse(
 )
 
 
-def record(iteration: int, **times: int) -> dict[str, float]:
-    return {"iteration": iteration, "start_ns": 5, "duration_ns": 9, "compute_ns": 3, "communication_ns": 4, **times}
+def record(iteration: int, **values: Any) -> Iteration:
+    told = Iteration(iteration, 5, 0, 9, 0, 0, 0, 3, 4, 0, 0, 1.0, 0, [])
+    return msgspec.structs.replace(told, **values)
 
 
 def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
     ranks = [
-        [record(0, duration_ns=10, compute_ns=4, communication_ns=6) | {"loss": 1.0}],
-        [record(0, start_ns=3, duration_ns=12, compute_ns=2, communication_ns=5) | {"loss": 2.0}],
+        [record(0, duration_ns=10, compute_ns=4, communication_ns=6)],
+        [record(0, start_ns=3, duration_ns=12, compute_ns=2, communication_ns=5, loss=2.0)],
     ]
     assert merge_iterations(ranks) == [IterationRecord(0, 3, 12, 4, 5, 1.5)]
     with pytest.raises(RunFailed, match=r"ranks disagree on which iteration comes next: \[0, 1\]"):
-        merge_iterations([[record(0) | {"loss": 1.0}], [record(1) | {"loss": 1.0}]])
+        merge_iterations([[record(0)], [record(1)]])
 
 
 def test_time_limits_grow_with_what_is_asked() -> None:
@@ -88,14 +92,14 @@ def test_bytes_are_counted_between_iterations_or_the_report_says_so(
         'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[workload]\niterations = 10\nwarmup_iterations = 2\n', "t"
     )
     members = [SimpleNamespace(named=lambda _: said, process=None) for _ in range(2)]
-    said: list[dict[str, Any]] = []
+    said: list[Iteration] = []
     now_ns = 0
 
     def counters() -> list[SimpleNamespace]:
-        sent = sum(record["buckets"][0]["start_ns"] <= now_ns for record in sending)
+        sent = sum(report.buckets[0].start_ns <= now_ns for report in sending)
         return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent)] * 2
 
-    sending = [{"buckets": [{"start_ns": 100 * k + 50}], "retransmissions": k} for k in range(10)]
+    sending = [record(k, buckets=[Transfer(1, 100 * k + 50)], retransmissions=k) for k in range(10)]
     network: Any = SimpleNamespace(counters=counters, workers=[SimpleNamespace(pid=os.getpid())])
     monkeypatch.setattr(mininet_run, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
     observed = mininet_run.Observation(network, scenario, members, lambda *_: None)  # type: ignore[arg-type]

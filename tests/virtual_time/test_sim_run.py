@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation.results import RunFailed, bound, document, summary, write_json
+from emulation.errors import RunFailed
+from emulation.results import bound, document, summary, write_json
 from emulation.scenario import Scenario, parse
 from emulation.sim.network.stars import STARS
 from emulation.sim.run import run_method, star_config

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from transport.group.opening import GroupOptions, open_group
 from transport.worker.session import SwitchSession
 

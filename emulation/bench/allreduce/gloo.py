@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from transport.meshes.tcp_gathering import congestion_control_of, set_congestion_control
 
 RENDEZVOUS_PORT = 29_500

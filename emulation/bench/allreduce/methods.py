@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, links_of

@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from emulation.bench.allreduce.methods import Method
+from emulation.errors import RunFailed
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
 from emulation.mininet.run import tcp_retransmitted
 from emulation.mininet.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
-from emulation.results import RunFailed
 from switchagg.errors import SwitchaggError
 from transport.links.table import LINKS
 from transport.worker.session import SEGMENTS_MAX

@@ -15,7 +15,7 @@ from emulation.bench.allreduce.methods import Method
 from emulation.bench.allreduce.network import RunningNetwork
 from emulation.bench.allreduce.rank import MeetingPoint
 from emulation.children import Child, ChildFailed
-from emulation.results import RunFailed
+from emulation.errors import RunFailed
 
 START_S = 60.0
 GRACE_S = 10.0  # after a rank's own limit has ended

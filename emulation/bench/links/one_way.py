@@ -20,8 +20,9 @@ from emulation.bench import arithmetic, table
 from emulation.bench.links import rdma
 from emulation.bench.links.link_end import EndPlace, Measured, Open, Run
 from emulation.children import Child, ChildFailed
+from emulation.errors import RunFailed
 from emulation.mininet import netns
-from emulation.results import RunFailed, percentile
+from emulation.results import percentile
 from switchagg.errors import SwitchaggError
 
 Say = Callable[[str], None]

@@ -27,8 +27,8 @@ import numpy as np
 
 from emulation import children
 from emulation.children import Child, Done, Order, Report, serve
+from emulation.errors import RunFailed
 from emulation.mininet import netns
-from emulation.results import RunFailed
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,

@@ -25,8 +25,8 @@ from emulation.bench.links.one_way import VethPair
 from emulation.bench.planes.p4_worker import Begin, Counts, WorkerPlace, job_of
 from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
 from emulation.children import Child
+from emulation.errors import RunFailed
 from emulation.mininet import netns
-from emulation.results import RunFailed
 from p4vm.compile import compile_program
 from p4vm.control.switch import Switch
 from p4vm.planes import bmv2, p4
