@@ -201,20 +201,17 @@ class SwitchSession:
         below that nothing can overtake (other links: any; there classes only order what is sent next). link: what
         carries packets, "udp", "rdma" or "zeromq", as the switch was told; over ZeroMQ the core is Python. rdma: its
         options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
-        codec: a name of switchagg.codecs, how sums of floats travel, the same on every rank; with one that is in Python
-        alone the core is Python.
+        codec: of sums of floats (switchagg.codecs), the same on every rank; if it is only in Python, so is the core.
 
         Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
         answer from it, an impossible argument.
         """
-        host, port = parse_endpoint(switch)
+        place = _own_place(bind, switch)
         retry_limit = _retry_limit(retry_limit, call_timeout_s)
         streams, window, windows = _streams(streams, window_slots, priorities)
-        if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
-            raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
+        _check_timeout(timeout_s)
         credit_bytes = CREDIT_BYTES if credit_bytes is None and priorities else credit_bytes
         keys = as_keys(keys)
-        place = (bind or facing(resolve_host(host), port), 0)
         elements = elements or (ELEMENTS_DEFAULT if link == "rdma" else ELEMENTS_MTU_1500)
         room = (2 * (sum(windows) or streams * window), elements)
         opened = _opened(link, place, keys, tos, room, rdma, segments_max=segments_max, credit_bytes=credit_bytes)
@@ -469,6 +466,18 @@ class SwitchSession:
                 if job.generation == self.job.generation:
                     return job.slots
         return None
+
+
+def _own_place(bind: str | None, switch: str) -> Address:
+    """Where this worker's packets leave from: any port. Raises JobError."""
+    host, port = parse_endpoint(switch)
+    return bind or facing(resolve_host(host), port), 0
+
+
+def _check_timeout(timeout_s: float) -> None:
+    """Raise JobError for a time that no join may take."""
+    if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
+        raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
 
 
 def _retry_limit(said: int | None, call_timeout_s: float) -> int:
