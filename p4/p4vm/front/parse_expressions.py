@@ -32,25 +32,8 @@ class ExpressionBuilder:
     def at(self, token: Token) -> Position:
         return self.source.position(token.at)
 
-    def series(self, c: Parts) -> Parts:
-        """A list that grows to the right."""
-        if len(c) == 1:
-            return [c[0]]
-        items: Parts = c[0]
-        items.append(c[1])
-        return items
-
-    def expressions(self, c: Parts) -> Parts:
-        return self.series(c)
-
-    def pairs(self, c: Parts) -> Parts:
-        return self.series(c)
-
     def pair(self, c: Parts) -> tuple[str, tree.Expression]:
         return c[0].value, c[1]
-
-    def arguments(self, c: Parts) -> Parts:
-        return c
 
     def argument(self, c: Parts) -> tree.Argument:
         if isinstance(c[0], Token):
@@ -82,24 +65,6 @@ class ExpressionBuilder:
         operator, right, left = operators.pop(), operands.pop(), operands.pop()
         operands.append(tree.Binary(operator.value, left, right, position=self.at(operator)))
 
-    def unary(self, c: Parts) -> tree.Unary:
-        return tree.Unary(c[0].value, c[1], position=self.at(c[0]))
-
-    def conditional(self, c: Parts) -> tree.Conditional:
-        return tree.Conditional(c[0], c[1], c[2], position=c[0].position)
-
-    def cast(self, c: Parts) -> tree.Cast:
-        return tree.Cast(c[1], c[2], position=self.at(c[0]))
-
-    def mask(self, c: Parts) -> tree.Mask:
-        return tree.Mask(c[0], c[1], position=c[0].position)
-
-    def range(self, c: Parts) -> tree.Range:
-        return tree.Range(c[0], c[1], position=c[0].position)
-
-    def any_value(self, c: Parts) -> tree.Default:
-        return tree.Default(position=self.at(c[0]))
-
     # ---- operands
 
     def number(self, c: Parts) -> tree.Number:
@@ -117,35 +82,10 @@ class ExpressionBuilder:
 
     target = name
 
-    def rest(self, c: Parts) -> tree.DefaultRest:
-        return tree.DefaultRest(position=self.at(c[0]))
-
-    def invalid(self, c: Parts) -> tree.InvalidHeader:
-        return tree.InvalidHeader(position=self.at(c[0]))
-
     def list(self, c: Parts) -> tree.ListExpression:
         items = c[1] or []
         rest = bool(items) and isinstance(items[-1], tree.DefaultRest)
         return tree.ListExpression(items[:-1] if rest else items, rest, position=self.at(c[0]))
-
-    def struct(self, c: Parts) -> tree.StructExpression:
-        return tree.StructExpression(c[1], None, c[2] is not None, position=self.at(c[0]))
-
-    def in_parentheses(self, c: Parts) -> tree.Expression:
-        inner: tree.Expression = c[1]
-        return inner
-
-    def index(self, c: Parts) -> tree.Index:
-        return tree.Index(c[0], c[1], position=c[0].position)
-
-    def slice(self, c: Parts) -> tree.Slice:
-        return tree.Slice(c[0], c[1], c[2], position=c[0].position)
-
-    def sized_slice(self, c: Parts) -> tree.Slice:
-        return tree.Slice(c[0], None, c[1], c[2], position=c[0].position)
-
-    def member(self, c: Parts) -> tree.Member:
-        return tree.Member(c[0], c[1].value, position=self.at(c[1]))
 
     def member_of_type(self, c: Parts) -> tree.Member:
         base = tree.TypeExpression(c[0], position=c[0].position)
@@ -155,9 +95,6 @@ class ExpressionBuilder:
         where = self.at(c[0])
         base = tree.TypeExpression(tree.BaseType("error", position=where), position=where)
         return tree.Member(base, c[1].value, position=self.at(c[1]))
-
-    def call(self, c: Parts) -> tree.Call:
-        return tree.Call(c[0], c[1] or [], c[2] or [], position=c[0].position)
 
     def construct(self, c: Parts) -> tree.Call:
         callee = tree.TypeExpression(c[0], position=c[0].position)

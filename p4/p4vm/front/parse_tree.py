@@ -1,6 +1,7 @@
 """From what the grammar (p4.lark) recognises to the syntax tree: declarations, types and statements.
 
-One method for each rule or alternative of the grammar, with its parts in order; optional parts left out are None.
+One method for each rule or alternative of the grammar, with its parts in order; optional parts left out are None. Rules
+that become a node by their parts alone are rows of parse_rows.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from lark import Transformer
 
 from p4vm.front.lexer import Token
 from p4vm.front.parse_expressions import ExpressionBuilder
+from p4vm.front.parse_rows import METHODS
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 
@@ -39,26 +41,11 @@ class TypeBuilder(ExpressionBuilder):
             return tree.BitsType(kind, tree.Number(1, position=self.at(token)), position=self.at(token))
         return tree.BaseType(kind, position=self.at(token))
 
-    def plain_type(self, c: Parts) -> tree.BaseType:
-        return tree.BaseType(c[0].value, position=self.at(c[0]))
-
     def type_name(self, c: Parts) -> tree.TypeName:
         return tree.TypeName(c[-1].value, len(c) == 2, position=self.at(c[-1]))
 
-    def specialized_type(self, c: Parts) -> tree.SpecializedType:
-        return tree.SpecializedType(c[0], c[1] or [], position=c[0].position)
-
-    def stack_type(self, c: Parts) -> tree.StackType:
-        return tree.StackType(c[0], c[2], position=c[0].position)
-
-    def tuple_type(self, c: Parts) -> tree.TupleType:
-        return tree.TupleType(c[1] or [], position=self.at(c[0]))
-
     def list_type(self, c: Parts) -> tree.TupleType:
         return tree.TupleType([c[1]], True, position=self.at(c[0]))
-
-    def type_arguments(self, c: Parts) -> Parts:
-        return c
 
     def type_parameters(self, c: Parts) -> list[str]:
         return [token.value for token in c]
@@ -80,23 +67,10 @@ class TypeBuilder(ExpressionBuilder):
         name = c[2][0]
         return tree.Variable(c[0] or [], self.typed(c[1], c[2]), name.value, c[3], position=self.at(name))
 
-    def instantiation(self, c: Parts) -> tree.Instance:
-        return tree.Instance(c[0] or [], c[1], c[2] or [], c[3].value, c[4], position=self.at(c[3]))
-
-    def object_body(self, c: Parts) -> Parts:
-        return c
-
-    def parameters(self, c: Parts) -> Parts:
-        return c
-
     def parameter(self, c: Parts) -> tree.Parameter:
         name, direction = c[3][0], c[1].value if c[1] else ""
         kind = self.typed(c[2], c[3])
         return tree.Parameter(c[0] or [], direction, kind, name.value, c[4], position=self.at(name))
-
-    def structure(self, c: Parts) -> tree.Structure:
-        kind, name = c[1].value, c[2]
-        return tree.Structure(c[0] or [], kind, name.value, c[3] or [], c[4:], position=self.at(name))
 
     def field(self, c: Parts) -> tree.Field:
         name = c[2][0]
@@ -111,14 +85,8 @@ class TypeBuilder(ExpressionBuilder):
                 raise P4Error(f"member {member} of an enum with a type; expected '= value' after it", where)
         return tree.Enum(notes or [], base, name.value, members, position=self.at(name))
 
-    def enum_members(self, c: Parts) -> Parts:
-        return self.series(c)
-
     def enum_member(self, c: Parts) -> tuple[str, tree.Expression | None, Any]:
         return c[0].value, c[1], self.at(c[0])
-
-    def names(self, c: Parts) -> Parts:
-        return self.series(c)
 
     def errors(self, c: Parts) -> tree.Errors:
         return tree.Errors([(token.value, self.at(token)) for token in c[1]], position=self.at(c[0]))
@@ -134,23 +102,6 @@ class TypeBuilder(ExpressionBuilder):
         name = declarator[0]
         return tree.TypeDef(c[0] or [], kind, name.value, distinct, position=self.at(name))
 
-    def parser_head(self, c: Parts) -> tree.ParserType:
-        return tree.ParserType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
-
-    def parser_type(self, c: Parts) -> tree.ParserType:
-        head: tree.ParserType = c[0]
-        return head
-
-    def control_head(self, c: Parts) -> tree.ControlType:
-        return tree.ControlType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
-
-    def control_type(self, c: Parts) -> tree.ControlType:
-        head: tree.ControlType = c[0]
-        return head
-
-    def package_type(self, c: Parts) -> tree.PackageType:
-        return tree.PackageType(c[0] or [], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
-
 
 class StatementBuilder(TypeBuilder):
     """Statements."""
@@ -164,9 +115,6 @@ class StatementBuilder(TypeBuilder):
                 what = f"{item.name} is an instance; declare it in the control or parser itself, before its statements"
                 raise P4Error(what, item.position)
         return items
-
-    def if_head(self, c: Parts) -> Parts:
-        return c
 
     def if_(self, c: Parts) -> tree.If:
         (token, condition), yes = c
@@ -193,33 +141,6 @@ class StatementBuilder(TypeBuilder):
         head.body = c[1]
         return head
 
-    def for_inits(self, c: Parts) -> Parts:
-        return c
-
-    def for_steps(self, c: Parts) -> Parts:
-        return c
-
-    def empty(self, c: Parts) -> tree.Empty:
-        return tree.Empty(position=self.at(c[0]))
-
-    def return_(self, c: Parts) -> tree.Return:
-        return tree.Return(c[1], position=self.at(c[0]))
-
-    def exit(self, c: Parts) -> tree.Exit:
-        return tree.Exit(position=self.at(c[0]))
-
-    def break_(self, c: Parts) -> tree.Break:
-        return tree.Break(position=self.at(c[0]))
-
-    def continue_(self, c: Parts) -> tree.Continue:
-        return tree.Continue(position=self.at(c[0]))
-
-    def switch(self, c: Parts) -> tree.Switch:
-        return tree.Switch(c[1], c[2:], position=self.at(c[0]))
-
-    def switch_case(self, c: Parts) -> tree.SwitchCase:
-        return tree.SwitchCase(c[0], c[1], position=c[0].position)
-
     def switch_block(self, c: Parts) -> tree.Block:
         return tree.Block([], self.items(c[1:]), position=self.at(c[0]))
 
@@ -228,7 +149,7 @@ class StatementBuilder(TypeBuilder):
         return tree.Assign(c[0], c[-1], operator, position=c[0].position)
 
     def call_statement(self, c: Parts) -> tree.CallStatement:
-        return tree.CallStatement(self.call(c), position=c[0].position)
+        return tree.CallStatement(METHODS["call"](self, c), position=c[0].position)
 
 
 class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
@@ -240,18 +161,8 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
     def annotations(self, c: Parts) -> Parts:
         return [token.value for token in c]
 
-    def annotation_arguments(self, c: Parts) -> Parts:
-        items: Parts = c[0]
-        return items
-
     def annotation_pairs(self, c: Parts) -> dict[str, tree.Expression]:
         return dict(c[0])
-
-    def extern_type(self, c: Parts) -> tree.ExternType:
-        return tree.ExternType(c[0] or [], c[1].value, c[2] or [], c[3:], position=self.at(c[1]))
-
-    def extern_forward(self, c: Parts) -> None:
-        """Announces what is declared later."""
 
     def extern_function(self, c: Parts) -> tree.ExternFunction:
         c[1].annotations = c[0] or []
@@ -263,18 +174,9 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
         prototype.abstract = c[1] is not None
         return prototype
 
-    def constructor(self, c: Parts) -> tree.FunctionPrototype:
-        return tree.FunctionPrototype(c[0] or [], None, c[1].value, [], c[2] or [], position=self.at(c[1]))
-
-    def prototype(self, c: Parts) -> tree.FunctionPrototype:
-        return tree.FunctionPrototype([], c[0], c[1].value, c[2] or [], c[3] or [], position=self.at(c[1]))
-
     def function(self, c: Parts) -> tree.Function:
         c[1].annotations = c[0] or []
         return tree.Function(c[1], c[2], position=c[1].position)
-
-    def action(self, c: Parts) -> tree.Action:
-        return tree.Action(c[0] or [], c[1].value, c[2] or [], c[3], position=self.at(c[1]))
 
     def constructor_parameters(self, c: Parts) -> Parts:
         return c[0] or []
@@ -294,9 +196,6 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
             position=head.position,
         )
 
-    def value_set(self, c: Parts) -> tree.ValueSet:
-        return tree.ValueSet(c[0] or [], c[1], c[2], c[3].value, position=self.at(c[3]))
-
     def state(self, c: Parts) -> tree.State:
         items = self.items(c[2:-1])
         self.refuse_in_states(items)
@@ -314,17 +213,8 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
             elif isinstance(item, tree.If):
                 left += [part for part in (item.no, item.yes) if part is not None]
 
-    def transition(self, c: Parts) -> tree.Transition:
-        return tree.Transition(c[1].value, position=self.at(c[1]))
-
     def selection(self, c: Parts) -> tree.Transition:
         return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
-
-    def select_case(self, c: Parts) -> tree.SelectCase:
-        return tree.SelectCase(c[0], c[1].value, position=c[0][0].position)
-
-    def keyset(self, c: Parts) -> Parts:
-        return c
 
     def control(self, c: Parts) -> tree.Control:
         head = c[0]
@@ -372,16 +262,10 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
     def property(self, c: Parts) -> Parts:
         return [c[2].value, self.at(c[2]), c[3], c[0] or [], c[1] is not None]
 
-    def key(self, c: Parts) -> tree.Key:
-        return tree.Key(c[2] or [], c[0], c[1].value, position=c[0].position)
-
     def listed_action(self, c: Parts) -> tree.ActionRef:
         reference: tree.ActionRef = c[1]
         reference.annotations = c[0] or []
         return reference
-
-    def action_ref(self, c: Parts) -> tree.ActionRef:
-        return tree.ActionRef([], c[1].value, c[2] or [], c[0] is not None, position=self.at(c[1]))
 
     def action_named(self, value: tree.Expression) -> tree.ActionRef:
         """The action that a default_action's expression names. Raises P4Error."""
@@ -397,3 +281,7 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
         if isinstance(priority, Token):
             priority = self.number([priority])
         return tree.Entry(notes or [], keys, action, priority, const is not None, position=keys[0].position)
+
+
+for _rule, _method in METHODS.items():
+    setattr(TreeBuilder, _rule, _method)
