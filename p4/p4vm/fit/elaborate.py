@@ -7,13 +7,15 @@ top control's parameters ("hdr.agg.chunk"), a local variable by its instance's (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from p4vm.fit.model import Access, Fault, Limits, Memory, Unit, meet
-from p4vm.fit.registers import Body, children, flat_widths, value_faults
+from p4vm.fit.registers import Body, flat_widths, value_faults
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree.checked import Checked
+from p4vm.tree.walk import children
 
 DEPTH_MAX = 32
 """Controls within controls, actions within actions."""
@@ -69,6 +71,8 @@ class Elaboration:
         self.memories: list[Memory] = []
         self.locals_bits = 0
         self._branches = 0
+        self._branch: tuple[tuple[int, int], ...] = ()
+        self._condition: set[str] = set()
         self._widest: dict[str, int] = {}
         self._declared = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Control | tree.Action)}
 
@@ -76,7 +80,7 @@ class Elaboration:
         paths = {p.name: p.name for p in control.parameters}
         scope = Scope(control.name, control, paths, {})
         self._declare(scope)
-        self._block(scope, control.body.items, (), set())
+        self._block(scope, control.body.items)
 
     # ---- declarations
 
@@ -233,39 +237,43 @@ class Elaboration:
 
     # ---- statements
 
-    def _block(
-        self, scope: Scope, items: Sequence[tree.Statement], branch: tuple[tuple[int, int], ...], condition: set[str]
-    ) -> None:
+    def _block(self, scope: Scope, items: Sequence[tree.Statement]) -> None:
         for item in items:
-            self._statement(scope, item, branch, condition)
+            self._statement(scope, item)
 
-    def _statement(
-        self, scope: Scope, item: tree.Statement, branch: tuple[tuple[int, int], ...], condition: set[str]
-    ) -> None:
+    def _statement(self, scope: Scope, item: tree.Statement) -> None:
         match item:
             case tree.Block():
-                self._block(scope, item.items, branch, condition)
+                self._block(scope, item.items)
             case tree.If():
-                self._if(scope, item, branch, condition)
+                self._if(scope, item)
             case tree.Switch():
-                self._switch(scope, item, branch, condition)
+                self._switch(scope, item)
             case tree.CallStatement():
-                self._call_statement(scope, item.call, branch, condition)
+                self._call_statement(scope, item.call)
             case tree.Variable():
                 scope.paths[item.name] = f"{scope.name}.{item.name}"
                 self.locals_bits += sum(flat_widths(self.checked.type_of[item.type]))
                 if item.value is not None:
                     effects = self.effects(scope, item.value)
                     effects.written.add(scope.paths[item.name])
-                    self._unit("", item, effects, branch, condition)
+                    self._unit("", item, effects)
             case tree.Assign():
-                self._unit("", item, self._assignment(scope, item), branch, condition)
+                self._unit("", item, self._assignment(scope, item))
             case tree.For() | tree.ForIn():
                 raise P4Error("a Tofino pipeline has no loops; unroll it", item.position)
             case tree.Exit() | tree.Return() | tree.Empty() | tree.Constant():
                 pass
             case _:
                 raise P4Error(f"{type(item).__name__.lower()} has no place in a Tofino control", item.position)
+
+    @contextmanager
+    def _within(self, node: int, way: int, known: set[str]) -> Iterator[None]:
+        """Statements run only where branch `node` goes this way, which these fields decide."""
+        outer = self._branch, self._condition
+        self._branch, self._condition = (*self._branch, (node, way)), self._condition | known
+        yield
+        self._branch, self._condition = outer
 
     def _assignment(self, scope: Scope, item: tree.Assign) -> Effects:
         effects = self.effects(scope, item.value)
@@ -275,10 +283,10 @@ class Elaboration:
                 effects.read.add(target)
         return effects
 
-    def _if(self, scope: Scope, item: tree.If, branch: tuple[tuple[int, int], ...], condition: set[str]) -> None:
+    def _if(self, scope: Scope, item: tree.If) -> None:
         applied = applied_table(item.condition)
         if applied is not None:
-            self._apply(scope, applied, branch, condition)
+            self._apply(scope, applied)
             known: set[str] = set()
         else:
             self._compared(item.condition)
@@ -290,9 +298,11 @@ class Elaboration:
             known = effects.read | effects.matched
         self._branches += 1
         node = self._branches
-        self._statement(scope, item.yes, (*branch, (node, 1)), condition | known)
+        with self._within(node, 1, known):
+            self._statement(scope, item.yes)
         if item.no is not None:
-            self._statement(scope, item.no, (*branch, (node, 0)), condition | known)
+            with self._within(node, 0, known):
+                self._statement(scope, item.no)
 
     def _compared(self, condition: tree.Node) -> None:
         """A gateway tells equal from unequal, and compares with constants; it doesn't order two fields."""
@@ -309,51 +319,46 @@ class Elaboration:
             for child in children(condition):
                 self._compared(child)
 
-    def _switch(
-        self, scope: Scope, item: tree.Switch, branch: tuple[tuple[int, int], ...], condition: set[str]
-    ) -> None:
+    def _switch(self, scope: Scope, item: tree.Switch) -> None:
         applied = applied_table(item.subject)
         known: set[str] = set()
         if applied is not None:
-            self._apply(scope, applied, branch, condition)
+            self._apply(scope, applied)
         else:
             known = self.effects(scope, item.subject).read
         self._branches += 1
         node = self._branches
         for way, case in enumerate(item.cases):
             if case.body is not None:
-                self._block(scope, case.body.items, (*branch, (node, way)), condition | known)
+                with self._within(node, way, known):
+                    self._block(scope, case.body.items)
 
-    def _call_statement(
-        self, scope: Scope, call: tree.Call, branch: tuple[tuple[int, int], ...], condition: set[str]
-    ) -> None:
+    def _call_statement(self, scope: Scope, call: tree.Call) -> None:
         callee = call.callee
         if isinstance(callee, tree.Member) and callee.name == "apply":
             if isinstance(callee.base, tree.Name) and callee.base.name in scope.instances:
-                self._enter(scope, scope.instances[callee.base.name][1], call, branch, condition)
+                self._enter(scope, scope.instances[callee.base.name][1], call)
                 return
             if (applied := applied_table(call)) is not None:
-                self._apply(scope, applied, branch, condition)
+                self._apply(scope, applied)
                 return
         if isinstance(callee, tree.Name) and (action := self._action(scope, callee.name)) is not None:
             effects = self._action_effects(scope, action, call)
-            self._unit(f"{scope.name}.{action.name}", call, effects, branch, condition)
+            self._unit(f"{scope.name}.{action.name}", call, effects)
             return
-        self._unit("", call, self._call(scope, call), branch, condition)
+        self._unit("", call, self._call(scope, call))
 
     def _enter(
         self,
         scope: Scope,
         inner: Scope | None,
         call: tree.Call,
-        branch: tuple[tuple[int, int], ...],
-        condition: set[str],
     ) -> None:
         assert inner is not None
         for parameter, argument in zip(inner.control.parameters, call.arguments, strict=False):
             path = self.path(scope, argument.value) if argument.value is not None else ""
             inner.paths[parameter.name] = path or f"{inner.name}.{parameter.name}"
-        self._block(inner, inner.control.body.items, branch, condition)
+        self._block(inner, inner.control.body.items)
 
     # ---- tables and actions
 
@@ -415,7 +420,7 @@ class Elaboration:
             case _:
                 return Effects()
 
-    def _apply(self, scope: Scope, name: str, branch: tuple[tuple[int, int], ...], condition: set[str]) -> None:
+    def _apply(self, scope: Scope, name: str) -> None:
         table = next((d for d in scope.control.locals if isinstance(d, tree.Table) and d.name == name), None)
         if table is None:
             raise P4Error(f"{scope.name} has no table {name}", scope.control.position)
@@ -434,7 +439,7 @@ class Elaboration:
             widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
             data_bits = max(data_bits, sum(widths))
         effects.accesses = list(accesses.values())
-        unit = self._unit(f"{scope.name}.{table.name}", table, effects, branch, condition)
+        unit = self._unit(f"{scope.name}.{table.name}", table, effects)
         for key in table.keys:
             unit.matched |= self.effects(scope, key.expression).read
         self._match_memory(scope, table, unit, data_bits)
@@ -457,15 +462,13 @@ class Elaboration:
         name: str,
         node: tree.Node,
         effects: Effects,
-        branch: tuple[tuple[int, int], ...],
-        condition: set[str],
     ) -> Unit:
         unit = Unit(
             name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
             self.direction,
             node.position,
-            branch,
-            matched=effects.matched | condition,
+            self._branch,
+            matched=effects.matched | self._condition,
             read=effects.read,
             written=effects.written,
             accesses=effects.accesses,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from p4vm.fit.model import Fault, Limits
 from p4vm.tree import nodes as tree
-from p4vm.tree import types
+from p4vm.tree import types, walk
 from p4vm.tree.checked import Checked
 
 SMALL = range(-8, 8)
@@ -15,24 +14,6 @@ SMALL = range(-8, 8)
 ORDERED = {"==", "!=", "<", "<=", ">", ">="}
 UNABLE = {"*": "multiply", "/": "divide", "%": "divide"}
 WORD_BITS = 32
-
-
-def children(root: object) -> Iterator[tree.Node]:
-    """The nodes right below a node, or in a list or tuple, in order of writing."""
-    for value in [getattr(root, each.name) for each in fields(root)] if isinstance(root, tree.Node) else [root]:
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(item, tree.Node):
-                yield item
-            elif isinstance(item, list | tuple):
-                yield from children(item)
-
-
-def nodes(root: object) -> Iterator[tree.Node]:
-    """Every node below, and the root itself, in order of writing."""
-    if isinstance(root, tree.Node):
-        yield root
-    for child in children(root):
-        yield from nodes(child)
 
 
 def flat_widths(kind: types.Type) -> list[int]:
@@ -71,7 +52,7 @@ class Body:
         self.checked = checked
         self.limits = limits
         self.own = {parameter.name for parameter in function.prototype.parameters}
-        self.own |= {node.name for node in nodes(function.body) if isinstance(node, tree.Variable)}
+        self.own |= {node.name for node in walk.nodes(function.body) if isinstance(node, tree.Variable)}
 
     def faults(self) -> list[Fault]:
         found = [*self._operators(), *self._comparisons(), *self._outputs()]
@@ -81,7 +62,7 @@ class Body:
         return Fault(f"register action {self.name}: {message}", node.position)
 
     def _operators(self) -> Iterator[Fault]:
-        for node in nodes(self.function.body):
+        for node in walk.nodes(self.function.body):
             if isinstance(node, tree.Binary) and node.operator in UNABLE:
                 yield self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node)
             elif isinstance(node, tree.For | tree.ForIn):
@@ -90,7 +71,7 @@ class Body:
     def _comparisons(self) -> Iterator[Fault]:
         """Equal comparisons, wherever they are written, are one."""
         seen: set[str] = set()
-        for node in nodes(self.function.body):
+        for node in walk.nodes(self.function.body):
             if not isinstance(node, tree.Binary) or node.operator not in ORDERED:
                 continue
             seen.add(words_of(node))
@@ -107,7 +88,7 @@ class Body:
 
     def _constants(self) -> list[Fault]:
         large: dict[int, tree.Node] = {}
-        for node in nodes(self.function.body):
+        for node in walk.nodes(self.function.body):
             value = self.checked.constants.get(node)
             if isinstance(value, int) and not isinstance(value, bool) and not self._is_inside(node):
                 kind = self.checked.converted.get(node, self.checked.type_of.get(node))
@@ -129,7 +110,7 @@ class Body:
         """A part of a slice's bounds is no operand."""
         return any(
             node in (each.high, each.low, each.width)
-            for each in nodes(self.function.body)
+            for each in walk.nodes(self.function.body)
             if isinstance(each, tree.Slice)
         )
 
@@ -155,7 +136,7 @@ class Body:
         elif isinstance(root, tree.Call):
             yield from self._outermost(root.arguments)
         else:
-            for child in children(root):
+            for child in walk.children(root):
                 yield from self._outermost(child)
 
 

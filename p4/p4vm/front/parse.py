@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from p4vm.front.parse_tree import TreeBuilder
 from p4vm.front.preprocess import Preprocessed, preprocess_text
 from p4vm.source import P4Error, Position
 from p4vm.tree import nodes as tree
+from p4vm.tree.walk import children
 
 DEPTH_MAX = 450
 """Levels of the tree, for chains of operators and of else if: those who walk it may recurse that deep."""
@@ -150,36 +150,16 @@ def _parser() -> _Parser:
     return _Parser()
 
 
-_CHILDREN = {
-    kind: tuple(field.name for field in fields(kind) if field.name not in ("position", "name", "kind", "operator"))
-    for kind in vars(tree).values()
-    if isinstance(kind, type) and issubclass(kind, tree.Node)
-}
-
-
 def _check_depth(program: tree.Program) -> None:
     """Raises P4Error where the tree is deeper than DEPTH_MAX."""
-    level: list[Any] = [program]
+    level: list[tree.Node] = [program]
     for _ in range(DEPTH_MAX):
-        below: list[Any] = []
-        for node in level:
-            for name in _CHILDREN[type(node)]:
-                _collect(getattr(node, name), below)
+        below = [child for node in level for child in children(node)]
         if not below:
             return
         level = below
     deepest = next((node.position for node in level if node.position.line), Position(program.position.file, 1, 1))
     raise P4Error(f"nested deeper than {DEPTH_MAX} levels; write it in several statements", deepest)
-
-
-def _collect(value: Any, below: list[Any]) -> None:
-    if isinstance(value, tree.Node):
-        below.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, below)
-    elif isinstance(value, dict):
-        below += value.values()
 
 
 def parse(source: Preprocessed) -> tree.Program:
