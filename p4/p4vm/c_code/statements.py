@@ -31,11 +31,7 @@ class StatementWriter:
         self.used: set[str] = set()
         out_of_bounds = f"return p4_reject(e, {context.error('StackOutOfBounds')});"
         self.expression = Expressions(
-            context.types,
-            self.line,
-            rejects=routine in context.rejecting,
-            how=out_of_bounds,
-            fresh=self.fresh,
+            context.types, self.line, rejects=routine in context.rejecting, how=out_of_bounds, fresh=self.fresh
         )
         self.externs = ExternWriter(self)
 

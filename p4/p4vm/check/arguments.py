@@ -241,12 +241,7 @@ def unlike(name: str, inference: generics.Inference, pattern: types.Type, kind: 
 
 
 def check_argument(
-    state: State,
-    name: str,
-    called: str,
-    parameter: types.Parameter,
-    argument: tree.Argument,
-    kind: types.Type | None,
+    state: State, name: str, called: str, parameter: types.Parameter, argument: tree.Argument, kind: types.Type | None
 ) -> None:
     where = f"argument {parameter.name!r} of {name}"
     value = argument.value

@@ -27,10 +27,7 @@ def number(state: State, node: tree.Number, expected: types.Type | None) -> type
         state.checked.constants[node] = node.value
         return types.INTEGER
     if not int(node.signed) <= node.width <= types.WIDTH_MAX:
-        fail(
-            node,
-            f"a number of {show(node.width)} bits; from {int(node.signed)} to {types.WIDTH_MAX} are possible",
-        )
+        fail(node, f"a number of {show(node.width)} bits; from {int(node.signed)} to {types.WIDTH_MAX} are possible")
     kind = types.Bits(node.width, node.signed)
     convert.warn_overflow(state, node, node.value, kind)
     state.checked.constants[node] = values.wrap(node.value, kind)

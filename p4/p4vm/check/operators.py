@@ -140,10 +140,7 @@ def comparable(kind: types.Type) -> bool:
         return comparable(kind.element)
     if isinstance(kind, types.Simple):
         return kind.name in ("bool", "error")
-    return isinstance(
-        kind,
-        types.Bits | types.Integer | types.Varbits | types.Enum | types.Distinct,
-    )
+    return isinstance(kind, types.Bits | types.Integer | types.Varbits | types.Enum | types.Distinct)
 
 
 def shift(state: State, node: tree.Binary) -> types.Type:
@@ -218,10 +215,7 @@ def unary(state: State, node: tree.Unary, expected: types.Type | None) -> types.
 def conditional(state: State, node: tree.Conditional, expected: types.Type | None) -> types.Type:
     if state.value_type(node.condition) != types.BOOL:
         fail(node.condition, f"the condition of ?: is {state.checked.type_of[node.condition]}; bool is expected")
-    yes, no = (
-        state.value_type(node.yes, expected),
-        state.value_type(node.no, expected),
-    )
+    yes, no = (state.value_type(node.yes, expected), state.value_type(node.no, expected))
     template = "the branches of ?: are {to} and {found}; they need one type"
     if unsettled(node.yes) and not unsettled(node.no):
         convert.convert(state, node.yes, no, template)

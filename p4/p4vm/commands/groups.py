@@ -65,9 +65,7 @@ def _mirror_get(switch: Switch, words: list[str]) -> str:
 COMMANDS = table(
     (
         Command(
-            "mc_mgrp_create GROUP",
-            "An empty multicast group, 1 to 65535.",
-            prints="Creating multicast group {GROUP}",
+            "mc_mgrp_create GROUP", "An empty multicast group, 1 to 65535.", prints="Creating multicast group {GROUP}"
         ),
         Command("mc_mgrp_destroy GROUP", "Its nodes stay.", prints="Destroying multicast group {GROUP}"),
         Command(

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 LINE_MAX = 1 << 16
 FILE_BYTES_MAX = 64 << 20
 
-COMMANDS: dict[str, Command] = {
-    **tables.COMMANDS,
-    **groups.COMMANDS,
-    **cells.COMMANDS,
-    **show.COMMANDS,
-}
+COMMANDS: dict[str, Command] = {**tables.COMMANDS, **groups.COMMANDS, **cells.COMMANDS, **show.COMMANDS}
 
 REFUSED = {
     "load_new_config_file": "a program can't be changed while it runs; stop the switch and start it with the new one",

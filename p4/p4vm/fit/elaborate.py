@@ -348,12 +348,7 @@ class Elaboration:
             return
         self._unit("", call, self._call(scope, call))
 
-    def _enter(
-        self,
-        scope: Scope,
-        inner: Scope | None,
-        call: tree.Call,
-    ) -> None:
+    def _enter(self, scope: Scope, inner: Scope | None, call: tree.Call) -> None:
         assert inner is not None
         for parameter, argument in zip(inner.control.parameters, call.arguments, strict=False):
             path = self.path(scope, argument.value) if argument.value is not None else ""
@@ -457,12 +452,7 @@ class Elaboration:
         for memory in (m for m in (a.memory for a in unit.accesses) if not m.entries):
             memory.entries = size  # a direct one has a cell for each entry
 
-    def _unit(
-        self,
-        name: str,
-        node: tree.Node,
-        effects: Effects,
-    ) -> Unit:
+    def _unit(self, name: str, node: tree.Node, effects: Effects) -> Unit:
         unit = Unit(
             name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
             self.direction,

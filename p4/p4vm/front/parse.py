@@ -183,10 +183,7 @@ def parse(source: Preprocessed) -> tree.Program:
 
 
 def parse_text(
-    text: str,
-    file: str = "<text>",
-    includes: Sequence[str | Path] = (),
-    defines: Mapping[str, str | int] | None = None,
+    text: str, file: str = "<text>", includes: Sequence[str | Path] = (), defines: Mapping[str, str | int] | None = None
 ) -> tree.Program:
     """As `parse`, of source text that is preprocessed first. Raises P4Error."""
     return parse(preprocess_text(text, file, includes, defines or {}))

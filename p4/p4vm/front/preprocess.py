@@ -298,10 +298,7 @@ def preprocess(
 
 
 def preprocess_text(
-    text: str,
-    file: str = "<text>",
-    includes: Sequence[str | Path] = (),
-    defines: Mapping[str, str | int] = {},
+    text: str, file: str = "<text>", includes: Sequence[str | Path] = (), defines: Mapping[str, str | int] = {}
 ) -> Preprocessed:
     """As `preprocess`, of a program that isn't in a file. Raises P4Error."""
     reader = _Reader(_folders(os.path.dirname(file), includes))

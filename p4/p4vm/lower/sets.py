@@ -72,10 +72,7 @@ def _set_of_two(
     body: Body, node: tree.Mask | tree.Range, one: tree.Expression, other: tree.Expression, kind: ir.Type
 ) -> ir.KeySet:
     first, second = body.sequence(
-        [
-            lambda: expressions.expression(body, one, kind),
-            lambda: expressions.expression(body, other, kind),
-        ]
+        [lambda: expressions.expression(body, one, kind), lambda: expressions.expression(body, other, kind)]
     )
     return ir.Masked(first, second) if isinstance(node, tree.Mask) else ir.Between(first, second)
 

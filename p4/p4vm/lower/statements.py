@@ -303,10 +303,7 @@ def _items(body: Body, node: tree.Expression) -> list[tree.Expression] | None:
 def _over_range(body: Body, node: tree.ForIn, collection: tree.Range) -> None:
     """The counter has a bit more than the variable, so that it passes the last value whatever that is."""
     low, high = body.sequence(
-        [
-            lambda: expressions.expression(body, collection.low),
-            lambda: expressions.expression(body, collection.high),
-        ]
+        [lambda: expressions.expression(body, collection.low), lambda: expressions.expression(body, collection.high)]
     )
     kind = high.type if low.type == INT else low.type
     variable = _loop_variable(body, node, kind)
@@ -337,12 +334,7 @@ def _over_list(body: Body, node: tree.ForIn, items: list[tree.Expression]) -> No
 
 
 def _turns(
-    body: Body,
-    node: tree.ForIn,
-    counter: ir.Local,
-    low: ir.Expression,
-    last: ir.Expression,
-    first: list[ir.Statement],
+    body: Body, node: tree.ForIn, counter: ir.Local, low: ir.Expression, last: ir.Expression, first: list[ir.Statement]
 ) -> None:
     """counter from low to last; `first` begins each turn."""
     body.emit(ir.Assign(counter, low, node.position))

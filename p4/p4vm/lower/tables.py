@@ -122,11 +122,7 @@ def arguments_of(reference: tree.ActionRef, parameters: list[tree.Parameter]) ->
 
 
 def _bind(
-    body: Body,
-    reference: tree.ActionRef,
-    declaration: tree.Action,
-    routine: ir.Routine,
-    directed: list[ir.Parameter],
+    body: Body, reference: tree.ActionRef, declaration: tree.Action, routine: ir.Routine, directed: list[ir.Parameter]
 ) -> tuple[ir.Routine, list[ir.Expression]]:
     """The directed parameters' arguments; where they need statements or copies, an action that makes them and calls."""
     given = arguments_of(reference, [p for p in declaration.parameters if p.direction])

@@ -41,10 +41,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_engine_outputs": (ctypes.POINTER(Output), [POINTER]),
     "p4_engine_data": (POINTER, [POINTER]),
     "p4_engine_counts": (ctypes.POINTER(LONG), [POINTER]),
-    "p4_engine_set_table": (
-        INT,
-        [POINTER, INT, UINT, UINT, POINTER, POINTER, POINTER, POINTER, POINTER, LONG],
-    ),
+    "p4_engine_set_table": (INT, [POINTER, INT, UINT, UINT, POINTER, POINTER, POINTER, POINTER, POINTER, LONG]),
     "p4_engine_set_default": (INT, [POINTER, UINT, UINT, POINTER, UINT]),
     "p4_engine_set_profile": (INT, [POINTER, UINT, UINT, POINTER, POINTER, LONG, UINT, POINTER, POINTER]),
     "p4_engine_set_replicas": (INT, [POINTER, INT, UINT, UINT, POINTER, UINT, UINT]),

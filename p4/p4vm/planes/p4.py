@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.planes.program import (
-    HEADERS_BYTES,
-    Control,
-    check_elements,
-    defines,
-    folder,
-    headers_of,
-    program_path,
-)
+from p4vm.planes.program import HEADERS_BYTES, Control, check_elements, defines, folder, headers_of, program_path
 from switchagg.aggregator import SlotView, check_admission
 from switchagg.dataplane.contract import Output
 from switchagg.dataplane.table import DATAPLANES
