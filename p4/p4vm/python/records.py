@@ -45,7 +45,7 @@ def piece(kind: ir.Type, value: str) -> str:
 
 
 def letter(kind: ir.Type) -> str:
-    """What `python_runtime.Struct.FIELDS` calls a type: u i v (varbit) r (record or stack)."""
+    """What `runtime.Struct.FIELDS` calls a type: u i v (varbit) r (record or stack)."""
     if isinstance(kind, ir.Record | ir.Array):
         return "r"
     if isinstance(kind, ir.Varbits):
