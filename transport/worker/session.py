@@ -203,8 +203,7 @@ class SwitchSession:
         options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
         codec: of sums of floats (switchagg.codecs), the same on every rank; if it is only in Python, so is the core.
 
-        Raises JobError that names what is wrong: the ranks that are missing, a disagreement, no room on the switch, no
-        answer from it, an impossible argument.
+        Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
         place = _own_place(bind, switch)
         retry_limit = _retry_limit(retry_limit, call_timeout_s)
