@@ -53,6 +53,15 @@ def number_of(codec: Codec) -> int:
     return number
 
 
+def missing(codec: Codec) -> str:
+    """Why this codec needs the Python core where the compiled one is there; "" if it doesn't."""
+    try:
+        number_of(codec)
+    except Missing as error:
+        return str(error)
+    return ""
+
+
 def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> NativeCoding:
     """For the functions `sa_codec_…`, E elements per row. Raises library.Missing."""
     coding = NativeCoding()

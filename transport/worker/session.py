@@ -34,7 +34,7 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
 from switchagg.native import library
-from switchagg.native.codec import number_of
+from switchagg.native.codec import missing
 from transport.control import messages as say
 from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
 from transport.group.contract import Matching
@@ -523,7 +523,7 @@ def _chosen_core(core: str, link: Link | RdmaWorkerEnd, codec: Codec) -> str:
         return core
     if core not in ("auto", "native"):
         raise JobError(f"core {core!r}: one of auto, native, python")
-    reason = _why_no_core(codec)
+    reason = library.missing() or missing(codec)
     if not isinstance(link, UdpLink | RdmaWorkerEnd):
         if core == "native":
             raise JobError(f"core 'native': it carries UDP links only, not {type(link).__name__}")
@@ -535,15 +535,6 @@ def _chosen_core(core: str, link: Link | RdmaWorkerEnd, codec: Codec) -> str:
     if os.environ.get("SWITCHAGG_NATIVE") != "0":
         _warn(reason)
     return "python"
-
-
-def _why_no_core(codec: Codec) -> str:
-    """Why the compiled core can't carry this codec; "" if it can."""
-    try:
-        number_of(codec)
-    except library.Missing as missing:
-        return str(missing)
-    return ""
 
 
 @lru_cache
