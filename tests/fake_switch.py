@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import AggregationFailed, JobError
+from transport.worker.options import JoinOptions
 
 
 class FakeSwitch:
@@ -27,9 +28,9 @@ class FakeSwitch:
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
 
-    def join(self, switch: str, job: str, rank: int, workers: int, **how: Any) -> "FakeSession":
+    def join(self, switch: str, job: str, rank: int, workers: int, options: JoinOptions) -> "FakeSession":
         with self._lock:
-            self.joined.append({"switch": switch, "job": job, "rank": rank, "workers": workers, **how})
+            self.joined.append({"switch": switch, "job": job, "rank": rank, "workers": workers, **vars(options)})
         if rank in self.refusals:
             raise JobError(self.refusals[rank], lacks_room="slots" in self.refusals[rank])
         return FakeSession(self, job, rank, workers)

@@ -41,7 +41,17 @@ class FaultyLink:
     def resolve(self, address: Address) -> Address:
         return self.inner.resolve(address)
 
-    def send(self, bundle: Bundle, to: Address) -> int:
+    tos = None
+    credit_bytes = 0
+    segments_max = 64
+
+    def has_room(self) -> bool:
+        return True
+
+    def slowness(self) -> str:
+        return self.inner.slowness()
+
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
         rows = len(bundle)
         if rows and self.random.random() < self.full:
             self.refused += 1

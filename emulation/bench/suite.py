@@ -17,7 +17,7 @@ from emulation.bench.document import Load, write
 from emulation.errors import RunFailed
 from emulation.mininet.shaping import UnfitError
 from emulation.scenario import ScenarioError
-from transport.worker.session import SEGMENTS_MAX
+from transport.worker.options import SEGMENTS_MAX
 
 Say = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]

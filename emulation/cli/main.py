@@ -113,7 +113,9 @@ KeysOption = Annotated[
 PLANES = "; ".join(
     ("auto: the fastest that works here", *(f"{kind.name}: {kind.summary}" for kind in DATAPLANES.values()))
 )
-ELEMENTS = typer.Option(min=1, max=16_000, help="Most int32 values in a packet; 360 fill an MTU of 1500")
+ELEMENTS = typer.Option(
+    min=1, max=16_000, help="Most int32 values in a packet  [default: 360, over rdma 251: what fills an MTU of 1500]"
+)
 PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
 IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
 IMPAIR_UP = typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
@@ -135,7 +137,7 @@ def switch(
     impair_up: Annotated[str | None, IMPAIR_UP] = None,
     impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
-    elements: Annotated[int, ELEMENTS] = 360,
+    elements: Annotated[int | None, ELEMENTS] = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
     ] = None,
@@ -165,24 +167,28 @@ def switch(
     reordered packets are), rate, queue, ecn (marks above so many bytes), seed
     """
     with outcomes():
+        from transport.rdma.places import PACKETS_DEFAULT
         from transport.switch.daemon import run_switch
+        from transport.switch.options import DaemonOptions
 
         _check_dataplane(dataplane)
         _check_endpoint("--control", control)
         _check_link(link, packets)
         status = run_switch(
-            control,
-            _host_port("--data", data),
-            link=link,
-            keys=_keys(keys),
-            packets=packets or 16,
-            dataplane=dataplane,
-            slots=slots,
-            elements=elements,
-            advertise=None if advertise is None else _host_port("--advertise", advertise),
-            lease_s=lease,
-            interfaces=interface,
-            impairments=_impairments(impair, impair_up, impair_down),
+            DaemonOptions(
+                control,
+                _host_port("--data", data),
+                link=link,
+                keys=_keys(keys),
+                packets=packets or PACKETS_DEFAULT,
+                dataplane=dataplane,
+                slots=slots,
+                elements=elements,
+                advertise=None if advertise is None else _host_port("--advertise", advertise),
+                lease_s=lease,
+                interfaces=interface or (),
+                impairments=_impairments(impair, impair_up, impair_down),
+            ),
             ready_file=ready_file,
             quiet=quiet,
         )
@@ -190,9 +196,12 @@ def switch(
 
 
 def _check_link(link: str, packets: int | None) -> None:
-    _known("--link", link, ("udp", "zeromq", "rdma"))
-    if packets is not None and link != "rdma":
-        stop(f"--packets: only rdma has messages of packets, not {link}", EXIT_USAGE)
+    from transport.group.method_name import links_of
+    from transport.links.table import LINKS, links_with
+
+    _known("--link", link, links_of("switch"))
+    if packets is not None and not LINKS[link].messages:
+        stop(f"--packets: only {', '.join(links_with('messages'))} has messages of packets, not {link}", EXIT_USAGE)
 
 
 def _check_dataplane(name: str) -> None:

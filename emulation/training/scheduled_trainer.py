@@ -22,6 +22,7 @@ from transport.group.opening import GroupOptions, open_group
 from transport.schedule.scheduler import describe
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 GROUP_PORT = 29_600
@@ -75,13 +76,15 @@ class ScheduledTrainer(Trainer):
                 "train",
                 config.rank,
                 config.workers,
-                elements=config.elements,
-                streams=CLASSES if urgent else options.streams,
-                priorities=tuple(range(CLASSES)) if urgent else None,
-                window_slots=options.window_slots,
-                timeout_s=config.timeout_s,
-                call_timeout_s=config.timeout_s,
-                link=name.link,
+                JoinOptions(
+                    elements=config.elements,
+                    streams=CLASSES if urgent else options.streams,
+                    priorities=tuple(range(CLASSES)) if urgent else (),
+                    window_slots=options.window_slots,
+                    timeout_s=config.timeout_s,
+                    call_timeout_s=config.timeout_s,
+                    link=name.link,
+                ),
             )
         return open_group(
             name.method,

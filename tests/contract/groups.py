@@ -16,7 +16,9 @@ from tests.contract.meshes import free_addresses
 from transport.group.opening import GroupOptions, open_group
 from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 from transport.torch.process_group import TorchGroup
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 20.0
@@ -72,12 +74,12 @@ def with_servers(count: int, workers: int) -> Iterator[list[Any]]:
 @contextmanager
 def switch(session: bool, workers: int) -> Iterator[list[Any]]:
     with ExitStack() as stack:
-        daemon = stack.enter_context(SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096))
+        daemon = stack.enter_context(SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)))
         told: dict[str, Any] = {"bind": "127.0.0.1", "window_slots": 64, "priorities": [0, 3, 7]}
 
         def join(rank: int) -> Any:
             if session:
-                return SwitchSession.join(daemon.control_endpoint, "contract", rank, workers, **told)
+                return SwitchSession.join(daemon.control_endpoint, "contract", rank, workers, JoinOptions(**told))
             how = GroupOptions(SOON_S, switch=daemon.control_endpoint, more=told)
             return open_group("switch", "udp", rank, [("", 0)] * workers, job="contract", options=how)
 

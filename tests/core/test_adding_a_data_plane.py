@@ -17,6 +17,7 @@ from switchagg.dataplane.batched import BatchedPlane
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.dataplane.table import DATAPLANES, PlaneKind
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 SCENARIO = """
 name = "toy"
@@ -59,7 +60,7 @@ def test_scenarios_virtual_time_and_the_command_line_know_it(tmp_path: Path) -> 
 
 def test_auto_and_the_daemon_take_it() -> None:
     assert fastest(64, 32) == Choice("toy", {})
-    daemon = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="auto")
+    daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="auto"))
     daemon.start()
     try:
         assert daemon.dataplane == Choice("toy", {})

@@ -19,6 +19,7 @@ from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from transport.control import messages as say
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 runner = CliRunner()
 SCENARIO = (
@@ -208,7 +209,7 @@ def test_doctor_prints_what_it_finds_and_returns_its_code(monkeypatch: pytest.Mo
 
 
 def test_status_of_a_running_switch_and_of_none() -> None:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, elements=32) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, elements=32)) as daemon:
         done = invoke("status", daemon.control_endpoint)
         assert done.exit_code == 0, done.stderr
         assert done.stdout.splitlines()[:2] == ["0 of 64 slots in use", "no jobs"]
@@ -237,7 +238,7 @@ def test_switch_says_what_is_wrong_with_its_addresses() -> None:
     wrong = invoke("switch", "--data", "5556")
     assert wrong.exit_code == 2
     assert one_line(wrong) == "switchagg: --data 5556: not understood; allowed: HOST:PORT, like 0.0.0.0:5556"
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0)) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
         taken = invoke("switch", "--control", daemon.control_endpoint, "--data", "127.0.0.1:0")
     assert taken.exit_code == 1
     assert "Address already in use; choose another with --control" in one_line(taken)

@@ -34,6 +34,7 @@ from emulation.training.messages import (
 from emulation.training.replicas import Replicas
 from emulation.training.trainer import one_line, read_config
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 ITERATIONS, BATCH, SEED = 6, 8, 3
 SCENARIO = f"""
@@ -185,7 +186,7 @@ def check_times(members: list[Member]) -> None:
 
 
 def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..., list[Member]]) -> None:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0)) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
         follow(members)
@@ -198,7 +199,7 @@ def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..
 
 
 def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable[..., list[Member]]) -> None:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=128) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=128)) as daemon:
         where = {"switch": daemon.control_endpoint}
         members = start(configuration(0, "switch", **where), configuration(1, "switch", **where))
         for member in members:

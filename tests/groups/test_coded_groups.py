@@ -15,6 +15,7 @@ from transport.group.opening import open_group
 from transport.ps.config import PsConfig
 from transport.ps.group import open_ps_server
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 LIVENESS_S = 20.0
 WORKERS, ELEMENTS = 4, 32
@@ -82,7 +83,7 @@ def _placed(own: Any, rank: int, size: int) -> Any:
 
 @pytest.fixture(scope="module")
 def of_the_switch() -> list[bytes]:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
         options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "window_slots": 64}
         found = on_every_rank("switch", sums, elements=ELEMENTS, codec="fixed_point", **options)
     assert all(one == found[0] for one in found), found
@@ -109,7 +110,7 @@ def test_different_codecs_are_refused_naming_both() -> None:
 
 
 def test_a_switch_refuses_different_codecs_naming_both() -> None:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
         options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "timeout_s": 2.0}
         found = on_every_rank("switch", sums, codec=["fixed_point", "plain", "plain", "plain"], **options)
     assert all(isinstance(one, JobError) for one in found)

@@ -12,6 +12,7 @@ from transport.group.contract import own_shard
 from transport.group.opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 SOON_S = 20.0
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
@@ -21,7 +22,7 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[SwitchDaemon]:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096) as running:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 from switchagg.native import library
 from transport.links.udp import UdpLink
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SO_NO_CHECK = 11
@@ -42,10 +43,12 @@ def test_a_kernel_that_refuses_segmentation_is_named_once_at_both_ends(
     monkeypatch.setattr(UdpLink, "__init__", without_checksums)
     lines: list[str] = []
     address = "tcp://127.0.0.1:0", ("127.0.0.1", 0)
-    with SwitchDaemon(*address, dataplane=dataplane, slots=512, log=lines.append) as running:
-        join = partial(SwitchSession.join, running.control_endpoint, "slow", workers=2, elements=32, window_slots=8)
+    with SwitchDaemon(DaemonOptions(*address, dataplane=dataplane, slots=512), log=lines.append) as running:
+        wish = JoinOptions(elements=32, window_slots=8, core=core)
         with ThreadPoolExecutor(2) as pool:
-            sessions = list(pool.map(lambda rank: join(rank=rank, core=core), range(2)))
+            sessions = list(
+                pool.map(lambda rank: SwitchSession.join(running.control_endpoint, "slow", rank, 2, wish), range(2))
+            )
         if not all(one.gso or one.gso_fallback for one in made):
             pytest.skip("this kernel has no UDP_SEGMENT")
         deadline_s = time.monotonic() + SOON_S

@@ -11,6 +11,8 @@ from emulation.certificate.fidelity import Bounds
 from switchagg.native import library
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.impairments import parse_impairments
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
@@ -26,11 +28,11 @@ SOON_S = 30.0
 def urgent_ns(job: str, priorities: tuple[int, int]) -> float:
     """Median time of calls of one packet, one after the other, while a long call fills both directions of the links."""
     impaired = parse_impairments(f"rate={RATE_BPS}bit")
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=1024, impairments=impaired) as daemon:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=1024, impairments=impaired)) as daemon:
 
         def work(rank: int) -> list[int]:
             with SwitchSession.join(
-                daemon.control_endpoint, job, rank, 2, priorities=priorities, window_slots=WINDOW
+                daemon.control_endpoint, job, rank, 2, JoinOptions(priorities=priorities, window_slots=WINDOW)
             ) as session:
                 bulk = session.allreduce(np.full(BULK_VALUES, 1 + rank, np.int32), stream=1)
                 time.sleep(0.3)  # until the window stands in the queues

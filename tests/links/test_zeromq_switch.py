@@ -15,6 +15,8 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from transport.control.service import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.impairments import parse_impairments
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 from transport.zeromq.keys import Keys, load_keys, make_keys
 
@@ -29,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def switch(keys: Keys | None = None, link: str = "zeromq", **how: Any) -> SwitchDaemon:
-    return SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link, keys=keys, **how)
+    return SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link, keys=keys, **how))
 
 
 def in_threads(workers: int, act: Callable[[int], Any]) -> list[Any]:
@@ -63,7 +65,9 @@ def test_sums_are_exact(folder: Path, tmp_path: Path, plane: str, with_keys: boo
 
         def work(rank: int) -> list[Any]:
             where = tmp_path if with_keys else None
-            with SwitchSession.join(daemon.control_endpoint, "job", rank, 3, link="zeromq", keys=where) as session:
+            with SwitchSession.join(
+                daemon.control_endpoint, "job", rank, 3, JoinOptions(link="zeromq", keys=where)
+            ) as session:
                 assert session.core == "python"
                 arrays = [numbers[rank] * factor for factor in (1, 2, 3)]
                 for future in [session.allreduce(array) for array in arrays]:
@@ -81,7 +85,7 @@ def test_a_worker_that_goes_is_named() -> None:
     with switch(lease_s=1.0) as daemon:
 
         def work(rank: int) -> Any:
-            with SwitchSession.join(daemon.control_endpoint, "job", rank, 2, link="zeromq") as session:
+            with SwitchSession.join(daemon.control_endpoint, "job", rank, 2, JoinOptions(link="zeromq")) as session:
                 if rank:
                     return None
                 session.allreduce(np.zeros(5000, np.int32)).result(LIVENESS_S)
@@ -96,7 +100,7 @@ def test_different_links_are_refused_at_once_naming_both(served: str, wanted: st
     with switch(link=served) as daemon:
         begun = time.monotonic()
         with pytest.raises(JobError, match=f"switch carries packets over {served}, rank 0 over {wanted}"):
-            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, link=wanted, timeout_s=LIVENESS_S)
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(link=wanted, timeout_s=LIVENESS_S))
         assert time.monotonic() - begun < LIVENESS_S
 
 
@@ -112,7 +116,9 @@ def test_a_worker_with_wrong_keys_ends_within_its_timeout(
         odd = load_keys(tmp_path)
     with switch(load_keys(folder)) as daemon:
         with pytest.raises(JobError, match=r"no answer from switch .* within 0.5 s.*keys"):
-            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, link="zeromq", keys=odd, timeout_s=0.5)
+            SwitchSession.join(
+                daemon.control_endpoint, "job", 0, 1, JoinOptions(link="zeromq", keys=odd, timeout_s=0.5)
+            )
         with pytest.raises(JobError, match=r"no answer .* keys"):
             query_status(daemon.control_endpoint, timeout_s=0.3, keys=odd)
         assert query_status(daemon.control_endpoint, keys=load_keys(folder)).jobs == []
@@ -129,10 +135,10 @@ def test_what_this_link_has_not_is_refused(folder: Path, tmp_path: Path) -> None
     for link in ("udp", "zeromq"):
         with pytest.raises(SwitchaggError, match=r"server\.key_secret is missing"):
             switch(load_keys(tmp_path), link)
-    with pytest.raises(JobError, match="core 'native': it carries UDP links only"):
-        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, link="zeromq", core="native")
+    with pytest.raises(JobError, match="core 'native': the link zeromq has only python"):
+        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, JoinOptions(link="zeromq", core="native"))
     with pytest.raises(JobError, match="link 'pigeon'"):
-        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, link="pigeon")
+        SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, JoinOptions(link="pigeon"))
 
 
 def test_the_command_makes_keys_and_says_why_it_does_not(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class BadLink(UdpLink):
 
     bad = 0.0
 
-    def send(self, bundle: Bundle, to: Address) -> int:
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
         if not self.bad:
             return super().send(bundle, to)
         chance = self.__dict__.setdefault("chance", np.random.default_rng(5))

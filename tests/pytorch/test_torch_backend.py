@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 
 HERE = Path(__file__).parents[1]
 PROGRAMS = HERE / "torch_programs.py"
@@ -23,7 +24,7 @@ CRASHES = ("terminate called", "Fatal Python error", "Segmentation fault", "core
 
 @pytest.fixture
 def switch() -> Iterator[SwitchDaemon]:
-    daemon = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192, lease_s=4.0)
+    daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192, lease_s=4.0))
     daemon.start()
     yield daemon
     daemon.stop()
@@ -182,7 +183,7 @@ def test_interrupt(launch: Launch, switch: SwitchDaemon) -> None:
 
 
 def test_no_room_on_the_switch_means_gloo_for_all(launch: Launch) -> None:
-    small = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64)
+    small = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64))
     small.start()
     try:
         launch("falls_back", 2, small.control_endpoint)

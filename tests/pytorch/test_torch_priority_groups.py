@@ -21,7 +21,9 @@ from switchagg.errors import AggregationFailed
 from transport.group.opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 from transport.torch.priority import handle as priority
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +43,7 @@ def expected() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[SwitchDaemon]:
-    daemon = SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192, lease_s=4.0)
+    daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192, lease_s=4.0))
     daemon.start()
     yield daemon
     daemon.stop()
@@ -102,15 +104,15 @@ def test_over_host_methods(method: str, expected: dict[str, torch.Tensor]) -> No
     assert_same_bits(found, [expected] * WORKERS)
 
 
-@pytest.mark.parametrize("classes", [None, [0, 3, 7]], ids=["one class", "classes"])
+@pytest.mark.parametrize("classes", [[], [0, 3, 7]], ids=["one class", "classes"])
 @pytest.mark.parametrize("join", [SwitchSession.join, SwitchGroup.join], ids=["session", "group"])
 def test_over_the_switch(
-    switch: SwitchDaemon, join: Any, classes: list[int] | None, expected: dict[str, torch.Tensor]
+    switch: SwitchDaemon, join: Any, classes: list[int], expected: dict[str, torch.Tensor]
 ) -> None:
     """Its sums are fixed point: the same on all ranks, and near those of floats."""
     job = f"{join.__qualname__} {classes}"
     found = scheduled(
-        lambda rank: join(switch.control_endpoint, job, rank, WORKERS, priorities=classes), "p3:slice=100"
+        lambda rank: join(switch.control_endpoint, job, rank, WORKERS, JoinOptions(priorities=classes)), "p3:slice=100"
     )
     assert_same_bits(found[:1], found[1:])
     assert all(torch.allclose(found[0][name], expected[name], atol=1e-5) for name in expected)
@@ -122,7 +124,7 @@ def test_a_rank_that_leaves_ends_the_others(switch: SwitchDaemon) -> None:
 
     def program(rank: int) -> str:
         model = models[rank]
-        session = SwitchSession.join(switch.control_endpoint, "leaver", rank, WORKERS, priorities=[0, 7])
+        session = SwitchSession.join(switch.control_endpoint, "leaver", rank, WORKERS, JoinOptions(priorities=[0, 7]))
         optimizer = sgd(model)
         handle = priority.attach(model, optimizer, session, "p3")
         try:

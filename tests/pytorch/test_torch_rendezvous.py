@@ -13,6 +13,7 @@ from switchagg.controller import Controller
 from switchagg.membership import JoinRefused, JoinRequest
 from transport.torch import rendezvous
 from transport.torch.rendezvous import Rendezvous, SwitchOptions
+from transport.worker.options import JoinOptions
 
 NO_ROOM = "job 'x' could not start within 1 s: 512 slots in a row are needed and 0 of 64 are free"
 
@@ -47,18 +48,10 @@ def test_all_join(switch: FakeSwitch) -> None:
     sessions = decide(switch)
     assert [session.rank for session in sessions] == [0, 1, 2]
     assert not any(session.closed for session in sessions)
-    assert switch.joined[0] == {
-        "switch": "tcp://fake:1",
-        "job": "job/0",
-        "rank": switch.joined[0]["rank"],
-        "workers": 3,
-        "elements": 360,
-        "streams": 3,
-        "window_slots": 256,
-        "priorities": None,
-        "timeout_s": 5.0,
-        "call_timeout_s": 10.0,
-    }
+    wish = JoinOptions(streams=3, timeout_s=5.0, call_timeout_s=10.0)
+    place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
+    assert switch.joined[0] == {**place, **vars(wish)}
+    assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)
 
 
 def test_one_without_room_takes_all_to_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,6 +72,13 @@ def test_any_other_refusal_is_an_error_for_all(switch: FakeSwitch) -> None:
     for error in decide(switch):
         assert isinstance(error, dist.DistBackendError)
         assert "rank 1 of 3 could not join switch tcp://fake:1: no answer from tcp://fake:1" in str(error)
+
+
+def test_packets_that_the_link_cannot_carry_are_refused_not_changed(switch: FakeSwitch) -> None:
+    options = SwitchOptions(switch="tcp://fake:1", method="switch@rdma", elements=360)
+    with pytest.raises(dist.DistBackendError, match=r"elements 360: over RDMA .* 251 \(MTU 1024\)"):
+        Rendezvous(dist.HashStore(), 0, 1, "job", options, 10.0, switch.join).open(0)
+    assert not switch.joined
 
 
 def test_calls_in_callbacks_have_nowhere_else_to_go(switch: FakeSwitch) -> None:

@@ -18,7 +18,7 @@ from switchagg.errors import JobError
 from transport.links.link import LinkClosed
 from transport.rdma import hardware
 from transport.rdma.mesh import RdmaMeshOptions
-from transport.rdma.provider import open_context
+from transport.rdma.provider import RdmaOptions, open_context
 from transport.rdma.verbs import (
     AccessFlags,
     Opcode,
@@ -31,7 +31,6 @@ from transport.rdma.verbs import (
     WCOpcode,
     WCStatus,
 )
-from transport.rdma.worker import RdmaOptions
 
 BOTH = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
 GID = "0000:0000:0000:0000:0000:ffff:0a00:00{:02x}"

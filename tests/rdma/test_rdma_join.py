@@ -14,10 +14,12 @@ from transport.control import messages as say
 from transport.control.service import ControlClient
 from transport.links.udp import UdpLink
 from transport.rdma.places import QueuePairEnd
-from transport.rdma.worker import RdmaOptions
+from transport.rdma.provider import RdmaOptions
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.host import QueuePairEnds
 from transport.switch.impairments import Impairments
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
@@ -43,16 +45,16 @@ def answer_to(switch: str, join: say.Join) -> say.Admitted:
 
 
 def test_a_join_over_rdma_is_answered_with_the_switch_s_queue_pairs() -> None:
-    with SwitchDaemon(CONTROL, (f"{HOST}.76", 4791), link="rdma") as daemon:
+    with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.76", 4791), link="rdma")) as daemon:
         admitted = answer_to(daemon.control_endpoint, wish(say.QueuePair(5, 6, 7, 8)))
         assert (admitted.host, admitted.port) == (f"{HOST}.76", 4791)
         assert admitted.queue_pairs == [say.QueuePair(0x800000 | admitted.job_id, 0, admitted.generation, 0)]
 
 
 def test_links_do_not_mix() -> None:
-    with SwitchDaemon(CONTROL, (f"{HOST}.75", 4791), link="rdma") as daemon:
+    with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.75", 4791), link="rdma")) as daemon:
         with pytest.raises(JobError, match="this switch serves RDMA only: join it over the link rdma"):
-            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, timeout_s=10)
+            SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(timeout_s=10))
         for queue_pair, elements, words in (
             (say.QueuePair(1 << 24, 0, 0, 0), 251, "queue pair 16777216: 24 bits"),
             (say.QueuePair(1, 0, 1 << 32, 0), 251, "rkey 4294967296: 32 bits"),
@@ -61,7 +63,7 @@ def test_links_do_not_mix() -> None:
             with pytest.raises(JobError, match=words):
                 answer_to(daemon.control_endpoint, wish(queue_pair, elements))
     words = "this switch serves no RDMA: start one with `switchagg switch --link rdma`"
-    with SwitchDaemon(CONTROL, ("127.0.0.1", 0)) as daemon, pytest.raises(JobError, match=words):
+    with SwitchDaemon(DaemonOptions(CONTROL, ("127.0.0.1", 0))) as daemon, pytest.raises(JobError, match=words):
         answer_to(daemon.control_endpoint, wish(say.QueuePair(1, 0, 0, 0)))
 
 
@@ -81,24 +83,27 @@ def test_what_a_switch_over_rdma_can_not_have_is_said_at_once() -> None:
         ({"bind_data": ("::", 4791)}, "needs an address of its own.* give --data HOST:4791"),
         ({"dataplane": "batched"}, "the link rdma needs the data plane native, not batched"),
         ({"impairments": Impairments()}, "the link rdma has no impairments of its own"),
-        ({"link": "smoke"}, "link 'smoke': udp, zeromq or rdma"),
+        ({"link": "smoke"}, "link 'smoke': one of zeromq, udp, rdma"),
         ({"packets": 0}, "packets 0: a message has 1 to 128"),
     ):
         with pytest.raises(SwitchaggError, match=words):
-            SwitchDaemon(CONTROL, **{"bind_data": (f"{HOST}.74", 4791), "link": "rdma", **options})  # type: ignore[arg-type]
+            SwitchDaemon(DaemonOptions(CONTROL, **{"bind_data": (f"{HOST}.74", 4791), "link": "rdma", **options}))  # type: ignore[arg-type]
     taken = pytest.raises(SwitchaggError, match="RoCEv2 has port 4791 alone")
-    with SwitchDaemon(CONTROL, (f"{HOST}.74", 4791), link="rdma"), taken:
-        SwitchDaemon(CONTROL, (f"{HOST}.74", 4791), link="rdma")
+    with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.74", 4791), link="rdma")), taken:
+        SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.74", 4791), link="rdma"))
 
 
 @pytest.mark.parametrize("core", ["native", "python"])
 def test_sessions_allreduce_over_rdma(core: str) -> None:
     """From `SwitchSession.join` to the sum; two ranks at one address have ports of their own."""
-    with SwitchDaemon(CONTROL, (f"{HOST}.9", 4791), link="rdma") as daemon, ThreadPoolExecutor(2) as pool:
+    with (
+        SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.9", 4791), link="rdma")) as daemon,
+        ThreadPoolExecutor(2) as pool,
+    ):
 
         def rank_of(rank: int) -> SwitchSession:
             how = {"link": "rdma", "core": core, "bind": f"{HOST}.10", "rdma": RdmaOptions(packets=4)}
-            return SwitchSession.join(daemon.control_endpoint, "job", rank, 2, timeout_s=20, **how)  # type: ignore[arg-type]
+            return SwitchSession.join(daemon.control_endpoint, "job", rank, 2, JoinOptions(timeout_s=20, **how))  # type: ignore[arg-type]
 
         sessions = list(pool.map(rank_of, range(2)))
         arrays = [np.arange(50_000, dtype=np.int32) * (rank + 1) for rank in range(2)]
@@ -122,8 +127,8 @@ def test_a_switch_that_names_no_queue_pairs_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(QueuePairEnds, "of_switch", lambda self, job: [])
     where = {"link": "rdma", "bind": f"{HOST}.11", "timeout_s": 10}
     older = pytest.raises(JobError, match="knows no RDMA: it is older than this side")
-    with SwitchDaemon(CONTROL, (f"{HOST}.9", 4791), link="rdma") as daemon, older:
-        SwitchSession.join(daemon.control_endpoint, "job", 0, 1, **where)  # type: ignore[arg-type]
+    with SwitchDaemon(DaemonOptions(CONTROL, (f"{HOST}.9", 4791), link="rdma")) as daemon, older:
+        SwitchSession.join(daemon.control_endpoint, "job", 0, 1, JoinOptions(**where))  # type: ignore[arg-type]
     with contextlib.closing(UdpLink((f"{HOST}.11", 4791))):
         pass  # the worker's port is free again
 
@@ -134,8 +139,8 @@ def test_options_that_can_not_be_are_said_before_joining() -> None:
         ({"rdma": RdmaOptions(packets=129)}, "packets 129: a message has 1 to 128"),
         ({"rdma": RdmaOptions(provider="verbs")}, "no RDMA hardware|no RDMA device"),
         ({"rdma": RdmaOptions(provider="smoke")}, "RDMA provider 'smoke': one of soft, verbs"),
-        ({"link": "smoke"}, "link 'smoke': udp, rdma or zeromq"),
+        ({"link": "smoke"}, "link 'smoke': one of zeromq, udp, rdma"),
         ({"bind": "203.0.113.7"}, "203.0.113.7"),
     ):
         with pytest.raises(JobError, match=words):
-            SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, **{"link": "rdma", **options})  # type: ignore[arg-type]
+            SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, JoinOptions(**{"link": "rdma", **options}))  # type: ignore[arg-type]

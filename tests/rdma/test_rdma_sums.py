@@ -59,7 +59,7 @@ class World:
                 self._ending.callback(relay.close)
                 self.relays.append(relay)
             peers.append(self.relays[rank].switch_side if rank < relayed else end.address)
-        self.switch.admit_ends(job, peers, [end.end for end in self.ends])
+        self.switch.admit_ends(job, peers, [end.queue_pair for end in self.ends])
         self.loops = []
         for rank, end in enumerate(self.ends):
             switch = self.relays[rank].worker_side if rank < relayed else self.switch_address

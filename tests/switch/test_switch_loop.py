@@ -46,10 +46,20 @@ class ScriptedLink:
         self.closed = False
         self.stirred = threading.Event()
 
+    tos = None
+    credit_bytes = 0
+    segments_max = 64
+
     def resolve(self, address: Address) -> Address:
         return address
 
-    def send(self, bundle: Bundle, to: Address) -> int:
+    def has_room(self) -> bool:
+        return self.room > 0
+
+    def slowness(self) -> str:
+        return ""
+
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
         rows = min(self.room, len(bundle))
         self.room -= rows
         if rows:
@@ -206,7 +216,7 @@ def test_nothing_overtakes_what_waits(
     link, _, _ = scripted
     rooms, send = deque([0]), link.send
 
-    def full_once(bundle: Bundle, to: Address) -> int:
+    def full_once(bundle: Bundle, to: Address, tos: int | None = None) -> int:
         link.room = rooms.popleft() if rooms else 1 << 30
         return send(bundle, to)
 

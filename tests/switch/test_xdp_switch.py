@@ -23,8 +23,8 @@ ALL = [ETH0, ETH1, BRIDGE, *PORTS, EMPTY]
 
 
 def test_ports_by_address_or_name() -> None:
-    assert choose(ALL, "192.0.2.1", None) == [ETH0]
-    assert choose(ALL, "10.0.0.254", None) == PORTS
+    assert choose(ALL, "192.0.2.1") == [ETH0]
+    assert choose(ALL, "10.0.0.254") == PORTS
     assert choose(ALL, "0.0.0.0", ["br0", "eth0", "p1", "eth0"]) == [*PORTS, ETH0]
     assert choose(ALL, "192.0.2.9", ["eth1"]) == [ETH1]
 

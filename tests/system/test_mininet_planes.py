@@ -22,9 +22,11 @@ pytestmark = pytest.mark.system
 WORKER = """
 import sys
 import numpy as np
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 rank, elements = int(sys.argv[1]), int(sys.argv[2])
-with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, elements=elements, window_slots=64) as session:
+wish = JoinOptions(elements=elements, window_slots=64)
+with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, wish) as session:
     array = np.arange(100_000, dtype=np.int32) * (rank + 1)
     session.allreduce(array).result(60)
     assert (array == np.arange(100_000) * 3).all(), "the sum is wrong"

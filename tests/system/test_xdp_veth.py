@@ -29,10 +29,13 @@ ATTACHED = ["sa_switch", "sa_deliver"]
 
 HOST = """
 import functools, sys, threading
-import transport.switch.daemon as daemon
+import transport.switch.ends as ends
+from transport.switch.daemon import run_switch
 from transport.switch.impairments import Impairments, LinkImpairments
-daemon.XdpSwitch = functools.partial(daemon.XdpSwitch, {options})
-sys.exit(daemon.run_switch("tcp://{switch}:5555", ("{switch}", 5556), dataplane="xdp", interfaces={interfaces}))
+from transport.switch.options import DaemonOptions
+ends.XdpOptions = functools.partial(ends.XdpOptions, {options})
+at = ("{switch}", 5556)
+sys.exit(run_switch(DaemonOptions("tcp://{switch}:5555", at, dataplane="xdp", interfaces={interfaces})))
 """
 """A daemon whose XdpSwitch has options that the command line doesn't offer."""
 
@@ -44,7 +47,7 @@ def exact(said: list[dict[str, Any]], workers: int) -> None:
 
 def host(net: Star, options: str, interfaces: list[str] | None = None) -> "subprocess.Popen[str]":
     process = net.switch.spawn(
-        [sys.executable, "-c", HOST.format(options=options, switch=SWITCH, interfaces=interfaces)]
+        [sys.executable, "-c", HOST.format(options=options, switch=SWITCH, interfaces=interfaces or ())]
     )
     assert process.stdout is not None
     assert "ready" in process.stdout.readline(), process.communicate(timeout=20)[1]

@@ -11,13 +11,14 @@ import sys
 import numpy as np
 
 from switchagg.errors import SwitchaggError
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 ELEMENTS = 20_000
 
 
 def train(control: str, job: str, rank: int, workers: int, calls: int, timeout_s: float) -> int:
-    with SwitchSession.join(control, job, rank, workers, window_slots=32, timeout_s=timeout_s) as session:
+    with SwitchSession.join(control, job, rank, workers, JoinOptions(window_slots=32, timeout_s=timeout_s)) as session:
         print("joined", "{}:{}".format(*session._address), session.job.generation, flush=True)
         for call in range(calls):
             array = np.arange(ELEMENTS, dtype=np.int64) * (rank + 1) + call

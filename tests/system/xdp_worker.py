@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 
@@ -27,14 +28,16 @@ def work(options: argparse.Namespace, rank: int, said: list[dict[str, Any]]) -> 
         options.job,
         rank,
         options.workers,
-        elements=options.elements,
-        streams=options.streams,
-        window_slots=options.window,
-        call_timeout_s=options.timeout,
-        core=options.core,
-        segments_max=options.segments,
-        tos=options.tos,
-        bind=options.bind,
+        JoinOptions(
+            elements=options.elements,
+            streams=options.streams,
+            window_slots=options.window,
+            call_timeout_s=options.timeout,
+            core=options.core,
+            segments_max=options.segments,
+            tos=options.tos,
+            bind=options.bind,
+        ),
     ) as session:
         wrong = 0
         seconds = []

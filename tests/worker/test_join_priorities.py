@@ -16,6 +16,8 @@ from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
 from switchagg.native import library
 from transport.control import messages as say
 from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 SOON_S = 20.0
@@ -68,14 +70,14 @@ def test_the_classes_of_a_job_come_back_from_its_message() -> None:
 
 @pytest.fixture
 def daemon() -> Iterator[SwitchDaemon]:
-    with SwitchDaemon("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=2.0) as running:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=2.0)) as running:
         yield running
 
 
 def join_all(daemon: SwitchDaemon, job: str, options: list[dict[str, Any]]) -> list[SwitchSession]:
     def join(rank: int) -> SwitchSession:
         given = {"elements": 32, "window_slots": 8, "timeout_s": 10.0, **options[rank]}
-        return SwitchSession.join(daemon.control_endpoint, job, rank, len(options), **given)
+        return SwitchSession.join(daemon.control_endpoint, job, rank, len(options), JoinOptions(**given))
 
     with ThreadPoolExecutor(len(options)) as pool:
         return list(pool.map(join, range(len(options))))

@@ -40,6 +40,7 @@ from switchagg.priority import MOST_URGENT, tos_of
 from transport.control import messages as say
 from transport.control.stalls import HELD_UP_NS, HoldUps
 from transport.links.addresses import parse_endpoint, resolve_host
+from transport.links.table import LINKS
 from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
 from transport.zeromq.keys import Keys, key_advice
 from transport.zeromq.sockets import Gatekeeper, Refusals
@@ -75,8 +76,7 @@ class ControlServer:
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
     host "" stands for the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA.
     link: what carries packets there, if they don't. keys: encrypt, and let in only whom they allow. log: told each
-    event before it is carried out.
-    Raises OSError if the address can't be had.
+    event before it is carried out. Raises OSError if the address can't be had.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class ControlServer:
         self._send(peer, self._answer(standing, brief=isinstance(request, say.Heartbeat)))
 
     def _link_fault(self, request: say.Join) -> str:
-        if request.queue_pair is not None or request.link == self._link:
-            return ""
-        return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
+        if request.queue_pair is None and request.link != self._link:
+            return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
+        return LINKS[self._link].elements_fault(request.elements)
 
     def _answer(self, standing: Standing | None, brief: bool) -> say.Answer:
         match standing:

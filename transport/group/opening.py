@@ -55,8 +55,8 @@ class GroupOptions:
     may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
     ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: a name of
     switchagg.codecs, how sums of floats travel; default: as they are, on a switch "fixed_point". codec_elements: with a
-    codec, E of the switch whose bits a host method shall give; default 360. more: what else SwitchSession.join takes,
-    or the link (`transport.meshes.opening.connect_mesh`).
+    codec, E of the switch whose bits a host method shall give; default 360. more: what else JoinOptions has, or what
+    the link takes (`transport.meshes.opening.connect_mesh`).
     """
 
     timeout_s: float = 30.0
@@ -127,11 +127,16 @@ def open_group(
 
 def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupOptions) -> Group:
     from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
+    from transport.worker.options import JoinOptions
 
-    more = {"timeout_s": how.timeout_s, "call_timeout_s": how.call_timeout_s, **how.more}
-    if how.codec is not None:
-        more["codec"] = how.codec
-    return SwitchGroup.join(how.switch or "", job, rank, workers, link=link or "udp", **more)
+    link, codec = link or JoinOptions.link, how.codec or JoinOptions.codec
+    try:
+        wish = JoinOptions(
+            timeout_s=how.timeout_s, call_timeout_s=how.call_timeout_s, link=link, codec=codec, **how.more
+        )
+    except TypeError as error:
+        raise JobError(f"method switch: {error}") from error
+    return SwitchGroup.join(how.switch or "", job, rank, workers, wish)
 
 
 def _open_ps_group(

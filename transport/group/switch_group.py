@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.errors import AggregationFailed, JobError
+from switchagg.errors import AggregationFailed
 from switchagg.priority import StreamTurns
 from transport.collectives.collective import KINDS
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
 from transport.group.staging import SWITCH, Restore, Staged, as_words, stage
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 _OPS = ("sum", "max")
@@ -47,12 +48,9 @@ class SwitchGroup:
         self.classes = self._turns.classes
 
     @classmethod
-    def join(cls, switch: str, job: str, rank: int, workers: int, **options: Any) -> "SwitchGroup":
-        """Join a job on the switch whose control address is given; options: of SwitchSession.join. Raises JobError."""
-        try:
-            return cls(SwitchSession.join(switch, job, rank, workers, **options))
-        except TypeError as error:
-            raise JobError(f"method switch: {error}") from error
+    def join(cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "SwitchGroup":
+        """Join a job on the switch whose control address is given, as SwitchSession does. Raises JobError."""
+        return cls(SwitchSession.join(switch, job, rank, workers, options))
 
     def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """See `Group`. ValueError for a maximum of 64 bit numbers."""

@@ -32,16 +32,34 @@ class Link(Protocol):
     def counters(self) -> Mapping[str, int]:
         """What went through and what went wrong so far; names are the link's own."""
 
+    @property
+    def tos(self) -> int | None:
+        """TOS byte (IPv6: traffic class) of its packets; None: it knows none, and `send` ignores what it is told."""
+
+    @property
+    def credit_bytes(self) -> int:
+        """Most that may lie below the link before `has_room` says no; 0: nothing bounds it."""
+
+    @property
+    def segments_max(self) -> int:
+        """Rows that leave together, at most: what to hand over at a time where there is a credit."""
+
     def resolve(self, address: Address) -> Address:
         """The address as `receive` will report it for that peer. Raises JobError if the link can't reach such a one."""
 
-    def send(self, bundle: Bundle, to: Address) -> int:
-        """Hand over rows from the first on; returns how many were accepted: 0 to m.
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
+        """Hand over rows from the first on; returns how many were accepted: 0 to m. tos: of these; None: the link's.
 
         Fewer than m means the link is full: keep the rest, `wait(writable=True)`, send again. Rows the network refuses
         (no such host, interface down) count as accepted and are lost. The caller may reuse the bundle at once.
         Raises LinkClosed; ValueError for rows larger than a datagram.
         """
+
+    def has_room(self) -> bool:
+        """Whether less than credit_bytes lies below: `wait(writable=True)` ends when there is room again."""
+
+    def slowness(self) -> str:
+        """What makes this link slower than it could be, with the remedy, in one line; "" if nothing does."""
 
     def receive(self) -> list[tuple[Bundle, Address]]:
         """What has arrived, at most a bounded amount per call, each with its sender; [] if nothing. Never blocks.

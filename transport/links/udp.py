@@ -21,10 +21,8 @@ import numpy as np
 from switchagg.errors import JobError
 from switchagg.priority import socket_priority_of_tos
 from switchagg.wire import Bundle
+from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, LinkClosed
-
-DATAGRAM_BYTES_MAX = 65_507
-"""Largest UDP payload over IPv4, and the most one send may carry however many segments it has."""
 
 SEGMENTS_HARD_MAX = 64
 """Kernels before 6.9 refuse more segments in one send."""
@@ -168,10 +166,7 @@ class UdpLink:
     # Sending
 
     def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
-        """See `Link.send`. Splits the bundle into sends of at most segments_max rows and 65,507 bytes.
-
-        tos: of these packets; default: the link's.
-        """
+        """See `Link.send`. Splits the bundle into sends of at most segments_max rows and 65,507 bytes."""
         self._require_open()
         rows, size = bundle.shape
         if size > DATAGRAM_BYTES_MAX:
@@ -188,7 +183,7 @@ class UdpLink:
         return sent
 
     def has_room(self) -> bool:
-        """Whether less than credit_bytes lies in the kernel: `wait(writable=True)` ends when there is again."""
+        """See `Link.has_room`; asks the kernel."""
         if not self.credit_bytes:
             return True
         queued: bytes = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0")
@@ -250,7 +245,7 @@ class UdpLink:
         return rows
 
     def slowness(self) -> str:
-        """What made this link give GSO up, and the remedy; "" if nothing did."""
+        """See `Link.slowness`: GSO was given up."""
         if not self.gso_fallback:
             return ""
         return (

@@ -1,10 +1,12 @@
 """The two providers of verbs by name, and what those who move their context on themselves need of one."""
 
 import os
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from switchagg.errors import JobError
 from transport.links.link import Address
+from transport.rdma.places import PACKETS_DEFAULT
 from transport.rdma.verbs import Context
 
 PROVIDERS = ("soft", "verbs")
@@ -16,6 +18,18 @@ VARIABLE = "SWITCHAGG_RDMA_PROVIDER"
 def default_provider() -> str:
     """What the environment says, else "soft"."""
     return os.environ.get(VARIABLE) or "soft"
+
+
+@dataclass(frozen=True)
+class RdmaOptions:
+    """How a worker joins a switch over RDMA. provider: "soft" or "verbs" (an RDMA NIC); default: what
+    SWITCHAGG_RDMA_PROVIDER says, else soft. packets: most of a message; more cost less per packet, and lose more with
+    one. port: of the soft provider; None: RoCEv2's 4791, or any where another worker at this address has that.
+    """
+
+    provider: str = field(default_factory=default_provider)
+    packets: int = PACKETS_DEFAULT
+    port: int | None = None
 
 
 class DrivenContext(Context, Protocol):

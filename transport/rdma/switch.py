@@ -12,14 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.self_test import Choice
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native import library
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp import UdpLink
-from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, QueuePairEnd, mtu_for, switch_ends
+from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
+from transport.switch.ends import Log, OnFailure, SwitchEnd, bound
 from transport.switch.loop import IDLE_S, CommandLoop, Port
+from transport.switch.options import WILDCARDS, DaemonOptions
 
 DATAGRAM_BYTES_MAX = 32 + 4096 + 4
 """Headers, MTU, ICRC."""
@@ -81,7 +84,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         if not 1 <= packets <= PACKETS_MAX:
             raise JobError(f"packets {packets}: a message has 1 to {PACKETS_MAX}")
         host = link.address[0]
-        if host in ("0.0.0.0", "::"):
+        if host in WILDCARDS:
             raise JobError(
                 f"over RDMA the switch needs an address of its own, not {host}: every packet's ICRC covers it"
             )
@@ -173,6 +176,22 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         """The thread must be out of C before the interpreter frees the data plane under it."""
         if self._pid == os.getpid():
             self.stop()
+
+
+def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+    """The switch's end, of a native plane."""
+    plane = NativePlane(options.slots, options.slot_elements)
+    link = bound(
+        lambda: UdpLink(options.bind_data),
+        f"; RoCEv2 has port {ROCE_PORT} alone, which one process per address can hold: choose another address with "
+        f"--data HOST:{ROCE_PORT}",
+    )
+    try:
+        host = RdmaSwitchLoop(link, plane, packets=options.packets, on_failure=on_failure)
+    except BaseException:
+        link.close()
+        raise
+    return SwitchEnd(host, link.address, Choice(NativePlane.name, {}), link.slowness, host)
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,6 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,11 @@ from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.endpoint import NativeEndpoint
-from switchagg.wire import Bundle
+from switchagg.wire import Bundle, frame_bytes
 from transport.links.link import Address
 from transport.rdma.messages import Grouping
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd
-from transport.rdma.provider import default_provider, open_context
+from transport.rdma.provider import RdmaOptions, open_context
 from transport.rdma.verbs import (
     AccessFlags,
     Opcode,
@@ -37,7 +36,9 @@ from transport.rdma.verbs import (
     WCStatus,
     WorkCompletion,
 )
+from transport.worker.ends import Admission
 from transport.worker.loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
+from transport.worker.options import JoinOptions
 
 RING_FRAMES = 1024
 """Frames that may wait to leave: four windows of the default size. More wait in the endpoint, where priority counts."""
@@ -49,26 +50,22 @@ RECEIVE = 0
 """The id of receives; that of a send is how many frames of the ring it frees."""
 
 
-@dataclass(frozen=True)
-class RdmaOptions:
-    """How a worker joins a switch over RDMA. provider: "soft" or "verbs" (an RDMA NIC); default: what
-    SWITCHAGG_RDMA_PROVIDER says, else soft. packets: most of a message; more cost less per packet, and lose more with
-    one. port: of the soft provider; None: RoCEv2's 4791, or any where another worker at this address has that.
-    """
-
-    provider: str = field(default_factory=default_provider)
-    packets: int = PACKETS_DEFAULT
-    port: int | None = None
-
-
-def open_end(bind: str, *, places: int, mtu: int, dscp: int = 0, options: RdmaOptions | None = None) -> "RdmaWorkerEnd":
+def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
     """A worker's end as the options say. Raises JobError for what can't be had."""
-    options = options or RdmaOptions()
-    if not 1 <= options.packets <= PACKETS_MAX:
-        raise JobError(f"packets {options.packets}: a message has 1 to {PACKETS_MAX}")
-    made = partial(RdmaWorkerEnd, bind, places=places, mtu=mtu, dscp=dscp, provider=options.provider)
-    if options.port is not None:
-        return made(port=options.port)
+    own, mtu = options.rdma or RdmaOptions(), frame_bytes(options.packet_elements)
+    if not 1 <= own.packets <= PACKETS_MAX:
+        raise JobError(f"packets {own.packets}: a message has 1 to {PACKETS_MAX}")
+    made = partial(
+        RdmaWorkerEnd,
+        host,
+        places=2 * options.slots,
+        mtu=mtu,
+        dscp=options.tos >> 2,
+        provider=own.provider,
+        packets=own.packets,
+    )
+    if own.port is not None:
+        return made(port=own.port)
     try:
         return made(port=ROCE_PORT)
     except JobError:
@@ -76,15 +73,24 @@ def open_end(bind: str, *, places: int, mtu: int, dscp: int = 0, options: RdmaOp
 
 
 class RdmaWorkerEnd:
-    """Made before the join, which tells the switch its `end`; connected after it; closed by the loop that uses it.
+    """Made before the join, which tells the switch its `queue_pair`; connected after it, by the loop that uses it and
+    closes it. A `transport.worker.ends.WorkerEnd`.
 
     provider: of `provider.PROVIDERS`. bind: own address; port: the soft provider's. places: slot versions of the job
-    to be, mtu: bytes of its frames. dscp: of its packets. One thread uses it; `wake` may be called by any. Raises
-    JobError for what can't be had.
+    to be, mtu: bytes of its frames. dscp: of its packets. packets: most of a message. One thread uses it; `wake` may be
+    called by any. Raises JobError for what can't be had.
     """
 
     def __init__(
-        self, bind: str, *, places: int, mtu: int, provider: str = "soft", port: int = ROCE_PORT, dscp: int = 0
+        self,
+        bind: str,
+        *,
+        places: int,
+        mtu: int,
+        provider: str = "soft",
+        port: int = ROCE_PORT,
+        dscp: int = 0,
+        packets: int = PACKETS_DEFAULT,
     ) -> None:
         self.context = open_context(provider, bind, port)
         try:
@@ -102,7 +108,7 @@ class RdmaWorkerEnd:
                 domain, QPType.UC, self.queue, self.queue, send_depth=RING_FRAMES, receive_depth=receives
             )
             self._receives = receives
-            self.end = QueuePairEnd(
+            self.queue_pair = QueuePairEnd(
                 self.pair.number,
                 self.pair.end.psn,
                 self._results.rkey,
@@ -112,7 +118,7 @@ class RdmaWorkerEnd:
         except BaseException:
             self.context.close()
             raise
-        self._mtu, self._dscp = mtu, dscp
+        self._mtu, self._dscp, self._packets = mtu, dscp, packets
         self._switch = QueuePairEnd(0, 0, 0, 0)
 
     def connect(self, switch: Address, end: QueuePairEnd) -> None:
@@ -121,6 +127,23 @@ class RdmaWorkerEnd:
         peer = QPEnd(*switch, end.queue_pair, end.psn)
         self.pair.connect(peer, QPAttributes(path_mtu=self._mtu, dscp=self._dscp))
         self.await_results(self._receives)
+
+    def slowness(self) -> str:
+        """See `WorkerEnd.slowness`."""
+        return ""
+
+    def loop(self, admission: Admission) -> "RdmaWorkerLoop":
+        """See `WorkerEnd.loop`."""
+        assert admission.queue_pair is not None
+        self.connect(admission.switch, admission.queue_pair)
+        return RdmaWorkerLoop(
+            self,
+            admission.job,
+            admission.rank,
+            packets=self._packets,
+            native=admission.native,
+            on_stream_failed=admission.on_stream_failed,
+        )
 
     def await_results(self, messages: int) -> None:
         """Be ready for so many messages of results, besides those awaited already."""
@@ -167,7 +190,7 @@ class RdmaWorkerEnd:
 class RdmaWorkerLoop(CallLoop[Any]):
     """Runs the endpoint of one rank, in C if `native`, over a connected RdmaWorkerEnd; calls are as that endpoint's."""
 
-    _link: Any  # an RdmaWorkerEnd: no Link, as it carries messages to one peer only
+    _link: RdmaWorkerEnd
 
     def __init__(
         self,
@@ -181,8 +204,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
     ) -> None:
         self._grouping = Grouping(job, packets)
         self._native = native
-        link: Any = end
-        super().__init__(link, job, rank, end.address, on_stream_failed=on_stream_failed)
+        super().__init__(end, job, rank, end.address, on_stream_failed=on_stream_failed)
 
     def _prepare(self) -> None:
         made = NativeEndpoint if self._native else Endpoint

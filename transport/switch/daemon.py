@@ -1,4 +1,4 @@
-"""The switch daemon: a data plane on UDP (`SwitchLoop`) and its control plane (`ControlServer`), a thread each.
+"""The switch daemon: a data plane on a link (`SwitchEnd`) and its control plane (`ControlServer`), a thread each.
 
 `run_switch` is the body of the command `switchagg switch`; `SwitchDaemon` is the same for programs and tests.
 """
@@ -9,20 +9,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from p4vm.planes.bmv2 import Bmv2Plane
-from p4vm.planes.p4 import P4Plane
 from switchagg.controller import Controller
-from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.native import NativePlane
-from switchagg.dataplane.self_test import Choice, fastest
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, MAX_SLOTS, MODULUS
+from switchagg.job import MODULUS
 from switchagg.membership import (
-    Address,
     Event,
     JobAdmitted,
     JobEvicted,
@@ -31,36 +24,8 @@ from switchagg.membership import (
     MemberLeft,
 )
 from transport.control.service import ControlServer
-from transport.links.addresses import parse_endpoint
-from transport.links.udp import UdpLink
-from transport.rdma.places import PACKETS_DEFAULT, ROCE_PORT
-from transport.rdma.switch import RdmaSwitchLoop
-from transport.switch.impairments import Impairments
-from transport.switch.loop import SwitchLoop
-from transport.switch.native_loop import NativeSwitchLoop
-from transport.switch.xdp import XdpSwitch
-from transport.zeromq.keys import Keys
-from transport.zeromq.link import ZeroMqLink
-
-CONTROL = "tcp://0.0.0.0:5555"
-DATA: Address = ("0.0.0.0", 5556)
-
-AUTO = "auto"
-"""In place of a data plane's name: the fastest that passes its self-test at start."""
-
-NATIVE = NativePlane.name
-
-XDP = "xdp"
-"""In place of a data plane's name: the switch in the kernel, on interfaces of this host."""
-
-RDMA = "rdma"
-"""The link over which workers join with queue pairs of RoCEv2; the default is "udp"."""
-
-ZEROMQ = "zeromq"
-"""The link that carries bundles over TCP, encrypted if there are keys."""
-
-SLOTS = 4096
-"""Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
+from transport.switch.ends import SwitchEnd
+from transport.switch.options import DaemonOptions
 
 TURN_S = 0.1
 """Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
@@ -75,68 +40,38 @@ GENERATIONS_PER_S = 10
 class SwitchDaemon:
     """A switch on this host, from `start` to `stop`.
 
-    bind_control: "tcp://host:port"; bind_data: (host, port) for UDP; port 0 takes any. dataplane: a name of DATAPLANES,
-    AUTO or XDP; the attribute of that name says what was chosen, and why nothing faster. interfaces: for XDP, by name;
-    None: those that have the data address. impairments: what the links of an emulated switch do; only NATIVE has them
-    (XDP loss alone), so AUTO then means NATIVE. link: "udp", or RDMA: workers write into queue pairs at bind_data, an
-    address of this host's own with port 4791; packets: most of a message of results there. Or "zeromq": bundles over
-    TCP, for which the data address is a TCP one. keys: of the control plane, and of the data plane over ZeroMQ: encrypt
-    and let in only whom they allow.
-    slots, elements: the switch's memory. advertise: data address told to
-    workers, if it isn't the one they see: by default the bound one, or, when bound to 0.0.0.0, the host they reach the
-    control plane at. lease_s: silence after which a worker is dead. log: told a line per event, without control
-    characters.
+    dataplane: what was chosen, and why nothing faster. control_endpoint, data_address: what was bound. log: told a line
+    per event, without control characters.
 
     The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
     """
 
-    def __init__(
-        self,
-        bind_control: str = CONTROL,
-        bind_data: Address = DATA,
-        *,
-        dataplane: str = AUTO,
-        slots: int = SLOTS,
-        elements: int = ELEMENTS_MTU_1500,
-        advertise: Address | None = None,
-        lease_s: float = 4.0,
-        interfaces: Sequence[str] | None = None,
-        impairments: Impairments | None = None,
-        link: str = "udp",
-        packets: int = PACKETS_DEFAULT,
-        keys: Keys | None = None,
-        log: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        _check(bind_control, dataplane, slots, elements, lease_s, interfaces)
-        _check_link(link, bind_data, dataplane, impairments)
-        if impairments is not None:
-            if dataplane not in (AUTO, NATIVE, XDP):
-                raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {dataplane} has none")
-            dataplane = NATIVE if dataplane == AUTO else dataplane
-        elements = elements if dataplane == AUTO else DATAPLANES[dataplane].fitting(elements)
+    def __init__(self, options: DaemonOptions | None = None, *, log: Callable[[str], None] = lambda line: None) -> None:
+        self.options = options = options or DaemonOptions()
         # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
         boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
-        lease_ns = round(lease_s * 1e9)
-        controller = Controller(slots, elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
+        lease_ns = round(options.lease_s * 1e9)
+        controller = Controller(options.slots, options.slot_elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
-        self._link: UdpLink | None = None  # until it was said what slows it down
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._loop: RdmaSwitchLoop | NativeSwitchLoop | SwitchLoop | XdpSwitch
-        if link == RDMA:
-            self._loop = self._rdma_host(bind_data, slots, elements, packets)
-        elif link == ZEROMQ:
-            self._loop = self._zeromq_host(bind_data, dataplane, slots, elements, keys)
-        else:
-            self._loop = self._host(bind_data, dataplane, slots, elements, interfaces, impairments)
-        queue_pairs = self._loop if isinstance(self._loop, RdmaSwitchLoop) else None
+        end: SwitchEnd = options.kind.opener("switch")(options, self._log, self._on_failure)
+        self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
+        self._slowness: Callable[[], str] = end.slowness
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
-        told = advertise or (host, self.data_address[1])
+        told = options.advertise or (host, self.data_address[1])
         try:
             self._server = ControlServer(
-                bind_control, controller, self._loop, told, self._on_event, queue_pairs, link, keys
+                options.bind_control,
+                controller,
+                self._loop,
+                told,
+                self._on_event,
+                end.queue_pairs,
+                options.link,
+                options.keys,
             )
         except JobError:
             self._loop.stop()
@@ -144,76 +79,11 @@ class SwitchDaemon:
         except OSError as error:
             self._loop.stop()
             raise SwitchaggError(
-                f"control address {bind_control}: {error.strerror}; choose another with --control tcp://HOST:PORT, or "
-                f"end the switch that holds it"
+                f"control address {options.bind_control}: {error.strerror}; choose another with --control "
+                "tcp://HOST:PORT, or end the switch that holds it"
             ) from error
         self.control_endpoint: str = self._server.endpoint
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
-
-    def _rdma_host(self, bind_data: Address, slots: int, elements: int, packets: int) -> RdmaSwitchLoop:
-        """The data plane for queue pairs, bound; sets `dataplane` and `data_address`."""
-        self.dataplane = Choice(NATIVE, {})
-        plane = NativePlane(slots, elements)
-        try:
-            bound = UdpLink(bind_data)
-        except JobError as error:
-            raise SwitchaggError(
-                f"data address: {error}; RoCEv2 has port {ROCE_PORT} alone, which one process per address can hold: "
-                f"choose another address with --data HOST:{ROCE_PORT}"
-            ) from error
-        try:
-            self.data_address, self._link = bound.address, bound
-            return RdmaSwitchLoop(bound, plane, packets=packets, on_failure=self._on_failure)
-        except BaseException:
-            bound.close()
-            raise
-
-    def _zeromq_host(
-        self, bind_data: Address, dataplane: str, slots: int, elements: int, keys: Keys | None
-    ) -> SwitchLoop:
-        """The data plane for bundles over ZeroMQ, bound; sets `dataplane` and `data_address`."""
-        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
-        plane = _made(self.dataplane.name, slots, elements)
-        try:
-            link = ZeroMqLink(bind_data, keys=keys)
-        except JobError as error:
-            raise SwitchaggError(f"data address: {error}") from error
-        self.data_address = link.address
-        return SwitchLoop(link, plane, on_failure=self._on_failure)
-
-    def _host(
-        self,
-        bind_data: Address,
-        dataplane: str,
-        slots: int,
-        elements: int,
-        interfaces: Sequence[str] | None,
-        impairments: Impairments | None,
-    ) -> "NativeSwitchLoop | SwitchLoop | XdpSwitch":
-        """The data plane's host, bound; sets `dataplane` and `data_address`."""
-        if dataplane == XDP:
-            kernel = XdpSwitch(
-                bind_data,
-                slots,
-                elements,
-                interfaces,
-                impairments=impairments,
-                log=self._log,
-                on_failure=self._on_failure,
-            )
-            self.dataplane, self.data_address = Choice(XDP, {}), kernel.address
-            self._log(f"data plane {XDP}: {kernel.mode}")
-            return kernel
-        self.dataplane = fastest(slots, elements) if dataplane == AUTO else Choice(dataplane, {})
-        plane = _made(self.dataplane.name, slots, elements)
-        try:
-            link = UdpLink(bind_data)
-        except JobError as error:
-            raise SwitchaggError(f"data address: {error}; choose another with --data HOST:PORT") from error
-        self.data_address, self._link = link.address, link
-        if isinstance(plane, NativePlane):
-            return NativeSwitchLoop(link, plane, impairments=impairments, on_failure=self._on_failure)
-        return SwitchLoop(link, plane, on_failure=self._on_failure)
 
     def start(self) -> None:
         """Start both threads; once."""
@@ -266,13 +136,10 @@ class SwitchDaemon:
 
     def _say_slowness(self) -> None:
         """Say it once, if the link has given up sending many packets at once."""
-        link = self._link
-        if link is None:
-            return
         with contextlib.suppress(SwitchaggError):  # a loop that has just ended; `failure` tells
             self._loop.counters()  # a native loop tells its link only then
-        if slowness := link.slowness():
-            self._link = None
+        if slowness := self._slowness():
+            self._slowness = str
             self._log(slowness)
 
     def _on_failure(self, error: BaseException) -> None:
@@ -299,46 +166,16 @@ class SwitchDaemon:
                 self._log(f"job {event.name!r}: {departure.member} left after {sum(departure.calls)} calls{why}")
 
 
-def run_switch(
-    bind_control: str = CONTROL,
-    bind_data: Address = DATA,
-    *,
-    dataplane: str = AUTO,
-    slots: int = SLOTS,
-    elements: int = ELEMENTS_MTU_1500,
-    advertise: Address | None = None,
-    lease_s: float = 4.0,
-    interfaces: Sequence[str] | None = None,
-    impairments: Impairments | None = None,
-    link: str = "udp",
-    packets: int = PACKETS_DEFAULT,
-    keys: Keys | None = None,
-    ready_file: Path | None = None,
-    quiet: bool = False,
-) -> int:
+def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
     """Run a switch until SIGINT or SIGTERM; returns the exit status: 0, or 1 after one line on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, and writes the same line
     to ready_file, if given; events go to stderr unless quiet, and first why no faster data plane is used, if one was
-    passed over. See SwitchDaemon for the rest.
+    passed over.
     """
     log = _discard if quiet else _print_event
     try:
-        daemon = SwitchDaemon(
-            bind_control,
-            bind_data,
-            dataplane=dataplane,
-            slots=slots,
-            elements=elements,
-            advertise=advertise,
-            lease_s=lease_s,
-            interfaces=interfaces,
-            impairments=impairments,
-            link=link,
-            packets=packets,
-            keys=keys,
-            log=log,
-        )
+        daemon = SwitchDaemon(options, log=log)
     except SwitchaggError as error:
         print(f"switchagg: {error}", file=sys.stderr)
         return 1
@@ -347,11 +184,11 @@ def run_switch(
         data = f"{daemon.data_address[0]}:{daemon.data_address[1]}"
         line = (
             f"switchagg switch ready: control {daemon.control_endpoint} data {data} "
-            f"({daemon.dataplane.name}, {slots} slots of {elements} elements)"
+            f"({daemon.dataplane.name}, {daemon.options.slots} slots of {daemon.options.slot_elements} elements)"
         )
         if daemon.dataplane.passed_over:
             log(f"data plane {daemon.dataplane}")
-        if impairments is not None:
+        if (impairments := daemon.options.impairments) is not None:
             log(f"impairments: {impairments}; seed {impairments.seed}")
         print(line, flush=True)
         try:
@@ -386,55 +223,6 @@ def _signals() -> Iterator[list[str]]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-
-
-def _made(name: str, slots: int, elements: int) -> DataPlane:
-    """A data plane, ready for jobs of that many elements. Raises JobError."""
-    plane = DATAPLANES[name](slots, elements)
-    if isinstance(plane, P4Plane | Bmv2Plane):
-        plane.prepare()
-    return plane
-
-
-def _check(
-    bind_control: str, dataplane: str, slots: int, elements: int, lease_s: float, interfaces: Sequence[str] | None
-) -> None:
-    """Raise SwitchaggError for what no switch can be made of."""
-    parse_endpoint(bind_control, "control address")
-    if dataplane not in (AUTO, *DATAPLANES):
-        raise SwitchaggError(f"data plane {dataplane!r}: one of {', '.join((AUTO, *DATAPLANES))}")
-    if interfaces and dataplane != XDP:
-        raise SwitchaggError(
-            f"interfaces are for the data plane {XDP}; {dataplane} serves its address on all of them: add --dataplane "
-            f"{XDP}, or leave --interface out"
-        )
-    if not 1 <= slots <= MAX_SLOTS:
-        raise SwitchaggError(f"slots {slots}: 1 to {MAX_SLOTS}")
-    if not 1 <= elements <= MAX_ELEMENTS:
-        raise SwitchaggError(f"elements {elements}: 1 to {MAX_ELEMENTS}")
-    if not 1 <= lease_s <= 3600:
-        raise SwitchaggError(f"lease {lease_s:g} s: 1 to 3600, since workers beat every half second")
-
-
-def _check_link(link: str, bind_data: Address, dataplane: str, impairments: Impairments | None) -> None:
-    """Raise SwitchaggError for what this link can't do."""
-    if link not in ("udp", ZEROMQ, RDMA):
-        raise SwitchaggError(f"link {link!r}: udp, {ZEROMQ} or {RDMA}")
-    if link == ZEROMQ and (dataplane == XDP or impairments is not None):
-        raise SwitchaggError(f"the link {ZEROMQ} has no data plane {XDP} and no impairments; use the link udp")
-    if link != RDMA:
-        return
-    if dataplane not in (AUTO, NATIVE):
-        raise SwitchaggError(f"the link {RDMA} needs the data plane {NATIVE}, not {dataplane}")
-    if impairments is not None:
-        raise SwitchaggError(
-            f"the link {RDMA} has no impairments of its own; shape the interfaces, or use the link udp"
-        )
-    if bind_data[0] in ("0.0.0.0", "::"):
-        raise SwitchaggError(
-            f"over {RDMA} the switch needs an address of its own, which every packet's ICRC covers: give --data "
-            f"HOST:{ROCE_PORT}"
-        )
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -4,11 +4,10 @@ from collections.abc import Container, Sequence
 from typing import Protocol
 
 from switchagg.aggregator import SlotView
-from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.membership import Address, JobAdmitted
 from transport.control import messages as say
-from transport.rdma.places import QueuePairEnd, mtu_for, switch_ends
+from transport.rdma.places import QueuePairEnd, switch_ends
 
 
 class SwitchHost(Protocol):
@@ -25,6 +24,20 @@ class SwitchHost(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Packets by what became of them."""
+
+
+class RunningHost(SwitchHost, Protocol):
+    """A host with its thread, as the daemon runs it."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The unexpected exception that ended the thread, or None."""
+
+    def start(self) -> None:
+        """Start the thread; once."""
+
+    def stop(self) -> None:
+        """End it and free everything, also before `start`; again is allowed. Raises SwitchaggError if it hangs."""
 
 
 class QueuePairHost(SwitchHost, Protocol):
@@ -56,10 +69,6 @@ class QueuePairEnds:
         end = say.queue_pair_end(request.queue_pair)
         if fault := end.fault():
             return fault
-        try:
-            mtu_for(request.elements)
-        except JobError as error:
-            return str(error)
         self._ends.setdefault(request.incarnation, end)  # C2: a repeated join changes nothing
         return ""
 

@@ -26,7 +26,6 @@ from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import Bundle, headers
 from transport.links.link import Address, Link
-from transport.links.udp import UdpLink
 
 IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
@@ -265,8 +264,8 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
     """Runs any data plane on any link; see CommandLoop.
 
     queue_bytes_max: bytes that may wait for one worker while the link is full; what exceeds it is dropped and counted
-    (drop_queue_full), and the protocol sends it again. On a UdpLink results carry the priority class of their stream
-    (S6); what waits here is sent in order all the same.
+    (drop_queue_full), and the protocol sends it again. Where the link knows classes results carry
+    that of their stream (S6); what waits here is sent in order all the same.
     """
 
     def __init__(
@@ -281,13 +280,13 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
         self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
-        self._udp = link if isinstance(link, UdpLink) else None
         self._tos: dict[int, tuple[int, ...]] = {}  # of each stream, of the jobs that have classes
 
     def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
         super()._admit(job, addresses)
         self._tos.pop(job.job_id, None)
-        if self._udp is not None and (tos := marks([stream.priority for stream in job.streams], self._udp.tos)):
+        own = self._link.tos
+        if own is not None and (tos := marks([stream.priority for stream in job.streams], own)):
             self._tos[job.job_id] = tos
 
     def _evict(self, job_id: int) -> None:
@@ -343,16 +342,11 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
             yield tos, results[begin:end]
             begin = end
 
-    def _hand_over(self, bundle: Bundle, address: Address, tos: int | None) -> int:
-        if self._udp is None or tos is None:
-            return self._link.send(bundle, address)
-        return self._udp.send(bundle, address, tos)
-
     def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
         """Send to one worker, or keep for it what the link has no room for."""
         accepted = 0
         if not self._waiting:
-            accepted = self._hand_over(bundle, port.address, tos)
+            accepted = self._link.send(bundle, port.address, tos)
             if accepted == len(bundle):
                 return
         rest = bundle[accepted:]
@@ -372,7 +366,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
             port = self._waiting.popleft()
             tos, bundle = port.queue.popleft()
             size = max(1, bundle.shape[1])
-            accepted = self._hand_over(bundle, port.address, tos)
+            accepted = self._link.send(bundle, port.address, tos)
             port.queued_bytes -= accepted * size
             if accepted < len(bundle):
                 port.queue.appendleft((tos, bundle[accepted:]))

@@ -46,14 +46,26 @@ class _Port:
     links: tuple[bpf.Attachment, ...] = ()
 
 
+@dataclass(frozen=True)
+class XdpOptions:
+    """ports: names of interfaces; a bridge stands for its ports. (): those the host's address is on. impairments: loss
+    alone, of data packets, in either direction. mark: probability that a result with ECT gets CE. native: True insists
+    on XDP in the driver, False takes the generic one, None prefers the first. tcx: False uses a clsact filter, as
+    kernels before 6.6 must.
+    """
+
+    ports: tuple[str, ...] = ()
+    impairments: Impairments | None = None
+    mark: float = 0.0
+    native: bool | None = None
+    tcx: bool = True
+
+
 class XdpSwitch:
     """The switch in the kernel of this host, attached from construction to `stop`.
 
-    data: (host, port) to serve; port 0 takes any. ports: names of interfaces; a bridge stands for its ports. None:
-    those the host's address is on. slots, elements: as for a data plane. impairments: loss alone, of data packets, in
-    either direction. mark: probability that a result with ECT gets CE. native: True insists on XDP in the driver, False
-    takes the generic one, None prefers the first. tcx: False uses a clsact filter, as kernels before 6.6 must. log:
-    told what becomes of ports. on_failure: as for SwitchLoop.
+    data: (host, port) to serve; port 0 takes any. slots, elements: as for a data plane. log: told what becomes of
+    ports. on_failure: as for SwitchLoop.
 
     Raises SwitchaggError: one line that says which interface, address, right or feature is missing. Workers' addresses
     that aren't IPv4 are refused with JobError.
@@ -64,26 +76,23 @@ class XdpSwitch:
         data: Address,
         slots: int,
         elements: int,
-        ports: Sequence[str] | None = None,
+        options: XdpOptions | None = None,
         *,
-        impairments: Impairments | None = None,
-        mark: float = 0.0,
-        native: bool | None = None,
-        tcx: bool = True,
         log: Callable[[str], None] = lambda line: None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         bpf.require()
-        self._impairments = impairments or Impairments()
-        self._mark = mark
+        options = options or XdpOptions()
+        self._impairments = options.impairments or Impairments()
+        self._mark = options.mark
         _refuse_impossible(self._impairments)
-        self._native, self._tcx, self._log, self._on_failure = native, tcx, log, on_failure
+        self._native, self._tcx, self._log, self._on_failure = options.native, options.tcx, log, on_failure
         self._failure: BaseException | None = None
         self._lock = threading.Lock()  # guards the kernel's jobs and the ports against the watching thread
         self._running = False
         self._strays = 0
         there = interfaces()
-        chosen = choose(there, data[0], ports)
+        chosen = choose(there, data[0], options.ports)
         _check_mtu(chosen, elements)
         with contextlib.ExitStack() as undo:
             self._socket = undo.enter_context(_bound(data))
@@ -95,7 +104,7 @@ class XdpSwitch:
                 addresses,
                 self.address[1],
                 jumbo=elements > ELEMENTS_MTU_1500 or max(port.mtu for port in chosen) > MTU_ONE_BUFFER,
-                impaired=impairments is not None or mark > 0,
+                impaired=options.impairments is not None or options.mark > 0,
                 partial_accepted=any(port.bus in ("", "virtio") for port in chosen),
             )
             undo.callback(self._kernel.close)
@@ -308,7 +317,7 @@ class XdpSwitch:
         return f"; behind it: {'; '.join(found)}" if found else "; no worker has been heard by it"
 
 
-def choose(there: Sequence[Interface], host: str, names: Sequence[str] | None) -> list[Interface]:
+def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> list[Interface]:
     """The interfaces to attach to: those named, or those that have the host's address; a bridge stands for its ports.
 
     Raises SwitchaggError.

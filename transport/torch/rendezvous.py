@@ -25,7 +25,7 @@ from switchagg.errors import JobError
 from transport.group.contract import AllreduceGroup
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, resolve_host
-from transport.rdma.places import ELEMENTS_DEFAULT
+from transport.links.table import LINKS, links_with
 
 if TYPE_CHECKING:
     from transport.meshes.opening import BoundPlace
@@ -51,8 +51,8 @@ class SwitchOptions:
 
     switch: str = ""
     """The switch's control address, tcp://host:port."""
-    elements: int = 360
-    """Values per packet; 360 fill an Ethernet MTU of 1500. Over RDMA 251 take their place: they fill an MTU there."""
+    elements: int = 0
+    """Values per packet; 0: what fills an Ethernet MTU of 1500: 360, over RDMA 251."""
     streams: int = 2
     """Calls that are under way side by side, in turn."""
     window_slots: int = 256
@@ -211,30 +211,22 @@ class Rendezvous:
     def _aim(self) -> str:
         return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
 
-    def _elements(self) -> int:
-        """Values per packet as told; over RDMA, unless told, what fills an MTU there."""
-        told = self.options.elements
-        return ELEMENTS_DEFAULT if self.method.link == "rdma" and told == SwitchOptions.elements else told
-
     def _try(self, lane: int) -> tuple[str, AllreduceGroup | None]:
-        # The default isn't said: what stands in for the switch in tests needn't know of links.
-        other = {} if self.method.link == "udp" else {"link": self.method.link}
-        if self.options.keys:
-            other["keys"] = self.options.keys
+        from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
+
+        told = self.options
         try:
-            session = self.join(
-                self.options.switch,
-                f"{self.job}/{lane}",
-                self.rank,
-                self.workers,
-                elements=self._elements(),
-                streams=len(self.options.priorities) or self.options.streams,
-                window_slots=self.options.window_slots,
-                priorities=self.options.priorities or None,
-                timeout_s=self.options.join_timeout_s,
+            wish = JoinOptions(
+                elements=told.elements or None,
+                streams=len(told.priorities) or told.streams,
+                window_slots=told.window_slots,
+                priorities=told.priorities,
+                timeout_s=told.join_timeout_s,
                 call_timeout_s=self.timeout_s,
-                **other,
+                link=self.method.link,
+                keys=told.keys or None,
             )
+            session = self.join(told.switch, f"{self.job}/{lane}", self.rank, self.workers, wish)
         except JobError as error:
             return f"{NO_ROOM if error.lacks_room else FAILED}: {error}", None
         except (OSError, ValueError, AssertionError) as error:
@@ -279,8 +271,11 @@ class Rendezvous:
 
     def _keys(self) -> dict[str, str]:
         """What a host method's link is told of keys. Raises JobError where they would go unused."""
-        if self.options.keys and self.method.link != "zeromq":
-            raise JobError(f"SWITCHAGG_KEYS: only ZeroMQ encrypts; use {self.method.method}@zeromq, or leave it out")
+        if self.options.keys and not LINKS[self.method.link].keys:
+            able = links_with("keys")[0]
+            raise JobError(
+                f"SWITCHAGG_KEYS: only {LINKS[able].label} encrypts; use {self.method.method}@{able}, or leave it out"
+            )
         return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, told: str, timeout_s: float) -> list[str]:

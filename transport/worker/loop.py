@@ -12,9 +12,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from switchagg.call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -23,7 +23,6 @@ from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import STREAM_OFFSET, Bundle
 from transport.links.link import Address, Link
-from transport.links.udp import UdpLink
 
 ROWS_PER_ASK = 64
 """Frames asked of the endpoint at a time: four sends of 16 segments."""
@@ -43,6 +42,23 @@ JOIN_S = 10.0
 CallT = TypeVar("CallT")
 
 
+class Carrier(Protocol):
+    """What every loop asks of what carries its packets: a `Link`, or an end of a queue pair."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """See `Link.counters`."""
+
+    def resolve(self, address: Address) -> Address:
+        """See `Link.resolve`."""
+
+    def wake(self) -> None:
+        """See `Link.wake`."""
+
+    def close(self) -> None:
+        """See `Link.close`."""
+
+
 class CallLoop(ABC, Generic[CallT]):
     """The calls of one rank and the thread that carries them; a subclass turns the handle.
 
@@ -59,7 +75,7 @@ class CallLoop(ABC, Generic[CallT]):
 
     def __init__(
         self,
-        link: Link,
+        link: Carrier,
         job: JobConfig,
         rank: int,
         switch_address: Address,
@@ -237,14 +253,16 @@ class CallLoop(ABC, Generic[CallT]):
 class WorkerLoop(CallLoop[Call]):
     """Runs the endpoint of one rank in Python, over any link. Calls are those of `switchagg.call.make_call`."""
 
+    _link: Link
+
     def _prepare(self) -> None:
         self._endpoint = Endpoint(self._job, self._rank)
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
         self._held = False
         self._strangers = 0
-        self._udp = self._link if isinstance(self._link, UdpLink) else None
-        self._tos = marks([stream.priority for stream in self._job.streams], self._udp.tos) if self._udp else ()
+        own = self._link.tos
+        self._tos = () if own is None else marks([stream.priority for stream in self._job.streams], own)
 
     @property
     def counters(self) -> dict[str, int]:
@@ -304,15 +322,15 @@ class WorkerLoop(CallLoop[Call]):
 
     def _ask(self, now_ns: int) -> Bundle:
         """The next frames, or none while the link's credit is used: what is asked for can't be overtaken any more."""
-        udp = self._udp
-        if udp is None or not udp.credit_bytes:
+        link = self._link
+        if not link.credit_bytes:
             return self._endpoint.frames_to_send(now_ns, ROWS_PER_ASK)
-        self._held = not udp.has_room()
-        return self._endpoint.frames_to_send(now_ns, 0 if self._held else udp.segments_max)
+        self._held = not link.has_room()
+        return self._endpoint.frames_to_send(now_ns, 0 if self._held else link.segments_max)
 
     def _hand_over(self, frames: Bundle) -> int:
         """Send, a run of one class at a time: a bundle of the kernel has one TOS (W10)."""
-        if self._udp is None or not self._tos:
+        if not self._tos:
             return self._link.send(frames, self._switch)
         tos = [self._tos[stream] for stream in frames[:, STREAM_OFFSET].tolist()]
         begin = 0
@@ -320,7 +338,7 @@ class WorkerLoop(CallLoop[Call]):
             end = begin + 1
             while end < len(frames) and tos[end] == tos[begin]:
                 end += 1
-            accepted = self._udp.send(frames[begin:end], self._switch, tos[begin])
+            accepted = self._link.send(frames[begin:end], self._switch, tos[begin])
             begin += accepted
             if begin < end:
                 break

@@ -18,8 +18,9 @@ from switchagg.native.codec import DTYPES, number_of
 from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, Submitted
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
+from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import DATAGRAM_BYTES_MAX, UdpLink
+from transport.links.udp import UdpLink
 from transport.worker.loop import CallLoop
 
 EVENTS_PER_RUN = 64

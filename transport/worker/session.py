@@ -14,44 +14,33 @@ What a call waits for, and for how long:
 
 import atexit
 import contextlib
-import math
 import os
 import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from switchagg.call import array_call, make_call
-from switchagg.codecs import FIXED_POINT, Array, Codec, codec_named
+from switchagg.codecs import Array
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from switchagg.job import ELEMENTS_MTU_1500, MODULUS, STREAMS_MAX, JobConfig
-from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.job import MODULUS, JobConfig
 from switchagg.native import library
 from switchagg.native.codec import missing
 from transport.control import messages as say
 from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
 from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
-from transport.links.link import Address, Link
-from transport.links.udp import UdpLink
-from transport.rdma.places import ELEMENTS_DEFAULT, PACKETS_DEFAULT, mtu_for
-from transport.rdma.worker import RdmaOptions, RdmaWorkerEnd, RdmaWorkerLoop, open_end
 from transport.worker.call_ledger import Call, CallLedger
-from transport.worker.loop import CallLoop, WorkerLoop
-from transport.worker.native_loop import NativeWorkerLoop
-from transport.zeromq.keys import Keys, as_keys
-from transport.zeromq.link import OPTIONS as ZEROMQ_OPTIONS
-from transport.zeromq.link import ZeroMqLink
-
-CALL_TIMEOUT_S = 1800.0
-"""How long a call waits for ranks that live: PyTorch's default for a process group."""
+from transport.worker.ends import Admission, WorkerEnd
+from transport.worker.loop import CallLoop
+from transport.worker.options import JoinOptions
+from transport.zeromq.keys import as_keys
 
 STALL_S = 10.0
 """Time without any result after which the data path is looked into; a round trip takes milliseconds."""
@@ -60,28 +49,9 @@ STALL_CHECK_S = 5.0
 STALL_TIMEOUTS = 3
 """Resends without a result that make a stall: fewer, and perhaps our own thread was held up."""
 
-SEGMENTS_MAX = 16
-"""Packets per send, by default: 24 kB of them stay below the burst of a shaper (64 kB and more) also when several meet,
-and let a switch begin to answer while the rest is on its way. Where nothing shapes, 44 (64 kB) cost less CPU."""
-
-WINDOW_SLOTS = 256
-"""Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
-trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
-faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
-
-CREDIT_BYTES = 1 << 17
-"""What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
-a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without classes."""
-
-STREAMS = 2
-"""By default: one bucket may overtake another's tail."""
-
 STATUS_S = 5.0
 LEAVE_S = 1.0
 """How long `close` waits for the switch's echo; without it the lease tells the others."""
-
-RETRY_LIMIT_MAX = 1 << 31
-"""Of a JobConfig."""
 
 ANSWER_MARGIN_S = 10.0
 """How much longer than its own timeout a join may take to say that it failed."""
@@ -109,16 +79,7 @@ class SwitchSession:
     method = "switch"
     matching: Matching = "class"
 
-    def __init__(
-        self,
-        link: Link | RdmaWorkerEnd,
-        wish: say.Join,
-        switch: str,
-        retry_limit: int,
-        core: str = "auto",
-        keys: Keys | None = None,
-        packets: int = PACKETS_DEFAULT,
-    ) -> None:
+    def __init__(self, end: WorkerEnd, wish: say.Join, switch: str, options: JoinOptions) -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
@@ -129,29 +90,34 @@ class SwitchSession:
         self._closed = False
         self._departed_ns = 0
         self._stall = _Stall()
-        self._slowness: Callable[[], str] = link.slowness if isinstance(link, UdpLink) else str
+        self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
-        self._codec = _chosen_codec(wish.codec)
-        self.core = _chosen_core(core, link, self._codec)
+        self._codec = options.float_codec
+        self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
         self.workers = wish.workers
         self._address = (wish.place.host, wish.place.port)
         self._generation: int | None = None
+        keys = as_keys(options.keys)
         self._client = ControlClient(switch, wish, self._on_departure, self._on_end, self._on_beat, keys=keys)
         self._client.start()
         try:
             admitted = self._client.admitted.result(wish.timeout_ns / 1e9 + ANSWER_MARGIN_S)
-            self.job: JobConfig = replace(admitted.config(), retry_limit=retry_limit)
+            self.job: JobConfig = replace(admitted.config(), retry_limit=options.retries)
             if wish.priorities and admitted.priorities != wish.priorities:
                 raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
+            if end.queue_pair and len(admitted.queue_pairs) != self.workers:
+                raise JobError(f"the switch at {switch} knows no {options.kind.label}: it is older than this side")
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
             self.classes = self._calls.turns.classes
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
-            loop = self._loop_over(link, admitted, packets)
+            theirs = say.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
+            native = self.core == "native"
+            loop = end.loop(Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs))
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()
@@ -165,74 +131,41 @@ class SwitchSession:
 
     @classmethod
     def join(
-        cls,
-        switch: str,
-        job: str,
-        rank: int,
-        workers: int,
-        *,
-        elements: int | None = None,
-        streams: int | None = None,
-        window_slots: int | Sequence[int] = WINDOW_SLOTS,
-        priorities: Sequence[int] | None = None,
-        timeout_s: float = 30.0,
-        call_timeout_s: float = CALL_TIMEOUT_S,
-        retry_limit: int | None = None,
-        bind: str | None = None,
-        core: str = "auto",
-        segments_max: int = SEGMENTS_MAX,
-        tos: int = 0,
-        credit_bytes: int | None = None,
-        link: str = "udp",
-        keys: Keys | Path | str | None = None,
-        rdma: RdmaOptions | None = None,
-        codec: str = FIXED_POINT.name,
+        cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None
     ) -> "SwitchSession":
-        """Join `job` as `rank` and wait, at most timeout_s, until all `workers` have.
+        """Join `job` as `rank` and wait, for at most the options' timeout_s, until all `workers` have.
 
-        switch: "tcp://host:port" of its control plane. elements (default 360; over RDMA 251, for an MTU of 1024),
-        streams, window_slots: as in JobConfig, the same on every rank; window_slots may be one for each stream.
-        priorities: the class of each stream, 0 (most urgent) to 7 (best effort), also the same on every rank; default:
-        all best effort. streams: default one for each of priorities, else 2. call_timeout_s: how long a call waits for
-        ranks that are alive; retry_limit, if given, says it in timeouts in a row instead. bind: own IPv4 address for
-        packets; default: the one that faces the switch. core: "native" carries packets in C; "python" needs no compiler
-        and costs about ten times the CPU; "auto" is native where the compiled core is there, else Python, said once by
-        a warning. segments_max, tos, credit_bytes: as in UdpLink; default with priorities 128 KiB: so much may lie
-        below that nothing can overtake (other links: any; there classes only order what is sent next). link: what
-        carries packets, "udp", "rdma" or "zeromq", as the switch was told; over ZeroMQ the core is Python. rdma: its
-        options. keys: or their folder, of the control plane and of packets over ZeroMQ (CURVE), no others.
-        codec: of sums of floats (switchagg.codecs), the same on every rank; if it is only in Python, so is the core.
+        switch: "tcp://host:port" of its control plane. options: see JoinOptions.
 
         Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
-        place = _own_place(bind, switch)
-        retry_limit = _retry_limit(retry_limit, call_timeout_s)
-        streams, window, windows = _streams(streams, window_slots, priorities)
-        _check_timeout(timeout_s)
-        credit_bytes = CREDIT_BYTES if credit_bytes is None and priorities else credit_bytes
-        keys = as_keys(keys)
-        elements = elements or (ELEMENTS_DEFAULT if link == "rdma" else ELEMENTS_MTU_1500)
-        room = (2 * (sum(windows) or streams * window), elements)
-        opened = _opened(link, place, keys, tos, room, rdma, segments_max=segments_max, credit_bytes=credit_bytes)
+        options = options or JoinOptions()
+        host, port = parse_endpoint(switch)
+        options = replace(options, keys=as_keys(options.keys))
+        own = options.bind or facing(resolve_host(host), port)
+        try:
+            end: WorkerEnd = options.kind.opener("worker")(options, own)
+        except ValueError as error:
+            raise JobError(str(error)) from None
         try:
             wish = say.Join(
                 job=job,
-                place=say.Place(rank, *opened.address),
+                place=say.Place(rank, *end.address),
                 workers=workers,
-                elements=elements,
-                streams=streams,
-                window_slots=window,
+                elements=options.packet_elements,
+                streams=options.stream_count,
+                window_slots=options.first_window,
                 incarnation=secrets.randbits(63),
-                timeout_ns=round(timeout_s * 1e9),
-                windows=windows,
-                priorities=list(priorities or []),
-                link=link,
-                queue_pair=say.queue_pair(opened.end) if isinstance(opened, RdmaWorkerEnd) else None,
-                codec=codec,
+                timeout_ns=round(options.timeout_s * 1e9),
+                windows=options.windows,
+                priorities=list(options.priorities),
+                link=options.link,
+                queue_pair=say.queue_pair(end.queue_pair) if end.queue_pair else None,
+                codec=options.codec,
             )
-            return cls(opened, wish, switch, retry_limit, core, keys, (rdma or RdmaOptions()).packets)
+            return cls(end, wish, switch, options)
         except BaseException:
-            opened.close()
+            end.close()
             raise
 
     def allreduce(
@@ -315,18 +248,6 @@ class SwitchSession:
         self.close()
 
     # Private: any thread
-
-    def _loop_over(self, link: Link | RdmaWorkerEnd, admitted: say.Admitted, packets: int) -> CallLoop[Any]:
-        """The loop that carries this rank's calls, running."""
-        failed = self._on_stream_failed
-        if isinstance(link, RdmaWorkerEnd):
-            if len(admitted.queue_pairs) != self.workers:
-                raise JobError(f"the switch at {self._switch} knows no RDMA: it is older than this side")
-            link.connect(self._data, say.queue_pair_end(admitted.queue_pairs[self.rank]))
-            native = self.core == "native"
-            return RdmaWorkerLoop(link, self.job, self.rank, packets=packets, native=native, on_stream_failed=failed)
-        made = NativeWorkerLoop if self.core == "native" else WorkerLoop
-        return made(link, self.job, self.rank, self._data, on_stream_failed=failed)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -467,70 +388,14 @@ class SwitchSession:
         return None
 
 
-def _own_place(bind: str | None, switch: str) -> Address:
-    """Where this worker's packets leave from: any port. Raises JobError."""
-    host, port = parse_endpoint(switch)
-    return bind or facing(resolve_host(host), port), 0
-
-
-def _check_timeout(timeout_s: float) -> None:
-    """Raise JobError for a time that no join may take."""
-    if not 0 < timeout_s * 1e9 <= TIMEOUT_NS_MAX:
-        raise JobError(f"timeout_s {timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
-
-
-def _retry_limit(said: int | None, call_timeout_s: float) -> int:
-    """What was said, or what fills call_timeout_s. Raises JobError."""
-    limit = retry_limit_for(call_timeout_s) if said is None else said
-    if not 1 <= limit <= RETRY_LIMIT_MAX:
-        raise JobError(f"retry_limit {limit}: 1 to {RETRY_LIMIT_MAX}")
-    return limit
-
-
-def _opened(
-    link: str,
-    place: Address,
-    keys: Keys | None,
-    tos: int,
-    room: tuple[int, int],
-    rdma: RdmaOptions | None,
-    **udp: Any,
-) -> Link | RdmaWorkerEnd:
-    """A worker's link, bound. room: slot versions, and elements of each. udp: options of a UdpLink. Raises JobError."""
-    if link == "rdma":
-        return open_end(place[0], places=room[0], mtu=mtu_for(room[1]), dscp=tos >> 2, options=rdma)
-    try:
-        if link == "zeromq":
-            return ZeroMqLink(place, options=replace(ZEROMQ_OPTIONS, tos=tos), keys=keys, listening=False)
-        if link == "udp":
-            return UdpLink(place, tos=tos, **udp)
-    except ValueError as error:
-        raise JobError(str(error)) from None
-    raise JobError(f"link '{link}': udp, rdma or zeromq")
-
-
-def _chosen_codec(name: str) -> Codec:
-    """Raises JobError for one that a switch can't serve."""
-    try:
-        return codec_named(name, adds=True)
-    except ValueError as error:
-        raise JobError(str(error)) from None
-
-
-def _chosen_core(core: str, link: Link | RdmaWorkerEnd, codec: Codec) -> str:
-    """ "native" or "python"; raises JobError for a core that can't be."""
-    if core == "python":
-        return core
-    if core not in ("auto", "native"):
-        raise JobError(f"core {core!r}: one of auto, native, python")
-    reason = library.missing() or missing(codec)
-    if not isinstance(link, UdpLink | RdmaWorkerEnd):
-        if core == "native":
-            raise JobError(f"core 'native': it carries UDP links only, not {type(link).__name__}")
-        return "python"  # asked for with the link
+def _chosen_core(options: JoinOptions) -> str:
+    """ "native" or "python"; raises JobError for a core that can't be had here."""
+    if options.core == "python" or options.kind.cores == ("python",):
+        return "python"
+    reason = library.missing() or missing(options.float_codec)
     if not reason:
         return "native"
-    if core == "native":
+    if options.core == "native":
         raise JobError(f"core 'native': {reason}")
     if os.environ.get("SWITCHAGG_NATIVE") != "0":
         _warn(reason)
@@ -541,37 +406,6 @@ def _chosen_core(core: str, link: Link | RdmaWorkerEnd, codec: Codec) -> str:
 def _warn(reason: str) -> None:
     """Once for each reason."""
     warnings.warn(f"the Python core carries the packets, which costs about ten times the CPU: {reason}", stacklevel=5)
-
-
-def _streams(
-    streams: int | None, window_slots: int | Sequence[int], priorities: Sequence[int] | None
-) -> tuple[int, int, list[int]]:
-    """How many streams `join` was asked for, the window of the first, and of each if one was given for each.
-
-    Raises JobError where the lists disagree.
-    """
-    windows = [] if isinstance(window_slots, int) else list(window_slots)
-    if streams is None:
-        streams = len(priorities or windows) or STREAMS
-    for name, values in (("priorities", priorities or ()), ("window_slots", windows)):
-        if values and (len(values) != streams or streams > STREAMS_MAX):
-            given = ", ".join(map(str, values[:STREAMS_MAX]))
-            raise JobError(f"{name} {given}: one for each of {streams} streams, of which there may be {STREAMS_MAX}")
-    if isinstance(window_slots, int):
-        return streams, window_slots, []
-    if not windows:
-        raise JobError("window_slots is empty: one for each stream, or one number for all")
-    return streams, windows[0], windows
-
-
-def retry_limit_for(
-    call_timeout_s: float, rto_min_ns: int = JobConfig.rto_min_ns, rto_max_ns: int = JobConfig.rto_max_ns
-) -> int:
-    """Timeouts in a row that fill call_timeout_s: at worst they double from rto_min_ns up to rto_max_ns (W7)."""
-    if not call_timeout_s > 0:
-        raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
-    at_most = min(call_timeout_s * 1e9 / rto_max_ns, RETRY_LIMIT_MAX)  # also of a timeout that is infinite
-    return min(RETRY_LIMIT_MAX, math.ceil(at_most) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -11,6 +11,8 @@ no secret but its own. A peer is known by the address of its connection and the 
 import select
 import struct
 import time
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import zmq
@@ -18,12 +20,14 @@ import zmq
 from switchagg.errors import JobError
 from switchagg.wire import Bundle
 from transport.links.addresses import resolve_host
+from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, LinkClosed
-from transport.zeromq.keys import Keys
+from transport.switch.ends import Log, OnFailure, SwitchEnd, bound, end_of, plane_of
+from transport.switch.options import DaemonOptions
+from transport.worker.ends import LinkEnd, WorkerEnd
+from transport.worker.options import JoinOptions
+from transport.zeromq.keys import Keys, as_keys
 from transport.zeromq.sockets import Line, Socket, Station, ZeroMqOptions
-
-DATAGRAM_BYTES_MAX = 65_507
-"""As over UDP: what a data plane takes is the same over every link."""
 
 BUNDLE_BYTES_MAX = 1 << 17
 """Most of one message: a longer bundle goes as several."""
@@ -56,6 +60,10 @@ class ZeroMqLink:
     Counters: sent_…, received_… as of a UdpLink; send_lost: rows for a peer that isn't there; send_would_block: sends
     that found a peer's queue full; drop_malformed: messages that are no bundle; refused: peers without a right key.
     """
+
+    tos = None  # of a connection, not of a send
+    credit_bytes = 0  # TCP's buffers are what bounds it
+    segments_max = 64
 
     def __init__(
         self, bind: Address, *, options: ZeroMqOptions = OPTIONS, keys: Keys | None = None, listening: bool = True
@@ -93,7 +101,15 @@ class ZeroMqLink:
 
     # Sending
 
-    def send(self, bundle: Bundle, to: Address) -> int:
+    def has_room(self) -> bool:
+        """See `Link.has_room`."""
+        return True
+
+    def slowness(self) -> str:
+        """See `Link.slowness`."""
+        return ""
+
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
         """See `Link.send`."""
         self._require_open()
         rows, size = bundle.shape
@@ -285,6 +301,18 @@ class ZeroMqLink:
         counts[f"{direction}_bundles"] += 1
         counts[f"{direction}_datagrams"] += datagrams
         counts[f"{direction}_bytes"] += size_bytes
+
+
+def open_worker(options: JoinOptions, host: str) -> WorkerEnd:
+    """A worker's end, which nobody dials."""
+    told = replace(OPTIONS, tos=options.tos)
+    return LinkEnd(ZeroMqLink((host, 0), options=told, keys=as_keys(options.keys), listening=False))
+
+
+def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+    """The switch's end."""
+    plane = plane_of(options)
+    return end_of(bound(partial(ZeroMqLink, options.bind_data, keys=options.keys), remedy=""), plane, on_failure)
 
 
 ZEROMQ_COUNTERS = (

@@ -14,6 +14,7 @@ from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
 from emulation.errors import RunFailed
 from transport.group.opening import GroupOptions, open_group
+from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 Array = NDArray[Any]
@@ -45,15 +46,17 @@ class Switch:
             f"bench-{method.name}",
             place.rank,
             place.workers,
-            timeout_s=60.0,
-            call_timeout_s=CALL_TIMEOUT_S,
-            bind=place.addresses[place.rank],
-            core=method.core,
-            elements=method.elements(options.elements),
-            link=method.carrier,
-            streams=options.streams,
-            window_slots=options.window_slots,
-            segments_max=options.segments_max,
+            JoinOptions(
+                timeout_s=60.0,
+                call_timeout_s=CALL_TIMEOUT_S,
+                bind=place.addresses[place.rank],
+                core=method.core,
+                elements=method.elements(options.elements),
+                link=method.carrier,
+                streams=options.streams,
+                window_slots=options.window_slots,
+                segments_max=options.segments_max,
+            ),
         )
 
     def allreduce(self, array: Array) -> None:

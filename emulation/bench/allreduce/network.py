@@ -27,7 +27,7 @@ from emulation.mininet.run import tcp_retransmitted
 from emulation.mininet.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
 from switchagg.errors import SwitchaggError
 from transport.links.table import LINKS
-from transport.worker.session import SEGMENTS_MAX
+from transport.worker.options import SEGMENTS_MAX
 
 if TYPE_CHECKING:
     from emulation.mininet.topology import EmulatedNetwork, LinkCounters

@@ -1,0 +1,39 @@
+"""What a switch can't be is said when its options are made, in one line with the remedy."""
+
+from typing import Any
+
+import pytest
+
+from switchagg.errors import SwitchaggError
+from transport.switch.impairments import Impairments
+from transport.switch.options import DaemonOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dataplane": "tofino"}, "data plane 'tofino': one of auto, "),
+        (
+            {"dataplane": "batched", "impairments": Impairments()},
+            "impairments need the data plane native or xdp; batched has none",
+        ),
+        ({"slots": 0}, "slots 0: 1 to 65536"),
+        ({"elements": 0}, "elements 0: 1 to 16000"),
+        ({"elements": 99_999}, "elements 99999: 1 to 16000"),
+        ({"dataplane": "p4", "elements": 360}, "the data plane p4 holds at most 256: give --elements 256 or less"),
+        ({"link": "rdma", "elements": 360}, r"over RDMA a frame fills the path MTU, so one of .*251 \(MTU 1024\)"),
+        ({"lease_s": 0.1}, "lease 0.1 s"),
+        ({"bind_control": "5555"}, "control address '5555': expected tcp://HOST:PORT"),
+    ],
+)
+def test_a_switch_that_can_not_be_says_why(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SwitchaggError, match=words):
+        DaemonOptions(**{"bind_data": ("127.0.0.1", 0), **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "elements"),
+    [({}, 360), ({"link": "rdma"}, 251), ({"dataplane": "p4"}, 256), ({"link": "rdma", "elements": 1019}, 1019)],
+)
+def test_packets_are_as_long_as_link_and_data_plane_hold(options: dict[str, Any], elements: int) -> None:
+    assert DaemonOptions(bind_data=("127.0.0.1", 0), **options).slot_elements == elements

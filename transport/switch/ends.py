@@ -1,0 +1,98 @@
+"""The switch's end of a link: a data plane and the loop that hosts it, bound, as `transport.links.table` names them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from p4vm.planes.bmv2 import Bmv2Plane
+from p4vm.planes.p4 import P4Plane
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.self_test import Choice, fastest
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.membership import Address
+from transport.links.link import Link
+from transport.links.udp import UdpLink
+from transport.switch.host import QueuePairHost, RunningHost
+from transport.switch.loop import SwitchLoop
+from transport.switch.native_loop import NativeSwitchLoop
+from transport.switch.options import AUTO, XDP, DaemonOptions
+from transport.switch.xdp import XdpOptions, XdpSwitch
+
+LinkT = TypeVar("LinkT", bound=Link)
+Log = Callable[[str], None]
+OnFailure = Callable[[BaseException], None]
+"""Told the unexpected exception that ended the loop."""
+
+
+@dataclass(frozen=True)
+class SwitchEnd:
+    """host: not started yet. address: of the data plane, bound. choice: the data plane, and why nothing faster.
+    slowness: as of a `Link`. queue_pairs: `host` again, if its jobs come by queue pairs."""
+
+    host: RunningHost
+    address: Address
+    choice: Choice
+    slowness: Callable[[], str] = str
+    queue_pairs: QueuePairHost | None = None
+
+
+class ChosenPlane(NamedTuple):
+    """A data plane, and how it was chosen."""
+
+    choice: Choice
+    plane: DataPlane
+
+
+def plane_of(options: DaemonOptions) -> ChosenPlane:
+    """The data plane in user space that the options ask for, ready for jobs. Raises JobError."""
+    slots, elements = options.slots, options.slot_elements
+    choice = fastest(slots, elements) if options.plane == AUTO else Choice(options.plane, {})
+    plane = DATAPLANES[choice.name](slots, elements)
+    if isinstance(plane, P4Plane | Bmv2Plane):
+        plane.prepare()
+    return ChosenPlane(choice, plane)
+
+
+def bound(make: Callable[[], LinkT], remedy: str = "; choose another with --data HOST:PORT") -> LinkT:
+    """A link at the data address. Raises SwitchaggError with the remedy."""
+    try:
+        return make()
+    except JobError as error:
+        raise SwitchaggError(f"data address: {error}{remedy}") from error
+
+
+def end_of(link: Link, chosen: ChosenPlane, on_failure: OnFailure) -> SwitchEnd:
+    """Any data plane on any link."""
+    host = SwitchLoop(link, chosen.plane, on_failure=on_failure)
+    return SwitchEnd(host, link.address, chosen.choice, link.slowness)
+
+
+def open_link(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+    """The end of a link that needs only an address."""
+    plane = plane_of(options)
+    link: Link = bound(partial(options.kind.opener("link"), options.bind_data))
+    return end_of(link, plane, on_failure)
+
+
+def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
+    """The end of a UdpLink, with the loop in C where the data plane is; or the switch in the kernel."""
+    if options.plane == XDP:
+        kernel = XdpSwitch(
+            options.bind_data,
+            options.slots,
+            options.slot_elements,
+            XdpOptions(tuple(options.interfaces), options.impairments),
+            log=log,
+            on_failure=on_failure,
+        )
+        log(f"data plane {XDP}: {kernel.mode}")
+        return SwitchEnd(kernel, kernel.address, Choice(XDP, {}))
+    chosen = plane_of(options)
+    link: UdpLink = bound(partial(options.kind.opener("link"), options.bind_data))
+    if not isinstance(chosen.plane, NativePlane):
+        return end_of(link, chosen, on_failure)
+    host = NativeSwitchLoop(link, chosen.plane, impairments=options.impairments, on_failure=on_failure)
+    return SwitchEnd(host, link.address, chosen.choice, link.slowness)

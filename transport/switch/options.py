@@ -1,0 +1,130 @@
+"""DaemonOptions: what a switch is told, by command line, programs and tests; checked once, when made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.errors import SwitchaggError
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
+from switchagg.membership import Address
+from transport.links.addresses import parse_endpoint
+from transport.links.kind import LinkKind
+from transport.links.table import LINKS, links_with
+from transport.rdma.places import PACKETS_DEFAULT
+from transport.switch.impairments import Impairments
+from transport.zeromq.keys import Keys
+
+CONTROL = "tcp://0.0.0.0:5555"
+DATA: Address = ("0.0.0.0", 5556)
+
+AUTO = "auto"
+"""In place of a data plane's name: the fastest that passes its self-test at start."""
+
+NATIVE = "native"
+
+XDP = "xdp"
+"""The switch in the kernel, on interfaces of this host."""
+
+WILDCARDS = ("0.0.0.0", "::")
+
+SLOTS = 4096
+"""Room for eight jobs of two streams of 256; 360 elements make it 12 MB."""
+
+
+@dataclass(frozen=True)
+class DaemonOptions:
+    """A switch on this host. Raises SwitchaggError for what can't be.
+
+    bind_control: "tcp://host:port"; bind_data: (host, port); port 0 takes any. dataplane: AUTO or a name of DATAPLANES.
+    slots, elements: the switch's memory, in slots and int32 values of each; elements None: what the link's jobs have by
+    default, or the data plane's most. advertise: data address told to workers, if it isn't the one they see: by default
+    the bound one, or, when bound to 0.0.0.0, the host they reach the control plane at. lease_s: silence after which a
+    worker is dead. interfaces: for XDP, by name; (): those that have the data address. impairments: what the links of
+    an emulated switch do; only NATIVE has them (XDP loss alone), so AUTO then means NATIVE. link: what carries packets
+    (`transport.links.table`); over "rdma" bind_data is an address of this host's own with port 4791. packets: most of
+    an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
+    only whom they allow.
+    """
+
+    bind_control: str = CONTROL
+    bind_data: Address = DATA
+    dataplane: str = AUTO
+    slots: int = SLOTS
+    elements: int | None = None
+    advertise: Address | None = None
+    lease_s: float = 4.0
+    interfaces: Sequence[str] = ()
+    impairments: Impairments | None = None
+    link: str = "udp"
+    packets: int = PACKETS_DEFAULT
+    keys: Keys | None = None
+
+    def __post_init__(self) -> None:
+        parse_endpoint(self.bind_control, "control address")
+        planes = (AUTO, *DATAPLANES)
+        if self.dataplane not in planes:
+            raise SwitchaggError(f"data plane {self.dataplane!r}: one of {', '.join(planes)}")
+        if self.interfaces and self.dataplane != XDP:
+            raise SwitchaggError(
+                f"interfaces are for the data plane {XDP}; {self.dataplane} serves its address on all of them: add "
+                f"--dataplane {XDP}, or leave --interface out"
+            )
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise SwitchaggError(f"slots {self.slots}: 1 to {MAX_SLOTS}")
+        if not 1 <= self.lease_s <= 3600:
+            raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600, since workers beat every half second")
+        self._check_link()
+        if self.elements is not None:
+            self._check_elements(self.elements)
+        if self.impairments is not None and self.dataplane not in (AUTO, NATIVE, XDP):
+            raise SwitchaggError(f"impairments need the data plane {NATIVE} or {XDP}; {self.dataplane} has none")
+
+    def _check_link(self) -> None:
+        """Raise SwitchaggError for what this link can't do."""
+        if self.link not in links_with("switch"):
+            raise SwitchaggError(f"link {self.link!r}: one of {', '.join(links_with('switch'))}")
+        kind = self.kind
+        if self.dataplane != AUTO and not kind.takes_plane(self.dataplane):
+            wanted = f"needs the data plane {kind.only_plane}, not" if kind.only_plane else "has no data plane"
+            raise SwitchaggError(f"the link {self.link} {wanted} {self.dataplane}; or use the link udp")
+        if self.impairments is not None and not kind.impairments:
+            raise SwitchaggError(
+                f"the link {self.link} has no impairments of its own; shape the interfaces, or use the link udp"
+            )
+        if kind.own_address and self.bind_data[0] in WILDCARDS:
+            raise SwitchaggError(
+                f"over {self.link} the switch needs an address of its own, which every packet's ICRC covers: give "
+                f"--data HOST:{kind.port}"
+            )
+
+    def _check_elements(self, elements: int) -> None:
+        """Raise SwitchaggError if the link's packets or the data plane can't hold so many."""
+        if not 1 <= elements <= MAX_ELEMENTS:
+            raise SwitchaggError(f"elements {elements}: 1 to {MAX_ELEMENTS}")
+        self.kind.check_elements(elements)
+        if elements > (most := self._fitting(elements)):
+            raise SwitchaggError(
+                f"elements {elements}: the data plane {self.dataplane} holds at most {most}: give --elements {most} or "
+                "less, or another --dataplane"
+            )
+
+    @property
+    def kind(self) -> LinkKind:
+        """The link's description."""
+        return LINKS[self.link]
+
+    @property
+    def slot_elements(self) -> int:
+        """Most values of a packet that the switch takes."""
+        return self.elements or self._fitting(self.kind.elements)
+
+    def _fitting(self, elements: int) -> int:
+        """So many elements, or the most that the data plane holds."""
+        return elements if self.dataplane == AUTO else DATAPLANES[self.dataplane].fitting(elements)
+
+    @property
+    def plane(self) -> str:
+        """`dataplane`, where no choice is left."""
+        if self.dataplane != AUTO:
+            return self.dataplane
+        return NATIVE if self.impairments is not None else self.kind.only_plane or AUTO

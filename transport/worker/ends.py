@@ -1,0 +1,79 @@
+"""A worker's end of a link: opened before the join, which tells the switch where it is; then a loop uses it.
+
+What opens the ends stands in `transport.links.table`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from switchagg.endpoint import StreamFailed
+from switchagg.job import JobConfig
+from transport.links.link import Address, Link
+from transport.rdma.places import QueuePairEnd
+from transport.worker.loop import CallLoop, WorkerLoop
+from transport.worker.native_loop import NativeWorkerLoop
+from transport.worker.options import JoinOptions
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A rank's place in a running job. switch: its data address. native: whether C shall carry packets. queue_pair: the
+    switch's end, where the worker's has one. on_stream_failed: as of a CallLoop."""
+
+    job: JobConfig
+    rank: int
+    switch: Address
+    native: bool
+    on_stream_failed: Callable[[StreamFailed], None]
+    queue_pair: QueuePairEnd | None = None
+
+
+class WorkerEnd(Protocol):
+    """Bound when made. The loop of `loop` closes it; until then, whoever opened it does."""
+
+    @property
+    def address(self) -> Address:
+        """Our own, as the switch shall know it."""
+
+    @property
+    def queue_pair(self) -> QueuePairEnd | None:
+        """What the switch must know beside the address; None: nothing."""
+
+    def slowness(self) -> str:
+        """See `Link.slowness`."""
+
+    def loop(self, admission: Admission) -> CallLoop[Any]:
+        """The loop that carries the rank's calls, running. Raises JobError if the switch can't be reached."""
+
+    def close(self) -> None:
+        """Free everything; again does nothing."""
+
+
+class LinkEnd:
+    """The end of any `Link`."""
+
+    queue_pair = None
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.address, self.slowness, self.close = link.address, link.slowness, link.close
+
+    def loop(self, admission: Admission) -> CallLoop[Any]:
+        """See `WorkerEnd.loop`."""
+        made: Any = NativeWorkerLoop if admission.native else WorkerLoop
+        loop: CallLoop[Any] = made(
+            self._link, admission.job, admission.rank, admission.switch, on_stream_failed=admission.on_stream_failed
+        )
+        return loop
+
+
+def open_link(options: JoinOptions, host: str) -> WorkerEnd:
+    """The end of a link that needs only an address. host: our own."""
+    return LinkEnd(options.kind.opener("link")((host, 0)))
+
+
+def open_udp(options: JoinOptions, host: str) -> WorkerEnd:
+    """The end of a UdpLink."""
+    link = options.kind.opener("link")
+    return LinkEnd(link((host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit))

@@ -1,0 +1,157 @@
+"""JoinOptions: how a worker joins a job on a switch; checked once, when made."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from switchagg.codecs import FIXED_POINT, Codec, codec_named
+from switchagg.errors import JobError
+from switchagg.job import STREAMS_MAX, JobConfig
+from switchagg.membership import TIMEOUT_NS_MAX
+from transport.links.kind import LinkKind
+from transport.links.table import LINKS, links_with
+from transport.rdma.provider import RdmaOptions
+from transport.zeromq.keys import Keys
+
+CALL_TIMEOUT_S = 1800.0
+"""How long a call waits for ranks that live: PyTorch's default for a process group."""
+
+SEGMENTS_MAX = 16
+"""Packets per send, by default: 24 kB of them stay below the burst of a shaper (64 kB and more) also when several meet,
+and let a switch begin to answer while the rest is on its way. Where nothing shapes, 44 (64 kB) cost less CPU."""
+
+WINDOW_SLOTS = 256
+"""Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
+trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
+faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
+
+CREDIT_BYTES = 1 << 17
+"""What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
+a little late finds the link still at work; 5 ms at 200 Mb/s, which an urgent call waits in a queue without classes."""
+
+STREAMS = 2
+"""By default: one bucket may overtake another's tail."""
+
+CORES = ("auto", "native", "python")
+RETRY_LIMIT_MAX = 1 << 31
+"""Of a JobConfig."""
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """How a rank joins, the first four and `link` alike on every rank. Raises JobError for what can't be.
+
+    elements: int32 values per packet; None: what fills an MTU of 1500: 360, over RDMA 251. streams: how many calls are
+    under way side by side; None: one for each of priorities or window_slots, else 2. window_slots: packets in flight,
+    of every stream or of each. priorities: class of each stream, 0 (most urgent) to 7 (best effort); (): all best
+    effort. timeout_s: how long to wait for the others. call_timeout_s: how long a call waits for ranks that are alive;
+    retry_limit says it in timeouts in a row instead. bind: own IPv4 address for packets; None: the one that faces the
+    switch. core: "native" carries packets in C; "python" needs no compiler and costs about ten times the CPU; "auto"
+    is native where the compiled core is there, else Python, said once by a warning. segments_max, tos, credit_bytes:
+    as of a UdpLink; credit_bytes None: 128 KiB with priorities, else unbounded; other links have no credit. link: what
+    carries packets, as the switch was told. keys: or their folder, of the control plane, and of packets over ZeroMQ.
+    rdma: options of that link alone. codec: of sums of floats (`switchagg.codecs`), the same on every rank; if it is
+    only in Python, so is the core.
+    """
+
+    elements: int | None = None
+    streams: int | None = None
+    window_slots: int | Sequence[int] = WINDOW_SLOTS
+    priorities: Sequence[int] = ()
+    timeout_s: float = 30.0
+    call_timeout_s: float = CALL_TIMEOUT_S
+    retry_limit: int | None = None
+    bind: str | None = None
+    core: str = "auto"
+    segments_max: int = SEGMENTS_MAX
+    tos: int = 0
+    credit_bytes: int | None = None
+    link: str = "udp"
+    keys: Keys | Path | str | None = None
+    rdma: RdmaOptions | None = None
+    codec: str = FIXED_POINT.name
+
+    def __post_init__(self) -> None:
+        if self.link not in links_with("switch"):
+            raise JobError(f"link '{self.link}': one of {', '.join(links_with('switch'))}")
+        if self.elements is not None:
+            self.kind.check_elements(self.elements)
+        self._check_streams()
+        if not 0 < self.timeout_s * 1e9 <= TIMEOUT_NS_MAX:
+            raise JobError(f"timeout_s {self.timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
+        if not 1 <= self.retries <= RETRY_LIMIT_MAX:
+            raise JobError(f"retry_limit {self.retry_limit}: 1 to {RETRY_LIMIT_MAX}")
+        _ = self.float_codec  # or it raises
+        if self.core not in CORES:
+            raise JobError(f"core {self.core!r}: one of {', '.join(CORES)}")
+        if self.core not in ("auto", *self.kind.cores):
+            raise JobError(f"core {self.core!r}: the link {self.link} has only {', '.join(self.kind.cores)}")
+
+    def _check_streams(self) -> None:
+        """Raise JobError where the lists disagree."""
+        if not isinstance(self.window_slots, int) and not self.windows:
+            raise JobError("window_slots is empty: one for each stream, or one number for all")
+        count = self.stream_count
+        for name, values in (("priorities", self.priorities), ("window_slots", self.windows)):
+            if values and (len(values) != count or count > STREAMS_MAX):
+                given = ", ".join(map(str, values[:STREAMS_MAX]))
+                raise JobError(f"{name} {given}: one for each of {count} streams, of which there may be {STREAMS_MAX}")
+
+    @property
+    def kind(self) -> LinkKind:
+        """The link's description."""
+        return LINKS[self.link]
+
+    @property
+    def float_codec(self) -> Codec:
+        """The codec of that name. Raises JobError for one that a switch can't serve."""
+        try:
+            return codec_named(self.codec, adds=True)
+        except ValueError as error:
+            raise JobError(str(error)) from None
+
+    @property
+    def packet_elements(self) -> int:
+        """`elements`, or the link's own."""
+        return self.kind.elements if self.elements is None else self.elements
+
+    @property
+    def stream_count(self) -> int:
+        """`streams`, or what the lists say."""
+        return self.streams if self.streams is not None else len(self.priorities or self.windows) or STREAMS
+
+    @property
+    def windows(self) -> list[int]:
+        """Slots of each stream; [] if one number is for all."""
+        return [] if isinstance(self.window_slots, int) else list(self.window_slots)
+
+    @property
+    def first_window(self) -> int:
+        """Slots of the first stream."""
+        return self.window_slots if isinstance(self.window_slots, int) else self.window_slots[0]
+
+    @property
+    def slots(self) -> int:
+        """Slots of all streams together."""
+        return sum(self.windows) or self.stream_count * self.first_window
+
+    @property
+    def retries(self) -> int:
+        """`retry_limit`, or what fills call_timeout_s."""
+        return retry_limit_for(self.call_timeout_s) if self.retry_limit is None else self.retry_limit
+
+    @property
+    def credit(self) -> int | None:
+        """`credit_bytes`, or the default of jobs with priorities."""
+        return CREDIT_BYTES if self.credit_bytes is None and self.priorities else self.credit_bytes
+
+
+def retry_limit_for(
+    call_timeout_s: float, rto_min_ns: int = JobConfig.rto_min_ns, rto_max_ns: int = JobConfig.rto_max_ns
+) -> int:
+    """Timeouts in a row that fill call_timeout_s: at worst they double from rto_min_ns up to rto_max_ns (W7)."""
+    if not call_timeout_s > 0:
+        raise JobError(f"call_timeout_s {call_timeout_s:g}: more than 0")
+    at_most = min(call_timeout_s * 1e9 / rto_max_ns, RETRY_LIMIT_MAX)  # also of a timeout that is infinite
+    return min(RETRY_LIMIT_MAX, math.ceil(at_most) + math.ceil(math.log2(rto_max_ns / rto_min_ns)))
