@@ -1,4 +1,4 @@
-"""Control messages: what worker and switch say to each other, and how it becomes bytes (C11).
+"""Control messages between worker and switch, and how they are encoded (C11).
 
 A message is two frames: b"SAC" + a version byte, then a msgpack map tagged by "type". `encode`, `decode_request` and
 `decode_answer` are total: any frames decode or raise DecodeError.
@@ -64,7 +64,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
-    what shall carry packets, where there are no queue pairs. codec: of sums of floats."""
+    what carries packets, where there are no queue pairs. codec: of sums of floats."""
 
     job: Text
     place: Place
@@ -103,7 +103,7 @@ class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
-    """Answer: not all are there yet, or something else stands in the way."""
+    """Answer: not all ranks have joined yet, or something else prevents the start."""
 
     present: list[Place]
     missing: list[Small]
@@ -152,7 +152,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Answer: the job has ended; dead: who caused it, as far as anyone did."""
+    """Answer: the job has ended; dead: the members that caused it, if any did."""
 
     generation: Count
     dead: list[Place]
@@ -160,7 +160,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """Answer: nobody of that incarnation is known here (any more)."""
+    """Answer: the incarnation is not known here (any more)."""
 
 
 class SlotStatus(msgspec.Struct, frozen=True):

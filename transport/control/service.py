@@ -1,8 +1,8 @@
 """The control plane on ZeroMQ: `ControlServer` (ROUTER, in the daemon) and `ControlClient` (DEALER, one per worker).
 
-Everything is said again every heartbeat until it is answered, and every answer tells the whole standing, so that a
-lost message or a reconnection costs a heartbeat and nothing else (C9). Each socket belongs to one thread, has bounded
-queues and never blocks.
+Every request is repeated at each heartbeat until it is answered, and every answer holds the member's whole status, so
+that a lost message or a reconnection costs a heartbeat and nothing else (C9). Each socket belongs to one thread, has
+bounded queues and never blocks.
 """
 
 import contextlib
@@ -46,13 +46,13 @@ from transport.zeromq.keys import Keys, key_advice
 from transport.zeromq.sockets import Gatekeeper, Refusals
 
 HEARTBEAT_S = 0.5
-"""How often a client asks or beats: an eighth of the default lease."""
+"""How often a client repeats its request or sends a heartbeat: an eighth of the default lease."""
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""ZeroMQ cuts a connection that announces a larger frame: no stranger makes us allocate it."""
+"""ZeroMQ closes a connection that announces a larger frame, so an unknown peer can't make us allocate it."""
 
 QUEUE_MESSAGES = 1000
-"""High-water marks, in messages per peer; a member says two a second."""
+"""High-water marks, in messages per peer; a member sends two a second."""
 
 SLOTS_REPORTED_MAX = 4096
 """Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
@@ -64,19 +64,19 @@ UNSENT_NS = 50_000_000
 
 LAST_WORDS_S = 1.5 * HEARTBEAT_S
 STOP_LINGER_MS = 500
-"""How long the switch's last words may take to leave."""
+"""How long sending the final answers may take when the switch stops."""
 
 JOIN_GRACE_S = 2.0
-"""How long a client that was heard waits beyond its own timeout: the switch's refusal names the missing ranks."""
+"""How long a client that got an answer waits beyond its timeout: the switch's refusal names the missing ranks."""
 
 
 class ControlServer:
     """Serves the control plane of one switch; all methods but the constructor belong to one thread.
 
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
-    host "" stands for the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA.
-    link: what carries packets there, if they don't. keys: encrypt, and let in only whom they allow. log: told each
-    event before it is carried out. Raises OSError if the address can't be had.
+    host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
+    what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
+    each event before it is carried out. Raises OSError if the address can't be had.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class ControlServer:
     def close(self, reason: str) -> None:
         """Tell every member why the switch stops (C10), then free the socket: takes a second if there are members.
 
-        For more than a heartbeat it goes on answering: a socket closed over unread requests resets its connections,
-        and what was just said would be lost with them.
+        It continues to answer for more than a heartbeat: a socket closed with unread requests resets its connections,
+        and the answers just sent would be lost with them.
         """
         members = bool(list(self._controller.jobs()) or list(self._controller.waiting()))
         try:
@@ -163,7 +163,7 @@ class ControlServer:
             request = say.decode_request(message)
         except DecodeError as error:
             self.counters[f"drop_{error.reason}"] += 1
-            if error.reason == "control_version":  # the other version's client knows our header, if not our words
+            if error.reason == "control_version":  # the other version's client knows our header, if not our messages
                 self._send(peer, say.Refused(f"control protocol: {error}"))
             return
         self.counters["requests"] += 1
@@ -318,7 +318,7 @@ class _Phase(Enum):
 
 
 class ControlClient:
-    """One worker's side: joins, beats, hears of ends and departures, asks for status, leaves. Owns a thread.
+    """One worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. Owns a thread.
 
     switch: "tcp://host:port". wish: the join, its timeout_ns included. `admitted` resolves to the admission or a
     JobError. Called in the thread, after the admission only: on_departure(all who left), on_end(dead, reason) at most
@@ -378,9 +378,9 @@ class ControlClient:
         return future
 
     def leave(self, calls: Sequence[int], reason: str, timeout_s: float) -> bool:
-        """Say goodbye and wait for the echo; True if it came. Without it the lease tells the others (C6).
+        """Send the leave message and wait for its echo; True if it came. Without it the lease ends for the others (C6).
 
-        calls: how many are finished, by stream (C7). Only the first goodbye is said.
+        calls: how many are finished, by stream (C7). Only the first leave message is sent.
         """
         if self._farewell is None:
             self._farewell = (list(calls), reason[: say.TEXT_MAX])

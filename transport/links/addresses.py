@@ -8,7 +8,7 @@ from switchagg.membership import Address
 
 
 def parse_endpoint(endpoint: str, what: str = "switch address") -> Address:
-    """(host, port) of "tcp://host:port". Raises JobError that says what is expected."""
+    """(host, port) of "tcp://host:port". Raises JobError that names the expected form."""
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port

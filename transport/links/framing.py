@@ -46,7 +46,7 @@ class Framing:
         return (self.payload_bytes(mtu_bytes) - HEADER_BYTES) // 4 if self.path_mtus else elements
 
     def elements_fault(self, elements: int, link: str) -> str:
-        """Why chunk frames of so many values can't be carried, and the remedy; "" if they can."""
+        """Why chunk frames of so many values can't be carried, and what to do; "" if they can."""
         size = frame_bytes(elements)
         if self.path_mtus and size not in self.path_mtus:
             fitting = ", ".join(f"{(mtu - HEADER_BYTES) // 4} (MTU {mtu})" for mtu in self.path_mtus)

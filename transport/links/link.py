@@ -1,7 +1,7 @@
 """The contract every link keeps: it carries bundles of datagrams between endpoints and a switch.
 
-A link promises little, like the network below it: datagrams get lost, duplicated or reordered, never resized.
-On a quiet path, within its buffers, all arrive in order. It never blocks except in `wait`, and a peer that is gone or
+A link guarantees as little as the network below it: datagrams get lost, duplicated or reordered, never resized.
+On a quiet path, within its buffers, all arrive in order. It never blocks except in `wait`, and a peer that is dead or
 unreachable is loss, not an exception. tests/contract/test_link_contract.py holds every implementation to this.
 
 One thread uses a link (send, receive, wait, close); `wake` may be called by any thread at any time.
@@ -71,7 +71,7 @@ class Link(Protocol):
     def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
         """Sleep until there is something to receive, room to send (if `writable`), a `wake`, or the timeout.
 
-        False after a timeout. True says only: look again. None waits for ever. Raises LinkClosed.
+        False after a timeout. True means only: try again. None waits for ever. Raises LinkClosed.
         """
 
     def wake(self) -> None:

@@ -1,6 +1,6 @@
 """NativeUdp: the C side of a UdpLink (switchagg/native/network/udp.h), for the native loops.
 
-UdpLink goes on making, probing and closing the socket and its eventfd; while a NativeUdp carries the packets, the link
+UdpLink still makes, probes and closes the socket and its eventfd; while a NativeUdp carries the packets, the link
 itself must neither send nor receive. What happened is written back into the link: `counters`, `gso`, `gso_fallback`,
 `last_error`.
 """

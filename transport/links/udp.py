@@ -67,20 +67,20 @@ class UdpLink:
     """A link (see `transport.links.link.Link`) on one non-blocking UDP socket, IPv4 or IPv6.
 
     bind: (host, port), port 0 for any free one. An IPv6 link carries IPv6 only. A switch bound to a wildcard address
-    answers from whatever address the kernel's routes choose: on a host with several, bind the one the workers use.
-    gso: None uses what the kernel offers, False uses neither GSO nor GRO, True raises JobError where either is missing.
+    answers from whatever address the kernel's routes choose: on a host with several, bind the one the workers use. gso:
+    None uses what the kernel offers, False uses neither GSO nor GRO, True raises JobError where either is missing.
     segments_max: datagrams per send, 1 to 64; 16 keeps a bundle below the burst of a shaper (24 kB of 1500 B frames).
     receives_max: system calls of one `receive`, which also ends at 128 kB, so that a flood can't starve sending.
-    receive_buffer_bytes, send_buffer_bytes: asked of the kernel; the attributes of that name say what it granted. 16 MB
-    hold the windows of 8 workers in packets that are counted at up to 4 kB each.
-    tos: the TOS byte (IPv6: traffic class) of every packet: DSCP in its upper six bits, ECN in its lower two; there, 2
-    (ECT(0)) allows switches to mark a packet instead of dropping it. A send may have a TOS of its own.
-    credit_bytes: the most that may lie in the kernel, and so in the queue of the interface, before another bundle is
-    handed over: a FIFO below the streams, which nothing urgent can overtake, is then at most this and one bundle deep.
-    The kernel counts memory, more than the bytes on the wire. Default: send_buffer_bytes is all that bounds it.
+    receive_buffer_bytes, send_buffer_bytes: requested of the kernel; the attributes of that name hold what it granted.
+    16 MB hold the windows of 8 workers in packets that are counted at up to 4 kB each. tos: the TOS byte (IPv6: traffic
+    class) of every packet: DSCP in its upper six bits, ECN in its lower two; there, 2 (ECT(0)) allows switches to mark
+    a packet instead of dropping it. A send may have a TOS of its own. credit_bytes: the most that may lie in the
+    kernel, and so in the queue of the interface, before another bundle is handed over: a FIFO below the streams, which
+    nothing urgent can overtake, is then at most this and one bundle deep. The kernel counts memory, more than the bytes
+    on the wire. Default: send_buffer_bytes is all that bounds it.
 
-    After construction: `socket_priority` says whether a send with a TOS of its own also has its class's SO_PRIORITY,
-    `credit_bytes` what was granted (0: none). `gso` and `gro` say what is in use, `gso_fallback` why GSO was given up
+    After construction: `socket_priority` tells whether a send with a TOS of its own also has its class's SO_PRIORITY,
+    `credit_bytes` what was granted (0: none). `gso` and `gro` tell what is in use, `gso_fallback` why GSO was given up
     ("" if it was not), `counters` what happened. receive_overflow counts what the kernel dropped because the receive
     buffer was full, in bundles where GRO is on. send_errors: rows lost because the network refused them; `last_error`
     is the newest
@@ -229,7 +229,7 @@ class UdpLink:
             raise error
         rows: int = part.shape[0]
         if rows > 1 and error.errno in _GSO_REFUSALS:
-            # Is it segmentation that is refused, or this destination? One plain datagram tells.
+            # Is it segmentation that is refused, or this destination? One plain datagram shows it.
             lost = self.counters["send_errors"]
             accepted: int = self._send_together(part[:1], to, tos)
             if not accepted:
@@ -343,7 +343,7 @@ class UdpLink:
 
     @property
     def wake_descriptor(self) -> int:
-        """The eventfd that `wake` writes, for a loop in C that sleeps by itself."""
+        """The eventfd that `wake` writes, for an event loop in C, which does its own waiting."""
         self._require_open()
         return self._wake_fd
 

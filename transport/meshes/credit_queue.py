@@ -2,8 +2,8 @@
 
 Kernel buffers, ZeroMQ pipes and NIC queues are first in, first out: what lies in them can't be overtaken. So an item
 leaves this queue only while fewer bytes than the credit are below it. The credit may be overdrawn by one item, so
-that items larger than it pass: an urgent item waits for at most credit + one item. What is URGENT doesn't wait for
-credit: one peer that takes nothing more would else keep from all others that we live, or why the job has failed.
+that items larger than it pass: an urgent item waits for at most credit + one item. URGENT items don't wait for
+credit: else one peer that reads nothing would keep heartbeats, and the reason of a failure, from all others.
 """
 
 from heapq import heappop, heappush
@@ -15,7 +15,8 @@ Item = TypeVar("Item")
 
 
 class CreditQueue(Generic[Item]):
-    """credit_bytes: how much may lie below; None for no bound. Lower priority is more urgent; equal ones keep order."""
+    """credit_bytes: how much may be in queues below; None for no bound. Lower priority is more urgent; equal ones keep
+    order."""
 
     def __init__(self, credit_bytes: int | None) -> None:
         if credit_bytes is not None and credit_bytes < 1:
@@ -29,7 +30,7 @@ class CreditQueue(Generic[Item]):
         return len(self._heap)
 
     def push(self, item: Item, size_bytes: int, priority: int = 0) -> None:
-        """Let an item wait for its turn."""
+        """Queue an item."""
         heappush(self._heap, (priority, self._sequence, size_bytes, item))
         self._sequence += 1
 

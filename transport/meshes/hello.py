@@ -1,4 +1,4 @@
-"""What two members of a mesh tell each other first: who they are, and which job and method they came for. Pure.
+"""The handshake of two members of a mesh: who they are, and which job and method they belong to. Pure.
 
 Both sides send a hello and check the other's with `disagreement`, so that both can name what doesn't fit. A hello is
 
@@ -79,7 +79,7 @@ def unpack(data: bytes | bytearray) -> Hello:
 
 
 def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = None) -> str:
-    """Why two members don't fit, in words that name both sides; "" if they do.
+    """Why two members don't fit, as a text that names both sides; "" if they do.
 
     place: where theirs came from. expected: the number that the one there should have, if that is known.
     """

@@ -1,7 +1,7 @@
-"""MeshLoop: one thread that carries one member's party over a mesh.
+"""MeshLoop: the event loop of one member's party on a mesh, in a thread.
 
-The party decides everything; this loop gives it messages and the time, sends what it says, most urgent first, and keeps
-what lies in the FIFOs below within a credit:
+The party decides everything; the loop gives it messages and the time, sends what it returns, most urgent first, and
+keeps what lies in the FIFOs below within a credit:
 
     orders -> timer -> messages -> credit -> mesh -> events -> sleep until a message, an order, room or a deadline
 """
@@ -26,11 +26,11 @@ JOIN_S = 10.0
 """How long `close` waits for the thread beyond the time it lingers."""
 
 Order = Callable[[int], None]
-"""Something to be done with the party, in the loop's thread; it is told the time in ns."""
+"""Something to do with the party, in the loop's thread; called with the time in ns."""
 
 
 class MeshLoop:
-    """Turns the handle of `party` on `mesh`, both used by nobody else from now on; the thread starts at once.
+    """Runs `party` on `mesh`, neither to be used by others from now on; the thread starts at once.
 
     job: name for errors. credit_bytes: None for no bound. on_turn: called in the thread after orders or events, to look
     at what the party has finished. on_end: called once, in the thread, with the reason, when the party is not touched
@@ -63,7 +63,8 @@ class MeshLoop:
     # What any thread may call
 
     def submit(self, order: Order, refused: Callable[[BaseException], None]) -> None:
-        """Have an order carried out soon, or, if the loop ends before, `refused` told why: one of the two."""
+        """Have an order carried out soon, or, if the loop ends before, `refused` called with the reason: one of the
+        two."""
         with self._lock:
             failure = self._failure
             if failure is None:
@@ -174,7 +175,7 @@ class MeshLoop:
             self._sleep()
 
     def _carry(self) -> None:
-        """Queue what the party has to say, and give the mesh what the credit allows."""
+        """Queue the party's messages, and give the mesh what the credit allows."""
         queue = self._queue
         for message in self._party.messages_to_send():
             queue.push(message, len(message.data), message.priority)
@@ -188,6 +189,6 @@ class MeshLoop:
         if deadline_ns is not None:
             sleep_s = min(sleep_s, max(0, deadline_ns - time.monotonic_ns()) / 1e9)
         self._asleep = True
-        if not self._orders and self._failure is None:  # else: given before we said that we sleep
+        if not self._orders and self._failure is None:  # else: given before we noted that we sleep
             self._mesh.wait(sleep_s)
         self._asleep = False

@@ -1,10 +1,10 @@
-"""The contract of a mesh: reliable, ordered messages between the members of a job, and of what is done with them.
+"""The contracts of a mesh, which carries messages between the members of a job, and of a party, which uses them.
 
-Host methods talk in messages of any size, from any member to any other. A `Mesh` carries them in real time (over TCP,
-ZeroMQ, UDP, RDMA); in virtual time `emulation.sim.network` does. A `Party` is what a member does with messages: a
-collective, a parameter server. It is pure, told messages and the time, and so runs on every mesh;
-`transport.meshes.loop` turns its handle. Members are numbered from 0: first the workers, by rank, then servers, if a
-method has any.
+Host methods send messages of any size, from any member to any other. A `Mesh` carries them reliably and in order in
+real time (over TCP, ZeroMQ, UDP, RDMA); in virtual time `emulation.sim.network` does. A `Party` is what a member does
+with messages: a collective, a parameter server. It is pure: messages and the time are its inputs. So it runs on every
+mesh; `transport.meshes.loop` is its event loop. Members are numbered from 0: first the workers, by rank, then servers,
+if a method has any.
 
 tests/contract/test_mesh_contract.py holds every mesh to this.
 """
@@ -16,11 +16,11 @@ Buffer = bytes | bytearray | memoryview
 """A memoryview here is of single bytes ("B") and contiguous."""
 
 HEAD_BYTES_MAX = 64
-"""A message has a short head, which says what it is, and data of any length, 0 included."""
+"""A message has a short head, which describes it, and data of any length, 0 included."""
 
 
 URGENT = -(1 << 31)
-"""Priority of what must not wait for anything below to leave: beats, and why a job has failed."""
+"""Priority of what must not wait for anything below to leave: heartheartheartheartbeats, and why a job has failed."""
 
 
 class Outgoing(NamedTuple):
@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
     head: bytes
     data: Buffer
     ticket: int
-    """The party's own name for this message, handed back once; unique among those under way."""
+    """The party's own name for this message, handed back once; unique among those in flight."""
     priority: int = 0
     """Lower is more urgent, as of streams; equal ones keep their order."""
 
@@ -66,9 +66,9 @@ size exactly; None for memory of the mesh's own. Asked at most once per message;
 class Mesh(Protocol):
     """One member's end of a mesh. One thread uses it; `wake` may be called by any thread at any time.
 
-    Messages from one member to another arrive in order, whole and once, or the member is `Lost`: a peer that died,
-    that speaks another protocol or another job's, that stays silent for longer than the mesh allows. Made by a function
-    or class method `connect(member, addresses, …, timeout_s)` that raises JobError naming who is missing.
+    Messages from one member to another arrive in order, whole and once, or the member is `Lost`: a peer that died, that
+    uses another protocol or belongs to another job, or that sends nothing for longer than the mesh allows. Made by a
+    function or class method `connect(member, addresses, …, timeout_s)` that raises JobError naming who is missing.
     """
 
     @property
@@ -96,7 +96,7 @@ class Mesh(Protocol):
         """What is in use below, such as the congestion control."""
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
-        """Take a message for another member. Never blocks or refuses: who sends bounds what is under way, by `Sent`.
+        """Take a message for another member. Never blocks or refuses: the sender bounds what is in flight, by `Sent`.
 
         Sending to a member that is lost does nothing but hand the ticket back. Raises ValueError for what no mesh can
         carry (head or data too long, no such member, ourselves), LinkClosed after `close`.
@@ -130,13 +130,13 @@ def check_message(mesh: Mesh, to: int, head: bytes, size_bytes: int) -> None:
 
 
 class Party(Protocol):
-    """What a member does with messages. Pure: no sockets, threads, clock or chance of its own.
+    """What a member does with messages. Pure: no sockets, threads, clock or randomness of its own.
 
-    Give it what comes, then carry all of `messages_to_send`; call `handle_timer` at the deadline.
+    Give it what arrives, then send all of `messages_to_send`; call `handle_timer` at the deadline.
     """
 
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
-        """As `Place`. Never raises: what is wrong with a message is said by `receive`."""
+        """As `Place`. Never raises: what is wrong with a message is reported by `receive`."""
 
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         """A message came. Raises nothing for a peer's bad ones: fails what they concern, naming both sides."""
@@ -145,7 +145,7 @@ class Party(Protocol):
         """A message's memory may be used again."""
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
-        """A member is gone."""
+        """A member has left or died."""
 
     def messages_to_send(self) -> list[Outgoing]:
         """Messages that may be sent, each handed out once."""

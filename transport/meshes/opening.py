@@ -1,4 +1,5 @@
-"""Meshes by the name of their link (`transport.links.table`), and places bound before their address is told."""
+"""Meshes by the name of their link (`transport.links.table`), and ports that are bound before their address is sent to
+others."""
 
 import contextlib
 import socket
@@ -16,7 +17,7 @@ from transport.meshes.tcp_gathering import listen
 class BoundPlace:
     """A free port of this host, held until a mesh takes it over. Made by `bind_place`; `close` it if none does.
 
-    address: what to tell the others.
+    address: what to send to the others.
     """
 
     def __init__(self, address: Address, holder: "socket.socket | UdpLink | None") -> None:

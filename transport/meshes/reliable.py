@@ -1,6 +1,6 @@
 """Messages in order, exactly once, over links that lose, repeat, reorder and damage frames: what TCP does for a ring.
 
-Sans-IO: a `Sender` and the `Receiver` at its peer are told frames and the time, and answer with frames and one
+Sans-IO: a `Sender` and the `Receiver` at its peer get frames and the time as input, and return frames and one
 deadline. A message is cut into segments that fill a frame. The receiver acknowledges every second segment, and at once
 at the end of a message or when something is missing, with up to three SACK ranges. Loss is found by order of sending
 (RACK, RFC 8985): what was sent before a segment that has arrived, plus a quarter of the shortest round trip, is sent

@@ -1,6 +1,6 @@
-"""SpareMemory: memory for messages, used again once nobody looks at it.
+"""SpareMemory: memory for messages, reused once nothing refers to it.
 
-Fresh memory costs a page fault for every 4 KB, as much as receiving into it. Who was given some just lets go of it:
+Fresh memory costs a page fault for every 4 KB, as much as receiving into it. A user just drops its reference:
 before it is given out again, the interpreter is asked whether anything still refers to it.
 """
 
@@ -18,7 +18,7 @@ class SpareMemory:
 
     def __init__(self) -> None:
         self._spares: list[NDArray[np.uint8]] = [np.empty(1, np.uint8)]
-        self._unused = self._references(0)  # what the interpreter counts for one that nobody has
+        self._unused = self._references(0)  # what the interpreter counts for one without users
         self._spares.clear()
         self._bytes = 0
 

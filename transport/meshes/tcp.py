@@ -49,7 +49,7 @@ _INPUT = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class _Peer:
-    """A connection and what is under way on it."""
+    """A connection and what is in flight on it."""
 
     __slots__ = (
         "begun",
@@ -127,7 +127,7 @@ class TcpMesh:
         options: TcpOptions | None = None,
         listener: socket.socket | None = None,
     ) -> "TcpMesh":
-        """Listen at addresses[member] and meet all others, within timeout_s.
+        """Listen at addresses[member] and connect to all others, within timeout_s.
 
         job, method: the same on all members. listener: made by `tcp_gathering.listen`, where the port had to be known
         before; it belongs to the mesh. Raises JobError that names the members that are missing, or both sides of a
@@ -320,7 +320,7 @@ class TcpMesh:
     def _put_together(self, peer: _Peer, at: int, end: int) -> int:
         """Add to a header or head that comes in pieces; returns where the rest begins."""
         begun = peer.begun
-        for _ in range(2):  # the header says how long the head is
+        for _ in range(2):  # the header has the length of the head
             want = _HEADER.size + (begun[1] if len(begun) >= _HEADER.size else 0)
             step = min(want - len(begun), end - at)
             begun += self._beside[at : at + step]

@@ -2,7 +2,7 @@
 
 The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
 not, so that both sides can name a disagreement. Strangers are sent away after a few seconds, or at once if what they
-say is no hello; they hold nobody up.
+send is no hello; they delay nobody.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from transport.meshes.hello import ANYBODY, Hello, disagreement, size_bytes, unp
 
 RETRY_S = 0.02
 GUEST_S = 5.0
-"""How long one that connected may take to say its hello."""
+"""How long a process that connected may take to send its hello."""
 
 GUESTS_MAX = 256
-"""Connections that have not said their hello; with more, the oldest goes."""
+"""Connections that have not sent their hello; with more, the oldest is closed."""
 
 LEFT_S = 1.0
-"""After this time a member that came and left again counts as gone for good: it has found something wrong."""
+"""After this time a member that came and left again counts as lost: it has found something wrong."""
 
 _TCP_CONGESTION = 13
 
 _connections: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
-"""Those of meshes of this process. A forked child (a DataLoader's worker, say) lets go of them: it can't use them, and
-while it lived nobody would hear that this process has died."""
+"""Those of meshes of this process. A forked child (a DataLoader's worker, say) closes them: it can't use them, and
+while it lived no peer would notice that this process has died."""
 
 
 def _let_go() -> None:
@@ -124,7 +124,7 @@ def listen(address: Address, options: TcpOptions | None = None) -> socket.socket
 
 @dataclass(slots=True, eq=False)
 class _Guest:
-    """A connection that has not said its hello. expected: the member that should be there; None if it came to us."""
+    """A connection that has not sent its hello. expected: the member that should be there; None if it came to us."""
 
     connection: socket.socket
     place: str
@@ -152,7 +152,8 @@ class Gathering:
         self._trouble: dict[int, str] = {}  # the last, by member
 
     def run(self) -> dict[int, socket.socket]:
-        """Connections to all other members, non-blocking. Raises JobError: who is missing, or what doesn't fit."""
+        """Connections to all other members, non-blocking. Raises JobError: which members are missing, or what doesn't
+        fit."""
         try:
             self._listener.setblocking(False)
             self._poll.register(self._listener, select.EPOLLIN)
@@ -215,7 +216,7 @@ class Gathering:
                 self._dismiss(guest, errno.errorcode.get(code, str(code)))
 
     def _dismiss(self, guest: _Guest, trouble: str) -> None:
-        """Close a connection that led to nothing; if it was ours, try again soon."""
+        """Close a connection that failed; if it was ours, try again soon."""
         descriptor = guest.connection.fileno()
         self._poll.unregister(descriptor)
         del self._guests[descriptor]
@@ -228,7 +229,7 @@ class Gathering:
         for _ in range(64):
             try:
                 made, (host, port) = self._listener.accept()
-            except OSError:  # none left, or one that is gone already
+            except OSError:  # none left, or one that is closed already
                 return
             try:
                 self._options.set_on(made)
@@ -256,7 +257,7 @@ class Gathering:
             self._listen_to(guest)
 
     def _departed(self, descriptor: int) -> None:
-        """Note a member that is gone again; its last words are for the mesh to read."""
+        """Note a member that has left again; its final message is for the mesh to read."""
         for member, met in self._met.items():
             if met.fileno() == descriptor:
                 self._poll.unregister(descriptor)
@@ -284,7 +285,7 @@ class Gathering:
         assert guest.expected is not None
         host, port = self._addresses[guest.expected]
         if guest.connection.getsockname() == guest.connection.getpeername():
-            self._dismiss(guest, f"nobody listens at {host}:{port}")  # on loopback a socket may meet itself
+            self._dismiss(guest, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
             return
         guest.greeted = True
         if self._say(guest):

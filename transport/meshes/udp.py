@@ -1,8 +1,8 @@
 """UdpMesh: messages over one UDP socket, made reliable by `transport.meshes.reliable`; a `transport.meshes.mesh.Mesh`.
 
 Every pair of members has a connection in each direction, whose number the receiver has chosen at random: datagrams of
-an earlier life of a member, or of strangers, don't fit and are counted. On the wire a message is u8 bytes of head |
-head | data, cut into segments; beside those, datagrams are
+an earlier process of a member, or of unknown senders, don't fit and are counted. On the wire a message is u8 bytes of
+head | head | data, cut into segments; beside those, datagrams are
 
     a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
     "saping" or "sabye!" | u32 number of the receiver
@@ -30,7 +30,7 @@ from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfi
 MESSAGE_BYTES_MAX = 1 << 24
 CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 << 30)
 """With header, UDP and IP 1440 bytes fill an Ethernet MTU of 1500. The window, 4 ms at 1 Gb/s, is all that bounds what
-is in flight. Who is dead is found by silence, not by counting timeouts."""
+is in flight. A dead member is detected by silence, not by counting timeouts."""
 
 HELLO_EVERY_S = 0.05
 _NUMBERS = struct.Struct(">IIB")
@@ -55,7 +55,7 @@ class UdpMeshOptions:
 
 
 class _Peer:
-    """What is under way between us and one other member."""
+    """What is in flight between us and one other member."""
 
     def __init__(self, member: int, address: Address, now_ns: int) -> None:
         self.member, self.address = member, address
@@ -112,7 +112,7 @@ class UdpMesh:
         options: UdpMeshOptions | None = None,
         link: UdpLink | None = None,
     ) -> "UdpMesh":
-        """Bind addresses[member] and meet all others, within timeout_s.
+        """Bind addresses[member] and connect to all others, within timeout_s.
 
         job, method: the same on all members. link: bound, where the port had to be known before; it belongs to the
         mesh. Raises JobError that names the members that are missing, or both sides of a disagreement.
@@ -168,7 +168,7 @@ class UdpMesh:
         self._say(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
 
     def _greeted(self, frame: bytes, address: Address, meeting: bool) -> None:
-        """A hello came: of a member that does not know us yet, or of a stranger."""
+        """A hello came: of a member that does not know us yet, or of an unknown sender."""
         try:
             theirs = unpack(frame[: -_NUMBERS.size])
         except DecodeError:
@@ -330,7 +330,7 @@ class UdpMesh:
             self._events.append(Sent(ticket))
 
     def _word(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
-        """A beat or a farewell, or nothing of ours."""
+        """A heartbeat or a leave message, or not of our protocol."""
         if peer is None or len(frame) != _WORD.size or _WORD.unpack(frame)[1] != self._number:
             self._strangers += 1
             return
@@ -340,7 +340,7 @@ class UdpMesh:
             self._lose(peer, "it left")
 
     def _timer(self, peer: _Peer, now_ns: int) -> None:
-        """What is due of losses, acknowledgements, beats, silence."""
+        """What is due: losses, acknowledgements, heartbeats, timeouts of peers."""
         assert peer.sender is not None
         assert peer.receiver is not None
         if peer.met and now_ns - peer.heard_ns >= self._silence_ns:
@@ -406,7 +406,7 @@ class UdpMesh:
                 if any(peer.marks for peer in self._peers.values()):
                     self._link.wait(max(0.0, left_s), writable=any(peer.unsent for peer in self._peers.values()))
             for peer in self._peers.values():
-                for _ in range(3 if peer.number else 0):  # without it, silence tells
+                for _ in range(3 if peer.number else 0):  # without it, silence is noticed
                     self._say(_WORD.pack(_BYE, peer.number), peer.address)
         finally:
             self._closed = True

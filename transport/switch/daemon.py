@@ -43,7 +43,7 @@ class SwitchDaemon:
     dataplane: what was chosen, and why nothing faster. control_endpoint, data_address: what was bound. log: told a line
     per event, without control characters.
 
-    The constructor binds both addresses: raises SwitchaggError that says which can't be had, and the remedy.
+    The constructor binds both addresses: raises SwitchaggError that names the one that failed, and what to do.
     """
 
     def __init__(self, options: DaemonOptions | None = None, *, log: Callable[[str], None] = lambda line: None) -> None:
@@ -119,7 +119,7 @@ class SwitchDaemon:
         self.stop()
 
     def _run(self) -> None:
-        with contextlib.ExitStack() as ending:  # in reverse; each whatever becomes of those before
+        with contextlib.ExitStack() as ending:  # in reverse; each, whatever the others raise
             ending.callback(self._ended.set)
             ending.callback(self._loop.stop)
             look_s = 0.0
@@ -136,8 +136,8 @@ class SwitchDaemon:
 
     def _say_slowness(self) -> None:
         """Say it once, if the link has given up sending many packets at once."""
-        with contextlib.suppress(SwitchaggError):  # a loop that has just ended; `failure` tells
-            self._loop.counters()  # a native loop tells its link only then
+        with contextlib.suppress(SwitchaggError):  # a loop that has just ended; `failure` has the reason
+            self._loop.counters()  # a native loop updates its link only then
         if slowness := self._slowness():
             self._slowness = str
             self._log(slowness)
@@ -233,12 +233,12 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _printable(line: str) -> str:
-    """Names, hosts and reasons are strangers' words: no line break or escape sequence of theirs gets through."""
+    """Names, hosts and reasons come from other processes: line breaks and escape sequences are removed."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
 
 
 def _print_event(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads, or it was closed: the switch serves on
+    with contextlib.suppress(OSError, ValueError):  # nobody reads, or it was closed: the switch continues
         print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
 
 

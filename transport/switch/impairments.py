@@ -1,6 +1,6 @@
 """What the links of an emulated switch do to packets: rates, queues, delays and seeded faults, for each direction.
 
-The words are those of scenarios and of the command line: `loss=0.01,delay=1ms,rate=200mbit`.
+The options are those of scenarios and of the command line: `loss=0.01,delay=1ms,rate=200mbit`.
 """
 
 import re
@@ -74,8 +74,8 @@ PERFECT = LinkImpairments()
 class Impairments:
     """What all links of a switch do: `up` from the workers to it, `down` to them.
 
-    seed: 0 to 2⁶⁴ − 1. The fate of a port's nth packet in a direction follows from the seed, the port's number and n
-    alone. A port is a worker's address; the ranks of the first job have the ports 0, 1, and so on.
+    seed: 0 to 2⁶⁴ − 1. What happens to a port's nth packet in a direction follows from the seed, the port's number and
+    n alone. A port is a worker's address; the ranks of the first job have the ports 0, 1, and so on.
     """
 
     up: LinkImpairments = PERFECT
@@ -94,7 +94,7 @@ class Impairments:
 
 
 def parse_impairments(both: str = "", up: str = "", down: str = "") -> Impairments:
-    """From the words of the command line: `both` for both directions, `up` and `down` add to it or replace its words.
+    """From the options of the command line: `both` for both directions, `up` and `down` add to it or replace some.
 
     Raises JobError for what isn't understood: one line with what is allowed.
     """
@@ -127,13 +127,13 @@ WORDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "ecn": ("ecn_threshold_bytes", SIZES, "200kb"),
     "seed": ("seed", {"": 1}, "7"),
 }
-"""word -> field, units, example."""
+"""option -> field, units, example."""
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ%]*)")
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Fields from words like "loss=0.01,delay=1ms"."""
+    """Fields from options like "loss=0.01,delay=1ms"."""
     found: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, equals, quantity = (piece.strip() for piece in part.partition("="))

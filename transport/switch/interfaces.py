@@ -1,4 +1,4 @@
-"""The network interfaces of this namespace, as the kernel tells over rtnetlink: what there is, and that it changed.
+"""The network interfaces of this namespace, from the kernel, over rtnetlink: which there are, and when they change.
 
 /sys shows the namespace it was mounted in, and `ip` may not be installed; the socket shows the caller's.
 """
@@ -32,7 +32,7 @@ class Interface:
     """One interface of this namespace.
 
     up: it is set up and has a carrier. master: index of the bridge it is a port of, or 0. kind: "veth", "bridge", …, or
-    "". bus: what its device hangs on ("pci", "virtio"), or "" where the kernel doesn't say.
+    "". bus: the bus of its device ("pci", "virtio"), or "" where the kernel has none.
     """
 
     index: int
@@ -63,7 +63,7 @@ def interfaces() -> list[Interface]:
 
 
 class LinkEvents:
-    """Readable when an interface came, went or changed; it says no more: look with `interfaces`."""
+    """Readable when an interface came, went or changed; for what has changed, see `interfaces`."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)

@@ -2,10 +2,10 @@
 
     commands -> receive -> data plane, all of a port's rows together -> send -> sleep
 
-Commands from other threads run between turns in this thread, so a data plane never sees two at once. Results of a turn
-that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data plane puts
-out must be fresh memory: it is kept until the link takes it. What a loop owes those who command it stands in
-`CommandLoop`; `transport.switch.native_loop.NativeSwitchLoop` keeps the same with the turn in C.
+Commands from other threads run between iterations in this thread, so a data plane never sees two at once. Results of an
+iteration that go to the same workers are joined, so that the link can hand many to the kernel in one call. What a data
+plane puts out must be fresh memory: it is kept until the link takes it. What a loop guarantees to its callers is in
+`CommandLoop`; `transport.switch.native_loop.NativeSwitchLoop` does the same with its iterations in C.
 """
 
 import itertools
@@ -31,7 +31,7 @@ IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
 
 ANSWER_S = 10.0
-"""How long a command may wait for its turn, and `stop` for the thread."""
+"""How long a command may wait until it runs, and `stop` for the thread."""
 
 QUEUE_BYTES_MAX = 4 << 20
 """Default of what may wait for one worker while the link is full: two windows of 1024 packets."""
@@ -52,10 +52,10 @@ PortT = TypeVar("PortT", bound=Port)
 
 
 class CommandLoop(ABC, Generic[PortT]):
-    """The ports and commands of a switch, and the thread that serves them; a subclass turns the handle.
+    """The ports and commands of a switch, and the thread that serves them; a subclass implements the event loop.
 
-    link: bound, used by nobody else from now on; the loop closes it when the thread ends. on_failure: called in the
-    loop's thread if it ends by an exception nobody expected; `failure` holds that exception, and every command raises
+    link: bound, not to be used by others from now on; the loop closes it when the thread ends. on_failure: called in
+    the loop's thread if it ends by an unexpected exception; `failure` holds that exception, and every command raises
     SwitchaggError from then on.
 
     Datagrams from an address no admitted job has named are counted as drop_stranger and never reach the data plane.
@@ -113,7 +113,7 @@ class CommandLoop(ABC, Generic[PortT]):
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on. Unknown jobs are ignored.
 
-        Unlike other commands it is carried out even if the answer comes too late: the slots are given away after it.
+        Unlike other commands it is carried out even if the answer comes too late: the slots are reused after it.
         """
         self._ask(lambda: self._evict(job_id), binding=True)
 

@@ -1,4 +1,4 @@
-"""NativeSwitchLoop: the switch loop with its turn in C (switchagg/native/network/switch.h), the GIL released meanwhile.
+"""NativeSwitchLoop: the switch's event loop in C (switchagg/native/network/switch.h), with the GIL released.
 
 The thread comes back to Python only for commands. Beyond what SwitchLoop does it takes bundles apart and gives every
 port a link of its own in each direction, with queue, rate, delay and faults per packet (`Impairments`); and results
@@ -45,7 +45,7 @@ ALWAYS_SHOWN = 4
 """Of these, the counters that mean something without impairments too."""
 
 POOL_BYTES = 256 << 20
-"""Of packets that wait or are under way, at all ports together: 1 Gbit/s for 2 s. Memory is used as it is needed."""
+"""Of packets that wait or are in flight, at all ports together: 1 Gbit/s for 2 s. Memory is used as it is needed."""
 
 POOL_PACKETS_MAX = 1 << 18
 
@@ -111,7 +111,7 @@ class NativeSwitchLoop(CommandLoop[Port]):
 
     impairments: what the links do. Without, queues hold up to 4 MB per port of what the kernel has no room for. What
     exceeds a queue is dropped and counted (drop_queue_full on the way down), and so is what exceeds the memory for all
-    packets that wait or are under way (drop_pool). The socket is one for all ports: a sender that floods it can
+    packets that wait or are in flight (drop_pool). The socket is one for all ports: a sender that floods it can
     overrun the kernel's receive buffer for all (link_receive_overflow), which workers repair as loss.
     """
 
@@ -204,7 +204,7 @@ def queue_config(link: LinkImpairments, framing_bytes: int) -> QueueConfig:
 
 
 def impairment_config(link: LinkImpairments) -> ImpairmentConfig:
-    """One direction's faults as C sees them: probabilities are numbers of 2**63, exactly what the float says."""
+    """One direction's faults as C sees them: probabilities are numbers of 2**63, exactly the float's value."""
     shares = (round(share * CERTAIN) for share in (link.loss, link.corrupt, link.duplicate, link.reorder))
     return ImpairmentConfig(*shares, link.delay_ns, link.jitter_ns, link.held_back_ns)
 

@@ -1,8 +1,8 @@
 """XdpSwitch: hosts the data plane in the kernel. It has the commands of SwitchLoop, but no packet ever comes here.
 
 The programs are attached to ports: XDP where a port's packets come in, and tc ingress of the same ports, where results
-are copied to all targets. They hang on this process and are gone with it, however it ends. A thread watches the ports,
-and the socket that holds the data address so that nobody else takes it.
+are copied to all targets. They are attached by file descriptors of this process, and removed when it ends, however it
+ends. A thread watches the ports, and the socket that occupies the data address.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ ANSWER_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Port:
-    """place: its number among ours. index 0: it isn't there at present."""
+    """place: its number in our list. index 0: it doesn't exist at present."""
 
     place: int
     name: str
@@ -48,7 +48,7 @@ class _Port:
 
 @dataclass(frozen=True)
 class XdpOptions:
-    """ports: names of interfaces; a bridge stands for its ports. (): those the host's address is on. impairments: loss
+    """ports: names of interfaces; a bridge means its ports. (): those the host's address is on. impairments: loss
     alone, of data packets, in either direction. mark: probability that a result with ECT gets CE. native: True insists
     on XDP in the driver, False takes the generic one, None prefers the first. tcx: False uses a clsact filter, as
     kernels before 6.6 must.
@@ -67,7 +67,7 @@ class XdpSwitch:
     data: (host, port) to serve; port 0 takes any. slots, elements: as for a data plane. log: told what becomes of
     ports. on_failure: as for SwitchLoop.
 
-    Raises SwitchaggError: one line that says which interface, address, right or feature is missing. Workers' addresses
+    Raises SwitchaggError: one line that names the missing interface, address, right or feature. Workers' addresses
     that aren't IPv4 are refused with JobError.
     """
 
@@ -147,7 +147,7 @@ class XdpSwitch:
 
     @property
     def mode(self) -> str:
-        """Where the programs are, and how they got there, in words."""
+        """Where the programs are attached, and how, as a text."""
         ways = {True: "native XDP", False: "generic XDP"}
         words = [
             f"{way} on {', '.join(names)}"
@@ -308,7 +308,7 @@ class XdpSwitch:
                 self._kernel.lose(now.index)
 
     def _behind(self, index: int) -> str:
-        """The workers whose packets came in by an interface, in words."""
+        """The workers whose packets came in by an interface, as a text."""
         found = []
         for job_id in self._kernel.jobs:
             ranks = [str(rank) for rank, at in enumerate(self._kernel.ports_of(job_id)) if at == index]
@@ -318,7 +318,7 @@ class XdpSwitch:
 
 
 def choose(there: Sequence[Interface], host: str, names: Sequence[str] = ()) -> list[Interface]:
-    """The interfaces to attach to: those named, or those that have the host's address; a bridge stands for its ports.
+    """The interfaces to attach to: those named, or those that have the host's address; a bridge means its ports.
 
     Raises SwitchaggError.
     """

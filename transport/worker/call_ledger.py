@@ -1,6 +1,6 @@
-"""CallLedger: which calls of a member are under way, by stream, and which of them another's departure ends (C7).
+"""CallLedger: which calls of a member are in progress, by stream, and which of them end when another leaves (C7).
 
-Calls are numbered on each stream by itself, in the order they are made there: ranks may make calls of different
+Calls are numbered on each stream separately, in the order in which they are made: ranks may make calls of different
 priority classes in different orders, and still mean the same call by the same number.
 """
 
@@ -13,7 +13,8 @@ Call = tuple[int, int]
 
 
 class CallLedger:
-    """The calls of one member. Not thread-safe. priorities: of the streams; see StreamTurns for who goes where."""
+    """The calls of one member. Not thread-safe. priorities: of the streams; see StreamTurns for which call uses
+    which."""
 
     def __init__(self, priorities: Sequence[int]) -> None:
         self.turns = StreamTurns(priorities)
@@ -21,7 +22,7 @@ class CallLedger:
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
 
     def __bool__(self) -> bool:
-        """Whether any call is under way."""
+        """Whether any call is in progress."""
         return any(self._pending)
 
     def begin(self, priority: int | None, stream: int | None) -> Call:
@@ -41,7 +42,7 @@ class CallLedger:
         return [next(iter(pending), made) for pending, made in zip(self._pending, self._made, strict=True)]
 
     def waits_for(self, calls: Sequence[int], *, late: bool) -> bool:
-        """Whether a call under way waits for a member that left after it had finished so many, by stream.
+        """Whether a call in progress waits for a member that left after it had finished so many, by stream.
 
         Not `late`: only if all do. The results of calls that it had finished may still be on their way to us, and are
         let in first, since one that waits in vain ends them all.

@@ -1,11 +1,11 @@
-"""WorkerLoop: one thread that carries one worker's endpoint over a link.
+"""WorkerLoop: the event loop of one worker's endpoint on a link, in a thread.
 
-The endpoint decides everything; this loop gives it packets and the time, sends what it says, and resolves futures:
+The endpoint decides everything; the loop gives it packets and the time, sends what it returns, and resolves futures:
 
     calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
 
 Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets. What a loop owes its
-callers stands in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` keeps the same with the turn in C.
+callers is in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` does the same with its iterations in C.
 """
 
 import threading
@@ -34,7 +34,7 @@ IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
 
 BLAME_S = 5.0
-"""How long `on_stream_failed` may take to call `fail` before the loop gives up in its own words."""
+"""How long `on_stream_failed` may take to call `fail` before the loop fails with an error of its own."""
 
 JOIN_S = 10.0
 """How long `close` waits for the thread."""
@@ -60,10 +60,10 @@ class Carrier(Protocol):
 
 
 class CallLoop(ABC, Generic[CallT]):
-    """The calls of one rank and the thread that carries them; a subclass turns the handle.
+    """The calls of one rank and the thread that runs them; a subclass implements the event loop.
 
-    link: bound, used by nobody else from now on; the loop closes it when the thread ends. switch_address: where the
-    switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. on_stream_failed:
+    link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
+    the switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. on_stream_failed:
     called in the loop's thread when a stream has exhausted its retries; must be quick and must see to it that `fail` is
     called soon (from any thread) with what can be found out, such as the missing ranks. Without it the loop fails by
     itself, naming stream, slot and chunk.
@@ -88,7 +88,7 @@ class CallLoop(ABC, Generic[CallT]):
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
         self._blame: tuple[int, StreamFailed] | None = None
-        self._lock = threading.Lock()  # guards the next two, and what subclasses say
+        self._lock = threading.Lock()  # guards the next two, and what subclasses list
         self._pending: dict[int, tuple[CallT, Future[Any], object]] = {}  # by id; keeps the arrays alive
         self._failure: BaseException | None = None
         self._prepare()
@@ -155,7 +155,7 @@ class CallLoop(ABC, Generic[CallT]):
     def counters(self) -> dict[str, int]:
         """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
 
-    # What a subclass says
+    # What a subclass implements
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -212,7 +212,7 @@ class CallLoop(ABC, Generic[CallT]):
         future.set_result(result)
 
     def _stream_failed(self, event: StreamFailed) -> None:
-        """Have the first failed stream explained, or fail at once where nobody can."""
+        """Ask for the reason of the first failed stream, or fail at once where there is nobody to ask."""
         if self._blame is not None:
             return
         self._blame = (time.monotonic_ns() + round(BLAME_S * 1e9), event)
@@ -222,12 +222,12 @@ class CallLoop(ABC, Generic[CallT]):
             self._on_stream_failed(event)
 
     def _check_blame(self) -> None:
-        """Fail in our own words if nobody explains a failed stream in time."""
+        """Fail with an error of our own if no reason for a failed stream came in time."""
         if self._blame is not None and time.monotonic_ns() >= self._blame[0]:
             self.fail(self._given_up(self._blame[1]))
 
     def _broken(self, error: Exception) -> AggregationFailed:
-        """What the machine refuses, in words that say whose calls it ends."""
+        """What the machine refuses, as an error that names the calls it ends."""
         failed = AggregationFailed(
             f"rank {self._rank}: the worker loop ended: {error}", job=self._job.job_id, generation=self._job.generation
         )

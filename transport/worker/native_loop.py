@@ -1,4 +1,4 @@
-"""NativeWorkerLoop: the worker loop with its turn in C (switchagg/native/worker/worker.h), the GIL released meanwhile.
+"""NativeWorkerLoop: the worker's event loop in C (switchagg/native/worker/worker.h), with the GIL released.
 
 The thread comes back to Python only for what concerns Python: a finished call, a failed stream, `fail` and `close`. A
 new call reaches the loop without it: `submit` queues it in C and wakes the loop if it sleeps.
@@ -29,7 +29,7 @@ EVENTS_PER_RUN = 64
 class NativeWorkerLoop(CallLoop[Submitted]):
     """Runs the endpoint of one rank in C, over a UdpLink. Raises JobError for another link, or without the library.
 
-    Arrays of pending calls stay referenced until the C side has let go of them, after a failure too. A loop that is
+    Arrays of pending calls stay referenced until the C side has released them, after a failure too. A loop that is
     still open when the interpreter ends is closed then.
     """
 

@@ -1,13 +1,14 @@
 """SwitchSession: one worker's place in a job on a switch, from `join` to `close`.
 
-It owns two threads: the worker loop, which carries packets, and the control client, which beats, and hears who died or
-left. Whatever goes wrong ends in one `AggregationFailed` for every pending and later call: nothing waits for ever.
+It owns two threads: the worker loop, which carries packets, and the control client, which sends heartbeats and receives
+which members died or left. Whatever goes wrong ends in one `AggregationFailed` for every pending and later call: no
+call waits for ever.
 
 What a call waits for, and for how long:
 
 - a rank that is dead: one lease of the switch, 4 s by default (C6)
 - a rank that left before it had finished that call: no longer than a lease (C7)
-- a switch that is gone: one lease (C12)
+- a switch that has stopped or can't be reached: one lease (C12)
 - a data path that carries nothing: about 15 s (C13)
 - a rank that lives but is slow: `call_timeout_s`, since it may be evaluating or saving a checkpoint (W9)
 """
@@ -47,14 +48,14 @@ STALL_S = 10.0
 
 STALL_CHECK_S = 5.0
 STALL_TIMEOUTS = 3
-"""Resends without a result that make a stall: fewer, and perhaps our own thread was held up."""
+"""Resends without a result that make a stall of the path: with fewer, perhaps only our own thread was stalled."""
 
 STATUS_S = 5.0
 LEAVE_S = 1.0
-"""How long `close` waits for the switch's echo; without it the lease tells the others."""
+"""How long `close` waits for the switch's echo; without it the lease ends for the others."""
 
 ANSWER_MARGIN_S = 10.0
-"""How much longer than its own timeout a join may take to say that it failed."""
+"""How much longer than its own timeout a join may take to report that it failed."""
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ class SwitchSession:
         return future
 
     def status(self) -> dict[str, Any]:
-        """What the switch says of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
+        """What the switch reports of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""
         self._check_process()
         if self._closed:
             raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
@@ -219,7 +220,7 @@ class SwitchSession:
         return self._failure
 
     def set_credit(self, credit_bytes: int | None) -> None:
-        """Nothing: a stream's window bounds what is under way (`AllreduceGroup`)."""
+        """Nothing: a stream's window bounds what is in flight (`AllreduceGroup`)."""
 
     def close(self) -> None:
         """Leave the job, fail what is pending, end the threads. Again, or in a forked child, it does nothing."""
@@ -257,7 +258,7 @@ class SwitchSession:
             )
 
     def _finished(self, call: Call, future: "Future[Any]") -> None:
-        """A failed call stays pending: it is never finished, and `leave` must say so."""
+        """A failed call stays pending: it is never finished, and `leave` must report that."""
         if future.exception() is None:
             with self._lock:
                 self._calls.finish(call)
@@ -321,7 +322,7 @@ class SwitchSession:
         self._check_departures()
         self._watch(loop.counters)
         if slowness := self._slowness():
-            self._slowness = str  # said once
+            self._slowness = str  # reported once
             with contextlib.suppress(Warning):  # where warnings are errors, this one ends no training
                 warnings.warn(f"job {self.name}, rank {self.rank}: {slowness}", stacklevel=1)
 
@@ -358,7 +359,8 @@ class SwitchSession:
             )
 
     def _on_stream_failed(self, event: StreamFailed) -> None:
-        """The loop's thread: ask the switch who is missing; the loop itself gives up if no answer comes (W9)."""
+        """In the loop's thread: ask the switch which ranks are missing; the loop itself gives up if no answer comes
+        (W9)."""
         self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
 
     def _blame(self, event: StreamFailed, answer: "Future[say.StatusAnswer]") -> None:

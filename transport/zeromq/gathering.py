@@ -1,7 +1,7 @@
 """How the members of a job come together over ZeroMQ: each dials all others, and both sides check the other's hello.
 
 A connection counts once the one dialled has answered the hello with its own, whether they fit or not, so that both
-sides can name a disagreement. Strangers hold nobody up.
+sides can name a disagreement. Unknown peers delay nobody.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from transport.meshes.hello import Hello, disagreement, unpack
 from transport.zeromq.sockets import Line, Station, text
 
 CONTROL = b"switchagg mesh 1"
-"""First of the three frames of what meshes tell each other; a member's message has two."""
+"""First of the three frames of the meshes' own messages; a member's message has two."""
 
 HELLO, REFUSED, BYE, LOST = b"hello", b"refused", b"bye", b"lost"
 
@@ -25,7 +25,7 @@ LEFT_S = 1.0
 
 
 def control_words(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
-    """Word and body of what a mesh says; None if it is something else."""
+    """Keyword and body of a mesh's own message; None if it is something else."""
     if len(frames) != 3 or frames[0].bytes != CONTROL:
         return None
     return frames[1].bytes, frames[2].bytes
@@ -52,7 +52,8 @@ class Gathering:
         self.early: list[tuple[int, list[zmq.Frame]]] = []
 
     def run(self) -> dict[int, tuple[Line, bytes]]:
-        """Line and identity of every other member. Raises JobError: who is missing and why, or what doesn't fit."""
+        """Line and identity of every other member. Raises JobError: which members are missing and why, or what doesn't
+        fit."""
         try:
             return self._run()
         except JobError as error:
@@ -114,7 +115,7 @@ class Gathering:
         self._answered.add(member)
 
     def _listen(self) -> None:
-        """Take hellos; keep what members send that were done before us."""
+        """Handle hellos; keep messages of members that finished before us."""
         while True:
             try:
                 identity, *frames = self._station.router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -137,19 +138,19 @@ class Gathering:
         try:
             theirs = unpack(body)
         except DecodeError:
-            return  # a stranger
+            return  # an unknown peer
         with contextlib.suppress(zmq.ZMQError):
             self._station.router.send_multipart([identity, CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
         if fault := disagreement(self._mine, theirs, place):
             raise self._error(fault)
-        # A member that dials again has a new identity, and its old connection is gone.
+        # A member that dials again has a new identity, and its old connection is closed.
         if (known := self._came.get(theirs.member, identity)) != identity and self._is_there(known):
             raise self._error(f"two say they are member {theirs.member}; one is at {place}")
         self.early = [item for item in self.early if item[0] != theirs.member]
         self._came[theirs.member] = identity
 
     def _is_there(self, identity: bytes) -> bool:
-        """Whether its connection still stands: a ROUTER refuses to send to one that is gone."""
+        """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
         try:
             self._station.router.send_multipart([identity, CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
         except zmq.ZMQError:

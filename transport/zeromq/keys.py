@@ -3,7 +3,7 @@
 A folder of keys holds:
 
     server.key_secret        the listening side's pair; hosts that only connect don't need it
-    server.key               its public half: whoever connects makes sure that it reaches the holder of the secret
+    server.key               its public half: with it a client makes sure that it reaches the holder of the secret
     NAME.key_secret          a connecting side's pair, `client` by default
     clients/NAME.key         the public halves of those that the listening side lets in
 
@@ -72,7 +72,7 @@ def as_keys(given: Keys | Path | str | None) -> Keys | None:
 
 
 def key_advice(keys: Keys | None) -> str:
-    """What may help whoever gets no answer, as far as keys go."""
+    """Advice for a process that gets no answer, as far as keys are concerned."""
     if keys is None:
         return "give this side its keys, if it has any"
     return f"compare the keys in {keys.folder} with its own: it logs whom it refuses"
@@ -106,7 +106,7 @@ def make_keys(folder: Path, clients: Sequence[str] = (CLIENT,)) -> list[Path]:
 def load_keys(folder: Path | str, client: str | None = None) -> Keys:
     """The keys in a folder. client: whose secret to use when connecting; None: the only one there is.
 
-    Raises JobError in one line, with the remedy: a file is missing, can't be read, is damaged, or others may read it.
+    Raises JobError in one line, with what to do: a file is missing, can't be read, is damaged, or others may read it.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -147,7 +147,7 @@ def _make_pair(secret: Path, public: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file that nobody else could read at any moment, or nothing."""
+    """A new file that no other user could read at any moment, or none."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

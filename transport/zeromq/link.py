@@ -1,11 +1,12 @@
 """ZeroMqLink: bundles (`transport.links.link.Link`) over ZeroMQ, where UDP doesn't get through or shall be encrypted.
 
-A bundle is one message: a header, and its rows. It is reliable while a peer is there, and keeps the order; what a link
-may do beside, this one does where a peer is gone: what it holds for that peer is delivered if the peer comes back, and
-lost when there is no more room for it. TCP answers for the pace, so a link is full where UDP would lose packets.
+A bundle is one message: a header, and its rows. It is reliable and ordered while a peer is connected. Bundles for a
+peer that has disconnected are delivered if it comes back, and lost when there is no more room for them. TCP sets the
+pace, so a link is full where UDP would lose packets.
 
-Who sends first dials; the other answers on the same connection, so a worker needs no port that others can reach, and
-no secret but its own. A peer is known by the address of its connection and the port that it says is its own.
+The side that sends first connects; the other answers on the same connection, so a worker needs no port that others can
+reach, and no secret but its own. A peer is identified by the address of its connection and the port that it names as
+its own.
 """
 
 import select
@@ -48,7 +49,7 @@ OPTIONS = ZeroMqOptions(queue_messages=256, send_buffer_bytes=1 << 19, message_b
 
 _HEADER = struct.Struct(">4sHHII")  # magic, the sender's port, whether it can be dialled there, rows, bytes of a row
 _MAGIC = b"sab1"
-_RETRY_S = 0.001  # a ROUTER doesn't say when it has room for one peer
+_RETRY_S = 0.001  # a ROUTER doesn't report when it has room for one peer
 
 
 class ZeroMqLink:
@@ -71,7 +72,7 @@ class ZeroMqLink:
         self._closed = False
         self._counts = dict.fromkeys(ZEROMQ_COUNTERS, 0)
         self._lines: dict[Address, Line] = {}
-        self._callers: dict[Address, bytes | None] = {}  # identity of who dialled us; None: gone, and can't be dialled
+        self._callers: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
         self._full: set[Line] = set()
         self._crowded = False  # a caller's queue was full
         self._listening = listening
@@ -217,7 +218,7 @@ class ZeroMqLink:
         return arrived
 
     def _bundle(self, frames: list[zmq.Frame], address: Address | None) -> tuple[Bundle, Address] | None:
-        """What a message carries, and from whom; None if it is none of ours. address: None: from a caller."""
+        """What a message carries, and from whom; None if it is not of our protocol. address: None: from a caller."""
         identity = frames.pop(0) if address is None else None
         if len(frames) != 2 or len(frames[0]) != _HEADER.size:
             return None
@@ -282,7 +283,7 @@ class ZeroMqLink:
         """See `Link.fileno`. It may also poll readable for nothing; `receive` until there is nothing clears it."""
         self._require_open()
         for polled in (self._router, *(line.socket for line in self._lines.values())):
-            polled.get(zmq.EVENTS)  # takes up what has no news for the caller
+            polled.get(zmq.EVENTS)  # consumes what doesn't concern the caller
         return self._descriptors.fileno()
 
     def close(self) -> None:

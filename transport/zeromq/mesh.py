@@ -1,9 +1,9 @@
 """ZeroMqMesh: a `transport.meshes.mesh.Mesh` over ZeroMQ, one ROUTER per member and a DEALER to each other one.
 
 A message is two frames, head and data. Data of 64 KB or more is not copied, on either side: libzmq sends it from the
-caller's memory, and `Sent` comes when libzmq has let go of it, that is, when the kernel has it all. Shorter data is
+caller's memory, and `Sent` comes when libzmq has released it, that is, when the kernel has it all. Shorter data is
 copied, which is cheaper, and `Sent` comes at once, but only for the first 64 KB that lie below unsent: the others
-wait for a marker behind them to leave. So what a credit counts as under way is all that lies below, but for 64 KB
+wait for a marker behind them to leave. So a credit counts all bytes in the queues below, except 64 KB
 and the kernel's send buffer (`ZeroMqOptions`) per peer.
 
 What was handed to libzmq is watched through the memory: pyzmq keeps a reference to it until libzmq is done, and its
@@ -39,7 +39,7 @@ RECEIVE_MESSAGES, RECEIVE_BYTES = 64, 1 << 20
 """One `receive` ends after so many messages or bytes: what is used while it is in the cache costs half as much."""
 
 LOOK_NS = 20_000_000
-"""How often `receive` looks after connections by itself, when nobody waits."""
+"""How often `receive` checks connections, when `wait` isn't called."""
 
 FADING_S = 0.25
 """What a member sent before it went may still be on its way, on another connection, for so long without a message."""
@@ -65,7 +65,8 @@ class _Peer:
 
 
 class ZeroMqMesh:
-    """One member's end. Made by `connect`; see `transport.meshes.mesh.Mesh` for everything that is not said here."""
+    """One member's end. Made by `connect`; see `transport.meshes.mesh.Mesh` for everything that is not described
+    here."""
 
     link = "zeromq"
 
@@ -106,7 +107,8 @@ class ZeroMqMesh:
         """Listen at addresses[member] and connect to all others, within timeout_s.
 
         job, method: must be the same on all members. keys, or their folder: encrypt, and let in only whom they allow;
-        the same on all members. Raises JobError: who is missing and why, or what doesn't fit, naming both sides.
+        the same on all members. Raises JobError: which members are missing and why, or what doesn't fit, naming both
+        sides.
         """
         options = options or ZeroMqOptions()
         mine = Hello(job, method, cls.link, member, len(addresses))
@@ -115,13 +117,13 @@ class ZeroMqMesh:
             gathering = Gathering(mine, addresses, station, timeout_s)
             peers = gathering.run()
         except BaseException:
-            station.close(FADING_S)  # the others shall hear why
+            station.close(FADING_S)  # the others shall learn why
             raise
         return cls(mine, station, peers, gathering.early)
 
     @property
     def counters(self) -> dict[str, int]:
-        """tx_…, rx_… of data handed to and come from libzmq; drop_…: strangers' messages, a member's that are none."""
+        """tx_…, rx_… of data handed to and come from libzmq; drop_…: messages of unknown peers, and invalid ones."""
         return {**self._counts, "refused": self._station.refusals.count}
 
     # Sending
@@ -157,7 +159,7 @@ class ZeroMqMesh:
             last = len(queue) == 1 or peer.batch_bytes + cost > COPIED_BYTES
             try:
                 socket.send(head, zmq.NOBLOCK | zmq.SNDMORE)
-            except zmq.ZMQError:  # full, or just lost: then the monitor will say so
+            except zmq.ZMQError:  # full, or just lost: then the monitor will report it
                 return False
             queue.popleft()
             if at_once:
@@ -176,7 +178,7 @@ class ZeroMqMesh:
         return True
 
     def _send_watched(self, peer: _Peer, data: Buffer, ticket: int) -> None:
-        """Send from the memory itself. When libzmq lets go of it, all that was sent to the peer before has left too."""
+        """Send from the memory itself. When libzmq releases it, all that was sent to the peer before has left too."""
         view = memoryview(data)
         self._below[ticket] = (peer, peer.batch, peer.unmarked)
         peer.batch, peer.batch_bytes, peer.unmarked = [], 0, 0
@@ -260,14 +262,14 @@ class ZeroMqMesh:
         return size
 
     def _turn_away(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        """A stranger; one that says hello is told that it comes too late."""
+        """An unknown peer; one that sends a hello gets the answer that it comes too late."""
         self._counts["drop_stranger"] += 1
         words = control_words(frames)
         if words is not None and words[0] == HELLO:
             self._tell(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
 
     def _tell(self, identity: bytes, word: bytes, body: str) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # best effort: it may be gone, or hear nothing
+        with contextlib.suppress(zmq.ZMQError):  # best effort: it may be disconnected, or not reading
             self._station.router.send_multipart([identity, CONTROL, word, body.encode()[:1000]], zmq.NOBLOCK)
 
     def _look_after_lines(self, events: list[Event], now_ns: int) -> None:
@@ -340,7 +342,7 @@ class ZeroMqMesh:
                     peer.line.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
                 except zmq.ZMQError:
                     if peer.line.hear() or not peer.line.up:
-                        del unsaid[peer.member]  # gone
+                        del unsaid[peer.member]  # disconnected
                     else:
                         self._station.want_room(peer.line, True)
                 else:

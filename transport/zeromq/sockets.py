@@ -1,7 +1,8 @@
-"""What the ZeroMQ mesh and the ZeroMQ link share: one listening ROUTER, DEALERs to others, and what befalls them.
+"""What the ZeroMQ mesh and the ZeroMQ link share: one listening ROUTER, DEALERs to others, and what happens to their
+connections.
 
-A `Station` has a context of its own and is used by one thread. Who has something to say to another dials it (`Line`),
-which hears that at its ROUTER, and may answer there. With keys, all of it is encrypted, and only holders of allowed
+A `Station` has a context of its own and is used by one thread. A member that sends to another connects to it (`Line`);
+the other receives at its ROUTER, and may answer there. With keys, all of it is encrypted, and only holders of allowed
 keys get in.
 """
 
@@ -32,7 +33,7 @@ Warn = Callable[[str], None]
 RECONNECT_MS, RECONNECT_MOST_MS = 20, 500
 CONNECT_MS = 3000
 HANDSHAKE_MS = 10_000
-"""How long a stranger may take for a handshake."""
+"""How long an unknown peer may take for a handshake."""
 
 HEARTBEATS_PER_SILENCE = 6
 REFUSALS_KEPT = 256
@@ -126,7 +127,7 @@ class Gatekeeper:
 
 
 class Refusals:
-    """Says once for each host and reason who was refused: a peer that is refused tries again all the time."""
+    """Logs refused peers, once per host and reason: a refused peer tries again all the time."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -143,7 +144,7 @@ class Refusals:
 class Line:
     """A DEALER to one address, and what is known of the connection.
 
-    up: the handshake is done. ups: how often that was so. trouble: what went wrong last, in words.
+    up: the handshake is done. ups: how often that was so. trouble: what went wrong last, as a text.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class Line:
         return None
 
     def _blame(self, trouble: str, weight: int = 0) -> None:
-        """Note what is wrong, unless more is known: what a peer said itself outlasts the guesses of later tries."""
+        """Note what is wrong, unless more is known: a peer's own message is kept over guesses of later tries."""
         if weight >= self._weight:
             self.trouble, self._weight = trouble, weight
 
@@ -230,7 +231,8 @@ class Station:
     """The sockets of one member of a mesh, or of one link; used by one thread, but for `wake`.
 
     bind: (host, port), port 0 for any; `address` is what it became. listening: whether others may dial it there; if
-    not, the port is only held, as a name that nobody else of this host has. Raises JobError that names the address.
+    not, the port is only occupied, as a name that no other process of this host has. Raises JobError that names the
+    address.
     """
 
     def __init__(
@@ -316,10 +318,10 @@ class Station:
             (self._wanting.add if wanted else self._wanting.discard)(line.socket)
 
     def poll(self, timeout_s: float | None) -> tuple[bool, dict[Line, None]]:
-        """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, lines with news or
+        """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, lines with changes or
         room, in order).
 
-        Serves the gate and logs who was refused meanwhile; that ends no sleep.
+        Serves the gate and logs refused peers meanwhile; that ends no sleep.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         timeout_ms = None if timeout_s is None else max(0, -(-round(timeout_s * 1e6) // 1000))
@@ -416,13 +418,13 @@ def handshake_words(value: int, keys: Keys | None) -> str:
 
 
 def broken_off(keys: Keys | None) -> str:
-    """What may be wrong with a peer that ended a handshake without a word."""
+    """What may be wrong with a peer that ended a handshake without a message."""
     what = "it wants keys (CURVE), perhaps" if keys is None else "it has other keys than ours, or none, perhaps"
     return f"it broke off the handshake: {what}, or it is no ZeroMQ peer"
 
 
 def _peer_of(descriptor: int) -> str:
-    """Host that a connection came from; "" if it is gone already."""
+    """Host that a connection came from; "" if it is closed already."""
     try:
         copy = socket.socket(fileno=os.dup(descriptor))
     except OSError:
