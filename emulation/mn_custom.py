@@ -25,6 +25,7 @@ sys.path.insert(0, str(_FOLDER))
 
 from emulation.mininet import netns, topology  # noqa: E402
 from emulation.mininet.shaping import UnfitError  # noqa: E402
+from emulation.mininet.switch_process import DataPlaneProcess, switchagg_command  # noqa: E402
 
 topology.keep_machine_settings()
 
@@ -42,8 +43,8 @@ class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
-        command = (daemon_python(), "-P", "-m", "emulation.cli.main", "switch", "--dataplane", dataplane)
-        super().__init__(name, topology.DataPlaneProcess(command, environment=_environment()), **params)
+        command = switchagg_command("switch", "--dataplane", dataplane, python=daemon_python())
+        super().__init__(name, DataPlaneProcess(command, environment=_environment()), **params)
 
 
 class P4Switch(topology.AggSwitch):
@@ -63,7 +64,7 @@ class P4Switch(topology.AggSwitch):
         options = {"commands": "commands", "json": "runtime-json", "pcap": "pcap"}
         named = {option: params.pop(word, None) for word, option in options.items()}
         self.control = os.path.join(tempfile.gettempdir(), f"switchagg-p4-{name}-{os.getpid()}.sock")
-        self.command = [daemon_python(), "-P", "-m", "emulation.cli.main", "p4"]
+        self.command = switchagg_command("p4", python=daemon_python())
         self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
         self._words += [f"--{option}={_named(value, name)}" for option, value in named.items() if value is not None]
         self._log_path = None if log is None else Path(_named(log, name))
@@ -78,7 +79,7 @@ class P4Switch(topology.AggSwitch):
         words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
         if self._log_path is not None:
             words.append("--log")
-        self.data_plane = topology.DataPlaneProcess(
+        self.data_plane = DataPlaneProcess(
             (*self.command, *self._words, *words), "Ctrl-C ends", self._log_path, environment=_environment()
         )
         self.start_process()

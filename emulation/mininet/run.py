@@ -23,6 +23,7 @@ from emulation.host import compiled_core
 from emulation.mininet import netns
 from emulation.mininet.crew import Crew, Member
 from emulation.mininet.shaping import NetworkSpec, UnfitError
+from emulation.mininet.switch_process import SwitchPlace, switchagg_command
 from emulation.results import Evaluation, IterationRecord, MethodResult, bound, elements_of, write_json
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
@@ -33,14 +34,13 @@ from transport.links.table import LINKS
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
-    from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, LinkCounters
+    from emulation.mininet.topology import EmulatedNetwork, LinkCounters
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
 RENDEZVOUS_PORT = 29_500
 # What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
 # library must not take its place.
 TRAINER = ("-P", "-m", "emulation.training.trainer")
-SLOTS_LEAST = 4096  # the daemon's own default
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
 SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
@@ -86,12 +86,13 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
     total = scenario.workload.iterations
     progress(0, total, "building the network")
     spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
-    plane = _data_plane(scenario, method, out_dir) if parse(method).is_switch else None
+    place = _switch_place(scenario, method) if parse(method).is_switch else None
+    plane = None if place is None else place.process(out_dir / "switch.log")
     with topology.EmulatedNetwork(spec, plane) as network:
         read_back = dataclasses.asdict(network.verification)
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {spec.workers} workers")
-        members = [_start(network, scenario, method, rank, out_dir) for rank in range(spec.workers)]
+        members = [_start(network, scenario, method, place, rank, out_dir) for rank in range(spec.workers)]
         stall_s, limit_s = time_limits(scenario)
         with Observation(network, scenario, members, progress) as observed:
             Crew(
@@ -99,9 +100,9 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
                 members,
                 stall_s=stall_s,
                 limit_s=limit_s,
-                alive=lambda: _check_data_plane(network, method, out_dir),
+                alive=lambda: _check_data_plane(network, method),
             ).follow(observed.on_iteration)
-        counters = _switch_counters(network) if plane is not None else {}
+        counters = {} if place is None else _switch_counters(network, place.control)
         running = _running_plane(network) if plane is not None else ""
     environment: dict[str, Any] = {
         "tcp_congestion_control": network.verification.congestion_control,
@@ -225,7 +226,7 @@ class Observation:
         return Snapshot(
             done,
             self._network.counters(),
-            sum(tcp_retransmitted(worker.pid) for worker in self._network.workers),
+            self._network.segments_resent(),
             sum(record.retransmissions for record in records),
             time.monotonic_ns(),
         )
@@ -251,38 +252,30 @@ class Observation:
         self.certificate = self._monitor.stop()
 
 
-def tcp_retransmitted(pid: int) -> int:
-    """Segments TCP has sent again in the network namespace of `pid`."""
-    lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
-    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
-    return int(values[names.index("RetransSegs")])
-
-
 def _network_threads(member: Member) -> list[int]:
     """Kernel ids of the threads that carry packets, as the trainer told us when it began."""
     return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
-def _data_plane(scenario: Scenario, method: str, out_dir: Path) -> DataPlaneProcess:
-    from emulation.mininet import topology
-
-    switch, address, name = scenario.switch, topology.SWITCH_ADDRESS, parse(method)
+def _switch_place(scenario: Scenario, method: str) -> SwitchPlace:
+    switch, name = scenario.switch, parse(method)
     elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
     streams = max(switch.streams, CLASSES) if name.schedule else switch.streams
-    port = LINKS[name.link].port or DATA_PORT
-    command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--link", name.link]
-    command += ["--control", f"tcp://{address}:{CONTROL_PORT}", "--data", f"{address}:{port}"]
-    command += ["--dataplane", switch.dataplane, "--elements", str(elements)]
-    command += ["--slots", str(max(SLOTS_LEAST, streams * switch.window_slots))]
-    return topology.DataPlaneProcess(
-        tuple(command), log_path=out_dir / "switch.log", environment={**os.environ, "OMP_NUM_THREADS": "1"}
+    return SwitchPlace(
+        CONTROL_PORT,
+        LINKS[name.link].port or DATA_PORT,
+        switch.dataplane,
+        name.link,
+        elements,
+        streams * switch.window_slots,
     )
 
 
-def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int, out_dir: Path) -> Member:
+def _start(
+    network: EmulatedNetwork, scenario: Scenario, method: str, place: SwitchPlace | None, rank: int, out_dir: Path
+) -> Member:
     """Starts one rank's trainer on its host."""
     worker = network.workers[rank]
-    switch = f"tcp://{network.switch_address}:{CONTROL_PORT}" if parse(method).is_switch else None
     config = TrainerConfig(
         scenario=scenario,
         method=method,
@@ -291,7 +284,7 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
         master_address=network.workers[0].address,
         master_port=RENDEZVOUS_PORT,
         interface=worker.interface,
-        switch=switch,
+        switch=None if place is None else place.control,
         addresses=tuple(host.address for host in network.workers),
         timeout_s=time_limits(scenario)[0],  # of one call: as patient as we are
     )
@@ -309,14 +302,13 @@ def _start(network: EmulatedNetwork, scenario: Scenario, method: str, rank: int,
     return Member(rank, process, log)
 
 
-def _check_data_plane(network: EmulatedNetwork, method: str, out_dir: Path) -> None:
+def _check_data_plane(network: EmulatedNetwork, method: str) -> None:
     """Raises RunFailed if the data plane has ended."""
-    process = network.switch.process
-    if process is not None and process.poll() is not None:
-        log_path = out_dir / "switch.log"
-        lines = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        words = lines[-1] if lines else "it wrote nothing"
-        raise RunFailed(f"{method}: the switch ended with status {process.returncode}: {words} (more in {log_path})")
+    running = network.switch.running
+    if running is not None and running.ended:
+        words = running.last_line() or "it wrote nothing"
+        status, log_path = running.process.returncode, running.plane.log_path
+        raise RunFailed(f"{method}: the switch ended with status {status}: {words} (more in {log_path})")
 
 
 def _running_plane(network: EmulatedNetwork) -> str:
@@ -325,10 +317,9 @@ def _running_plane(network: EmulatedNetwork) -> str:
     return named[1] if named else "unknown"
 
 
-def _switch_counters(network: EmulatedNetwork) -> dict[str, int]:
+def _switch_counters(network: EmulatedNetwork, control: str) -> dict[str, int]:
     """What the data plane has counted, asked from within its namespace. Raises RunFailed."""
-    address = f"tcp://{network.switch_address}:{CONTROL_PORT}"
-    command = [sys.executable, "-P", "-m", "emulation.cli.main", "status", address, "--json"]
+    command = switchagg_command("status", control, "--json")
     try:
         done = subprocess.run(
             netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True

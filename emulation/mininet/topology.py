@@ -15,7 +15,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 
 from emulation.mininet import netns, qdisc, shaping
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
+from emulation.mininet.switch_process import SWITCH_ADDRESS, DataPlaneProcess, RunningDataPlane
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 
@@ -57,9 +57,7 @@ from mininet.node import Host, Node, Switch  # noqa: E402
 from mininet.topo import Topo  # noqa: E402
 
 SUBNET_BITS = 24
-SWITCH_ADDRESS = "10.0.0.254"
 SWITCH_MAC = "02:00:00:00:00:fe"
-READY = "switchagg switch ready"  # what the daemon writes once it answers
 _NO_IPV6 = """for at in all default; do
   [ ! -e /proc/sys/net/ipv6/conf/$at/disable_ipv6 ] || echo 1 > /proc/sys/net/ipv6/conf/$at/disable_ipv6
 done
@@ -95,17 +93,6 @@ def require_mininet() -> None:
             "Mininet needs root or a user namespace: put `sudo` or `unshare -Urnm` before the command, "
             "or run it with --on sim"
         )
-
-
-@dataclass(frozen=True)
-class DataPlaneProcess:
-    """A process that runs in the switch's namespace. It has started when `ready` stands in what it writes."""
-
-    command: tuple[str, ...]
-    ready: str = READY
-    log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
-    timeout_s: float = 30.0  # an interpreter with numpy on a busy machine takes seconds
-    environment: dict[str, str] | None = None
 
 
 class QuietIntf(Intf):
@@ -263,8 +250,7 @@ class AggSwitch(BridgeSwitch):
 
     def __init__(self, name: str, data_plane: DataPlaneProcess | None = None, **params: Any) -> None:
         self.data_plane = data_plane
-        self.process: subprocess.Popen[Any] | None = None
-        self._log: Any = None
+        self.running: RunningDataPlane | None = None
         super().__init__(name, **params)
 
     def start(self, controllers: Sequence[Any]) -> None:
@@ -274,28 +260,9 @@ class AggSwitch(BridgeSwitch):
 
     def start_process(self) -> None:
         """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last words."""
-        plane = self.data_plane
-        if plane is None:
-            return
-        self._log = open(plane.log_path, "w+b") if plane.log_path else tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = netns.spawn(
-            self.pid,
-            plane.command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=plane.environment,
-        )
-        deadline = time.monotonic() + plane.timeout_s
-        while plane.ready not in self.output():
-            if self.process.poll() is not None:
-                raise UnfitError(f"the data plane ended at its start ({self._last_words()}): {' '.join(plane.command)}")
-            if time.monotonic() > deadline:
-                raise UnfitError(
-                    f"the data plane was not ready after {plane.timeout_s:g} s ({self._last_words()}): "
-                    f"{' '.join(plane.command)}"
-                )
-            time.sleep(0.01)
+        if self.data_plane is not None:
+            self.running = RunningDataPlane(self.pid, self.data_plane)
+            self.running.wait_until_ready()
 
     def stop(self, deleteIntfs: bool = True) -> None:
         """Ends our process, by its id."""
@@ -304,23 +271,13 @@ class AggSwitch(BridgeSwitch):
 
     def end_process(self) -> None:
         """Ends the data plane. Idempotent."""
-        if self.process is not None:
-            netns.end(self.process)
-            self.process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self.running is not None:
+            self.running.close()
+            self.running = None
 
     def output(self) -> str:
         """What the data plane has written so far."""
-        if self._log is None:
-            return ""
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), size, 0).decode("utf-8", errors="replace")
-
-    def _last_words(self) -> str:
-        lines = self.output().strip().splitlines()
-        return f"its last line: {lines[-1]}" if lines else "it wrote nothing"
+        return "" if self.running is None else self.running.output()
 
 
 class StarTopo(Topo):
@@ -421,7 +378,12 @@ class EmulatedNetwork:
     @property
     def data_plane_pid(self) -> int | None:
         """The data plane's process, if there is one."""
-        return self.switch.process.pid if self.switch.process is not None else None
+        return self.switch.running.process.pid if self.switch.running is not None else None
+
+    @property
+    def pids(self) -> list[int]:
+        """A process in each namespace: the switch's, then the workers'."""
+        return [self.switch_pid, *(worker.pid for worker in self.workers)]
 
     def spawn(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a command in a worker's namespaces; it ends with the network at the latest. `options`: Popen's."""
@@ -448,6 +410,10 @@ class EmulatedNetwork:
                 )
             )
         return counters
+
+    def segments_resent(self) -> int:
+        """By TCP, all workers. Raises OSError."""
+        return sum(_tcp_resent(worker.pid) for worker in self.workers)
 
     def close(self) -> None:
         """Ends everything of ours: processes first, then the namespaces with all that is in them. Idempotent."""
@@ -552,6 +518,13 @@ def _wait_until_up(node: Any, timeout_s: float = 5.0) -> None:
             if time.monotonic() > deadline:
                 raise UnfitError(f"{node.name}: {port.name} did not come up within {timeout_s:g} s")
             time.sleep(0.005)
+
+
+def _tcp_resent(pid: int) -> int:
+    """Segments that TCP has sent again in the network namespace of `pid`."""
+    lines = Path(f"/proc/{pid}/net/snmp").read_text(encoding="ascii").splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
 
 
 def _ifindex(pid: int, interface: str) -> int:

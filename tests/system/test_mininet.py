@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from emulation.mininet.switch_process import DataPlaneProcess
+
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
 LOAD = [sys.executable, "-S", str(Path(__file__).with_name("load.py"))]
@@ -44,7 +46,7 @@ def topology() -> Any:
 @pytest.fixture(scope="module")
 def net(topology: Any, requires_mininet: None) -> Iterator[Any]:
     """A star of three with an echo in the switch."""
-    plane = topology.DataPlaneProcess((sys.executable, "-S", "-c", ECHO), ready="echo is ready")
+    plane = DataPlaneProcess((sys.executable, "-S", "-c", ECHO), ready="echo is ready")
     with topology.EmulatedNetwork(topology.NetworkSpec(workers=3, rate_bps=100_000_000), plane) as running:
         yield running
 
@@ -195,13 +197,13 @@ def test_a_known_congestion_control_holds_in_every_namespace(topology: Any) -> N
 
 def test_a_data_plane_that_fails_is_reported_with_its_last_words(topology: Any) -> None:
     spec = topology.NetworkSpec(workers=1)
-    ends = topology.DataPlaneProcess(("sh", "-c", "echo no slots left; exit 3"))
+    ends = DataPlaneProcess(("sh", "-c", "echo no slots left; exit 3"))
     with (
         pytest.raises(topology.UnfitError, match=r"ended at its start.*no slots left"),
         topology.EmulatedNetwork(spec, ends),
     ):
         pass
-    silent = topology.DataPlaneProcess(("sleep", "1000"), timeout_s=0.2)
+    silent = DataPlaneProcess(("sleep", "1000"), timeout_s=0.2)
     with (
         pytest.raises(topology.UnfitError, match=r"not ready after 0.2 s.*wrote nothing"),
         topology.EmulatedNetwork(spec, silent),

@@ -22,7 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
 RUNNER = """
 import json, os, subprocess, sys, time
-from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
+from emulation.mininet.switch_process import DataPlaneProcess
+from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 from emulation.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
 plane = DataPlaneProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
@@ -305,7 +306,8 @@ ROOTLESS = """
 import json, os, subprocess, sys
 from emulation.mininet import netns
 REEXEC
-from emulation.mininet.topology import DataPlaneProcess, EmulatedNetwork, NetworkSpec
+from emulation.mininet.switch_process import DataPlaneProcess
+from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 plane = DataPlaneProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
 with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000), plane) as net:
     ping = net.spawn(0, ["ping", "-c", "1", "-W", "5", "h2"], stdout=subprocess.PIPE, text=True)

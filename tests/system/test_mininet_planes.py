@@ -12,6 +12,7 @@ import pytest
 
 from emulation.mininet import netns
 from emulation.mininet.shaping import NetworkSpec
+from emulation.mininet.switch_process import DataPlaneProcess, SwitchPlace
 from switchagg.native import bpf, library
 
 if TYPE_CHECKING:
@@ -34,13 +35,8 @@ with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, wish) as sessio
 """
 
 
-def daemon(plane: str, elements: int) -> "topology.DataPlaneProcess":
-    from emulation.mininet import topology
-
-    at = topology.SWITCH_ADDRESS
-    command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--dataplane", plane]
-    command += ["--control", f"tcp://{at}:5555", "--data", f"{at}:5556", "--elements", str(elements)]
-    return topology.DataPlaneProcess(tuple(command))
+def daemon(plane: str, elements: int) -> DataPlaneProcess:
+    return SwitchPlace(5555, 5556, plane, "udp", elements, 4096).process()
 
 
 @pytest.fixture(params=[("auto", 1500), ("native", 9000), ("batched", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
@@ -88,8 +84,8 @@ def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "to
     assert set(xdp_on_ports(network).values()) == {in_kernel}
     assert network.data_plane_pid is not None
     os.kill(network.data_plane_pid, signal.SIGKILL)
-    assert network.switch.process is not None
-    network.switch.process.wait(10)
+    assert network.switch.running is not None
+    network.switch.running.process.wait(10)
     assert set(xdp_on_ports(network).values()) == {False}
     shown = netns.run_script(network.switch_pid, "tc qdisc show; tc filter show dev s1-eth1 ingress")
     assert "bpf" not in shown

@@ -100,7 +100,7 @@ def test_bytes_are_counted_between_iterations_or_the_report_says_so(
         return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent)] * 2
 
     sending = [record(k, buckets=[Transfer(1, 100 * k + 50)], retransmissions=k) for k in range(10)]
-    network: Any = SimpleNamespace(counters=counters, workers=[SimpleNamespace(pid=os.getpid())])
+    network: Any = SimpleNamespace(counters=counters, segments_resent=lambda: 0)
     monkeypatch.setattr(mininet_run, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
     observed = mininet_run.Observation(network, scenario, members, lambda *_: None)  # type: ignore[arg-type]
     observed._watching, observed._monitor = True, SimpleNamespace(stop=lambda: None)  # type: ignore[assignment]

@@ -230,8 +230,8 @@ class Bench:
     def _block(self, method: Method, cell: Cell, size_bytes: int, count: int, expected_s: float = 1.0) -> None:
         network = self._network
         running = network.switches.get(method.name)
-        machine, links = Machine(network.pids), network.links()
-        switch_cpu_ns, resent = running.cpu_ns() if running else 0, network.segments_resent()
+        machine, links = Machine(network.star.pids), network.star.counters()
+        switch_cpu_ns, resent = running.running.cpu_ns() if running else 0, network.star.segments_resent()
         warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
@@ -239,7 +239,7 @@ class Bench:
             (count + self._wish.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
         )
         self._number += count
-        after = network.links()
+        after = network.star.counters()
         pairs = list(zip(links, after, strict=True))
         # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
         worth = count + self._wish.warmup * warmup_bytes / size_bytes
@@ -252,8 +252,8 @@ class Bench:
                 "down_bytes": [b.down_bytes - a.down_bytes for a, b in pairs],
                 "up_packets": sum(b.up_packets - a.up_packets for a, b in pairs),
                 "queue_drops": sum(b.up_drops + b.down_drops - a.up_drops - a.down_drops for a, b in pairs),
-                "switch_cpu_ns": running.cpu_ns() - switch_cpu_ns if running else None,
-                "segments_resent": network.segments_resent() - resent,
+                "switch_cpu_ns": running.running.cpu_ns() - switch_cpu_ns if running else None,
+                "segments_resent": network.star.segments_resent() - resent,
                 "losses": machine.measures()["losses"],
                 "resident_bytes": [answer.memory_bytes for answer in answers],
             },

@@ -17,6 +17,7 @@ from transport.group.method_name import METHODS, links_of
 from transport.group.method_name import parse as parse_name
 from transport.links.table import LINKS
 
+SLOTS, ELEMENTS = 4096, 360  # a switch to test data planes with: as `switchagg switch` makes it
 CONTROLS = ("cubic", "bbr", "reno")
 BEST = ("cubic", "bbr")  # of which the better one is the baseline
 
@@ -115,11 +116,12 @@ def kernel_control() -> str:
 
 
 def resolve_plane(name: str) -> str:
-    """A data plane by name; `auto`: the fastest in user space that loads here. Raises ScenarioError, RunFailed."""
+    """A data plane by name; `auto`: the fastest that passes its self-test. Raises ScenarioError, RunFailed."""
+    from switchagg.dataplane.self_test import fastest
     from switchagg.native.library import missing
 
     if name == "auto":
-        return "batched" if missing() else "native"
+        return fastest(SLOTS, ELEMENTS).name
     measured = [kind.name for kind in DATAPLANES.values() if kind.measured]
     if name not in measured:
         raise ScenarioError(f"data plane '{name}' is unknown; allowed: auto, {', '.join(measured)}")

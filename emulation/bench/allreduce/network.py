@@ -7,35 +7,29 @@ limits nothing.
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from emulation.bench.allreduce.methods import Method
 from emulation.errors import RunFailed
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
-from emulation.mininet.run import tcp_retransmitted
 from emulation.mininet.shaping import RATE_MOST_BPS, NetworkSpec, UnfitError
+from emulation.mininet.switch_process import RunningDataPlane, SwitchPlace
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from transport.links.table import LINKS
 from transport.worker.options import SEGMENTS_MAX
 
 if TYPE_CHECKING:
-    from emulation.mininet.topology import EmulatedNetwork, LinkCounters
+    from emulation.mininet.topology import EmulatedNetwork
     from switchagg.native.bpf import LossProgram
 
 CONTROL_PORT = 5600
-SLOTS_LEAST = 4096
-READY_S = 30.0
 UNSHAPED_QUEUE = "pfifo limit 10000"
 QUEUE_SHARE_NS = 4_000_000  # of the link's rate: what a TCP sender may hold, half of the queue at 1 Gb/s
 
@@ -76,34 +70,14 @@ class SwitchProcess:
     """A data plane that runs in the switch's namespace."""
 
     plane: str
-    process: subprocess.Popen[Any]
-    log: IO[bytes]
     control: str
-
-    def cpu_ns(self) -> int:
-        """CPU time of all its threads so far."""
-        total = 0
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            try:
-                total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
-            except OSError:
-                continue
-        return total
-
-    def words(self) -> str:
-        """What it has written."""
-        size = os.fstat(self.log.fileno()).st_size
-        return os.pread(self.log.fileno(), size, 0).decode("utf-8", errors="replace")
+    running: RunningDataPlane
 
     def check(self) -> None:
         """Raises RunFailed if it has ended."""
-        if self.process.poll() is not None:
-            lines = self.words().strip().splitlines() or ["it wrote nothing"]
-            raise RunFailed(f"switch:{self.plane}: its process ended: {lines[-1].removeprefix('switchagg: ')}")
-
-    def close(self) -> None:
-        netns.end(self.process)
-        self.log.close()
+        if self.running.ended:
+            words = self.running.last_line() or "it wrote nothing"
+            raise RunFailed(f"switch:{self.plane}: its process ended: {words.removeprefix('switchagg: ')}")
 
 
 class RunningNetwork:
@@ -113,7 +87,6 @@ class RunningNetwork:
         from emulation.mininet import topology
 
         self.wish = wish
-        self._topology = topology
         spec = NetworkSpec(wish.workers, wish.rate_bps or RATE_MOST_BPS, mtu_bytes=wish.mtu_bytes)
         self.star: EmulatedNetwork = topology.EmulatedNetwork(spec)
         self.switches: dict[str, SwitchProcess] = {}
@@ -139,7 +112,7 @@ class RunningNetwork:
 
     def _close(self) -> None:
         for running in self.switches.values():
-            running.close()
+            running.running.close()
         for program in self._losses:
             program.close()
         self.star.close()
@@ -155,58 +128,34 @@ class RunningNetwork:
             found["notes"] = [f"links are not shaped; their root qdisc is {UNSHAPED_QUEUE}, which counts"]
         return found
 
-    @property
-    def pids(self) -> list[int]:
-        """A process in each namespace."""
-        return [self.star.switch_pid, *(worker.pid for worker in self.star.workers)]
-
     def start_switch(self, method: Method) -> SwitchProcess:
         """Starts the data plane of a method and waits until it answers. Raises RunFailed with its last words."""
-        wish, address = self.wish, self._topology.SWITCH_ADDRESS
+        wish, at_ports = self.wish, DATAPLANES[method.variant].in_kernel
         port = CONTROL_PORT + 2 * len(self.switches)
-        control = f"tcp://{address}:{port}"
-        command = [sys.executable, "-P", "-m", "emulation.cli.main", "switch", "--control", control]
-        data_port = LINKS[method.carrier].port or port + 1
-        command += ["--data", f"{address}:{data_port}", "--dataplane", method.variant]
-        command += ["--elements", str(method.elements(wish.elements)), "--link", method.carrier]
-        command += ["--slots", str(max(SLOTS_LEAST, wish.streams * wish.window_slots))]
-        if method.variant == "xdp":
-            for port_report in self.star.verification.ports:
-                if port_report.node == "s1":
-                    command += ["--interface", port_report.interface]
-        if wish.lost_in_switch and wish.loss is not None:
-            command += ["--impair", f"loss={wish.loss!r},seed={wish.seed}"]
-        log = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = netns.spawn(
-            self.star.switch_pid,
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
+        ports = self.star.verification.ports
+        place = SwitchPlace(
+            control_port=port,
+            data_port=LINKS[method.carrier].port or port + 1,
+            dataplane=method.variant,
+            link=method.carrier,
+            elements=method.elements(wish.elements),
+            slots=wish.streams * wish.window_slots,
+            interfaces=tuple(port.interface for port in ports if port.node == "s1") if at_ports else (),
+            impair=f"loss={wish.loss!r},seed={wish.seed}" if wish.lost_in_switch and wish.loss is not None else "",
         )
-        running = self.switches[method.name] = SwitchProcess(method.variant, process, log, control)
-        deadline = time.monotonic() + READY_S
-        while self._topology.READY not in running.words():
-            running.check()
-            if time.monotonic() > deadline:
-                raise RunFailed(f"{method.name}: its process was not ready after {READY_S:g} s")
-            time.sleep(0.01)
-        return running
+        running = RunningDataPlane(self.star.switch_pid, place.process())
+        started = self.switches[method.name] = SwitchProcess(method.variant, place.control, running)
+        try:
+            running.wait_until_ready()
+        except UnfitError as error:
+            started.check()
+            raise RunFailed(f"{method.name}: its process was not ready after {running.plane.timeout_s:g} s") from error
+        return started
 
     def check_switches(self) -> None:
         """Raises RunFailed if one has ended."""
         for running in self.switches.values():
             running.check()
-
-    def links(self) -> list[LinkCounters]:
-        """Bytes and packets of each worker's link, since it was built."""
-        return self.star.counters()
-
-    def segments_resent(self) -> int:
-        """By TCP, all workers."""
-        return sum(tcp_retransmitted(worker.pid) for worker in self.star.workers)
 
     def _interfaces(self) -> list[tuple[int, list[str]]]:
         pids = {worker.name: worker.pid for worker in self.star.workers} | {"s1": self.star.switch_pid}

@@ -27,6 +27,7 @@ from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
 from emulation.children import Child
 from emulation.errors import RunFailed
 from emulation.mininet import netns
+from emulation.mininet.switch_process import switchagg_command
 from p4vm.compile import compile_program
 from p4vm.control.switch import Switch
 from p4vm.planes import bmv2, p4
@@ -267,9 +268,8 @@ def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subproces
     words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
     words += [word for name, value in defines(ELEMENTS, SLOTS).items() for word in ("-D", f"{name}={value}")]
     program = str(folder() / "v1model/switchagg.p4")
-    command = [sys.executable, "-P", "-m", "emulation.cli.main", "p4", "run", program, *words]
-    command += ["--commands", str(commands)]
-    command += ["--ready-file", str(ready), "--control", str(place / "control"), "--backend", "native"]
+    words += ["--commands", str(commands), "--ready-file", str(ready), "--control", str(place / "control")]
+    command = switchagg_command("p4", "run", program, *words, "--backend", "native")
     process = netns.spawn(links.pids[0], command, stdout=subprocess.DEVNULL, stderr=(place / "log").open("wb"))
     wait_for(process, ready.exists, place)
     return [process]

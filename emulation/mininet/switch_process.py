@@ -1,0 +1,130 @@
+"""The switch as a process in a node's namespaces: its command line, its start, what it has written, its end.
+
+Standard library only: Mininet's own command line starts switches too, under the system's Python.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from emulation.mininet import netns
+from emulation.mininet.shaping import UnfitError
+
+SWITCH_ADDRESS = "10.0.0.254"  # in every emulated network
+READY = "switchagg switch ready"  # what the daemon writes once it answers
+SLOTS_LEAST = 4096  # the daemon's own default
+
+
+@dataclass(frozen=True)
+class DataPlaneProcess:
+    """A process that runs in the switch's namespace. It has started when `ready` stands in what it writes."""
+
+    command: tuple[str, ...]
+    ready: str = READY
+    log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
+    timeout_s: float = 30.0  # an interpreter with numpy on a busy machine takes seconds
+    environment: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class SwitchPlace:
+    """What a switch of ours is started with. slots: at least these; interfaces: for a plane in the kernel."""
+
+    control_port: int
+    data_port: int
+    dataplane: str
+    link: str
+    elements: int
+    slots: int
+    interfaces: tuple[str, ...] = ()
+    impair: str = ""
+
+    @property
+    def control(self) -> str:
+        """Where workers join."""
+        return f"tcp://{SWITCH_ADDRESS}:{self.control_port}"
+
+    def process(self, log_path: Path | None = None) -> DataPlaneProcess:
+        """The daemon at this place, on one thread of computing."""
+        words = ["--control", self.control, "--data", f"{SWITCH_ADDRESS}:{self.data_port}", "--link", self.link]
+        words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
+        words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
+        words += [word for interface in self.interfaces for word in ("--interface", interface)]
+        if self.impair:
+            words += ["--impair", self.impair]
+        command = switchagg_command("switch", *words)
+        return DataPlaneProcess(command, log_path=log_path, environment={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def switchagg_command(*words: str, python: str = sys.executable) -> tuple[str, ...]:
+    """`switchagg …`. -P: a file of the user's folder named like a module of a library must not take its place."""
+    return (python, "-P", "-m", "emulation.cli.main", *words)
+
+
+class RunningDataPlane:
+    """A data plane that has been started in the namespaces of `pid`."""
+
+    def __init__(self, pid: int, plane: DataPlaneProcess) -> None:
+        self.plane = plane
+        self._log: IO[bytes] = open(plane.log_path, "w+b") if plane.log_path else tempfile.TemporaryFile()  # noqa: SIM115
+        self.process: subprocess.Popen[bytes] = netns.spawn(
+            pid,
+            plane.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=plane.environment,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Raises UnfitError with its last words."""
+        deadline = time.monotonic() + self.plane.timeout_s
+        command = " ".join(self.plane.command)
+        while self.plane.ready not in self.output():
+            if self.ended:
+                raise UnfitError(f"the data plane ended at its start ({self._last_words()}): {command}")
+            if time.monotonic() > deadline:
+                raise UnfitError(
+                    f"the data plane was not ready after {self.plane.timeout_s:g} s ({self._last_words()}): {command}"
+                )
+            time.sleep(0.01)
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def output(self) -> str:
+        """What it has written so far."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), size, 0).decode("utf-8", errors="replace")
+
+    def last_line(self) -> str:
+        """Of what it has written; "" for nothing."""
+        lines = self.output().strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def cpu_ns(self) -> int:
+        """CPU time of all its threads so far."""
+        total = 0
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text(encoding="ascii").split()[0])
+            except OSError:
+                continue
+        return total
+
+    def close(self) -> None:
+        """Ends it, by its id. Idempotent."""
+        netns.end(self.process)
+        self._log.close()
+
+    def _last_words(self) -> str:
+        line = self.last_line()
+        return f"its last line: {line}" if line else "it wrote nothing"
