@@ -1,9 +1,8 @@
 """AutoParty: a collective's party that measures the links first, and then chooses an algorithm by size. Pure.
 
-Rank 0 sends messages of some sizes to rank 1 and back, fits α and β to half the round trips, and tells them to all;
-calls made before are held until then. So every rank chooses alike, whenever it hears of it. Where only one worker is,
-or the measurement took its time, nothing is lost but the choice: calls wait for it, at most about a second on a link of
-10 Mb/s, where longer messages are left out.
+Rank 0 sends messages of some sizes to rank 1 and back, fits α and β to half the round trips, and sends them to all;
+calls made before are kept until then. So every rank chooses alike, whenever it gets them. Calls wait for the
+measurement, at most about a second on a link of 10 Mb/s, where longer messages are left out.
 """
 
 import struct
@@ -35,8 +34,8 @@ _ALPHA_NS_MAX, _BETA_FS_MAX = 10**13, 10**15
 class AutoParty:
     """Wraps the party of a worker; a Party, with `submit` and `events` as HostGroup wants them.
 
-    say: told a line, once per size class (powers of four) of an allreduce: what was chosen and why. segment_bytes: as
-    the party's. `choice`: what was fitted; None until then.
+    say: called with a line, once per size class (powers of four) of an allreduce: what was chosen and why.
+    segment_bytes: as the party's. `choice`: what was fitted; None until then.
     """
 
     def __init__(self, party: CollectiveParty, segment_bytes: int, say: Callable[[str], None]) -> None:
@@ -50,9 +49,9 @@ class AutoParty:
         self._tickets = 0
         self._said: set[int] = set()
         self._plan = [size for size in SIZES_BYTES for _ in range(ROUNDS)]
-        self._at = -1  # the probe that is under way
+        self._at = -1  # the probe that is in flight
         self._sent_ns = 0
-        self._moved_ns = 0  # when something was last heard of the measurement, or the first call began to wait for it
+        self._moved_ns = 0  # when a message of the measurement last came, or the first call began to wait for it
         self._measured: list[tuple[int, float]] = []
         self._failed: list[Finished] = []
         if self._workers == 1:

@@ -1,6 +1,6 @@
 """`auto`: which algorithm an allreduce should take, by its size, the number of workers, and α and β as measured.
 
-All ranks must choose alike: rank 0 measures, fits and tells α and β; every rank then makes the same `Choice` of them,
+All ranks must choose alike: rank 0 measures, fits and sends α and β; every rank then makes the same `Choice` of them,
 which is a function of nothing else.
 """
 
@@ -16,7 +16,7 @@ from transport.collectives.table import COLLECTIVES
 
 CANDIDATES = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
 """In order of preference among equals. Trees and naive rings never win; a torus or groups win only where links differ,
-which two numbers can't tell; parameter servers are asked for by name."""
+which two numbers can't express; parameter servers are used only when they are named."""
 
 SIZES_BYTES = (0, 1_024, 8_192, 65_536, 262_144, 1_048_576)
 """Messages to measure with: the small ones show the latency, the large ones the rate."""
@@ -49,7 +49,7 @@ def fit(measured: Sequence[tuple[int, float]]) -> LinkCost:
 
 
 def to_words(link: LinkCost) -> tuple[int, int]:
-    """α in ns and β in 10⁻¹⁵ s per byte, as rank 0 tells them: whole numbers, so that all ranks compute the same."""
+    """α in ns and β in 10⁻¹⁵ s per byte, as rank 0 sends them: whole numbers, so that all ranks compute the same."""
     return round(link.alpha_s * 1e9), round(link.beta_s * 1e15)
 
 

@@ -1,7 +1,7 @@
 """Collective: everything that the rest of the code must know of one algorithm, in one record.
 
-A record lies in the file of its family, beside its plans; `table.py` lists it. What a member sends is in the plan;
-`Sent` says it again in closed form, and tests hold plans to that. Costs are those of an allreduce.
+A record is in the file of its family, beside its plans; `table.py` lists it. What a member sends is in the plan;
+`Sent` has it again in closed form, and tests compare the two. Costs are those of an allreduce.
 """
 
 import math
@@ -91,7 +91,7 @@ class Algorithm:
     """How a collective does one kind. Functions get the number that `option` stands for.
 
     sent: None where only sums over all members are simple. fits: for which numbers of workers it is defined; needs:
-    those in words.
+    those as a text.
     """
 
     plan: Callable[[Task], Plan]

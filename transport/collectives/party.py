@@ -1,10 +1,10 @@
 """CollectiveParty: all collective calls of one member, matched with the others' by key. Pure.
 
-Every message's head carries the description of its call, so ranks that call different things under one key find out
-with the first message. Whatever fails, fails everything: the member that finds a fault tells all others, pending calls
-fail with the same words, and later calls are refused; after a fault nobody can know what the others still do.
+Every message's head carries the description of its call, so ranks that make different calls under one key
+notice with the first message. Any fault fails all calls: the member that finds it sends it to all others, pending calls
+fail with the same error, and later calls are refused; after a fault no member can know what the others still do.
 
-Calls that this rank hasn't made yet may already be under way on others: their messages are held, up to a bound in
+Calls that this rank hasn't made yet may already be in progress on others: their messages are kept, up to a bound in
 bytes. A dedicated server (member n and more) makes no calls: it joins what workers call.
 """
 
@@ -257,7 +257,7 @@ class CollectiveParty:
         if self._deadline_ns is None or now_ns < self._deadline_ns or not self._calls:
             return
         for call in self._calls.values():
-            if call.was_sent:  # when exactly nobody said: not longer ago than the last look
+            if call.was_sent:  # when exactly isn't known: not longer ago than the last check
                 call.was_sent = False
                 call.moved_ns = self._moved_ns = now_ns
         stuck = min(self._calls.values(), key=lambda call: call.moved_ns)
@@ -406,7 +406,7 @@ class CollectiveParty:
         self._fail_all(AggregationFailed(detail, job=self._job, missing=tuple(sorted(set(missing)))))
 
     def _fail_all(self, failure: AggregationFailed) -> None:
-        """Fail every call, and tell the others."""
+        """Fail every call, and notify the others."""
         self._end(failure)
         blamed = failure.missing[:_BLAMED_MAX]
         head = _FAILURE_HEAD + struct.pack(f">B{1 + len(blamed)}H", len(blamed), self.member, *blamed)
@@ -429,7 +429,8 @@ class CollectiveParty:
         self._numbers += 1
 
     def _told(self, sender: int, head: bytes, reason: bytes) -> None:
-        """Fail for a reason that `sender` told, and pass it on: whoever hears first that we leave would blame us."""
+        """Fail for a reason that `sender` sent, and pass it on: a member that sees only that we leave would blame
+        us."""
         finder, *blamed = struct.unpack_from(f">{1 + min(head[3], _BLAMED_MAX)}H", head, 4)
         missing = tuple(member for member in blamed if member < self.members)
         text = "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))
@@ -449,7 +450,7 @@ class CollectiveParty:
         return ", ".join(map(self._name, members))
 
     def _text(self, head: bytes) -> str:
-        """A call in words: "ring allreduce 7 of 1000 float32 (sum)"."""
+        """A call as a text: "ring allreduce 7 of 1000 float32 (sum)"."""
         _, kind, algorithm, op, dtype, segment_bytes, elements, root, option, numbered, key = _CALL.unpack_from(head)
         try:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
@@ -464,7 +465,8 @@ class CollectiveParty:
         return f"{NAMES[algorithm]} {KINDS[kind]} {which} of {elements} {name}{words}"
 
 
-_FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)  # then u8 how many are to blame; u16s: who says so, those to blame
+# then u8 how many are to blame; u16s: the member that reports it, those to blame
+_FAILURE_HEAD = struct.pack(">HB", _MAGIC, _FAILURE)
 _BLAMED_MAX = 20
 
 

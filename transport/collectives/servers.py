@@ -58,7 +58,8 @@ def ps_colocated_allreduce(task: Task) -> Plan:
     ranks = colocated_servers(workers, task.option)
     shards = split(0, elements, len(ranks))
     start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
-    order = [(start + turn) % len(ranks) for turn in range(len(ranks))]  # those after us first: nobody gets all at once
+    # those after us first: no server gets all at once
+    order = [(start + turn) % len(ranks) for turn in range(len(ranks))]
     others = [number for number in order if ranks[number] != member]
     for number in others:
         draft.send(ranks[number], *shards[number])

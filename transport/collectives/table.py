@@ -1,6 +1,6 @@
-"""The collectives, a line each, and what is asked of them by name: plans, compiled programs, servers.
+"""The collectives, a line each, and look-ups by name: plans, compiled programs, servers.
 
-A method's name is also its collective's. Not every collective has every kind: `fitting` says which one a method uses
+A method's name is also its collective's. Not every collective has every kind: `fitting` is the one that a method uses
 then.
 """
 

@@ -1,7 +1,7 @@
 """Plans on trees: binomial reduce and broadcast, and two complementary binary trees. Long arrays pipeline in segments.
 
 Double binary tree (Sanders, Speck, Träff, 2009; the trees are NCCL's): each tree takes half of the array, up to its
-root and down again. Who is inner in one is a leaf in the other, so nobody sends more than twice the array.
+root and down again. An inner rank of one is a leaf of the other, so no rank sends more than twice the array.
 """
 
 from transport.collectives.collective import Algorithm, Collective, Cost, Costs, Load, Look, Pace, Sent, Task

@@ -1,4 +1,4 @@
-"""Sums of floats through a codec, on any group whose calls meet by key: codes by a maximum, words by a sum.
+"""Sums of floats through a codec, on any group whose calls are matched by key: codes by a maximum, words by a sum.
 
 The words are integers, so the bits of a result depend neither on the method nor on the order in which it adds: with
 `fixed_point` they are those of a switch with as many elements per packet (F7).
@@ -68,7 +68,7 @@ class CodedSums:
         return future
 
     def close(self) -> None:
-        """Begin nothing any more; what is under way ends with the group's own calls."""
+        """Begin nothing any more; calls in progress end with the group's own."""
         self._thread.shutdown(wait=False)
 
     def _step(

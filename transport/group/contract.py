@@ -34,7 +34,7 @@ class AllreduceGroup(Protocol):
     then; what can't be is ValueError at once.
 
     key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
-    urgent call overtakes others that are under way, unless `matching` is "order".
+    urgent call overtakes others that are in progress, unless `matching` is "order".
     """
 
     @property
@@ -48,7 +48,7 @@ class AllreduceGroup(Protocol):
 
     @property
     def link(self) -> str:
-        """What carries the method; "" where that isn't ours."""
+        """What carries the method; "" where that is torch's."""
 
     @property
     def core(self) -> str:
@@ -75,11 +75,11 @@ class AllreduceGroup(Protocol):
     def set_credit(self, credit_bytes: int | None) -> None:
         """How much may lie below the queue that knows priorities, from now on; None: any amount.
 
-        Does nothing where no such queue is ours: on a switch the windows bound it, with torch who starts calls must.
+        Does nothing where there is no such queue: on a switch the windows bound it; with torch the caller must.
         """
 
     def status(self) -> Mapping[str, Any]:
-        """What is known of the job now: of a switch, what it says itself; else what is in use below."""
+        """What is known of the job now: of a switch, its own report; else what is in use below."""
 
     def close(self) -> None:
         """Leave; what is pending fails. Again, or in a forked child, it does nothing."""

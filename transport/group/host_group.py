@@ -157,7 +157,7 @@ class HostGroup:
             except ValueError as error:
                 future.set_exception(error)
                 return
-            except BaseException as error:  # such as no memory: nobody knows what was begun, so it ends the loop
+            except BaseException as error:  # such as no memory: what was begun isn't known, so it ends the loop
                 future.set_exception(error)
                 raise
             self._pending[id(call)] = (call, future, result, restore)

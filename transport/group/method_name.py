@@ -1,6 +1,6 @@
 """How a method is written: `method[@link][+schedule]`, for example `ring`, `ring@zeromq`, `switch@rdma+p3`.
 
-The same words stand in scenarios, on command lines, in environment variables and in reports.
+The same names are used in scenarios, on command lines, in environment variables and in reports.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class MethodName:
 
 
 def parse(text: str) -> MethodName:
-    """The method that `text` names. Raises ValueError, in one line that says what is allowed."""
+    """The method that `text` names. Raises ValueError, in one line that lists what is allowed."""
     rest, plus, schedule = text.partition("+")
     method, at, link = rest.partition("@")
     if method not in METHODS:

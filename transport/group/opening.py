@@ -1,6 +1,6 @@
 """`open_group`: a rank's place among the workers of a job, by any method over any link.
 
-Imports every kind of group; what pulls in ZeroMQ, or the parameter server, only when it is asked for.
+Imports every kind of group; ZeroMQ and the parameter server only when they are used.
 """
 
 import logging
@@ -103,7 +103,7 @@ def open_group(
     parameter servers. job: the same name on all. options: or a mapping of the same names. bound: our own place, where
     its port had to be known before (`meshes.bind_place`).
 
-    Raises JobError: who is missing, what doesn't fit (naming both sides), or what this method or link can't.
+    Raises JobError: which members are missing, what doesn't fit (naming both sides), or what this method or link can't.
     """
     try:
         how = options if isinstance(options, GroupOptions) else GroupOptions.of(options)
@@ -212,7 +212,7 @@ def _codec(how: GroupOptions) -> tuple[Codec, int] | None:
 
 
 def _said(codec: tuple[Codec, int] | None) -> str:
-    """As ranks tell each other what they use."""
+    """As ranks send each other what they use."""
     return "" if codec is None else f"codec {codec[0].name} of {codec[1]} elements"
 
 

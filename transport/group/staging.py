@@ -1,4 +1,4 @@
-"""How an array travels: for what its carrier adds, a type and an operation. The one place that says so.
+"""How an array travels: for what its carrier adds, a type and an operation. The only place that knows.
 
 | carrier           | combines                                                    | refuses                   |
 |-------------------|-------------------------------------------------------------|---------------------------|
@@ -8,7 +8,7 @@
 
 All other types are viewed, widened or ordered as one that the carrier combines:
 integers of 8 and 16 bits travel as int32 and wrap as NumPy's, float16 as float32, rounded once; complex numbers as
-their floats; unsigned ones as the signed ones of their size, their sign turned over where a maximum is asked for.
+their floats; unsigned ones as the signed ones of their size, their sign inverted for a maximum.
 PyTorch's tensors are staged before they come here (`tensor_dtype`).
 """
 

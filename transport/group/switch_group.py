@@ -4,8 +4,8 @@ All are sums of int32 words, or the session's own sums of floats: for a broadcas
 all-gather each sends zeros outside its own shard. Words of raw bytes of which only one rank's differ from zero add up
 without a carry, so any type arrives bit by bit, NaN patterns included.
 
-The switch adds whatever comes: it can't see that ranks call different things. So before each call goes a small one in
-which every rank has four words of its own, to say what it calls; it costs one packet, and is all of a barrier.
+The switch adds whatever arrives: it can't see that ranks make different calls. So each call is preceded by a small one
+in which every rank has four words of its own that describe it; it costs one packet, and is all that a barrier sends.
 """
 
 import threading
@@ -60,7 +60,7 @@ class SwitchGroup:
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
     ) -> "Future[Array]":
-        """See `Group`. A switch tells every rank all results."""
+        """See `Group`. A switch sends all results to every rank."""
         ask = checked(Ask("reduce_scatter", op, key, priority), array, self.workers)
         mine = own_shard(array, self.rank, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), mine)
@@ -136,7 +136,7 @@ class SwitchGroup:
         return turn.future
 
     def check(self, said: NDArray[np.int32]) -> AggregationFailed | None:
-        """What is wrong with what all ranks say they call, naming both sides. Ends the session then."""
+        """What differs between the descriptions of all ranks' calls, naming both sides. Ends the session then."""
         theirs = said.reshape(self.workers, _DESCRIPTION_WORDS)
         mine = theirs[self.rank]
         other = next((rank for rank in range(self.workers) if not np.array_equal(theirs[rank], mine)), None)
@@ -154,7 +154,7 @@ class SwitchGroup:
 
 
 class _Turn:
-    """One call: what was said, and the values; both come in the session's thread."""
+    """One call: its description, and the values; both arrive in the session's thread."""
 
     def __init__(self, group: SwitchGroup, restore: Restore | None, result: object) -> None:
         self.future: Future[Any] = Future()
@@ -198,7 +198,7 @@ class _Turn:
                 self.future.set_exception(failure)
 
 
-# What ranks say they call
+# Descriptions of calls
 
 
 def _described(ask: Ask, array: Array, number: int) -> Array:

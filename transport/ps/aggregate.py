@@ -1,8 +1,8 @@
 """Aggregate: one slice of one call at a server, from the first worker's part to the last one's.
 
-Values are added in the order of ranks as far as all lower ranks are in; what comes earlier than its turn is kept. So a
-sum has the same bits whoever comes first, when the last rank comes at most n-1 additions of a slice are left, and a
-server never holds more than what its workers have under way. With order "arrival" nothing is kept: each is added when
+Values are added in the order of ranks as far as all lower ranks are in; what arrives early is kept. So a
+sum has the same bits in any order of arrival, when the last rank comes at most n-1 additions of a slice are left, and a
+server never holds more than what its workers have in flight. With order "arrival" nothing is kept: each is added when
 it comes.
 """
 
@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
 
 class Aggregate:
-    """first_rank, head: who opened it, and with what; the others must agree. now_ns: when it was."""
+    """first_rank, head: the rank that opened it, and with what; the others must agree. now_ns: when it was."""
 
     def __init__(self, rank: int, head: Head, in_rank_order: bool, now_ns: int) -> None:
         self.head = head
@@ -42,7 +42,7 @@ class Aggregate:
         return len(self.result.view) if self.complete and self.result is not None else 0
 
     def join(self, rank: int, head: Head, values: Shared | None, now_ns: int) -> None:
-        """A worker's part, before completion; its memory is ours from now on."""
+        """A worker's part, before completion; its memory belongs to the aggregate from now on."""
         assert rank not in self.arrived
         assert not self.complete
         self.arrived.add(rank)
@@ -67,7 +67,7 @@ class Aggregate:
             self._next_rank += 1
 
     def finish(self, arithmetic: Arithmetic, pool: Pool) -> None:
-        """Add the rest, whoever is missing."""
+        """Add the rest, without the ranks that are missing."""
         self._add_all(arithmetic, pool)
         self.complete = True
 

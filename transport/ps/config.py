@@ -27,16 +27,16 @@ class PsConfig:
         comes and answered with weights; with "ssp" only when no worker is more than `staleness` iterations behind its
         sender, with "dc_asgd" after delay compensation. Barriers and broadcasts wait for all workers in every mode.
     slice_elements: longer arrays are cut into slices of at most so many elements, spread over all servers.
-    order: "rank": values are added in the order of ranks, so sums have the same bits whoever comes first; "arrival":
+    order: "rank": values are added in the order of ranks, so sums always have the same bits; "arrival":
         as they come, which needs less memory at a server while a low rank is late.
     retained_bytes: results that a server keeps for late workers ("backup"); above it, it waits for all again.
     learning_rate, momentum, weight_decay: the servers' SGD, as torch.optim.SGD has them.
     compensation: λ of DC-ASGD.
-    on_worker_loss: "end": the job fails everywhere. "shrink": the others go on without it; every sum carries the
+    on_worker_loss: "end": the job fails everywhere. "shrink": the others continue without it; every sum carries the
         number of workers in it.
-    heartbeat_s: how often members beat; dead_after_s: silence after which a member is dead.
+    heartbeat_s: how often members send heartbeats; dead_after_s: time without a message after which a member is dead.
     call_timeout_s: how long a call may wait for members that live.
-    codec: how workers code sums, in words; "": not at all. Servers see to it that all do alike.
+    codec: how workers code sums, as a text; "": not at all. Servers check that all do it alike.
     tensor_bytes: sizes of the tensors with keys 0, 1, …, where they are known beforehand: they are spread by size.
     """
 
@@ -60,7 +60,7 @@ class PsConfig:
     tensor_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError, in one line that says what is allowed."""
+        """Raises ValueError, in one line that lists what is allowed."""
         for name, words in (("mode", MODES), ("order", ORDERS), ("on_worker_loss", ON_WORKER_LOSS)):
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} '{str(getattr(self, name))[:60]}' is unknown; allowed: {', '.join(words)}")

@@ -135,7 +135,7 @@ class PsClient(PsGroup):
 class PsServerHost:
     """One server in real time, in a thread of its own, until all workers have left or the job has failed.
 
-    adopt: take the configuration of the first worker. log: told a line per event.
+    adopt: take the configuration of the first worker. log: called with a line per event.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class PsServerHost:
 
     @property
     def config(self) -> PsConfig:
-        """What the job agreed on, once a worker has said so."""
+        """What the job agreed on, once a worker has sent it."""
         return self._server.config
 
     @property
@@ -179,7 +179,7 @@ class PsServerHost:
         return self._over.wait(timeout_s)
 
     def stop(self, reason: str) -> None:
-        """End the job now: all workers are told why, and get a moment to go."""
+        """End the job now: all workers get the reason, and a moment to leave."""
         self._loop.submit(lambda now_ns: self._server.stop(reason), lambda failure: None)
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class _Opening(NamedTuple):
         )
 
     def work(self, kind: type[Kind], rank: int, bound: BoundPlace | None) -> Kind:
-        """The worker, and the servers beside it: all meet at once, since each needs all others to be there."""
+        """The worker, and the servers beside it: all connect at the same time, since each needs all others."""
         if not 0 <= rank < len(self.workers):
             raise JobError(f"rank {rank} of {len(self.workers)} workers: 0 to {len(self.workers) - 1}")
         config = self.sized
@@ -354,8 +354,8 @@ def open_ps_group(
     """Join a parameter-server job as worker `rank`, within options.timeout_s.
 
     workers, servers: a (host, port) each. config: its numbers of workers and servers follow from the addresses; None:
-    "bsp". bound: our own place, where its port had to be known before. Raises JobError: who is missing, or what doesn't
-    fit, naming both sides.
+    "bsp". bound: our own port, where it had to be known before. Raises JobError: which members are missing, or what
+    doesn't fit, naming both sides.
     """
     opening = _Opening(link, workers, servers, config or PsConfig(max(len(workers), 1)), job, options)
     return opening.work(PsGroup, rank, bound)
@@ -387,5 +387,5 @@ def open_ps_server(
     options: PsOptions = PsOptions(),  # frozen
     bound: BoundPlace | None = None,
 ) -> PsServerHost:
-    """Run server number `server` of a job in a thread. config None: what the first worker says. Raises JobError."""
+    """Run server number `server` of a job in a thread. config None: the first worker's. Raises JobError."""
     return _Opening(link, workers, servers, config, job, options).serve(server, bound)

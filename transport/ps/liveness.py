@@ -1,9 +1,9 @@
-"""Liveness: when to beat, and which peers have been silent for too long."""
+"""Liveness: when to send a heartbeat, and which peers have sent nothing for too long."""
 
 from collections.abc import Iterable
 
 START_NS = 300_000_000_000
-"""How long a peer may be silent that was never heard of: it may still be waiting for others to connect."""
+"""How long a peer may send nothing before its first message: it may still be waiting for others to connect."""
 
 
 class Liveness:
@@ -40,7 +40,7 @@ class Liveness:
         self._silent_since_ns.pop(peer, None)
 
     def turn(self, now_ns: int) -> list[int] | None:
-        """None before the deadline; else it is time to beat, and these peers are dead (and dropped)."""
+        """None before the deadline; else it is time for a heartbeat, and these peers are dead (and dropped)."""
         if self._due_ns is None:
             self._silent_since_ns = dict.fromkeys(self._silent_since_ns, now_ns)
         elif now_ns < self._due_ns:

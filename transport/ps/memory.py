@@ -9,7 +9,7 @@ POOL_BYTES_MAX = 64 << 20
 
 
 class Shared:
-    """Memory with a number of users; free for others when the last one has let go."""
+    """Memory with a number of users; free for others when the last one has released it."""
 
     __slots__ = ("users", "view")
 

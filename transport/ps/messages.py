@@ -4,7 +4,7 @@
     20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum
     36 u8 dtype | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
 
-Numbers are big-endian; values have the sender's byte order, which all members share (the hello says it).
+Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).
 """
 
 import struct
@@ -36,12 +36,12 @@ class Kind(IntEnum):
     PUSH = 2
     """From a worker: its part in a slice, with values if it is a source of it."""
     ANSWER = 3
-    """From a server: the result of a slice, without values for who needs none."""
+    """From a server: the result of a slice, without values for a worker that needs none."""
     BEAT = 4
     LEAVE = 5
     """From a worker: it needs nothing any more. From a server: no worker is left."""
     FAIL = 6
-    """The sender gives up, or says that the receiver must."""
+    """The sender gives up, or demands that the receiver does."""
     GONE = 7
     """From a server: the job goes on without the worker `root`."""
 
@@ -99,7 +99,7 @@ class Head(NamedTuple):
 
 
 def unpack(head: bytes) -> Head | None:
-    """The head, or None for bytes that are none of ours."""
+    """The head, or None for bytes of another protocol."""
     if len(head) != HEAD_BYTES:
         return None
     magic, version, kind, key, number, slices, elements, slice_elements, clock, dtype, op, *rest = _HEAD.unpack(head)
@@ -112,7 +112,7 @@ def unpack(head: bytes) -> Head | None:
 
 
 def shown(head: Head) -> str:
-    """A call in an error's words: "allreduce 7 with 1000 float32"."""
+    """A call as errors name it: "allreduce 7 with 1000 float32"."""
     name = {
         Op.COPY: "all_gather" if head.root == EVERYBODY else "broadcast",
         Op.BARRIER: "barrier",

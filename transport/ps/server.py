@@ -1,8 +1,9 @@
-"""PsServer: one of the servers of a job; sums or keeps weights, slice by slice, each answered as soon as it may be.
+"""PsServer: one of the servers of a job; sums or keeps weights, slice by slice, each answered as soon as its mode
+allows.
 
 Pure, a `transport.meshes.mesh.Party`. What calls mean is in `messages.Op`, what modes mean in `PsConfig`. A slice's
 state is freed when the last worker that may still come has come, so calls without end need no memory; only "backup"
-keeps results for late workers, and never many more than `retained_bytes`: above that it waits for all again.
+keeps results for late workers, and never many more than `retained_bytes`: above that it waits for all workers again.
 """
 
 from collections import Counter, deque
@@ -21,7 +22,7 @@ from transport.ps.weights import KeptSlice
 WORDS_MAX = 2000
 
 PARTING_NS = 5_000_000_000
-"""After a failure: how long a server stays for workers to hear of it and go."""
+"""After a failure: how long a server stays so that workers get the reason and leave."""
 
 Place = tuple[int, int]
 """Key and number of a slice."""
@@ -79,11 +80,11 @@ class PsServer:
 
     @property
     def may_end(self) -> bool:
-        """All workers are gone, or have had time to hear of a failure."""
+        """All workers have left, or have had time to learn of a failure."""
         return not self._coming and not self._under_way
 
     def stop(self, reason: str) -> None:
-        """End the job: all workers are told."""
+        """End the job: all workers are notified."""
         if not self.done:
             self._fail(f"{self._who(self.member)} was stopped: {reason}")
 
@@ -101,7 +102,8 @@ class PsServer:
         return shared.view
 
     def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
-        """A worker's message. What isn't ours is counted and ignored; what contradicts ends its sender, or the job."""
+        """A worker's message. One of another protocol is counted and ignored; one that contradicts ends its sender, or
+        the job."""
         parsed, placed = self._placed.pop((sender, bytes(head)), None) or (unpack(head), None)
         if parsed is None or sender not in self._coming:
             self.counters["bad_heads" if parsed is None else "ignored"] += 1
@@ -133,7 +135,7 @@ class PsServer:
             self._pool.release(shared)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
-        """A worker that had left is only gone; any other is dead. Other servers are the workers' business."""
+        """A worker that had left is only disconnected; any other is dead. Other servers are watched by the workers."""
         for name in [name for name in self._placed if name[0] == member]:
             self._pool.release(self._placed.pop(name)[1])
         if self.failure is not None:
@@ -168,7 +170,7 @@ class PsServer:
             for worker in sorted(self._coming):
                 self._send(worker, Head(Kind.BEAT, priority=URGENT))
 
-    # ---- who is there
+    # ---- members
 
     def _administer(self, sender: int, head: Head, data: Buffer) -> None:
         if head.kind == Kind.HELLO:
@@ -219,7 +221,7 @@ class PsServer:
         self._look_again()
 
     def _give_up_on(self, worker: int, fault: str) -> None:
-        """A worker contradicts itself: it is told, and counts as dead."""
+        """A worker contradicts itself: it gets the reason, and counts as dead."""
         self.counters["faults"] += 1
         if self.config.on_worker_loss == "shrink":
             self._send(worker, Head(Kind.FAIL, root=worker, priority=URGENT), fault.encode()[:WORDS_MAX])
@@ -228,7 +230,7 @@ class PsServer:
             self._fail(fault, worker)
 
     def _fail(self, words: str, missing: int = EVERYBODY) -> None:
-        """The job is over; everybody is told why. missing: the rank whose fault it is, if it is one's."""
+        """The job is over; all members get the reason. missing: the rank that caused it, if one did."""
         self.failure = words
         self.notices.append(words)
         for worker in sorted(self._coming):
@@ -241,7 +243,7 @@ class PsServer:
         self._holding.clear()
 
     def _look_again(self) -> None:
-        """Somebody is gone: what waited only for it goes on; what can't without it ends the job."""
+        """A worker has left or died: what waited only for it continues; what needs it ends the job."""
         for where in list(self._open):
             for aggregate in list(self._open.get(where, ())):
                 if not aggregate.complete:
@@ -368,7 +370,7 @@ class PsServer:
         self._retained_bytes += aggregate.retained_bytes
 
     def _free(self, where: Place, aggregate: Aggregate) -> None:
-        """Forget a slice when nobody else will come for it."""
+        """Forget a slice when no other worker will come for it."""
         if not aggregate.complete or not self._coming <= aggregate.arrived:
             return
         rounds = self._open.get(where, deque())
@@ -425,7 +427,7 @@ class PsServer:
     # ---- messages
 
     def _answer(self, worker: int, head: Head, result: Shared | None, contributions: int) -> None:
-        """The result to who shall have it; to the source of a copy only that it arrived."""
+        """The result to the workers that need it; to the source of a copy only that it arrived."""
         if worker not in self._coming or head.sink not in (EVERYBODY, worker):
             return
         self.counters["answers"] += 1
@@ -463,7 +465,7 @@ class PsServer:
 
 
 def member_name(member: int, config: PsConfig, names: Sequence[str]) -> str:
-    """A member in an error's words: "rank 2 (10.0.0.2:7000)", "server 0 (…)"."""
+    """A member as errors name it: "rank 2 (10.0.0.2:7000)", "server 0 (…)"."""
     role = f"rank {member}" if member < config.workers else f"server {member - config.workers}"
     return f"{role} ({names[member]})" if member < len(names) else role
 

@@ -1,9 +1,9 @@
-"""Which slices a call is cut into, and which server has each: the same on all members, whoever asks.
+"""Which slices a call is cut into, and which server has each: the same on all members.
 
-A longer array becomes a multiple of k slices of equal size, one in turn to each of the k servers, so that all servers
-carry the same number of bytes, to within an element per slice. A shorter one goes whole to one server: that of its key
-modulo k, or, if the tensors are declared, the server with the fewest bytes so far (largest tensors first). The first
-slice of a key always goes to the same server, whatever the call: there, calls that don't match meet.
+A longer array becomes a multiple of k slices of equal size, assigned to the k servers in turn, so that all servers
+transfer the same number of bytes, to within an element per slice. A shorter one goes whole to one server: that of its
+key modulo k, or, if the tensors are declared, the server with the fewest bytes so far (largest tensors first). The
+first slice of a key always goes to the same server, whatever the call: there, calls that don't match are detected.
 """
 
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ PATIENCE_BEATS = 3
 
 
 class PsCall:
-    """A call under way. count: after it, the fewest workers that are in any slice of the sum."""
+    """A call in progress. count: after it, the fewest workers that are in any slice of the sum."""
 
     __slots__ = ("count", "head", "key", "kind", "slices", "target", "tickets", "waiting")
 
@@ -64,7 +64,7 @@ class Finished(NamedTuple):
 
 
 class PsWorker:
-    """rank: ours, below config.workers. job: for errors. names: where each member is, for errors.
+    """rank: ours, below config.workers. job: for errors. names: each member's address, for errors.
 
     `failure`: why every call fails, or None. `notices`: lines for a log.
     """

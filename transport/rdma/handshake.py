@@ -1,4 +1,4 @@
-"""What the members of an RDMA mesh tell each other over TCP, once they have met: their ends of queue pairs."""
+"""The handshake of an RDMA mesh over TCP, after the rendezvous: the members exchange their ends of queue pairs."""
 
 import select
 import socket

@@ -1,7 +1,7 @@
 """RdmaMesh: messages over reliable (RC) queue pairs of any provider of verbs (see `transport.meshes.mesh.Mesh`).
 
-The members meet over TCP, as those of every mesh, and tell each other their queue pairs there; afterwards those
-connections only say that a member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
+The members connect over TCP first, and exchange their queue pairs there; afterwards those connections only show that a
+member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
 the first has head and length (and all of a short message's data), the others data straight from the sender's memory.
 Credits keep the sender from using a slot that isn't free: each is given back once its data was copied to its place.
 
@@ -46,7 +46,7 @@ SLOT_BYTES = (1 << 16) + 128
 """A message of 64 KiB is one piece."""
 
 SLOTS = 16
-"""Of the ring for one peer: 1 MiB may be under way to each."""
+"""Of the ring for one peer: 1 MiB may be in flight to each."""
 
 RETURN_AFTER = SLOTS // 4
 """Slots used before their credits are given back, all together."""
@@ -88,7 +88,7 @@ class _Message:
 
 
 class _Peer:
-    """A queue pair, its ring, and what is under way."""
+    """A queue pair, its ring, and what is in flight."""
 
     __slots__ = (
         *("connection", "credits", "data", "filled", "head", "member", "outbox", "pair"),
@@ -165,7 +165,7 @@ class RdmaMesh:
         options: RdmaMeshOptions | None = None,
         listener: socket.socket | None = None,
     ) -> "RdmaMesh":
-        """Listen at addresses[member] (TCP) and meet all others, within timeout_s.
+        """Listen at addresses[member] (TCP) and connect to all others, within timeout_s.
 
         The queue pairs are at the same hosts; the soft provider's port is 4791, or any where another process has that.
         Otherwise as TcpMesh.connect. Raises JobError also where there is no such RDMA device.
@@ -199,7 +199,7 @@ class RdmaMesh:
         return mesh
 
     def _meet(self, connections: dict[int, socket.socket], until: float) -> None:
-        """Connect a queue pair with every peer. Raises JobError naming who doesn't answer."""
+        """Connect a queue pair with every peer. Raises JobError naming those that don't answer."""
         mine: dict[int, MeshEnd] = {}
         for member, connection in connections.items():
             peer = self._new_peer(member, connection)
@@ -382,7 +382,7 @@ class RdmaMesh:
         return ""
 
     def _ended(self) -> list[tuple[_Peer, str]]:
-        """Peers whose TCP connection says that they leave, or has ended."""
+        """Peers that have sent a leave message over TCP, or whose connection has ended."""
         ended = []
         for descriptor, _ in self._poll.poll(0) if self._peers else ():
             for peer in self._peers.values():
@@ -467,11 +467,12 @@ class RdmaMesh:
 
 
 def _open(provider: str, host: str) -> Any:
-    """A device that moves packets by itself; the port only the soft provider has a choice of."""
+    """A device that moves packets in the background; only the soft provider has a choice of ports."""
     try:
         return open_context(provider, host, ROCE_PORT, thread=True)
     except JobError:
-        return open_context(provider, host, 0, thread=True)  # and if the port wasn't the trouble, this says what is
+        # and if the port wasn't the reason, this raises the right one
+        return open_context(provider, host, 0, thread=True)
 
 
 def _last_words(connection: socket.socket) -> str:
@@ -484,7 +485,7 @@ def _last_words(connection: socket.socket) -> str:
 
 
 def _leave(connection: socket.socket) -> None:
-    """Say so; and read what the peer has said, or closing would reset the connection and our words be lost."""
+    """Send a leave message, and read what the peer has sent: else closing would reset the connection and lose it."""
     try:
         connection.send(_LEAVES)
         connection.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""The two providers of verbs by name, and what those who move their context on themselves need of one."""
+"""The two providers of verbs by name, and what callers that drive a context themselves need."""
 
 import os
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ VARIABLE = "SWITCHAGG_RDMA_PROVIDER"
 
 
 def default_provider() -> str:
-    """What the environment says, else "soft"."""
+    """The environment's choice, else "soft"."""
     return os.environ.get(VARIABLE) or "soft"
 
 
@@ -48,9 +48,9 @@ class DrivenContext(Context, Protocol):
 
 def open_context(provider: str, host: str, port: int, *, thread: bool = False) -> DrivenContext:
     """A device at this address of this host. port: of the soft provider alone, 0 for a free one. thread: have packets
-    move by themselves, so that nobody need be in `progress`.
+    move in the background, so that nothing need call `progress`.
 
-    Raises JobError for a provider or device that isn't there, with the remedy.
+    Raises JobError for a provider or device that doesn't exist, with what to do.
     """
     if provider == "soft":
         from transport.rdma.soft import open as open_soft

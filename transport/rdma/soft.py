@@ -176,7 +176,7 @@ class NativeAttributes(ctypes.Structure):
 
 
 class _Handle:
-    """The C side; freed when the last object and the last call that uses it are gone."""
+    """The C side; freed when the last object and the last call that uses it have ended."""
 
     def __init__(self, options: NativeOptions) -> None:
         self.library = rdma_library()
@@ -501,7 +501,7 @@ class SoftContext:
             if self.closed:
                 return
             self.closed = True
-        if self._pid == os.getpid():  # else nobody is in C, but a thread that isn't here may have left it locked
+        if self._pid == os.getpid():  # else no thread is in C, but one that isn't here may have left it locked
             self.handle.library.sa_rdma_stop(self.handle.pointer)
             if self._thread is not None:
                 self._thread.join()
@@ -533,11 +533,11 @@ def open(
 ) -> SoftContext:
     """An RDMA endpoint at one address of this host, IPv4 or IPv6.
 
-    port: real RoCEv2 peers know 4791 only; among ourselves any will do (0: a free one), and `QueuePair.end` says it.
-    thread: packets move by themselves; else in `SoftContext.progress` and while posting. gso: as UdpLink's. psn: of
-    every queue pair's first packet, else by chance. buffer_bytes: of the socket; a window of RC must fit into the
+    port: real RoCEv2 peers know 4791 only; among ourselves any will do (0: a free one), and `QueuePair.end` holds it.
+    thread: packets move in the background; else in `SoftContext.progress` and while posting. gso: as UdpLink's. psn: of
+    every queue pair's first packet, else random. buffer_bytes: of the socket; a window of RC must fit into the
     peer's.
-    Raises JobError without the compiled core, for a wildcard address or one that isn't ours, or a port in use.
+    Raises JobError without the compiled core, for a wildcard address or one that isn't this host's, or a port in use.
     """
     return SoftContext((bind_address, port), thread=thread, gso=gso, psn=psn, buffer_bytes=buffer_bytes)
 

@@ -1,6 +1,6 @@
-"""The shape of verbs: what an RDMA provider offers, in the words and numbers of libibverbs.
+"""The shape of verbs: what an RDMA provider offers, with the names and numbers of libibverbs.
 
-Two providers keep this contract: `transport.rdma.soft` (user space, over UDP; works everywhere) and
+Two providers implement this contract: `transport.rdma.soft` (user space, over UDP; works everywhere) and
 `transport.rdma.hardware` (pyverbs, where there is a NIC for it). Register memory, post work requests, poll completions:
 nothing copies, nothing blocks but `poll` with a timeout, and what goes wrong comes as the status of a completion.
 
@@ -152,7 +152,7 @@ class QPAttributes(NamedTuple):
     dscp: int = 0
     """Traffic class of all packets, 0 to 63."""
     min_rnr_timer: int = 5
-    """What a sender is told to wait when no receive is posted, in the specification's code: 5 is 60 us."""
+    """How long a sender shall wait when no receive is posted, in the specification's code: 5 is 60 us."""
     timeout: int = 14
     """No answer for 4.096 us * 2**timeout counts as loss: 67 ms. 0: never."""
     retry_count: int = 7
@@ -248,7 +248,7 @@ class QueuePair(Protocol):
         """As `post_send`; not in RESET."""
 
     def close(self) -> None:
-        """Drops what is under way, without completions. Again does nothing."""
+        """Drops what is in flight, without completions. Again does nothing."""
 
 
 class Context(Protocol):

@@ -1,9 +1,8 @@
-"""A worker's end of a switch's queue pair (R1 to R8 of PROTOCOL.md), over any provider of verbs, and the loop that uses
-it.
+"""A worker's end of a switch's queue pair (R1 to R8 of PROTOCOL.md), over any provider of verbs, and its event loop.
 
-Frames lie in a registered ring until they have left; consecutive chunks go as one UC WRITE with immediate. Results lie
-in a registered buffer with a place for each slot version, from which the endpoint reads them as soon as a completion
-names them. What is lost at this level costs a whole message; the endpoint repairs it chunk by chunk (R7).
+Frames are in a registered ring until they have left; consecutive chunks are sent as one UC WRITE with immediate.
+Results are in a registered buffer with a place for each slot version, from which the endpoint reads them as soon as a
+completion names them. What is lost at this level costs a whole message; the endpoint repairs it chunk by chunk (R7).
 """
 
 import errno
@@ -51,7 +50,7 @@ RECEIVE = 0
 
 
 def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
-    """A worker's end as the options say. Raises JobError for what can't be had."""
+    """A worker's end by its options. Raises JobError for what can't be had."""
     own, mtu = options.rdma or RdmaOptions(), frame_bytes(options.packet_elements)
     if not 1 <= own.packets <= PACKETS_MAX:
         raise JobError(f"packets {own.packets}: a message has 1 to {PACKETS_MAX}")
@@ -69,7 +68,7 @@ def open_worker(options: JoinOptions, host: str) -> "RdmaWorkerEnd":
     try:
         return made(port=ROCE_PORT)
     except JobError:
-        return made(port=0)  # and if the port wasn't the trouble, this says what is
+        return made(port=0)  # and if the port wasn't the reason, this raises the right one
 
 
 class RdmaWorkerEnd:

@@ -146,7 +146,7 @@ def _fused(profile: Profile, policy: Fusion) -> list[tuple[int, ...]]:
 
 
 def _sliced(profile: Profile, slice_elements: Callable[[int], int]) -> tuple[Transfer, ...]:
-    """Each tensor by itself in slices, as urgent as its layer is early. slice_elements: from the bytes of one."""
+    """Each tensor separately, in slices, as urgent as its layer is early. slice_elements: from the bytes of one."""
 
     def slices() -> Iterator[tuple[int, list[Part]]]:
         for index in profile.arrivals:

@@ -24,7 +24,7 @@ class Bsp:
 
 @dataclass(frozen=True)
 class Wfbp:
-    """Wait-free backpropagation (Poseidon): each tensor by itself, as soon as its gradient exists, first come first."""
+    """Wait-free backpropagation (Poseidon): each tensor alone, as soon as its gradient exists, first come first."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ POLICIES: dict[str, type[Policy]] = {
     "tictac": TicTac,
     "bytescheduler": ByteScheduler,
 }
-"""By the words of `transport.group.method_name.SCHEDULES`."""
+"""By the names of `transport.group.method_name.SCHEDULES`."""
 
 # option as written -> field, reader
 OPTIONS: dict[str, dict[str, tuple[str, Callable[[str], Any]]]] = {
@@ -157,7 +157,7 @@ OPTIONS: dict[str, dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy that `text` names, with its options. Raises ValueError, one line that says what is allowed."""
+    """The policy that `text` names, with its options. Raises ValueError, one line that lists what is allowed."""
     name, colon, rest = text.partition(":")
     if name not in POLICIES:
         raise ValueError(f"schedule '{_shown(name)}' is unknown; allowed: {', '.join(POLICIES)}")
@@ -179,7 +179,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def policy_name(policy: Policy) -> str:
-    """The word of a policy, without its options."""
+    """The name of a policy, without its options."""
     return next(name for name, made in POLICIES.items() if made is type(policy))
 
 

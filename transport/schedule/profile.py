@@ -47,7 +47,7 @@ class LayerProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """One iteration of a model on one rank, normally rank 0, told to all. Raises ValueError for what can't be.
+    """One iteration of a model on one rank, normally rank 0, sent to all. Raises ValueError for what can't be.
 
     tensors: in any order that all ranks share; a schedule names them by their place here. layers: in forward order.
     backward_ns: length of the backward pass.

@@ -1,4 +1,4 @@
-"""The scheduler: which transfers of an iteration start now. Pure: told what became ready, what completed, and the time.
+"""The scheduler: which transfers of an iteration start now. Pure; inputs: what became ready or completed, the time.
 
     transfers = plan_transfers("bytescheduler:partition=1MB,credit=4MB", profile)     # the same on all ranks
     scheduler = Scheduler(transfers)

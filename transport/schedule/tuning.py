@@ -2,7 +2,7 @@
 
 The optimiser is the package bayesian-optimization, an optional extra, imported when tuning is asked for. It searches
 logarithms of both sizes for the fastest iteration, by expected improvement. Pure but for that: rank 0 owns a `Tuner`,
-tells it how long iterations took, and tells the other ranks what to use next.
+gives it the times of iterations, and sends the other ranks what to use next.
 """
 
 import math
@@ -30,7 +30,7 @@ class Optimiser(Protocol):
 
 
 def missing() -> str:
-    """Why tuning can't be had here, with the remedy; empty if it can."""
+    """Why tuning isn't possible here, with what to do; empty if it is."""
     try:
         import bayes_opt  # noqa: F401
     except ImportError as error:
@@ -64,8 +64,8 @@ class Point:
 class Tuner:
     """Proposes points, one after the other; the first is the one given, a third of the others are random.
 
-    steps: how many points in all. make: the optimiser's maker; each point is told to it with its speed, relative to the
-    first point's.
+    steps: how many points in all. make: the optimiser's maker; each point is given to it with its speed, relative to
+    the first point's.
     """
 
     def __init__(

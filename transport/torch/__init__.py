@@ -9,7 +9,7 @@ AUTOLOAD=0 turns that off). It only enters a name in a table; ZeroMQ and the res
 Or without a switch, by a host method among the ranks: SWITCHAGG_METHOD=ring, halving_doubling, double_tree, …, auto,
 with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_METHOD=gloo is PyTorch's own. The ranks
 find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
-of SWITCHAGG_INTERFACE. Ranks that were told different methods fail at once, with one error that names both.
+of SWITCHAGG_INTERFACE. Ranks with different methods fail at once, with one error that names both.
 
 What goes where, the same on every rank since it depends on operation and type alone (a host method besides does SUM of
 bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are, not in fixed point):
@@ -34,7 +34,7 @@ ranks take the same decision and rank 0 logs one warning. A switch that can't be
 group in init_process_group, for others at their first allreduce.
 
 Calls may be made inside a callback on an earlier call's Future, as PowerSGD does. They travel as a job of their own, in
-an order all ranks share, however many buckets are under way; Gloo has no such order. Outside of DDP's communication
+an order all ranks share, however many buckets are in flight; Gloo has no such order. Outside of DDP's communication
 hooks this needs the callback to be attached before the earlier call is finished.
 
 CUDA tensors go through pinned host memory on a stream of our own. `wait()` blocks the host until the network has
@@ -42,7 +42,7 @@ answered, then the current stream until the copy back is done. Gloo serves the o
 One group serves both device types: up to 2.13, PyTorch can't mix a backend in Python with others ("cpu:switchagg,
 cuda:nccl"); for NCCL beside the switch use the hook.
 
-When a call fails (a worker died, the switch is gone), it and all later collectives of the group raise
+When a call fails (a worker died, the switch has stopped), it and all later collectives of the group raise
 torch.distributed.DistBackendError with the cause; tensors of failed calls hold undefined values.
 """
 

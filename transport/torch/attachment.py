@@ -2,8 +2,8 @@
 
 A hook starts an allreduce and attaches callbacks to its Future, in a statement or two. If the network is quicker than
 that, PyTorch runs them at once on the hook's own thread, between the hooks of other buckets: a collective inside such a
-callback then takes a place among the program's calls that it has on no other rank. Nothing tells us that a hook has
-returned, so we look whether its Python frame is still on its thread's stack.
+callback then takes a place among the program's calls that it has on no other rank. There is no event for a hook's
+return, so we check whether its Python frame is still on its thread's stack.
 """
 
 import sys

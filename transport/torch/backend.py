@@ -49,7 +49,7 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
 
 
 def _join(*args: Any, **kwargs: Any) -> AllreduceGroup:
-    from transport.worker.session import SwitchSession  # pulls in ZeroMQ: only for those who use the switch
+    from transport.worker.session import SwitchSession  # imports ZeroMQ: only for the switch
 
     return SwitchSession.join(*args, **kwargs)
 
@@ -105,14 +105,14 @@ class SwitchProcessGroup(ProcessGroup):
         self._aim = "the switch" if self._method.is_switch else str(self._method)
         self.reducer = Reducer(self.rendezvous.open, size, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
         self._closed = False
-        # At interpreter exit too: threads of ours that outlive it would abort the process.
+        # At interpreter exit too: our threads that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
-        """Join the switch, or meet for the host method, unless that has happened; whether allreduces go there. A
+        """Join the switch, or connect for the host method, unless that has happened; whether allreduces go there. A
         collective of all ranks.
 
-        Raises DistBackendError, with the remedy, if there is no switch to join, or the ranks were told different
+        Raises DistBackendError, with what to do, if there is no switch to join, or the ranks have different
         methods.
         """
         if self.size() > 1 and not self._agreed:
@@ -163,7 +163,7 @@ class SwitchProcessGroup(ProcessGroup):
             except Exception as error:
                 # Not raised here: DDP calls this inside backward and can't go on after an exception from it.
                 self.reducer.fail(error)
-        # PyTorch says -1 ms for "none given".
+        # PyTorch passes -1 ms for "none given".
         wait_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         name = "max" if op == ReduceOp.MAX else "sum"
         return self.reducer.allreduce(tensors, name, average=op == ReduceOp.AVG, timeout_s=wait_s)
@@ -206,7 +206,7 @@ class SwitchProcessGroup(ProcessGroup):
             self._gloo.shutdown()
 
     def abort(self) -> None:
-        """As shutdown: pending calls fail, here and, told by the switch, on the other ranks."""
+        """As shutdown: pending calls fail, here and, through the switch, on the other ranks."""
         self.shutdown()
 
 

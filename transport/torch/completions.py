@@ -16,8 +16,8 @@ class CompletionPool:
 
     The callbacks that users attach to a call may wait for a later call (PowerSGD's do), so no fixed number of threads
     is enough and the thread that drives the network must never run them. The threads are daemons, so that a callback
-    that never returns can't keep the process alive, but `close` joins them: one that is inside PyTorch's C++ code when
-    the interpreter ends would abort the process.
+    that never returns can't keep the process running, but `close` joins them: one that is inside PyTorch's C++ code
+    when the interpreter ends would abort the process.
     """
 
     def __init__(self, name: str) -> None:

@@ -18,7 +18,7 @@ _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 class TorchGroup:
     """group: None for torch's default. It stays the caller's; `close` ends what this has started.
 
-    A thread of ours makes the calls and waits for them, in order, since what a Work tells of its end differs between
+    A thread of ours makes the calls and waits for them, in order, since what a Work reports of its end differs between
     backends; callers only hand them over. Raises ValueError where there is no group, or one that can't (NCCL: its
     tensors are on devices).
     """
@@ -62,7 +62,7 @@ class TorchGroup:
         return {}
 
     def set_credit(self, credit_bytes: int | None) -> None:
-        """Nothing: who starts calls has to hold them back."""
+        """Nothing: the caller has to bound the calls in flight."""
 
     def status(self) -> Mapping[str, Any]:
         """Nothing is known."""

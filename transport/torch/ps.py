@@ -29,7 +29,7 @@ from transport.ps.worker import Array
 
 @dataclass
 class _Tensor:
-    """A parameter, and what is under way for it. weights: where its answer comes, on the host."""
+    """A parameter, and what is in flight for it. weights: where its answer comes, on the host."""
 
     parameter: torch.nn.Parameter
     weights: Array
@@ -108,7 +108,7 @@ class PsOptimizer:
             self._holds_back = False
 
     def close(self) -> None:
-        """Leave the job and let go of the model."""
+        """Leave the job and detach from the model."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

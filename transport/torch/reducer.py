@@ -59,7 +59,7 @@ class Reducer:
     """Reduces tensors in place through the switch, in the background. Thread-safe.
 
     After a first failure every call, also later ones, fails at once with the same cause. workers: n of the group.
-    what: names the group in errors. timeout_s: how long a call's `wait()` waits unless told otherwise.
+    what: names the group in errors. timeout_s: how long a call's `wait()` waits by default.
     """
 
     def __init__(self, open_session: OpenSession, workers: int, what: str, timeout_s: float) -> None:
@@ -122,7 +122,7 @@ class Reducer:
         what = f"{self._what}: allreduce {number} ({op}, {elements} elements)"
         work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
         if not used or self._failure is not None:
-            # Nothing to tell the others, or nothing that could: callbacks run where they are attached.
+            # Nothing to send to the others, or no way to: callbacks run where they are attached.
             work.settle(self._failure)
             work.deliver()
             return work

@@ -37,7 +37,7 @@ METHOD_VARIABLE = "SWITCHAGG_METHOD"
 _SIOCGIFADDR = 0x8915
 POLL_S = 0.02
 GRACE_S = 10.0
-"""How much longer than a join may take we wait to hear how the others' joins ended."""
+"""How much longer than a join may take we wait for the outcomes of the others' joins."""
 
 JOINED, NO_ROOM, FAILED = "joined", "no room", "failed"
 
@@ -54,17 +54,17 @@ class SwitchOptions:
     elements: int = 0
     """Values per packet; 0: what fills an Ethernet MTU of 1500: 360, over RDMA 251."""
     streams: int = 2
-    """Calls that are under way side by side, in turn."""
+    """Calls that are in flight side by side, in turn."""
     window_slots: int = 256
     """Packets in flight per stream; the job takes streams times this many of the switch's slots."""
     join_timeout_s: float = 30.0
     """How long joining the switch may take once all ranks are there."""
     priorities: tuple[int, ...] = ()
-    """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` says nothing."""
+    """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` is ignored."""
     method: str = "switch"
     """A name of transport/group/method_name.py, perhaps with its link: `ring`, `ring@udp`, `switch`, `gloo`, `auto`."""
     link: str = ""
-    """What carries the method; default: what its name says, or the method's own default."""
+    """What carries the method; default: the one in its name, or the method's own default."""
     bind: str = ""
     """For host methods: this rank's own IPv4 address, as others reach it. Default: the one that faces MASTER_ADDR."""
     interface: str = ""
@@ -89,14 +89,14 @@ class SwitchOptions:
 
     @property
     def name(self) -> MethodName:
-        """The method and its link. Raises DistBackendError that says what is allowed."""
+        """The method and its link. Raises DistBackendError that lists what is allowed."""
         try:
             return parse(f"{self.method.partition('@')[0]}@{self.link}" if self.link else self.method)
         except ValueError as error:
             raise dist.DistBackendError(f"{METHOD_VARIABLE}, SWITCHAGG_LINK: {error}") from None
 
     def own_address(self) -> str:
-        """Where other ranks reach this one. Raises JobError with the remedy."""
+        """Where other ranks reach this one. Raises JobError with what to do."""
         if self.bind:
             return resolve_host(self.bind)
         if self.interface:
@@ -108,7 +108,7 @@ class SwitchOptions:
             raise JobError(f"{error}; set SWITCHAGG_BIND to this host's address, or SWITCHAGG_INTERFACE") from error
 
     def require_switch(self) -> None:
-        """Raise DistBackendError with the remedy if no switch was named."""
+        """Raise DistBackendError, with what to do, if no switch was named."""
         if not self.switch:
             raise dist.DistBackendError(
                 f"{SWITCH_VARIABLE} is not set: start a switch with `switchagg switch` on a host that all workers "
@@ -117,7 +117,7 @@ class SwitchOptions:
 
 
 def share_job_name(gloo: ProcessGroup, rank: int) -> str:
-    """A name no other job has, made by rank 0 and told to all through the group's own Gloo."""
+    """A name no other job has, made by rank 0 and broadcast through the group's own Gloo."""
     run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")[:40]
     made = f"{run}-{uuid.uuid4().hex}".ljust(80).encode()
     name = torch.frombuffer(bytearray(made), dtype=torch.uint8)
@@ -138,7 +138,7 @@ def interface_address(name: str) -> str:
 
 
 Join = Callable[..., AllreduceGroup]
-"""`SwitchSession.join`, or what stands in for it in a test."""
+"""`SwitchSession.join`, or its replacement in a test."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,15 @@ class Rendezvous:
     """The process group's timeout: how long one rank may keep the others waiting in a call."""
     join: Join
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Set when the group ends: nobody needs to be waited for any more."""
+    """Set when the group ends: no rank needs to be waited for any more."""
 
     @property
     def method(self) -> MethodName:
-        """What this rank was told to use."""
+        """What this rank shall use."""
         return self.options.name
 
     def agree(self) -> None:
-        """Raise DistBackendError, on all ranks, that names both sides if they were told to use different methods."""
+        """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods."""
         told = self._exchange(f"{self.job}/method", str(self.method), self.timeout_s)
         for rank, theirs in enumerate(told):
             if theirs != told[0]:
@@ -173,8 +173,8 @@ class Rendezvous:
                 )
 
     def open(self, lane: int) -> AllreduceGroup | None:
-        """Join the switch, or meet the others. None if the switch has no room for the job, in which case all ranks get
-        None and rank 0 warns.
+        """Join the switch, or connect to the others. None if the switch has no room for the job, in which case all
+        ranks get None and rank 0 warns.
 
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
@@ -234,7 +234,7 @@ class Rendezvous:
         return JOINED, session
 
     def _bind(self) -> "tuple[BoundPlace | None, str]":
-        """A port of our own, and what to tell the others: where it is, or why there is none."""
+        """A port of our own, and what to publish: its address, or why there is none."""
         from transport.meshes.opening import bind_place
 
         try:
@@ -259,7 +259,7 @@ class Rendezvous:
                     f"rank {inner[0]} is at {addresses[inner[0]][0]}, where other hosts can't reach it: set "
                     "SWITCHAGG_BIND there to its address, or SWITCHAGG_INTERFACE"
                 )
-            from transport.group.opening import GroupOptions, open_group  # only for those who use host methods
+            from transport.group.opening import GroupOptions, open_group  # only for host methods
 
             how = GroupOptions(self.options.join_timeout_s, self.timeout_s, more=self._keys())
             name, job = self.method, f"{self.job}/{lane}"
@@ -270,7 +270,7 @@ class Rendezvous:
         return JOINED, session
 
     def _keys(self) -> dict[str, str]:
-        """What a host method's link is told of keys. Raises JobError where they would go unused."""
+        """The keys of a host method's link. Raises JobError where they would go unused."""
         if self.options.keys and not LINKS[self.method.link].keys:
             able = links_with("keys")[0]
             raise JobError(
@@ -279,7 +279,8 @@ class Rendezvous:
         return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, told: str, timeout_s: float) -> list[str]:
-        """What every rank tells under this prefix. Polls: a blocking wait would lock the store for Gloo's threads."""
+        """What every rank has published under this prefix. Polls: a blocking wait would lock the store for Gloo's
+        threads."""
         keys = [f"{prefix}/{rank}" for rank in range(self.workers)]
         self.store.set(keys[self.rank], told)
         deadline = time.monotonic() + timeout_s

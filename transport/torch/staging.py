@@ -90,7 +90,7 @@ class CudaStage:
     """A CUDA tensor: copied to and from pinned memory on a stream of its own, beside the caller's kernels.
 
     The copy out waits for what is queued on the caller's current stream; types change on the device. divisor as for
-    HostStage. cuda: `torch.cuda`, or what stands in for it where there is no GPU. pin: whether the buffer is pinned.
+    HostStage. cuda: `torch.cuda`, or its replacement where there is no GPU. pin: whether the buffer is pinned.
     """
 
     needs_fetch = True

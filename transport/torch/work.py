@@ -14,7 +14,7 @@ class SwitchWork(dist.Work):
     """What `allreduce` returns: wait for it, or take its Future. Thread-safe.
 
     tensors: what is reduced in place, kept alive until the end. what: names the call in errors. timeout_s: how long
-    `wait()` waits when it is told nothing. synchronize: makes the current CUDA streams wait for the results' copies.
+    `wait()` waits by default. synchronize: makes the current CUDA streams wait for the results' copies.
 
     A failure is raised, as `torch.distributed.DistBackendError`, by `wait()` and by the Future's `wait()`, `value()`
     and consumers. DDP's C++ code would take an exception set on a Future for its value and crash, so `get_future` only
@@ -32,7 +32,7 @@ class SwitchWork(dist.Work):
         self._synchronize: Callable[[], None] | None = None
 
     def settle(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
-        """End the call, once, with this outcome: those who wait for it go on."""
+        """End the call, once, with this outcome: threads that wait for it continue."""
         self._error = error
         self._synchronize = synchronize
         self._finished.set()

@@ -41,10 +41,10 @@ class Channel(Protocol):
         """Sum the array, 1-D, over all ranks, in place. The future may resolve in any thread."""
 
     def control(self, array: Array) -> "Future[Any]":
-        """As start, for what isn't in the plan: all ranks call it at the same point, with nothing under way."""
+        """As start, for what isn't in the plan: all ranks call it at the same point, with nothing in flight."""
 
     def set_credit(self, credit_bytes: int) -> None:
-        """Bound what lies below the queue that knows priorities, where this end can say so."""
+        """Bound what is queued below the priority queue, where this end can."""
 
     def close(self) -> None:
         """End what the channel itself started; the group stays open."""
@@ -63,7 +63,7 @@ class KeyedChannel:
         self._controls = 0
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> None:
-        """Any order. Another plan gets other keys: what lies under a key keeps its size."""
+        """Any order. Another plan gets other keys: the size of a key's array never changes."""
         assert len(transfers) < KEYS_PER_PLAN, f"{len(transfers)} transfers"
         self._plan += 1
 
@@ -105,7 +105,7 @@ class ClassChannel:
         return self._group.allreduce(array, priority=self._group.classes[-1])
 
     def set_credit(self, credit_bytes: int) -> None:
-        """A stream's window bounds what is under way in a switch."""
+        """A stream's window bounds what is in flight through a switch."""
 
     def close(self) -> None:
         """Nothing of our own."""
@@ -139,7 +139,7 @@ class OrderedChannel:
 
 
 class _TorchChannel(OrderedChannel):
-    """Over a process group of torch's, whose adapter is ours to close."""
+    """Over a process group of torch's, whose adapter it closes."""
 
     def close(self) -> None:
         self._group.close()
@@ -183,7 +183,7 @@ def tell(channel: Channel, data: bytes | None) -> bytes:
 
 
 def failure_of(error: BaseException, channel: Channel) -> AggregationFailed:
-    """What the caller of the wrapper is told: AggregationFailed, whatever the group raised."""
+    """What the caller of the wrapper gets: AggregationFailed, whatever the group raised."""
     if isinstance(error, AggregationFailed):
         return error
     failed = AggregationFailed(f"{channel.name}: {error}", job="priority schedule")

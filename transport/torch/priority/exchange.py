@@ -1,7 +1,7 @@
 """The exchange of one model's gradients: from `.grad` to transfers, and from sums to means.
 
-A transfer of one part lies in the gradient's own memory; one of several is gathered in a buffer. The thread that trains
-hands gradients over and takes means back; a transfer's end is told by whatever thread the group resolves futures in.
+A transfer of one part uses the gradient's own memory; one of several is gathered in a buffer. The thread that trains
+hands gradients over and takes means back; a transfer ends in the thread in which the group resolves futures.
 """
 
 import threading
@@ -38,7 +38,7 @@ MEASURED_SIZES_BYTES = (1_000, 64_000, 1_000_000)
 MEASURED_TIMES = 3
 
 USED = "which parameters are used"
-"""What the record of the call is named that tells which parameters have a gradient on any rank."""
+"""Name of the record of the call that finds which parameters have a gradient on any rank."""
 
 
 class TransferRecord(NamedTuple):
@@ -83,7 +83,7 @@ class _Gradient:
 class Exchange:
     """Gradients of `parameters` over a channel. All methods but the callbacks belong to the thread that trains.
 
-    find_unused: tell each other which parameters have a gradient anywhere; the others come back as None. Until `plan`
+    find_unused: exchange which parameters have a gradient anywhere; the others come back as None. Until `plan`
     is called, everything is one transfer.
     """
 
@@ -104,13 +104,13 @@ class Exchange:
         self._earlier = 0  # iterations of earlier plans
         self._records: list[TransferRecord] = []
         self.collecting = False
-        """Whether a backward pass has begun, and its end wasn't told."""
+        """Whether a backward pass has begun, and hasn't ended."""
         self._set_plan(*_everything_at_once(parameters))
 
     def plan(
         self, transfers: Sequence[Transfer], profile: Profile, cost: LinearCost, credit_bytes: int | None, cycle_ns: int
     ) -> None:
-        """Use these transfers from the next iteration on. Nothing may be under way but a last call's end."""
+        """Use these transfers from the next iteration on. Nothing may be in flight but a last call's end."""
         assert not self._gradients, "gradients are under way"
         self.await_idle()
         self._collect_records()
@@ -176,7 +176,7 @@ class Exchange:
         return sorted(self._gradients)
 
     def ready(self, index: int) -> None:
-        """A parameter's gradient is in `.grad`: it is under way from now on."""
+        """A parameter's gradient is in `.grad`: it is in flight from now on."""
         if not self.collecting:
             self.await_idle()
             self.collecting, self._used_known = True, False
@@ -252,7 +252,7 @@ class Exchange:
         return not gradient.left and (gradient.own or not self._find_unused or self._used_known)
 
     def hold(self, index: int) -> None:
-        """Keep the gradient from now on, so that nobody adds to it: `.grad` is None until the parameter is stepped."""
+        """Keep the gradient from now on, so that nothing adds to it: `.grad` is None until the parameter is stepped."""
         gradient, parameter = self._gradients[index], self._parameters[index]
         if gradient.summed and parameter.grad is not None:
             gradient.tensor = parameter.grad  # perhaps changed since, by clipping
@@ -335,7 +335,7 @@ class Exchange:
             self._changed.notify_all()
 
     def await_idle(self) -> None:
-        """Sleep until the last iteration's transfers are all complete, also those that nobody waits for."""
+        """Sleep until the last iteration's transfers are all complete, also those that no layer waits for."""
         with self._changed:
             while not self._scheduler.idle:
                 if self._failure is not None:
@@ -380,7 +380,7 @@ class Exchange:
         ]
 
     def close(self) -> None:
-        """End the pump. What is under way ends by itself."""
+        """End the pump. Transfers in flight still complete."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -14,9 +14,9 @@ stepped by the user's own optimizer with the options of the `step()` call it bel
 bits of the unscheduled run, if the group adds in the same order whatever a transfer consists of.
 
 What differs from an ordinary loop: between `step()` and the next forward pass, parameters of layers not called yet are
-old. `handle.wait()` brings them up to date; it is called by itself for `state_dict()` of model and optimizer. Between
-`backward()` and `step()`, `handle.wait()` makes `.grad` the means, for clipping. `.grad` is None from `step()` on until
-the parameter has been stepped.
+old. `handle.wait()` brings them up to date; it is called automatically for `state_dict()` of model and optimizer.
+Between `backward()` and `step()`, `handle.wait()` makes `.grad` the means, for clipping. `.grad` is None from `step()`
+on until the parameter has been stepped.
 
 A failed call ends in AggregationFailed, on the thread that trains, from the next forward, backward, `step` or `wait`.
 """
@@ -98,10 +98,10 @@ def attach(
     *,
     options: AttachOptions = AttachOptions(),  # frozen
 ) -> "PriorityHandle":
-    """Sum this model's gradients over a group, each as urgent as `schedule` says. A collective of all ranks.
+    """Sum this model's gradients over a group, each with the priority that `schedule` gives. A collective of all ranks.
 
     model: not wrapped by DDP; all its trainable parameters in the optimizer, float32 or float64, on the CPU. group: see
-    `channel.open_channel`; it stays the caller's. schedule: a policy or its words.
+    `channel.open_channel`; it stays the caller's. schedule: a policy or its text.
 
     Raises ValueError or TypeError for what can't be, AggregationFailed if the group fails.
     """
@@ -207,7 +207,7 @@ class PriorityHandle:
                 self._settle(index)
             else:
                 self._exchange.mean(index)
-        self._exchange.await_idle()  # also what only tells: the group may be closed next
+        self._exchange.await_idle()  # also what only notifies: the group may be closed next
 
     def records(self) -> Records:
         """Transfers and waits since the last call, for a timeline."""
@@ -478,7 +478,7 @@ class PriorityHandle:
             raise RuntimeError("the optimizer has got parameters since attach: close the handle and attach again")
         assert self._steps is not None
         asked = [index for index in self._exchange.busy() if index not in self._options]
-        if self._exchange.collecting or not asked:  # else `wait` has told the end of the backward pass
+        if self._exchange.collecting or not asked:  # else `wait` has ended the backward pass
             if not self._exchange.collecting:
                 self._settle_all()
             self._exchange.backward_done()

@@ -42,7 +42,7 @@ class Observer:
         self._gradients: dict[int, int] = {}  # of this backward pass: parameter -> time
         self._kept: list[tuple[dict[nn.Module, int], int, dict[int, int]]] = []
 
-    # What the hooks tell
+    # What the hooks record
 
     def forward_begins(self) -> None:
         """The outermost module is called."""
@@ -161,7 +161,7 @@ class Observer:
         return tuple(sorted({places[other] for other in found if places[other] < mine}))
 
     def _found(self, inputs: Any) -> tuple[nn.Module, ...] | None:
-        """The layers that made these inputs; None if that can't be told."""
+        """The layers that made these inputs; None if that can't be known."""
         found: dict[nn.Module, None] = {}
         waiting = [tensor.grad_fn for tensor in _tensors(inputs) if tensor.grad_fn is not None]
         seen = set(waiting)

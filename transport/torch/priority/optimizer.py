@@ -2,7 +2,7 @@
 
 The user's own optimizer does the arithmetic, restricted to one parameter and to a copy of its group's options taken
 when `step()` was called: so schedulers of learning rates may go on before the sums are here, and the bits are those of
-an ordinary step. That is right for optimizers that treat each parameter by itself.
+an ordinary step. That is right for optimizers that treat each parameter separately.
 """
 
 import types
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 COUPLED = (torch.optim.LBFGS,)
-"""Optimizers of PyTorch that don't treat each parameter by itself."""
+"""Optimizers of PyTorch that don't treat each parameter separately."""
 
 Options = list[dict[str, Any]]
 

@@ -52,7 +52,7 @@ class Tuning:
             self._began_ns = self._clock()
 
     def next_policy(self, iteration: int) -> ByteScheduler:
-        """Called on every rank when `due`, with nothing under way: what to use from now on. A collective."""
+        """Called on every rank when `due`, with nothing in flight: what to use from now on. A collective."""
         found = b""
         if self._tuner is not None:
             tried = self._tuner.current
