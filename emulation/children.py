@@ -1,4 +1,4 @@
-"""Child processes of ours: orders go in on stdin, reports come out on stdout, a line of JSON each, typed at both ends.
+"""Our child processes: commands go in on stdin, reports come out on stdout, a line of JSON each, typed at both ends.
 
 A parent has a `Child` for each and waits with `gather`; a child's main is one call of `serve`. Messages are structs
 derived from `Order` and `Report`; what libraries print to stdout is no report and is ignored.
@@ -27,23 +27,23 @@ MESSAGE_LENGTH_MAX = 400
 
 
 class Order(msgspec.Struct, tag_field="order", tag=str.lower):
-    """What a child is told."""
+    """A command to a child."""
 
 
 class Report(msgspec.Struct, tag_field="event", tag=str.lower):
-    """What a child says."""
+    """A report of a child."""
 
 
 class Ready(Report):
-    """It takes orders from now on."""
+    """It takes commands from now on."""
 
 
 class Done(Report):
-    """An order that has no other answer was carried out."""
+    """A command that has no other answer was executed."""
 
 
 class Failed(Report):
-    """An order can't be carried out; the child ends."""
+    """A command can't be executed; the child ends."""
 
     message: str
 
@@ -56,23 +56,23 @@ Told = TypeVar("Told")
 
 
 class ChildFailed(RunFailed):
-    """A child said that it failed, ended early, or was silent for too long."""
+    """A child reported a failure, ended early, or reported nothing for too long."""
 
 
 # ---- the parent's side
 
 
 class Child(Generic[Said]):
-    """A process of ours. name: for messages. reports: the union of all it may say. log: where its stderr goes."""
+    """A child process. name: for messages. reports: the union of all its reports. log: where its stderr goes."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], reports: Any, log: IO[bytes]) -> None:
         self.name, self.process, self.log = name, process, log
-        self.ended = False  # its end of the pipe is closed, and all it said has been read
+        self.ended = False  # its end of the pipe is closed, and all its reports have been read
         self._decoder = msgspec.json.Decoder(reports)
         self._rest = b""
 
     def send(self, order: Order) -> None:
-        """Tells it. If it has gone, whoever waits for its report will find out, with its last words."""
+        """Sends it a command. If it has ended, the wait for its report raises, with its last output."""
         assert self.process.stdin is not None, "a child that takes orders has a pipe as stdin"
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(msgspec.json.encode(order) + b"\n")
@@ -137,7 +137,7 @@ def start(
     reports: Any,
     environment: dict[str, str] | None = None,
 ) -> Child[Any]:
-    """Starts a module that calls `serve`. spawn: as Popen; place: what it is told at its start."""
+    """Starts a module that calls `serve`. spawn: as Popen; place: its configuration."""
     log = tempfile.TemporaryFile()  # noqa: SIM115
     command = [sys.executable, "-P", "-m", module, msgspec.json.encode(place).decode()]
     process = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
@@ -195,11 +195,12 @@ def say(report: Report) -> None:
 
 
 def serve(place: type[Place], orders: Any, begin: Callable[[Place], Callable[[Any], Report]]) -> NoReturn:
-    """A child's life: `begin` where argv[1] says, then an answer to every order until stdin ends.
+    """A child's main function: `begin` with the configuration in argv[1], then an answer to every command until stdin
+    ends.
 
-    orders: the union of all it may be told. What can't be done is reported as `Failed`, and the status is 1.
+    orders: the union of all its commands. What can't be done is reported as `Failed`, and the status is 1.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         carry_out = begin(msgspec.json.decode(sys.argv[1], type=place))

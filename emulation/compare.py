@@ -22,7 +22,7 @@ from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import parse
 
 Progress = Callable[[str, int, int, str], None]
-"""progress(method, done, total, note): `done` of `total` iterations; `note` is a few words on what happens now."""
+"""progress(method, done, total, note): `done` of `total` iterations; `note` is a short text on what happens now."""
 
 Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], MethodResult]
 """The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
@@ -71,7 +71,7 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
 
 
 def _mininet_missing() -> str | None:
-    """What keeps Mininet from running, with the remedy; None if nothing does."""
+    """What keeps Mininet from running, with what to do; None if nothing does."""
     reason: str | None = importlib.import_module(_RUNNER_MODULES["mininet"]).missing()
     return reason
 
@@ -94,9 +94,9 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
                 f"{scenario.file}: [switch] dataplane: {switch.dataplane} runs in the kernel, not in virtual time; "
                 f"allowed with --on sim: {others}"
             )
-        return Choice(switch.dataplane, {})  # the switch says what is missing, when it starts among its interfaces
+        return Choice(switch.dataplane, {})  # the switch reports what is missing, when it starts among its interfaces
     if DATAPLANES[switch.dataplane].program and os.environ.get(PROGRAM_VARIABLE):
-        return Choice(switch.dataplane, {})  # the rule of a user's own program is not ours to judge
+        return Choice(switch.dataplane, {})  # a user's own program may have another rule
     if reason := fault(switch.dataplane, slots, switch.elements):
         raise RunFailed(
             f"{scenario.file}: [switch] dataplane: {switch.dataplane} can't run here: {reason}; or choose auto"

@@ -2,4 +2,4 @@
 
 
 class RunFailed(Exception):
-    """A run could not start or finish: one line that says what failed and the remedy; exit code 1."""
+    """A run could not start or finish: one line with what failed and what to do; exit code 1."""

@@ -52,8 +52,9 @@ class P4Switch(topology.AggSwitch):
 
     program: its file. commands, json (as the P4 tutorials' s1-runtime.json): files of entries, carried out at the
     start; pcap: folder for captures; log: file for what the switch writes, with log_msg. backend: auto, native, python.
-    In all of them {name} stands for the switch's name. `s1.p4("table_dump t")` carries out a command; from a shell:
-    `switchagg p4 cli --control` with what `s1.control` says. In Python: `net.addSwitch("s1", cls=P4Switch, program=…)`.
+    In all of them {name} is replaced by the switch's name. `s1.p4("table_dump t")` executes a command; from a shell:
+    `switchagg p4 cli --control` with the value of `s1.control`. In Python: `net.addSwitch("s1", cls=P4Switch,
+    program=…)`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class P4Switch(topology.AggSwitch):
         super().__init__(name, **params)
 
     def start(self, controllers: Sequence[Any]) -> None:
-        """Starts the program on all ports and waits for it. Raises UnfitError with its last words."""
+        """Starts the program on all ports and waits for it. Raises UnfitError with its last output."""
         ports = [(number, interface.name) for interface, number in self.ports.items() if interface.name != "lo"]
         for _, interface in ports:
             netns.run_script(self.pid, _PORT.replace("@", interface))

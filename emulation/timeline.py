@@ -1,7 +1,7 @@
 """Timelines: what each rank did when, as a Chrome trace that Perfetto opens and as spans that a figure draws.
 
 Backends keep the spans of a few iterations after the warm-up (`KEPT_ITERATIONS`): more would make files of hundreds of
-megabytes and show nothing new.
+megabytes without new information.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmark: planes, numbers, links and allreduce; README.md says what each column means.
+"""The benchmark: planes, numbers, links and allreduce; README.md defines each column.
 
 Imported by cli.
 Start at suite.py.

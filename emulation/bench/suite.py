@@ -236,7 +236,7 @@ def _switches() -> str:
 
 
 def _left_out(say: Say) -> list[dict[str, Any]]:
-    """An entry that says why the data plane xdp isn't among the methods; none if it is."""
+    """An entry with the reason why the data plane xdp isn't among the methods; none if it is."""
     if not (reason := xdp_missing()):
         return []
     say(f"switch:xdp: left out: {reason}")
@@ -289,7 +289,7 @@ def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
 def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
     """The same links with the same program at every interface; only its share of lost packets differs.
 
-    The native switch also loses packets by itself, on links that keep their offloads; without BPF that is all there is.
+    The native switch can also lose packets itself, on links that keep their offloads; without BPF that is all there is.
     """
     from switchagg.native import bpf
 

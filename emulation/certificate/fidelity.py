@@ -40,14 +40,14 @@ CUT_SHARE = 0.1  # of a frame's time on the line: segments of one bundle follow 
 BUNDLE_WIRE_BYTES = 70_000  # 64 kB in segments, each with its headers
 RATE_STEPS = (1, 2, 5)
 RATE_LEAST_BPS = 1_000_000
-FILLED_SHARE = 0.8  # of the most a link was seen to carry: what it surely carries again
+FILLED_SHARE = 0.8  # of the most a link was seen to carry: what it can surely carry again
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a run must keep to be VALID."""
+    """The bounds of a VALID run."""
 
-    backlogged_gaps_least: int = 100  # fewer say nothing about a 90th percentile
+    backlogged_gaps_least: int = 100  # fewer don't determine a 90th percentile
     # Mininet-HiFi's authors' sound samples, 100 Mb/s: median 0.8 %, p90 3.3 %, p99 5.8 %; their unsound ones, 1 Gb/s:
     # median 8.3 %, p90 117 %. The bounds stand between.
     gap_deviation_median: float = 0.05

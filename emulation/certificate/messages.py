@@ -1,4 +1,4 @@
-"""What the measuring process is told, and what it reports."""
+"""Commands to the measuring process, and its reports."""
 
 from __future__ import annotations
 

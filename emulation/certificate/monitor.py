@@ -91,7 +91,7 @@ class Threads:
     def measures(self, duration_ns: int) -> dict[str, Any]:
         """Waiting per turn, of the process whose threads have it worst: its busy threads dominate its idle ones.
 
-        A process that waited for less than a hundredth of the time is left out: few turns say little.
+        A process that waited for less than a hundredth of the time is left out: few measurements mean little.
         """
         spent = {key: np.subtract(self._last[key], self._first[key]) for key in self._last}
         per_process = {
@@ -162,7 +162,7 @@ class Machine:
 
 
 class Orders:
-    """Orders from our parent, read without a buffer that `poll` can't see into. Its end is ours."""
+    """Commands from the parent, read without a buffer that `poll` can't see into. We end when it does."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -182,7 +182,7 @@ class Orders:
 
 
 def measure(place: MonitorPlace) -> None:
-    """Until told to stop."""
+    """Until the command to stop."""
     netns.die_with_parent(place.parent_pid)
     orders = Orders()
     pids = list(dict.fromkeys(port.pid for port in place.ports))
@@ -259,7 +259,7 @@ def _threads_of(pid: int) -> list[int]:
 
 
 def _cpu_pressure_us() -> int:
-    """Time in which some thread waited for a CPU; 0 where the kernel keeps no such count."""
+    """Time in which some thread waited for a CPU; 0 where the kernel doesn't count it."""
     try:
         return int(Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0].rpartition("=")[2])
     except OSError:

@@ -29,7 +29,8 @@ TABLE_COLUMNS = 130  # where stdout is no terminal
 
 
 def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
-    """Command-line values by dotted key; a value is read as TOML, so `10e9`, `true` and `"text"` mean what they say."""
+    """Command-line values by dotted key; a value is read as TOML, so `10e9`, `true` and `"text"` are what they look
+    like."""
     found: dict[str, Any] = {} if seed is None else {"seed": seed}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -45,7 +46,7 @@ def overrides(seed: int | None, settings: list[str]) -> dict[str, Any]:
 def run(
     whole: Scenario, variants: Sequence[Scenario], on: str | None, folder: Path, command: Sequence[str], as_json: bool
 ) -> int:
-    """Run the variants of a scenario, say what came out, and return the exit code.
+    """Run the variants of a scenario, print the outcome, and return the exit code.
 
     whole: the scenario with its sweep; variants: as `load_variants` returned them. Raises what `compare` raises.
     """
@@ -119,7 +120,7 @@ def _print_table(done: Comparison) -> None:
     doubt = "INVALID, what was measured nevertheless: " if built["valid"] is False else ""
     typer.echo(f"\n{doubt}{wording.headline(built)}")
     beyond = any(entry["comparison"] and entry["comparison"]["beyond_bound"] for entry in built["methods"])
-    if beyond and len(names) <= COLUMNS_MOST:  # of many methods only the report tells all
+    if beyond and len(names) <= COLUMNS_MOST:  # of many methods only the report has all
         for sentence in wording.explanations(built):  # the table says "see below"
             typer.echo(sentence)
 

@@ -1,4 +1,5 @@
-"""What this machine can do for switchagg: each thing is tried, not guessed, and what is missing comes with its remedy.
+"""What this machine can do for switchagg: each thing is tried, not guessed, and what is missing is listed with how to
+get it.
 
 Probes run side by side, change nothing that outlives them (qdiscs go onto the loopback of a namespace that dies with
 its process) and never raise: a probe that fails to probe is a finding too.
@@ -64,7 +65,7 @@ QDISCS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `remedy` says how to get what is missing; empty if `ok`."""
+    """One thing looked at. `remedy`: how to get what is missing; empty if `ok`."""
 
     name: str
     ok: bool

@@ -1,6 +1,6 @@
 """The command `switchagg`. Each command imports what it needs when it runs, so that --help answers at once.
 
-Exit codes: 0 done; 1 could not do its work (one line says why and the remedy); 2 wrong usage or scenario; 3 done, but a
+Exit codes: 0 done; 1 could not do its work (one line: why, and what to do); 2 wrong usage or scenario; 3 done, but a
 fidelity certificate is INVALID; 130 interrupted.
 """
 

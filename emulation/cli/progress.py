@@ -14,7 +14,7 @@ Report = Callable[[str, int, int, str], None]
 
 @contextmanager
 def bars() -> Iterator[Report]:
-    """One bar per method, with the time left and a few words on what happens."""
+    """One bar per method, with the time left and a short note on what happens."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,4 +1,4 @@
-"""What a switch says of itself, for people."""
+"""A switch's status as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNFINISHED_SHOWN_MAX = 20
 
 
 def status_lines(answer: StatusAnswer) -> list[str]:
-    """The switch's state in lines of text: jobs, who is missing where, who is waited for, counters above zero."""
+    """The switch's state in lines of text: jobs, which ranks are missing or waited for, counters above zero."""
     lines = [f"{answer.slots - answer.free_slots} of {answer.slots} slots in use"]
     for job in answer.jobs:
         lines += _job_lines(job)

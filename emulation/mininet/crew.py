@@ -1,4 +1,4 @@
-"""The crew: one trainer process per worker, followed by its reports until all have finished or one has failed."""
+"""The trainer processes, one per worker, and their reports until all have finished or one has failed."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Member:
 
 
 class Crew:
-    """Follows the members. The processes belong to whoever started them; the crew ends none.
+    """Follows the processes by their reports. They belong to the caller that started them; none is ended here.
 
-    method: for messages. stall_s: longest silence of all. limit_s: longest run. alive(): raises RunFailed when what the
-    members depend on has ended.
+    method: for messages. stall_s: longest time without any report. limit_s: longest run. alive(): raises RunFailed when
+    what the members depend on has ended.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Crew:
     def follow(self, on_iteration: Callable[[int], None]) -> None:
         """Returns when every member has finished; on_iteration(n): all have done n iterations.
 
-        Raises RunFailed, in one line, as soon as a member fails, is killed or ends early, if nobody says anything for
-        too long, or after the limit.
+        Raises RunFailed, in one line, as soon as a member fails, is killed or ends early, if no process reports
+        anything for too long, or after the limit.
         """
         begun = heard = time.monotonic()
         done = 0
@@ -106,7 +106,7 @@ class Crew:
         self._wait_for_exits()
 
     def _read(self, timeout_s: float) -> bool:
-        """Whether anybody said anything."""
+        """Whether any process reported anything."""
         return any([self._hear(key.data) for key, _ in self._selector.select(timeout_s)])
 
     def _hear(self, member: Member) -> bool:
@@ -119,7 +119,7 @@ class Crew:
         """Raises RunFailed for the first cause: a killed process before those that only noticed."""
         gone = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
         for member in gone:
-            while self._hear(member):  # its last words may have come since
+            while self._hear(member):  # its last output may have come since
                 pass
         gone = [member for member in gone if not member.finished]
         killed = next((member for member in gone if member.child.killed_by), None)

@@ -108,7 +108,7 @@ def wait_readable(descriptor: int, timeout_s: float) -> bool:
 
 
 def end(process: subprocess.Popen[Any], grace_s: float = 3.0) -> int:
-    """Ends one child of ours, by its id: asks, waits `grace_s`, then kills. Returns its exit status."""
+    """Ends one child process, by its id: asks, waits `grace_s`, then kills. Returns its exit status."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CONTROL_PORT, DATA_PORT = 5555, 5556
 RENDEZVOUS_PORT = 29_500
-# What Python runs for each rank. -P, as for all processes of ours: a file of the user's folder named like a module of a
+# What Python runs for each rank. -P, as for all our processes: a file of the user's folder named like a module of a
 # library must not take its place.
 TRAINER = ("-P", "-m", "emulation.training.trainer")
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
@@ -50,7 +50,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def missing() -> str | None:
-    """What keeps Mininet from running here, with the remedy; None if nothing does."""
+    """What keeps Mininet from running here, with what to do; None if nothing does."""
     try:
         from emulation.mininet import topology
 
@@ -75,7 +75,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
 
 
 def _words(error: Exception) -> str:
-    """One line of what a program or the kernel said."""
+    """One line of a program's or the kernel's output."""
     said = str(getattr(error, "stderr", None) or "").strip().splitlines()
     return said[-1] if said else " ".join(str(error).split())
 
@@ -136,7 +136,7 @@ def congestion_control(scenario: Scenario) -> str | None:
 
 
 def time_limits(scenario: Scenario) -> tuple[float, float]:
-    """Longest silence of all ranks and longest run, in seconds."""
+    """Longest time without a report of any rank, and longest run, in seconds."""
     ideal_s = bound(scenario, "gloo", GRADIENT_BYTES_MOST).communication_ns / 1e9
     silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
@@ -158,7 +158,7 @@ class Observation:
 
     The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
     certified. Bytes are counted from the end of the warm-up, or of the first iteration after it whose end we notice
-    before any rank has a bucket of the next one under way: else they would be too few. Both end with the last
+    before any rank has a bucket of the next one in flight: else they would be too few. Both end with the last
     iteration. A context manager: leaving it ends the monitor.
     """
 
@@ -189,7 +189,7 @@ class Observation:
     def on_iteration(self, done: int) -> None:
         """All ranks have done `done` iterations."""
         if not self._watching:
-            self._watch()  # takes a while: how far the ranks are by then, the next call will say
+            self._watch()  # takes a while: the next call reports how far the ranks are by then
         elif self._warmup <= done < self._total:
             self._begin(done)
         if done >= self._total:
@@ -213,7 +213,7 @@ class Observation:
         self._first, self._late_ns = self._snapshot(done), None
 
     def _lateness_ns(self) -> int:
-        """How long the first bucket after the beginning was under way when we began. What isn't known yet is 0."""
+        """How long the first bucket after the beginning was in flight when we began. What isn't known yet is 0."""
         assert self._first is not None
         if self._late_ns is None:
             following = [member.named(Iteration)[self._first.done :] for member in self._members]
@@ -253,7 +253,7 @@ class Observation:
 
 
 def _network_threads(member: Member) -> list[int]:
-    """Kernel ids of the threads that carry packets, as the trainer told us when it began."""
+    """Kernel ids of the threads that carry packets, as the trainer reported at its start."""
     return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
@@ -372,7 +372,7 @@ def _result(
 
 
 def timeline(per_rank: Sequence[Sequence[Iteration]], warmup_iterations: int) -> list[Span]:
-    """Spans of the kept iterations, from what each rank said of its own."""
+    """Spans of the kept iterations, from each rank's own reports."""
     found = []
     for rank, records in enumerate(per_rank):
         for record in records:

@@ -1,4 +1,4 @@
-"""One link's wishes: what is asked of it, the `tc` lines that set it, and the read-back that refuses what wasn't set.
+"""One link's settings: what is requested, the `tc` lines that set it, and the read-back that refuses what wasn't set.
 
 Mininet logs "unknown qdisc" and runs on; we ask the kernel afterwards and raise `UnfitError`. Standard library only.
 
@@ -7,7 +7,7 @@ segments) over a bfifo (limit in bytes, counted the same way). Delay and faults 
 
 With priority queues HTB has a class and a bfifo for each priority class (W10): `prio` orders those that borrow from the
 link's rate, and of their own they have next to nothing, so that borrowing is all that counts. A u32 filter reads the
-DSCP, so that every packet has its place, whoever sent it and whichever way it came: our own, TCP's, bridged ones.
+DSCP, so that every packet gets its class, from any sender and by any path: our own, TCP's, bridged ones.
 """
 
 from __future__ import annotations
@@ -101,13 +101,14 @@ class NetworkSpec:
 
     @property
     def per_packet_faults(self) -> bool:
-        """Whether packets must travel one by one: netem would lose or spoil whole bundles, so nobody may send any."""
+        """Whether packets must travel one by one: netem would lose or spoil whole bundles, so no sender may send
+        any."""
         return any((self.loss, self.duplicate, self.reorder, self.corrupt))
 
 
 @dataclass(frozen=True)
 class PortReport:
-    """One end of a link, as the kernel says it is. `netem` holds its options as `tc -j` gives them."""
+    """One end of a link, as read from the kernel. `netem` holds its options as `tc -j` gives them."""
 
     node: str
     interface: str
@@ -126,7 +127,7 @@ class PortReport:
 
 
 def refuse_impossible(spec: NetworkSpec) -> None:
-    """Raises UnfitError for a wish this machine can't honour, before anything is built."""
+    """Raises UnfitError for a setting that this machine can't do, before anything is built."""
     limits = {
         "[topology] workers": (spec.workers, 1, WORKERS_MOST, "workers"),
         "[topology] rate_bps": (spec.rate_bps, RATE_LEAST_BPS, RATE_MOST_BPS, "bits/s with HTB"),
@@ -181,12 +182,12 @@ def netem_missing() -> str | None:
 
 
 def qdisc_missing(arguments: str) -> str | None:
-    """What `tc` says against a root qdisc with these arguments; None if it accepts them."""
+    """The error of `tc` for a root qdisc with these arguments; None if it accepts them."""
     return _refusal("tc", "qdisc", "add", "dev", "lo", "root", *arguments.split())
 
 
 def _refusal(*command: str) -> str | None:
-    """The last words of a command in a namespace of its own; None if it succeeds."""
+    """The error of a command in a namespace of its own; None if it succeeds."""
     flags = "-n" if netns.is_privileged() else "-Urn"
     done = subprocess.run(["unshare", flags, *command], capture_output=True, text=True, timeout=20, check=False)
     return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
@@ -245,7 +246,7 @@ def netem_arguments(spec: NetworkSpec) -> str:
 def read_back(
     spec: NetworkSpec, node: str, pid: int, interfaces: list[str], reader: qdisc.QdiscReader
 ) -> list[PortReport]:
-    """What the kernel says of a node's shaped interfaces. Raises UnfitError where it isn't what `spec` asks."""
+    """A node's shaped interfaces, as read from the kernel. Raises UnfitError where they differ from `spec`."""
     features = "".join(f"ethtool -k {name}\n" for name in interfaces)
     links_line, qdiscs_line, *feature_lines = netns.run_script(
         pid, f"ip -d -j link show\ntc -j qdisc show\n{features}"

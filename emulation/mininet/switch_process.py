@@ -24,7 +24,7 @@ SLOTS_LEAST = 4096  # the daemon's own default
 
 @dataclass(frozen=True)
 class DataPlaneProcess:
-    """A process that runs in the switch's namespace. It has started when `ready` stands in what it writes."""
+    """A process that runs in the switch's namespace. It has started when its output contains `ready`."""
 
     command: tuple[str, ...]
     ready: str = READY
@@ -35,7 +35,7 @@ class DataPlaneProcess:
 
 @dataclass(frozen=True)
 class SwitchPlace:
-    """What a switch of ours is started with. slots: at least these; interfaces: for a plane in the kernel."""
+    """What a switch is started with. slots: at least these; interfaces: for a plane in the kernel."""
 
     control_port: int
     data_port: int
@@ -84,7 +84,7 @@ class RunningDataPlane:
         )
 
     def wait_until_ready(self) -> None:
-        """Raises UnfitError with its last words."""
+        """Raises UnfitError with its last output."""
         deadline = time.monotonic() + self.plane.timeout_s
         command = " ".join(self.plane.command)
         while self.plane.ready not in self.output():

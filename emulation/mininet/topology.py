@@ -1,7 +1,7 @@
 """The Mininet star: workers h1 … hn (10.0.0.1 …) around switch s1 (10.0.0.254), every port shaped and read back.
 
 The switch node is a network namespace of its own: a Linux bridge over its ports lets workers reach each other (host
-methods, rendezvous), and the data plane, a process of ours, answers at the bridge's address. What it sends leaves
+methods, rendezvous), and the data plane, a process, answers at the bridge's address. What it sends leaves
 through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the machine's own
 network, two networks can't collide, and everything vanishes with the processes that hold it.
 """
@@ -110,7 +110,7 @@ class QuietIntf(Intf):
 
 
 class HandIntf(TCIntf):
-    """Mininet's shaped interface, for use by hand: also beyond 1 Gb/s, which Mininet ignores without a word."""
+    """Mininet's shaped interface, for use by hand: also beyond 1 Gb/s, which Mininet ignores without an error."""
 
     bwParamMax = shaping.RATE_MOST_BPS // 1_000_000
 
@@ -222,7 +222,7 @@ class BridgeSwitch(Switch):
         return [port for port in self.intfList() if port.name != "lo"]
 
     def _port_lines(self, port: Any) -> list[str]:
-        """Lines that shape a port and put it under the bridge, which need not learn who is behind it."""
+        """Lines that shape a port and put it under the bridge, which need not learn the addresses behind it."""
         peer = port.link.intf2 if port.link.intf1 is port else port.link.intf1
         lines = [] if self.spec is None else [f"ip link set {port.name} mtu {self.spec.mtu_bytes}"]
         lines += [f"ip link set {port.name} master {self.name}", f"ip link set {port.name} up"]
@@ -254,12 +254,12 @@ class AggSwitch(BridgeSwitch):
         super().__init__(name, **params)
 
     def start(self, controllers: Sequence[Any]) -> None:
-        """Makes the bridge, starts the data plane, waits until it is ready. Raises UnfitError with its last words."""
+        """Makes the bridge, starts the data plane, waits until it is ready. Raises UnfitError with its last output."""
         super().start(controllers)
         self.start_process()
 
     def start_process(self) -> None:
-        """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last words."""
+        """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last output."""
         if self.data_plane is not None:
             self.running = RunningDataPlane(self.pid, self.data_plane)
             self.running.wait_until_ready()
@@ -416,7 +416,8 @@ class EmulatedNetwork:
         return sum(_tcp_resent(worker.pid) for worker in self.workers)
 
     def close(self) -> None:
-        """Ends everything of ours: processes first, then the namespaces with all that is in them. Idempotent."""
+        """Ends everything that was started: processes first, then the namespaces with all that is in them.
+        Idempotent."""
         for process in self._processes:
             netns.end(process, grace_s=1.0)
         self._processes.clear()

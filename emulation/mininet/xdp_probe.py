@@ -14,7 +14,7 @@ PORT, PEER = "sa-probe0", "sa-probe1"
 
 
 def attached_how() -> str:
-    """Loads the programs and attaches them to a new veth; in words, how. Raises SwitchaggError, OSError."""
+    """Loads the programs and attaches them to a new veth; returns how, as a text. Raises SwitchaggError, OSError."""
     subprocess.run(["ip", "link", "add", PORT, "type", "veth", "peer", PEER], check=True, capture_output=True)
     switch = KernelSwitch(8, 360, ["192.0.2.1"], 5556)
     index = bpf.interface_index(PORT)

@@ -1,4 +1,4 @@
-"""What people look at: report.html, its figures and words.
+"""The report: report.html, its figures and its sentences.
 
 Imported by compare, sweep and cli.
 Start at report.py; wording.py has every sentence.

@@ -74,7 +74,7 @@ def link_cost(config: StarConfig) -> LinkCost:
 
 
 def model_s(config: StarConfig, method: str, size_bytes: int) -> float:
-    """What the model says; `ps` has a server on every worker."""
+    """What the model predicts; `ps` has a server on every worker."""
     if method == "switch":
         frame = LinkCost((2 * config.link.delay_ns) / 1e9 + 1502 * 8 / RATE_BPS, 8 / RATE_BPS)
         return switch_seconds(size_bytes, frame, 1502 / 1440)

@@ -161,7 +161,7 @@ _BRIEF = {
 
 
 def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """What the model of schedules says beside what was measured; none without a schedule."""
+    """What the model of schedules predicts, beside what was measured; none without a schedule."""
     predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
     if not any(predictions):
         return []
@@ -178,7 +178,7 @@ def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
 
 
 def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
-    """How long the first layer waited for its sum, which the next forward pass begins with; none if nobody knows."""
+    """How long the first layer waited for its sum, which the next forward pass begins with; none if it isn't known."""
     spreads = [numbers.get("first_layer_ns") for numbers in summaries]
     if not any(spreads):
         return []

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001  (multiplication signs and dashes are meant)
-"""Numbers and findings in words, the same in the terminal's table and in the report."""
+"""Numbers and findings as sentences, the same in the terminal's table and in the report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SCHEDULES = {
 
 
 def name_of(method: str) -> str:
-    """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't said."""
+    """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't named."""
     name = parse(method)
     schedule = f", {_SCHEDULES[name.policy]}{_options(method)}" if name.schedule else ""
     return _NAMES[name.method] + _over(method) + schedule

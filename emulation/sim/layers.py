@@ -30,7 +30,7 @@ from transport.schedule.scheduler import Lanes, Policy, Profile, Scheduler, Tran
 class Schedule:
     """A plan for one method. by_order: its calls are matched by their order within a class (the switch), else by key.
 
-    prediction: what the model says of it.
+    prediction: what the model predicts for it.
     """
 
     policy: Policy
@@ -104,7 +104,7 @@ class LayeredRank:
         self._rank = rank
         self._layer = 0
         self._computing = False
-        self._waiting_for = [0] * len(training.profile.layers)  # transfers under way or to come, by layer
+        self._waiting_for = [0] * len(training.profile.layers)  # transfers in flight or to come, by layer
         self._gradients: list[NDArray[np.float32]] = []
         policy = training.schedule.policy
         self._scheduler = Scheduler(

@@ -1,4 +1,4 @@
-"""What the model of `transport.schedule.model` says of a method's schedule on a scenario's links."""
+"""What the model of `transport.schedule.model` predicts for a method's schedule on a scenario's links."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs one method of a scenario in virtual time: real training, packet-exact communication, given compute time.
 
 What an iteration's forward and backward pass take is a number of the scenario. Without a schedule gradients leave in
-DDP's buckets (`sim_training`), with one as the schedule says (`sim_layers`).
+DDP's buckets (`training.py`), with one as the schedule decides (`layers.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
             scenario.topology.workers,
             workload.batch_per_worker,
             workload.iterations,
-            1 if name.schedule else workload.bucket_bytes,  # schedules see every parameter by itself
+            1 if name.schedule else workload.bucket_bytes,  # schedules handle every parameter separately
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
         compute_ns = workload.compute_ns

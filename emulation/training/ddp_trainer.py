@@ -57,7 +57,7 @@ class BucketClock:
 
 
 def covered_ns(spans: Sequence[Transfer]) -> int:
-    """Time during which at least one bucket was under way."""
+    """Time during which at least one bucket was in flight."""
     covered = until = 0
     for span in sorted(spans, key=lambda span: span.start_ns):
         if span.end_ns > until:
@@ -90,7 +90,7 @@ class TrainingClock:
 
 
 class Trainer:
-    """One rank of a run. `run()` says everything there is to say."""
+    """One rank of a run. `run()` writes all reports."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
@@ -132,7 +132,8 @@ class Trainer:
         )
 
     def _attach(self, workload: Workload) -> None:
-        """Meet the other ranks, and let gradients be reduced from now on. Threads that carry packets start here."""
+        """Connect to the other ranks, and let gradients be reduced from now on. Threads that carry packets start
+        here."""
         plan = self.config.scenario.workload
         join_process_group(self.config)
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
@@ -249,7 +250,7 @@ def rendezvous(config: TrainerConfig, backend: str, options: SwitchOptions | Non
     """All ranks' process group over this backend."""
     os.environ["GLOO_SOCKET_IFNAME"] = config.interface
     timeout = timedelta(seconds=config.timeout_s)
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, but not in so many words
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, but not explicitly
         config.master_address, config.master_port, config.workers, is_master=config.rank == 0, timeout=timeout
     )
     dist.init_process_group(

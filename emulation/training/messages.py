@@ -1,4 +1,4 @@
-"""What a trainer is told, and how it reports: imported by those who start trainers too, so without torch."""
+"""A trainer's configuration and its reports: also imported by the processes that start trainers, so without torch."""
 
 from pathlib import Path
 from typing import Any

@@ -2,7 +2,7 @@
 
 An iteration lasts from the beginning of its forward pass to that of the next one; the last one until all sums are back.
 Its forward pass waits, layer by layer, for sums of the iteration before. What happened to an iteration's transfers is
-known when the next forward pass is over, so it is said only then.
+known when the next forward pass is over, so it is reported only then.
 """
 
 from __future__ import annotations

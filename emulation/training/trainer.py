@@ -1,4 +1,4 @@
-"""Trains one rank of a scenario in real time and says, line by line, what each iteration took.
+"""Trains one rank of a scenario in real time and reports, line by line, what each iteration took.
 
 Runs as a process of its own, in the network namespace of its worker if it has one:
 
@@ -14,8 +14,8 @@ process group differs (`emulation.training.ddp_trainer`). With a schedule (`ring
 
 Time. Training time stands still while rank 0 evaluates: the others wait at a barrier, and no clock and no iteration
 counts that. Computing runs at a lower priority than the threads that carry packets, on all ranks and for all methods
-alike: ranks share the cores of one machine here, and a network that waits for somebody else's convolution would be
-slower than the links it stands for.
+alike: ranks share the cores of one machine here, and a network that waits for another rank's convolution would be
+slower than the links that it represents.
 """
 
 import argparse
@@ -54,7 +54,8 @@ def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
         say(TrainingFailed(message, trainer.iteration))
         sys.stderr.write(f"trainer: rank {config.rank} ({config.method}) failed {where}: {message}\n")
         sys.stderr.flush()
-        # At once and without clean-up: taking a process group down waits for ranks that may be gone. The kernel closes
+        # At once and without clean-up: taking a process group down waits for ranks that may have died. The kernel
+        # closes
         # our sockets, and that is how the others learn of it.
         os._exit(1)
     signal.alarm(EXIT_SECONDS)  # if this hangs, the kernel ends us

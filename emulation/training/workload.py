@@ -29,7 +29,7 @@ WARM_UP_STEPS = 10  # the learning rate rises over these: large first steps of A
 
 
 class WorkloadError(Exception):
-    """The workload can't be had as asked for: one line with the remedy."""
+    """The workload isn't available as requested: one line with what to do."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _digits() -> tuple[np.ndarray, np.ndarray, str]:
 class Text:
     """Python's standard library, byte by byte: predict the next byte. Every tenth file is held out.
 
-    The text differs between versions of Python: `source_sha256` tells whether two runs learnt from the same bytes.
+    The text differs between versions of Python: `source_sha256` shows whether two runs learnt from the same bytes.
     """
 
     name = "text"
@@ -282,7 +282,7 @@ class Workload:
     def sample_indices(self, iteration: int) -> np.ndarray:
         """Samples (batch_per_worker,) of this rank. Within an epoch no sample comes twice, on any rank.
 
-        What does not fill a batch on all ranks is left out of that epoch; the next epoch shuffles anew.
+        What does not fill a batch on all ranks is left out of that epoch; the next epoch shuffles again.
         """
         together = self.workers * self.batch_per_worker
         epoch, step = divmod(iteration, self.task.samples // together)

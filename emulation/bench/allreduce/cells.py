@@ -1,8 +1,8 @@
-"""Allreduce on one network: every method at every size, in turn, so that a noisy minute hits all alike.
+"""Allreduce on one network: every method at every size, in turn, so that other load on the machine affects all alike.
 
 For each size there are some rounds; in each round every method makes a block of operations, and the order of the
-methods moves on by one. A block begins with a warm-up operation, since TCP forgets its window while others have their
-turn.
+methods moves on by one. A block begins with a warm-up operation, since TCP forgets its window while other methods
+run.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Bench:
         self._number = 0  # of the next operation: every one has numbers of its own
 
     def open(self, method: Method) -> dict[str, Any]:
-        """Opens a method on all ranks; returns what rank 0 says it uses."""
+        """Opens a method on all ranks; returns what rank 0 reports to use."""
         wish = self._network.wish
         options = MethodOptions(
             self._opened,
@@ -261,7 +261,7 @@ class Bench:
 
 
 def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, Any]:
-    """One line of the table, as it stands in the document (README.md here)."""
+    """One line of the table, as in the document (README.md here)."""
     net, kind = wish.network, method.kind
     times = arithmetic.spread(cell.durations_ns)
     worth = sum(block["worth"] for block in cell.blocks)

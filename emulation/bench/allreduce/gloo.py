@@ -2,7 +2,7 @@
 
 Gloo has no setting for TCP congestion control, and a namespace may choose only among those its kernel allows to
 everybody. But its sockets are this process's own: they are found among its descriptors once Gloo has made them, and
-each is told. Nothing else about them changes.
+set one by one. Nothing else about them changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank of the benchmark is told, and how it answers."""
+"""Commands to a rank of the benchmark, and its answers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ BEST = ("cubic", "bbr")  # of which the better one is the baseline
 
 @dataclass(frozen=True)
 class Method:
-    """One contestant. variant: the switch's data plane, or the congestion control of what goes over our own TCP, or "".
+    """One candidate. variant: the switch's data plane, or the congestion control of methods over our own TCP, or "".
 
     link: as in `transport.group.method_name`; "": the method's default.
     """

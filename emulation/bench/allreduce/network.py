@@ -129,7 +129,7 @@ class RunningNetwork:
         return found
 
     def start_switch(self, method: Method) -> SwitchProcess:
-        """Starts the data plane of a method and waits until it answers. Raises RunFailed with its last words."""
+        """Starts the data plane of a method and waits until it answers. Raises RunFailed with its error."""
         wish, at_ports = self.wish, DATAPLANES[method.variant].in_kernel
         port = CONTROL_PORT + 2 * len(self.switches)
         ports = self.star.verification.ports

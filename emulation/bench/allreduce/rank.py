@@ -4,8 +4,8 @@
 
 Orders (messages.py) open a method, run operations, close it. All ranks start each operation at the same moment: they
 meet in shared memory, rank 0 names a time a little ahead, and each sleeps until then. What is timed on each rank is the
-call alone; filling the array, meeting and checking the result lie outside, and nobody checks while another rank is
-still in the call.
+call alone; filling the array, synchronising and checking the result are not timed, and no rank checks while another
+rank is still in the call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from emulation.bench.allreduce.contestants import Contestant, Numbers, open_cont
 from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, Operation, RankPlace, Run
 from emulation.children import Done, Report, serve
 
-LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's word to the start: all must be asleep again by then
+LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
 PAUSE_S = 20e-6
 CELL = 8  # int64s: a cache line for each rank
 _PR_SET_TIMERSLACK = 29
@@ -69,7 +69,7 @@ class MeetingPoint:
 
 
 class Rank:
-    """Carries out orders."""
+    """Executes commands."""
 
     def __init__(self, place: RankPlace) -> None:
         self._place = place

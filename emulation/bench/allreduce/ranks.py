@@ -22,7 +22,7 @@ GRACE_S = 10.0  # after a rank's own limit has ended
 
 
 class MethodFailed(RunFailed):
-    """An operation of one method failed; the ranks are gone, other methods may be tried again on new ones."""
+    """An operation of one method failed; the ranks have ended, other methods may be tried again on new ones."""
 
     def __init__(self, method: Method, words: str) -> None:
         super().__init__(f"{method.name}: {words}")

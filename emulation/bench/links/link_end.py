@@ -1,8 +1,8 @@
-"""One end of a link of the benchmark: a process in a namespace of its own that carries out orders.
+"""One end of a link of the benchmark: a process in a namespace of its own that executes commands.
 
     python -m emulation.bench.links.link_end '{"member": 0, "addresses": […]}'
 
-Orders open a contender, and run messages of one size from member 0 to member 1.
+Commands open a candidate, and run messages of one size from member 0 to member 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MESSAGES_BELOW = 4
 
 
 class EndPlace(msgspec.Struct, frozen=True):
-    """addresses: of both members; each contender has a port of its own."""
+    """addresses: of both members; each candidate has a port of its own."""
 
     member: int
     addresses: tuple[str, ...]
@@ -50,7 +50,7 @@ class Measured(Report):
 
 
 class End(Protocol):
-    """One end of one contender."""
+    """One end of one candidate."""
 
     def send(self, data: memoryview, count: int) -> None:
         """Send this `count` times."""
@@ -124,7 +124,7 @@ def opened(contender: str, member: int, addresses: list[tuple[str, int]]) -> End
 
 
 class LinkEnd:
-    """Carries out orders."""
+    """Executes commands."""
 
     def __init__(self, place: EndPlace) -> None:
         self._place = place

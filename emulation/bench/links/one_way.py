@@ -1,6 +1,6 @@
 """Links one way: messages of some sizes between two namespaces joined by a veth pair, not shaped.
 
-Every contender is opened once; for each size there are some rounds, and in each every contender has its turn, with the
+Every candidate is opened once; for each size there are some rounds, and in each every candidate runs once, with the
 order moving on by one. The receiver times from the first message to the last.
 """
 
@@ -122,7 +122,7 @@ class Ends:
         self._children.clear()
 
     def ask(self, order: Open | Run) -> list[Any]:
-        """One order to both; their answers. Raises RunFailed naming the contender."""
+        """One command to both; their answers. Raises RunFailed naming the candidate."""
         for child in self._children:
             child.send(order)
         try:
@@ -132,7 +132,7 @@ class Ends:
 
 
 def measure(quick: bool, say: Say, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
-    """The part `links` of the document. A contender that fails is left out, with its reason."""
+    """The part `links` of the document. A candidate that fails is left out, with its reason."""
     failures: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for size in SIZES:
@@ -172,7 +172,7 @@ def _rounds(
     speeds: dict[str, list[float]],
     cpu: dict[str, list[float]],
 ) -> dict[str, str]:
-    """All rounds of one size; the contender that failed, with its reason, after which the processes are of no use."""
+    """All rounds of one size; the candidate that failed, with its reason, after which the processes are of no use."""
     rounds, turn_s = (QUICK_ROUNDS, QUICK_TURN_S) if quick else (ROUNDS, TURN_S)
     counts: dict[str, int] = {}
     name = ""

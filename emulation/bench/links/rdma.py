@@ -1,6 +1,6 @@
 """RDMA in user space against plain UDP: 1 MB writes one way over a veth, unshaped, between two processes.
 
-Both sides of a comparison use the same link, the same packets per system call and the same bytes under way, in turns.
+Both sides of a comparison use the same link, the same packets per system call and the same bytes in flight, in turns.
 Plain UDP is what the socket can do: the same datagrams sent from as much memory and received into as much, with no
 header, no checksum of ours, no acknowledgement and no copy to a place. In both, one message at a time is given back for
 each that has arrived, so that the receiver's buffer is never overrun; a link has no pause frames here.
@@ -268,7 +268,7 @@ class Udp:
 
 
 class End:
-    """Carries out orders at one end. It opens nothing before the link is up."""
+    """Executes commands at one end. It opens nothing before the link is up."""
 
     def __init__(self, settings: EndSettings) -> None:
         self._settings = settings
@@ -295,7 +295,7 @@ class End:
         return Moved(found)
 
 
-# ---- who asks them
+# ---- the process that commands them
 
 
 class Pair:

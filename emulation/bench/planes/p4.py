@@ -216,7 +216,7 @@ class TwoLinks(VethPair):
 
 
 def on_veth(seconds: float, rounds: int, say: Say) -> list[dict[str, Any]]:
-    """Packets per second into the switch, per contender; rounds in turns."""
+    """Packets per second into the switch, per candidate; rounds in turns."""
     contenders = ["native"]
     if not (reason := bmv2.missing()):
         contenders.append("simple_switch")

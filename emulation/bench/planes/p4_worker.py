@@ -1,7 +1,7 @@
 """A worker for the benchmark of P4 switches on interfaces: frames straight to an interface, every result checked.
 
-It keeps a window of chunks in flight, one to a slot, and sends a slot's next when its result is back; so results clock
-the sends, as they do for real workers. A child process: it begins when it is told, and reports its counts.
+It keeps a window of chunks in flight, one to a slot, and sends a slot's next when its result is back; so sends are
+paced by results, as those of real workers. A child process: it begins on command, and reports its counts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Worker:
         return bytearray(headers_of(place.rank, len(datagram)) + datagram)
 
     def run(self) -> Counts:
-        """For as long as its place says."""
+        """For as long as its configuration says."""
         counts, link, frames = self.counts, self.link, self.frames
         began = time.perf_counter()
         ends = began + self.place.seconds

@@ -2,7 +2,7 @@
 
 Traffic is what n workers send over a window of slots: every rank's packet for every slot, in bundles of one rank as a
 link hands them over, turn after turn. So of n packets one completes its slot and is answered. Building the packets and
-numbering the chunks anew between turns lie outside what is timed.
+renumbering the chunks between turns are not timed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from transport.collectives.table import COLLECTIVES, fitting
 
 
 def senders_at_once(algorithm: str, workers: int, servers: int) -> int:
-    """How many members may send to the same one at the same time for long: where they meet, they share its port."""
+    """How many members may send to the same one at the same time for long: they share its port."""
     if servers:
         return max(workers, servers)
     if workers < 3:

@@ -1,4 +1,4 @@
-"""The ends of the star: hosts that turn the handle of the sans-IO protocols. Their computing takes no virtual time."""
+"""The ends of the star: hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ class Uplink:
     """A host's queue to its link: holds a bounded credit of bytes, and asks for more when half of it is sent.
 
     So frames leave the protocol when they leave the host, not a window earlier, and no host overflows its own queue.
-    `give(limit)` sends up to `limit` frames of at most frame_bytes (framing included) and says how many.
+    `give(limit)` sends up to `limit` frames of at most frame_bytes (framing included) and returns how many.
     """
 
     def __init__(self, network: Network, link: Link | ClassQueue, frame_bytes: int, give: Callable[[int], int]) -> None:
@@ -57,7 +57,7 @@ class Uplink:
         self._waiting = False
 
     def pump(self) -> None:
-        """Send what the protocol has, as far as the credit goes; continues by itself."""
+        """Send what the protocol has, as far as the credit goes; continues automatically."""
         if self._waiting:
             return
         room = self._credit_bytes - self._link.backlog_bytes(self._network.now_ns)
@@ -74,7 +74,7 @@ class Uplink:
 
 
 class AggregationHost:
-    """A worker of the `switch` method: an Endpoint on a link. `on_failure` is told of a stream that gave up."""
+    """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up."""
 
     def __init__(
         self, network: Network, rank: int, job: JobConfig, link: Link, on_failure: Callable[[int, StreamFailed], None]

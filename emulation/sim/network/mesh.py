@@ -1,4 +1,4 @@
-"""MeshHost: a member of a host method on a simulated link. It turns the handle of any Party, as a mesh loop does.
+"""MeshHost: a member of a host method on a simulated link. It drives any Party, as a mesh's event loop does.
 
 Messages wait in a CreditQueue, most urgent first; what left it goes out message by message in that order, over one
 reliable connection to each member it is for, or one for each priority class, if links serve classes strictly: what is
@@ -77,9 +77,9 @@ class MeshHost:
         return sum(sender.counters["retransmitted"] for sender in self._senders.values())
 
     def pump(self) -> None:
-        """Send what the party has, as far as credit and link go; continues by itself."""
+        """Send what the party has, as far as credit and link go; continues automatically."""
         if self._busy:
-            return  # whoever is at it will look again
+            return  # the caller that is in it will look again
         self._busy = True
         self._feed()
         self._busy = False

@@ -46,7 +46,7 @@ class PsStar(Star):
             self._add_downlink(member, host.receive)
             self.hosts.append(host)
         for host in self.hosts:
-            host.pump()  # hellos, and the first beat
+            host.pump()  # hellos, and the first heartbeat
 
     def launch(
         self,

@@ -83,7 +83,7 @@ class StarConfig:
     def connections(self, together: int = 1) -> ReliableConfig:
         """Connections of a host method, with the timeouts of the star, of which so many send to one host at once.
 
-        Nothing but the window holds a connection back, so those that meet at a port share what the port's queue or the
+        Only the window limits a connection, so those that share a port share what the port's queue or the
         way holds: what congestion control would settle on. Otherwise the queue would overflow for as long as they send.
         """
         window_bytes, rto_min_ns = self.reliable.window_bytes, self.rto_min_ns
@@ -181,7 +181,7 @@ class Star(ABC):
         return [link.delivered_bytes for link in self.downlinks[: self.config.workers]]
 
     def notes(self) -> list[str]:
-        """What the method has to say about its choices, one sentence each."""
+        """The method's choices with their reasons, one sentence each."""
         return []
 
     def faults(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """A link whose output queue serves priority classes strictly, the most urgent first, each in the order of arrival.
 
 What is on the wire is never interrupted: an urgent frame waits at most for the rest of one frame, and for its own
-class. A frame's class stands in its address, as a datagram's stands in the DSCP: see `addressed`.
+class. A frame's class is in its address, as a datagram's is in the DSCP: see `addressed`.
 """
 
 from collections import deque
