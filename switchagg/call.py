@@ -192,6 +192,12 @@ def share_of_chunks(dtype: "np.dtype[Any]", elements: int, codec: Codec = FIXED_
     return width * dtype.itemsize / (4 * elements) * (elements / (elements + used.rounds))
 
 
+def share_of_rounds(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> float:
+    """Bytes of a long array per byte of the words and codes of its rounds (`rounds_of`). codec: one that takes it."""
+    words, width = row_of(dtype, elements, codec)
+    return width * dtype.itemsize / (words * codec.word(dtype).itemsize + 4 * codec.rounds)
+
+
 def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ArrayCall:
     """What the switch does with this array, and how it is coded.
 

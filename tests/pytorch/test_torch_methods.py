@@ -11,6 +11,8 @@ import pytest
 import torch.distributed as dist
 from test_torch_backend import Launch
 
+from switchagg.call import rounds_of
+from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
 from transport.group.method_name import MethodName
 from transport.meshes.opening import bind_place
@@ -63,12 +65,35 @@ def test_ranks_meet_by_the_store(name: str) -> None:
         group.close()
 
 
+def test_a_codec_gives_its_bits() -> None:
+    """Those of the layout that a switch of as many elements sends."""
+    given = [np.random.default_rng(rank).standard_normal(1000).astype(np.float32) for rank in range(3)]
+    layouts = [rounds_of(array.copy(), 32, 3, FIXED_POINT) for array in given]
+    codes, _ = zip(*[next(one) for one in layouts], strict=True)
+    for code in codes:
+        code[:] = np.max(codes, axis=0)
+    words, _ = zip(*[next(one) for one in layouts], strict=True)
+    shape = CallShape(np.dtype(np.float32), 32, 32, 3)
+    coding = FIXED_POINT.begin(shape)
+    coding.agree(0, codes[0])
+    expected = coding.decode(np.sum(words, axis=0, dtype=np.int32).reshape(32, 32), slice(0, 32)).reshape(-1)[:1000]
+    groups = meet([SwitchOptions(method="tree", bind="127.0.0.1", codec="fixed_point", elements=32)] * 3)
+    futures = [group.allreduce(array) for group, array in zip(groups, given, strict=True)]
+    assert [future.result(20).tobytes() for future in futures] == [expected.tobytes()] * 3
+    for group in groups:
+        group.close()
+
+
 @pytest.mark.parametrize(
     ("odd", "words"),
     [
         (SwitchOptions(method="tree", bind="127.0.0.1"), "rank 0 uses method ring, rank 1 of 3 uses tree"),
         (SwitchOptions(), "rank 0 uses method ring, rank 1 of 3 uses switch"),
         (SwitchOptions(method="ring@udp"), "rank 0 uses method ring, rank 1 of 3 uses ring@udp"),
+        (
+            SwitchOptions(method="ring", codec="fixed_point"),
+            "rank 0 uses method ring, rank 1 .* ring with codec f",
+        ),
         (SwitchOptions(method="ring", interface="moon0"), "rank 1 of 3 could not meet .* interface moon0 has no IPv4"),
     ],
 )

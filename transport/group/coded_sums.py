@@ -20,6 +20,21 @@ KEYS = 1 << 59
 _ROUNDS = 4
 _NUMBERED, _KEYED = 3 << 61, 1 << 62
 
+
+class RoundKeys:
+    """Keys of the rounds of one rank's coded calls: the first, and those that follow it. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def first(self, key: int | None) -> int:
+        """key: of the call, below KEYS; None: its running number."""
+        if key is not None:
+            return _KEYED + key * _ROUNDS
+        self._made += 1
+        return _NUMBERED + (self._made - 1) * _ROUNDS
+
+
 Begin = Callable[[Ask, Staged, object], "Future[Any]"]
 
 
@@ -32,7 +47,7 @@ class CodedSums:
 
     def __init__(self, begin: Begin, workers: int, codec: Codec, elements: int) -> None:
         self._begin, self._workers, self._codec, self._elements = begin, workers, codec, elements
-        self._made = 0
+        self._keys = RoundKeys()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"codec {codec.name}")
 
     def staged(self, ask: Ask, array: Array) -> Staged | None:
@@ -51,10 +66,7 @@ class CodedSums:
 
     def sum(self, ask: Ask, staged: Staged, result: object) -> "Future[Any]":
         """Sum what was staged; the future resolves to `result`, in the codec's thread."""
-        if ask.key is None:
-            key, self._made = _NUMBERED + self._made * _ROUNDS, self._made + 1
-        else:
-            key = _KEYED + ask.key * _ROUNDS
+        key = self._keys.first(ask.key)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec)

@@ -69,6 +69,9 @@ class SwitchOptions:
     """For host methods: this rank's own IPv4 address, as others reach it. Default: the one that faces MASTER_ADDR."""
     interface: str = ""
     """Or the interface that has it."""
+    codec: str = ""
+    """How sums of floats travel: a name of switchagg.codecs. Default: by host methods as they are, through a switch in
+    `fixed_point`, whose bits a host method gives too when told its name and the same `elements`."""
     keys: str = ""
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
 
@@ -164,12 +167,13 @@ class Rendezvous:
 
     def agree(self) -> None:
         """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods."""
-        told = self._exchange(f"{self.job}/method", str(self.method), self.timeout_s)
+        mine = str(self.method) + (f" with codec {self.options.codec}" if self.options.codec else "")
+        told = self._exchange(f"{self.job}/method", mine, self.timeout_s)
         for rank, theirs in enumerate(told):
             if theirs != told[0]:
                 raise dist.DistBackendError(
                     f"switchagg: rank 0 uses method {told[0]}, rank {rank} of {self.workers} uses {theirs}: set "
-                    f"{METHOD_VARIABLE} and SWITCHAGG_LINK alike for every rank"
+                    f"{METHOD_VARIABLE}, SWITCHAGG_LINK and SWITCHAGG_CODEC alike for every rank"
                 )
 
     def open(self, lane: int) -> AllreduceGroup | None:
@@ -225,6 +229,7 @@ class Rendezvous:
                 call_timeout_s=self.timeout_s,
                 link=self.method.link,
                 keys=told.keys or None,
+                codec=told.codec or JoinOptions.codec,
             )
             session = self.join(told.switch, f"{self.job}/{lane}", self.rank, self.workers, wish)
         except JobError as error:
@@ -261,7 +266,9 @@ class Rendezvous:
                 )
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
-            how = GroupOptions(self.options.join_timeout_s, self.timeout_s, more=self._keys())
+            codec, elements = self.options.codec or None, self.options.elements or None
+            times = self.options.join_timeout_s, self.timeout_s
+            how = GroupOptions(*times, codec=codec, codec_elements=elements if codec else None, more=self._keys())
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
         except (JobError, OSError, ValueError) as error:

@@ -1,6 +1,7 @@
 """The star of all host methods: a bridge in the middle, collectives between hosts over reliable connections."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
 from transport.collectives.collective import Kind
 from transport.collectives.party import HEAD_BYTES, Call, CollectiveParty
 from transport.collectives.table import COLLECTIVES, fitting
+from transport.group.coded_sums import RoundKeys
 
 
 def senders_at_once(algorithm: str, workers: int, servers: int) -> int:
@@ -42,6 +44,7 @@ class HostStar(Star):
         self.hosts: list[MeshHost] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
+        self._keys = [RoundKeys() for _ in range(config.workers)]
         servers = config.servers if method == "ps" else 0
         self._algorithm = "ps_colocated" if method == "ps" and not servers else method
         option = COLLECTIVES[self._algorithm].option if method != "auto" else None
@@ -81,6 +84,25 @@ class HostStar(Star):
         root: int = 0,
     ) -> None:
         """As Star. Ranks may launch in different orders if they give keys. kind, root: any other collective."""
+        begin = partial(self._begin, rank, priority=priority, kind=kind, root=root)
+        if kind == "allreduce" and self.codes(array, op):
+            self.in_rounds(array, done, self._keys[rank].first(key), begin)
+        else:
+            begin(array, op, done, key=key)
+
+    def _begin(
+        self,
+        rank: int,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        *,
+        priority: int | None,
+        key: int | None,
+        kind: Kind,
+        root: int,
+    ) -> None:
+        """Begin one collective as it is."""
         algorithm, option = self._algorithm, self._option
         if kind != "allreduce":
             algorithm, option = fitting(kind, self.method, self.config.workers), 0

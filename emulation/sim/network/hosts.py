@@ -10,6 +10,7 @@ from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, 
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import make_call
+from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.priority import StreamTurns
@@ -77,13 +78,20 @@ class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up."""
 
     def __init__(
-        self, network: Network, rank: int, job: JobConfig, link: Link, on_failure: Callable[[int, StreamFailed], None]
+        self,
+        network: Network,
+        rank: int,
+        job: JobConfig,
+        link: Link,
+        on_failure: Callable[[int, StreamFailed], None],
+        codec: str = "",
     ) -> None:
         self.endpoint = Endpoint(job, rank)
         self.drop_checksum = 0
         self._network = network
         self._rank = rank
         self._job = job
+        self._codec = codec_named(codec) if codec else FIXED_POINT
         self._link = link
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
@@ -106,7 +114,7 @@ class AggregationHost:
         `done` is called once it is complete.
         """
         stream = self._turns.take(priority)
-        call = make_call(array, op, self._job)
+        call = make_call(array, op, self._job, self._codec)
         self._done[id(call)] = done
         self.endpoint.submit(stream, call)
         self._events()

@@ -1,5 +1,6 @@
 """The star of the parameter server in all its modes: workers and separate servers, a host each, on one bridge."""
 
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.star import Star, StarConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
+from transport.group.coded_sums import RoundKeys
 from transport.ps.config import PsConfig
 from transport.ps.server import PsServer
 from transport.ps.worker import PsCall, PsWorker
@@ -29,6 +31,7 @@ class PsStar(Star):
         self.servers = [PsServer(ps.workers + server, ps) for server in range(ps.servers)]
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
+        self._keys = [RoundKeys() for _ in self.workers]
         connections = config.connections(senders_at_once("ps", ps.workers, ps.servers))
         parties: list[PsWorker | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
@@ -57,7 +60,14 @@ class PsStar(Star):
         priority: int | None = None,
         key: int | None = None,
     ) -> None:
-        self.submit(rank, "allreduce", array, done, op, key=key, priority=BEST_EFFORT if priority is None else priority)
+        begin = partial(self._begin, rank, priority=BEST_EFFORT if priority is None else priority)
+        if self.codes(array, op):
+            self.in_rounds(array, done, self._keys[rank].first(key), begin)
+        else:
+            begin(array, op, done, key=key)
+
+    def _begin(self, rank: int, array: NDArray[Any], op: str, done: Done, *, priority: int, key: int | None) -> None:
+        self.submit(rank, "allreduce", array, done, op, key=key, priority=priority)
 
     def submit(self, rank: int, kind: str, array: NDArray[Any], done: Done, op: str = "sum", **how: Any) -> PsCall:
         """A rank begins a call now; how: as of `PsWorker.submit`. `done` is called when it has ended well."""

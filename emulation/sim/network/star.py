@@ -5,7 +5,9 @@ A star knows `launch(rank, array, op, done)` and `run()`; what the middle and th
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,6 +17,8 @@ from emulation.sim.network.link import Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switches import AggregationSwitch
+from switchagg.call import rounds_of
+from switchagg.codecs import codec_named
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
@@ -32,6 +36,7 @@ class StarConfig:
 
     switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
     dataplane: of the switch method; priorities, windows: class and window of each of its streams, where they differ.
+    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
     strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
     message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), servers (of `ps`;
     0: one on every worker), group (ranks per group of `hierarchical`; 0: chosen): of host methods. trace: hash all
@@ -61,6 +66,7 @@ class StarConfig:
     priorities: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
     strict_priority: bool = False
+    codec: str = ""
 
     def job(self) -> JobConfig:
         """The one job of the star: streams side by side from slot 0."""
@@ -129,6 +135,26 @@ class Star(ABC):
         self._link_type = StrictLink if config.strict_priority else Link
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
+
+    def codes(self, array: NDArray[Any], op: str) -> bool:
+        """Whether a host method sums this array by the rounds of a codec."""
+        return bool(self.config.codec) and op == "sum" and array.dtype in codec_named(self.config.codec).dtypes
+
+    def in_rounds(self, array: NDArray[Any], done: Done, key: int, begin: Callable[..., None]) -> None:
+        """Sum an array in place by the codec's plain reductions; `begin(words, op, done, key=)` begins each of them.
+
+        key: of the first, the others follow it.
+        """
+        rounds = rounds_of(array, self.config.elements, self.config.workers, codec_named(self.config.codec))
+
+        def step(key: int) -> None:
+            words, op = next(rounds, (None, ""))
+            if words is None:
+                done()
+            else:
+                begin(words, op, partial(step, key + 1), key=key)
+
+        step(key)
 
     def _add_uplink(self, rank: int, middle: Action) -> Link:
         """The link from a rank's host to the middle. A host never overflows its own queue: `Uplink` waits instead."""
@@ -202,7 +228,7 @@ class SwitchStar(Star):
         self.hosts: list[AggregationHost] = []
         for rank in range(config.workers):
             uplink = self._add_uplink(rank, self.switch.receive)
-            host = AggregationHost(self.network, rank, self.job, uplink, self._failed)
+            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, config.codec)
             self._add_downlink(rank, host.receive)
             self.hosts.append(host)
 
