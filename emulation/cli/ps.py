@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+
+if TYPE_CHECKING:
+    from transport.ps.group import PsOptions
 
 PARTING_S = 8.0
 """How long an interrupted server stays for its workers to hear why."""
@@ -70,7 +73,11 @@ def server(
             stop(f"--link {link}: unknown; allowed: {', '.join(links_of('ps'))}", EXIT_USAGE)
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
-        _serve(link, number, places["--workers"], places["--servers"], job, timeout, ready_file, quiet, keys)
+        from transport.ps.group import PsOptions
+
+        log = _discard if quiet else _say
+        options = PsOptions(timeout, link={} if keys is None else {"keys": keys}, log=log)
+        _serve(link, number, places["--workers"], places["--servers"], job, options, ready_file)
 
 
 def _serve(
@@ -79,20 +86,16 @@ def _serve(
     workers: list[tuple[str, int]],
     servers: list[tuple[str, int]],
     job: str,
-    timeout_s: float,
+    options: PsOptions,
     ready_file: Path | None,
-    quiet: bool,
-    keys: Path | None,
 ) -> None:
     """Raises SwitchaggError if the job fails."""
     from switchagg.errors import SwitchaggError
-    from transport.ps.group import PsOptions, open_ps_server
+    from transport.ps.group import open_ps_server
 
     where = f"{servers[number][0]}:{servers[number][1]}"
     met = f"{len(workers)} workers and {len(servers)} servers"
     print(f"switchagg server waiting: {link} {where}, job {job!r}, for {met}", flush=True)
-    log = _discard if quiet else _say
-    options = PsOptions(timeout_s, link={} if keys is None else {"keys": keys}, log=log)
     host = open_ps_server(link, number, workers, servers, job=job, options=options)
     try:
         line = f"switchagg server ready: server {number} at {where} ({link}), job {job!r}, {met}"

@@ -1,5 +1,4 @@
-"""The meshes that the contract is tested on, and what its tests need to know about each. A new mesh is one more entry
-in KINDS."""
+"""The meshes that the contract is tested on, all of `transport.links.table`; what its tests must know of each."""
 
 import contextlib
 import os
@@ -12,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from transport.links.link import Address
+from transport.links.table import LINKS, links_with
 from transport.meshes.mesh import Event, Mesh, Place, Received
+from transport.meshes.opening import connect_mesh
 from transport.meshes.tcp import TcpMesh
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.rdma.mesh import RdmaMesh
@@ -66,7 +67,17 @@ class MeshKind:
     stranger: Callable[[Address, bytes], Any]
 
 
+def by_table(name: str) -> MeshKind:
+    """The mesh of a link that needs nothing special."""
+
+    def connect(member: int, addresses: Sequence[Address], job: str = "", method: str = "", **how: Any) -> Mesh:
+        return connect_mesh(name, member, addresses, job=job, method=method, **how)
+
+    return MeshKind(connect, say_over_tcp if LINKS[name].framing.stream else say_over_udp)
+
+
 KINDS: dict[str, MeshKind] = {
+    **{name: by_table(name) for name in links_with("mesh")},
     "tcp": MeshKind(tcp, say_over_tcp),
     "udp": MeshKind(udp, say_over_udp),
     "zeromq": MeshKind(zeromq, say_over_tcp),

@@ -1,4 +1,4 @@
-"""What every link owes its users: one test body, many makers. A new link is one more entry in MAKERS."""
+"""What every link owes its users: one test body for all of `transport.links.table` that are links, and variants."""
 
 import select
 import threading
@@ -12,6 +12,7 @@ import pytest
 from switchagg.errors import JobError
 from switchagg.wire import Bundle
 from transport.links.link import Address, Link, LinkClosed
+from transport.links.table import LINKS, links_with
 from transport.links.udp import UdpLink
 from transport.zeromq.link import ZeroMqLink
 
@@ -20,10 +21,9 @@ LIVENESS_S = 10.0
 MAKERS: dict[str, Callable[[], Link]] = {
     "udp-gso": partial(UdpLink, ("127.0.0.1", 0), gso=True),
     "udp-plain": partial(UdpLink, ("127.0.0.1", 0), gso=False),
-    "udp-probed": partial(UdpLink, ("127.0.0.1", 0)),
     "udp-ipv6": partial(UdpLink, ("::1", 0)),
-    "zeromq": partial(ZeroMqLink, ("127.0.0.1", 0)),
     "zeromq-ipv6": partial(ZeroMqLink, ("::1", 0)),
+    **{name: partial(LINKS[name].opener("link"), ("127.0.0.1", 0)) for name in links_with("link")},
 }
 
 
@@ -190,6 +190,22 @@ def test_receive_never_blocks_and_wait_times_out(make: Callable[[], Link]) -> No
     assert not link.wait(0.05)
     assert 0.04 < time.monotonic() - begin < LIVENESS_S
     assert not link.wait(0)
+
+
+def test_what_a_loop_asks_of_an_idle_link(make: Callable[[], Link]) -> None:
+    link = make()
+    assert link.has_room()
+    assert link.slowness() == ""
+    assert link.segments_max >= 1
+    assert link.credit_bytes >= 0
+    assert link.tos is None or 0 <= link.tos <= 255
+
+
+def test_a_send_may_have_a_class_of_its_own(make: Callable[[], Link]) -> None:
+    here, there = make(), make()
+    frames = bundle(4, 300)
+    assert here.send(frames, there.address, 0xB8) == 4
+    assert [data for data, _ in take(there, 4)] == [row.tobytes() for row in frames]
 
 
 def test_an_idle_link_is_writable(make: Callable[[], Link]) -> None:

@@ -10,14 +10,23 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 Address = tuple[str, int]
+
+
+class Faults(NamedTuple):
+    """lose, double, reorder: probabilities per packet; a reordered one comes after the next `depth` ones at most."""
+
+    lose: float = 0.0
+    double: float = 0.0
+    reorder: float = 0.0
+    depth: int = 40
 
 
 class Relay:
     """`worker_side` is what the worker takes for the switch, `switch_side` what the switch takes for the worker.
 
-    lose, double, reorder: probabilities per packet; a reordered packet comes after the next `depth` ones at most.
     drop: asked for each packet whether it is lost: drop(whether it goes to the worker, body). tos: of what leaves.
     """
 
@@ -28,10 +37,7 @@ class Relay:
         sides: tuple[str, str],
         seed: int,
         *,
-        lose: float = 0.0,
-        double: float = 0.0,
-        reorder: float = 0.0,
-        depth: int = 40,
+        faults: Faults | None = None,
         drop: Callable[[bool, bytes], bool] = lambda down, body: False,
         tos: int = 0,
     ) -> None:
@@ -40,7 +46,7 @@ class Relay:
         self.damaged = self.lost = self.passed = 0
         self.opcodes: dict[int, int] = {}
         self._drop = drop
-        self._faults = (lose, double, reorder, depth)
+        self._faults = faults or Faults()
         self._rng = random.Random(seed)
         for host, here in zip(sides, (worker, switch), strict=True):
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rdma import oracle
-from rdma.relay import Relay
+from rdma.relay import Faults, Relay
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig
@@ -33,9 +33,9 @@ class World:
     """A switch, workers and what lies between; closed at the end."""
 
     def __init__(
-        self, job: JobConfig, *, packets: int = 16, native: bool = True, relayed: int = 64, **faults: Any
+        self, job: JobConfig, *, packets: int = 16, native: bool = True, relayed: int = 64, **relay: Any
     ) -> None:
-        """faults: of a Relay, if any; then the first `relayed` ranks have one."""
+        """relay: options of a Relay, if any; then the first `relayed` ranks have one."""
         self.job = job
         self._ending = ExitStack()
         plane = NativePlane(256, job.elements)
@@ -49,15 +49,15 @@ class World:
         ]
         for end in self.ends:
             self._ending.callback(end.close)
-        relayed = relayed if faults else 0
+        relayed = relayed if relay else 0
         self.relays: list[Relay] = []
         peers = []
         for rank, end in enumerate(self.ends):
             if rank < relayed:
                 sides = (f"{HOST}.{100 + rank}", f"{HOST}.{160 + rank}")
-                relay = Relay(end.address, self.switch_address, sides, seed=rank, **faults)
-                self._ending.callback(relay.close)
-                self.relays.append(relay)
+                made = Relay(end.address, self.switch_address, sides, seed=rank, **relay)
+                self._ending.callback(made.close)
+                self.relays.append(made)
             peers.append(self.relays[rank].switch_side if rank < relayed else end.address)
         self.switch.admit_ends(job, peers, [end.queue_pair for end in self.ends])
         self.loops = []
@@ -147,7 +147,7 @@ def test_floats_and_maxima_travel_as_over_udp(make: Any) -> None:
 )
 def test_sums_are_exact_whatever_a_relay_does(make: Any, faults: dict[str, float]) -> None:
     """R5, R7: a message of which a packet is missing or out of order is lost to the worker, and repaired by chunk."""
-    world = make(job_of(2, 1024, rto_initial_ns=50_000_000), packets=8, **faults)
+    world = make(job_of(2, 1024, rto_initial_ns=50_000_000), packets=8, faults=Faults(**faults))
     check_sums(world, [251 * 400 + 3, 251 * 200, 17])
     assert all(relay.damaged == 0 and relay.passed > 0 for relay in world.relays)
     if "lose" in faults:

@@ -1,0 +1,88 @@
+"""A link is one file and one line in the table: a toy (toy_link.py) works everywhere without another edit."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulation.bench.allreduce.methods import Method
+from transport.group.method_name import METHODS, MethodName, links_of, parse
+from transport.group.opening import open_group
+from transport.links.table import LINKS
+from transport.meshes.opening import bind_place
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+from transport.worker.options import JoinOptions
+from transport.worker.session import SwitchSession
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON_S = 20.0
+
+
+@pytest.fixture
+def toy() -> Iterator[None]:
+    from tests.links.toy_link import TOY
+
+    LINKS["toy"] = TOY
+    yield
+    del LINKS["toy"]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_what_the_table_names_is_there(name: str) -> None:
+    kind = LINKS[name]
+    ends = [end for end in ("link", "place", "mesh", "switch", "worker") if getattr(kind, end)]
+    assert all(callable(kind.opener(end)) for end in ends)
+    assert ends
+    kind.check_elements(kind.elements)
+
+
+@pytest.mark.usefixtures("toy")
+def test_names_of_methods_know_it() -> None:
+    assert all(links_of(method)[-1] == "toy" for method in METHODS if links_of(method))
+    assert parse("ring@toy") == MethodName("ring", "toy")
+    assert Method("switch", "native", "toy").elements(360) == 360
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_switch_sums_over_it() -> None:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link="toy")) as daemon:
+
+        def run(rank: int) -> list[float]:
+            with SwitchSession.join(daemon.control_endpoint, "toy", rank, 2, JoinOptions(link="toy")) as session:
+                assert (session.job.elements, session.core) == (100, "python")
+                found: list[float] = session.allreduce(np.full(500, rank + 1, np.float32)).result(SOON_S).tolist()
+                return found
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(run, range(2))) == [[3.0] * 500] * 2
+
+
+@pytest.mark.usefixtures("toy")
+def test_host_methods_sum_over_it() -> None:
+    places = [bind_place("toy", "127.0.0.1") for _ in range(3)]
+
+    def run(rank: int) -> list[int]:
+        group = open_group("ring", "toy", rank, [place.address for place in places], job="toy", bound=places[rank])
+        try:
+            found: list[int] = group.allreduce(np.full(1000, rank)).result(SOON_S).tolist()
+            return found
+        finally:
+            group.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == [[3] * 1000] * 3
+
+
+def test_it_keeps_the_contracts_of_links_and_meshes() -> None:
+    """All but what is seen from another process, which the plugin isn't in."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.links.toy_link"]
+    command += ["tests/contract/test_link_contract.py", "tests/contract/test_mesh_contract.py"]
+    command += ["-k", "[toy and not killed_process"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout.split(" passed")[0].split()[-1]) > 40, done.stdout
