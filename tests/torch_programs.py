@@ -446,7 +446,7 @@ def worker_dies() -> None:
         began = time.monotonic()
         error = raised(lambda: model(torch.ones(2, 100)).sum().backward())
         assert "ranks: 1" in str(error), error
-        assert attempt == 0 or time.monotonic() - began < 2  # at once, the second time
+        assert attempt == 0 or time.monotonic() - began < 20  # the second time it doesn't wait for the timeout of 60 s
         print("FAILED", type(error).__name__, str(error)[:300].replace("\n", " "), flush=True)
     for collective in (lambda: dist.all_reduce(torch.ones(1)), dist.barrier, lambda: gathered(1)):
         error = raised(collective)

@@ -1,6 +1,5 @@
 """An urgent call in the midst of a long one, over the native switch with links at a rate: what it waits for."""
 
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,8 +24,11 @@ URGENT_CALLS = 5
 SOON_S = 30.0
 
 
-def urgent_ns(job: str, priorities: tuple[int, int]) -> float:
-    """Median time of calls of one packet, one after the other, while a long call fills both directions of the links."""
+def urgent_ns(job: str, priorities: tuple[int, int]) -> int:
+    """Least time of calls of one packet, one after the other, while a long call fills both directions of the links.
+
+    The least, as a machine that is busy elsewhere only adds to it.
+    """
     impaired = parse_impairments(f"rate={RATE_BPS}bit")
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=1024, impairments=impaired)) as daemon:
 
@@ -46,7 +48,7 @@ def urgent_ns(job: str, priorities: tuple[int, int]) -> float:
                 return took
 
         with ThreadPoolExecutor(2) as pool:
-            return statistics.median(max(pair) for pair in zip(*pool.map(work, range(2)), strict=True))
+            return min(max(pair) for pair in zip(*pool.map(work, range(2)), strict=True))
 
 
 def test_an_urgent_call_overtakes_a_long_one_at_the_switch() -> None:
