@@ -1,6 +1,6 @@
-"""The switch and its protocol: pure state machines, told packets and the time. Needs NumPy only.
+"""The switch and its protocol: pure state machines, whose inputs are packets and the time. Needs NumPy only.
 
-A worker and a switch without a network, to see how the parts meet:
+A worker and a switch without a network, to see how the parts fit together:
 
     job = JobConfig(job_id=1, generation=1, workers=1, elements=360, streams=(StreamConfig(0, window_slots=8),))
     switch = DATAPLANES["reference"](8, 360)  # slots, elements

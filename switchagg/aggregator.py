@@ -2,7 +2,7 @@
 
 A pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is written in the shape of
 the weakest target, P4: a few registers, each touched at most once per packet, in the fixed order held, seen, sums.
-Every other data plane is held to this one by the same packets.
+Every other data plane is compared with this one by the same packets.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict; the packet to send unless it is DROP; and the counter's name that says why."""
+    """A verdict; the packet to send unless it is DROP; and the name of the counter for its reason."""
 
     verdict: Verdict
     packet: Packet | None

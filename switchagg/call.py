@@ -1,9 +1,9 @@
 """A call: one allreduce, laid out as a run of consecutive chunks of a stream (rules W3 and W4 of PROTOCOL.md), or as
 rounds of plain reductions for methods that have no chunks.
 
-A codec (switchagg/codecs) turns rows of values into words and back. One that needs no agreement sends its rows as they
-come. For others, floats in fixed point for one, a *scale chunk* (op MAX) carries the codes of the next E data chunks (a
-group), and is sent a whole group ahead of them:
+A codec (switchagg/codecs) turns rows of values into words and back. One that needs no agreement sends its rows
+directly. For others, floats in fixed point for one, a *scale chunk* (op MAX) carries the codes of the next E data
+chunks (a group), and is sent a whole group ahead of them:
 
     S0  S1 D D D ... D   S2 D D ... D   ...   D D ... D
         ^ data of group 0    ^ group 1              ^ last group

@@ -1,9 +1,9 @@
 """Controller: admits jobs, gives out slots and generations, keeps leases. Rules C1 to C10 of PROTOCOL.md.
 
-Pure, like the rest of the core: it is told requests and the time (`now_ns`, any monotonic clock) and answers with
+Pure, like the rest of the core: its inputs are requests and the time (`now_ns`, any monotonic clock), its outputs
 events. The methods come in four families: inputs from members (`join`, `heartbeat`, `leave`), inputs from the host
 (`fail`, `stop`, `handle_timer`), outputs (`next_event`, `next_deadline_ns`), and getters (`standing`, `free_slots`,
-`jobs`). After any input: carry out every `next_event` in order, then wait until `next_deadline_ns`.
+`jobs`). After any input: execute every `next_event` in order, then wait until `next_deadline_ns`.
 
 A job's life: *gathering* under its name, until all ranks are there; *running*, from its admission to its eviction.
 A name may have both: the next start gathers while the last one ends (C4).
@@ -33,7 +33,7 @@ WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""
 
 STANDINGS_KEPT = 4096
-"""How many ended members are remembered, so that each can be told again why (C9)."""
+"""How many ended members are remembered, so that each can get the reason again (C9)."""
 
 ROOM_LEASES = 2
 """How long a complete gathering waits for slots, in leases: those of a job that died come free within one (C6)."""
@@ -76,9 +76,10 @@ class _Job:
 class Controller:
     """The control plane's decisions for one switch.
 
-    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number
-    that no earlier life of this switch can have reached, modulo 2**32 (C5). lease_ns: silence after which a member is
-    dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old one (C4).
+    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number that
+    no earlier process of this switch can have reached, modulo 2**32 (C5). lease_ns: time without a message after which
+    a member is dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old
+    one (C4).
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Controller:
         gathering = self._gatherings.setdefault(request.job, _Gathering(request.job))
         for other in list(gathering.seats.values()):
             reason = request.contradiction(other.request)
-            if reason:  # C1: who is right can't be known, so nobody waits for what can't come
+            if reason:  # C1: which of them is right can't be known, so none waits for what can't come
                 self._drop(gathering, gathering.seats.values(), reason)
                 self._refuse(request.job, [seat], reason)
                 return
@@ -216,7 +217,7 @@ class Controller:
     # Getters
 
     def standing(self, incarnation: int) -> Standing | None:
-        """How things stand for a member, also after its end (C9); None for a stranger."""
+        """The status of a member, also after its end (C9); None for an unknown one."""
         home = self._home.get(incarnation)
         if home is None:
             return self._ended.get(incarnation)
@@ -255,7 +256,7 @@ class Controller:
         return sound and request.slots > self.slots
 
     def _settle_claim(self, name: str, holder: _Seat, now_ns: int) -> None:
-        """A holder's heartbeat that can't have been sent before the claim: the claimant is refused (C4)."""
+        """A heartbeat that a rank's running process can't have sent before the new one's join: that is refused (C4)."""
         gathering = self._gatherings.get(name)
         claimant = gathering.seats.get(holder.request.rank) if gathering else None
         if gathering and claimant and now_ns - claimant.joined_ns >= self._claim_ns:
@@ -345,7 +346,7 @@ class Controller:
         self._refuse(gathering.name, seats, reason, lacks_room)
 
     def _forget(self, gathering: _Gathering, seats: Iterable[_Seat]) -> None:
-        """Takes these waiting members out without a word."""
+        """Removes these waiting members without notifying them."""
         for seat in list(seats):
             del gathering.seats[seat.request.rank], self._home[seat.request.incarnation]
         if not gathering.seats:
@@ -358,7 +359,7 @@ class Controller:
         self._events.append(refused)
 
     def _fail(self, job: _Job, dead: tuple[Member, ...], reason: str) -> None:
-        """Evicts, then tells all members, the dead among them too: they may only have been cut off (C6, C8)."""
+        """Evicts, then notifies all members, also the dead: they may only have been cut off (C6, C8)."""
         self.counters["failed"] += 1
         admitted = job.admitted
         failed = JobFailed(admitted.name, admitted.job.generation, _members(job.seats), dead, reason)

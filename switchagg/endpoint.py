@@ -1,14 +1,14 @@
 """One worker's end of a job: a pure state machine (rules W1 to W9 of PROTOCOL.md).
 
-Four families of methods, called in this order by whatever turns the handle (a loop over sockets, the simulator, a
-test); none blocks, none knows the time but what it is told:
+Four families of methods, called in this order by whatever drives it (an event loop over sockets, the simulator, a
+test); none blocks, and the time is always an argument:
 
 - inputs: `receive` for every bundle from the switch, `handle_timer` once `next_deadline_ns` has passed
 - commands: `submit` a call to a stream
 - outputs: `frames_to_send` until it returns fewer rows than its limit, `next_event` until it returns None
-- getters: `next_deadline_ns` says when to come back if no frame arrives before
+- getters: `next_deadline_ns` is when to call again if no frame arrives before
 
-Results clock the sends: a chunk's result frees its slot for the chunk one window later.
+Sends are paced by results: a chunk's result frees its slot for the chunk one window later.
 """
 
 from collections import deque
@@ -51,7 +51,8 @@ class CallCompleted:
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """The stream has given up and stays silent (W9). timeouts: how many in a row; `chunk` is the oldest unanswered."""
+    """The stream has given up and sends nothing more (W9). timeouts: how many in a row; `chunk` is the oldest
+    unanswered."""
 
     stream: int
     slot: int
@@ -240,5 +241,5 @@ class Endpoint:
 
 
 def _version_flag(window: Window, chunk: int) -> int:
-    """The version of a chunk's slot, as it stands in the flags (W2)."""
+    """The version of a chunk's slot, as in the flags (W2)."""
     return FLAG_VERSION if chunk // window.window & 1 else 0

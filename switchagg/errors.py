@@ -1,7 +1,7 @@
-"""The exceptions a user of switchagg can meet; each says who is at fault.
+"""The exceptions of switchagg; each means that another party is at fault.
 
-`DecodeError` the network (count it, drop the packet, go on), `JobError` the control plane or the set-up (tell the
-user), `AggregationFailed` giving up on a call (the caller may fall back). Programmer mistakes are assertions.
+`DecodeError`: the network (count it, drop the packet, continue). `JobError`: the control plane or the set-up (report it
+to the user). `AggregationFailed`: a call was given up (the caller may fall back). Programming errors are assertions.
 """
 
 
@@ -10,7 +10,7 @@ class SwitchaggError(Exception):
 
 
 class DecodeError(SwitchaggError):
-    """Bytes that are no packet of ours. `reason` is one of `wire.REASONS` and names the counter (rule P6)."""
+    """Bytes that are not a valid packet. `reason` is one of `wire.REASONS` and names the counter (rule P6)."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)

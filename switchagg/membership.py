@@ -1,6 +1,6 @@
-"""Who asks to join a job, and what becomes of it: requests, events and standings of the control plane.
+"""Requests to join a job, the events that follow, and the status of members (`standing`) in the control plane.
 
-The `Controller` is told requests and answers with events; a standing is what it says of one member when asked.
+The `Controller` gets requests and returns events; a standing is its answer on one member when asked.
 """
 
 import itertools
@@ -20,7 +20,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """One worker's wish to be `rank` of the job of this name.
+    """One worker's request to be `rank` of the job of this name.
 
     elements, streams, window_slots: as in JobConfig. address: (IPv4 literal, UDP port) of its data plane. incarnation:
     a number drawn at random for each join, 63 bits; it is also the secret that later messages prove themselves with.
@@ -114,7 +114,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A member that left on its own; reason: its words.
+    """A member that left on its own; reason: its text.
 
     calls: how many it had finished, by stream: on each, its calls from that number on will never be (C7).
     """
@@ -126,7 +126,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
-    """Event: tell the data plane, then the members (in order of rank)."""
+    """Event: admit it in the data plane, then notify the members (in order of rank)."""
 
     name: str
     job: JobConfig
@@ -143,7 +143,7 @@ class JobEvicted:
 
 @dataclass(frozen=True, slots=True)
 class JoinRefused:
-    """Event and standing: these joins end here. members: whom to tell. lacks_room: as in JobError."""
+    """Event and standing: these joins end here. members: those to notify. lacks_room: as in JobError."""
 
     name: str
     members: tuple[Member, ...]
@@ -153,7 +153,7 @@ class JoinRefused:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """Event and standing: the job ended for all these members. dead: who caused it, as far as anyone did."""
+    """Event and standing: the job ended for all these members. dead: the members that caused it, if any did."""
 
     name: str
     generation: int
@@ -164,7 +164,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
-    """Event: tell the members that stay (C7)."""
+    """Event: notify the members that stay (C7)."""
 
     name: str
     departure: Departure

@@ -2,7 +2,7 @@
 
 A class is three bits of the packet: the class selectors of RFC 2474, in the upper three of the DSCP's six bits, the
 larger the more urgent, so that a queue that knows nothing of us serves them in the right order. Best effort is DSCP 0:
-whoever asks for no priority sends what it always sent.
+a job without priorities sends what it always sent.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MOST_URGENT = 0
 BEST_EFFORT = CLASSES - 1
 
 SOCKET_PRIORITY_MAX = 6
-"""Largest SO_PRIORITY that needs no privilege: classes 0 and 1 share it, their DSCP tells them apart."""
+"""Largest SO_PRIORITY that needs no privilege: classes 0 and 1 share it and differ in their DSCP."""
 
 ECN_MASK = 3
 
@@ -74,7 +74,7 @@ class StreamTurns:
     """Which stream the next call takes: those of one class take turns (W11).
 
     priorities: of the streams. All ranks make the calls of one class in the same order; between classes each rank may
-    have an order of its own, since each class counts by itself.
+    have an order of its own, since each class counts separately.
     """
 
     priorities: Sequence[int]

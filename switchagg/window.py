@@ -1,6 +1,6 @@
 """One stream's window at a worker: which chunks may fly, which are lost, when to ask again (rules W2, W3, W6 to W9).
 
-`Endpoint` owns one per stream and speaks packets; here there are only chunk numbers, unwrapped, and the time.
+`Endpoint` owns one per stream and handles packets; here there are only chunk numbers, unwrapped, and the time.
 """
 
 import heapq
@@ -138,7 +138,7 @@ class Window:
     def deadline_ns(self) -> int | None:
         """When to time out; None if nothing is in flight (W7)."""
         oldest = self.oldest()
-        # What waits to be resent counts too: a link that stays full must not silence the timer (W9).
+        # What waits to be resent counts too: a link that stays full must not stop the timer (W9).
         if self.failed or (oldest is None and self._to_resend() is None):
             return None
         sent_ns = self._silence_ns if oldest is None else self._sent_ns[oldest[1] % self.window]

@@ -49,7 +49,7 @@ assert _STRUCT.size == HEADER_BYTES
 
 HEADER = np.dtype(
     [
-        ("kind", ">u4"),  # magic, format and flags: what makes a packet one of ours
+        ("kind", ">u4"),  # magic, format and flags: what marks our packets
         ("job", ">u2"),
         ("slot", ">u2"),
         ("generation", ">u4"),

@@ -20,7 +20,7 @@ CODECS: dict[str, Codec] = {
         PLAIN,
     )
 }
-"""By the name that options say."""
+"""By the name used in options."""
 
 
 def codec_named(name: str, *, adds: bool = False) -> Codec:
@@ -33,7 +33,7 @@ def codec_named(name: str, *, adds: bool = False) -> Codec:
 
 
 def codec_for(dtype: "np.dtype[np.generic]", codec: Codec) -> Codec | None:
-    """What carries this type where `codec` was asked for: the first of it, `fixed_point` and `plain` that can."""
+    """The codec for this type where `codec` was requested: the first of it, `fixed_point` and `plain` that can."""
     return next((one for one in (codec, FIXED_POINT, PLAIN) if dtype in one.dtypes), None)
 
 

@@ -22,7 +22,7 @@ ZERO = LEAST_CODE
 """Code of a chunk that holds only zeros: below every number's."""
 
 NONFINITE = GREATEST_CODE
-"""Code of a chunk that holds NaN or an infinity: above every number's, so that MAX carries it to everyone (F4)."""
+"""Code of a chunk that holds NaN or an infinity: above every number's, so that MAX brings it to every worker (F4)."""
 
 
 def headroom_bits(workers: int) -> int:

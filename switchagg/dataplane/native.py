@@ -25,7 +25,8 @@ BROADCAST = OUTCOMES.index("broadcast")
 class NativePlane:
     """A switch of `slots` slots and up to `elements` int32 each; registers exist per admitted job.
 
-    Raises JobError where the compiled core is missing, saying why. Pickling keeps jobs and registers, not the counters.
+    Raises JobError, with the reason, where the compiled core is missing. Pickling keeps jobs and registers, not the
+    counters.
     """
 
     name = "native"

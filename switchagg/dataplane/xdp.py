@@ -147,7 +147,7 @@ class KernelSwitch:
             entry.members[rank].port[:] = struct.pack("!H", port)
         for place, stream in enumerate(job.streams):
             entry.streams[place] = _Range(stream.first_slot, stream.window_slots)
-        # Slots first: until the job's entry is there, its packets are strangers, and those of its earlier
+        # Slots first: until the job's entry is there, its packets are unknown, and those of its earlier
         # generation no longer own a slot.
         for stream in job.streams:
             for offset in range(stream.window_slots):
@@ -188,7 +188,7 @@ class KernelSwitch:
         return SlotView(held, tuple(rank for rank in range(seen.bit_length()) if seen >> rank & 1))
 
     def ports_of(self, job_id: int) -> list[int]:
-        """Index of the interface each rank was last heard on; 0: not yet. Empty for an unknown job."""
+        """Index of the interface by which each rank's last packet came; 0: none yet. Empty for an unknown job."""
         value = self._map_jobs.lookup(job_id)
         job = self._jobs.get(job_id)
         if value is None or job is None:
@@ -197,7 +197,8 @@ class KernelSwitch:
         return [entry.members[rank].ifindex for rank in range(job.workers)]
 
     def lose(self, index: int) -> None:
-        """An interface is gone or down: the workers heard on it are learnt anew from their next packets, on any."""
+        """An interface was removed or is down: its workers are learnt again from their next packets, on any
+        interface."""
         for job_id in self._jobs:
             value = self._map_jobs.lookup(job_id)
             if value is None:
@@ -222,7 +223,7 @@ class KernelSwitch:
         return {name: packets for name, packets in named.items() if packets or name in EXTRA_COUNTERS}
 
     def impair(self, index: int, place: int, seed: int, loss_in: float, loss_out: float, mark_out: float) -> None:
-        """Let a port lose packets and mark ECN-capable results with CE. place: the port's number among ours.
+        """Let a port lose packets and mark ECN-capable results with CE. place: the port's number in our list.
 
         Each CPU draws from a generator of its own, seeded by (seed, place, CPU): which packets a CPU meets, and in what
         order, is the kernel's choice, so what repeats from run to run is the rate, not the packets.
@@ -305,7 +306,7 @@ class XdpPlane:
 
 
 def address_of(port: int) -> Address:
-    """An address for each port number below 2**32: what stands for it in frames."""
+    """An address for each port number below 2**32: its address in frames."""
     return f"10.{port >> 16 & 255}.{port >> 8 & 255}.{port & 255}", 10_000 + (port >> 24)
 
 

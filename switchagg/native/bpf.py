@@ -1,9 +1,9 @@
 """BPF from Python: libbpf.so.1 through ctypes. Loads our objects, attaches them, talks to their maps.
 
-Nothing is pinned and everything hangs on a file descriptor of this process, so the kernel detaches it all when the
-process ends, however it ends; only on kernels before 6.6 does the program at tc ingress need a filter that stays, and
-the next start removes it. Works in the network namespace of the calling thread. What can't be done raises
-SwitchaggError with one line that says which of the many things that BPF needs is not there.
+Nothing is pinned and everything is attached by a file descriptor of this process, so the kernel detaches it all when
+the process ends, however it ends; only on kernels before 6.6 does the program at tc ingress need a filter that stays,
+and the next start removes it. Works in the network namespace of the calling thread. What can't be done raises
+SwitchaggError with one line that names what BPF needs and is missing.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ _LOG_BYTES = 1 << 20
 
 
 def missing(objects: Sequence[str] = (MTU_1500, JUMBO)) -> str:
-    """Why this process can't run our BPF programs, with the remedy; "" if it can."""
+    """Why this process can't run our BPF programs, with what to do; "" if it can."""
     try:
         library = libbpf()
     except SwitchaggError as error:
@@ -132,7 +132,7 @@ class Object:
     """A loaded object: its programs and maps live as long as this, or what they are attached to.
 
     name: a file in this folder. entries: map -> how many it holds. configuration: contents of .rodata. values: map ->
-    bytes its value must have. Raises SwitchaggError, with the verifier's last words where the kernel refuses it.
+    bytes its value must have. Raises SwitchaggError, with the verifier's last lines where the kernel refuses it.
     """
 
     def __init__(
@@ -259,10 +259,10 @@ def attach_xdp(program: int, name: str, index: int, *, native: bool) -> Attachme
 
 
 def attached(index: int) -> str | None:
-    """The XDP program an interface has, as words, or None."""
+    """The XDP program an interface has, as a text, or None."""
     query = XdpQuery(sz=ctypes.sizeof(XdpQuery))
     if libbpf().bpf_xdp_query(index, 0, ctypes.byref(query)) < 0:
-        return None  # attaching will say what is wrong with it
+        return None  # attaching will report what is wrong with it
     number = query.prog_id or query.drv_prog_id or query.hw_prog_id or query.skb_prog_id
     return f"{_program_name(number)} (id {number})" if number else None
 
@@ -304,7 +304,7 @@ def attach_ingress(program: int, name: str, index: int, *, tcx: bool = True) -> 
 
 
 def _clear_leftover(name: str, index: int) -> None:
-    """Remove the filter of a switch that was killed: ours by name and map, its process gone. Raises SwitchaggError."""
+    """Remove the filter of a switch that was killed: ours by name and map, its process dead. Raises SwitchaggError."""
     query = TcOptions(sz=ctypes.sizeof(TcOptions), handle=1, priority=_TC_PRIORITY)
     hook = _hook(index)
     if libbpf().bpf_tc_query(ctypes.byref(hook), ctypes.byref(query)) < 0:
@@ -323,7 +323,7 @@ def _remove_filter(index: int) -> None:
 
 
 def _owner_of(number: int) -> tuple[int, int] | None:
-    """(process id, start) in the configuration of a program of ours; None for any other."""
+    """(process id, start) in the configuration of one of our programs; None for any other."""
     maps = (ctypes.c_uint32 * 16)()
     info = _program_info(number, maps)
     if info is None or info.name != b"sa_deliver":

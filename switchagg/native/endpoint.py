@@ -79,7 +79,7 @@ def declared() -> ctypes.CDLL:
 class NativeEndpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns`, not negative, never decreasing.
 
-    Arrays of calls stay referenced until their event is handed out, or until the endpoint is gone. Raises
+    Arrays of calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
     library.Missing without the compiled core, MemoryError without memory.
     """
 

@@ -197,7 +197,7 @@ def libbpf() -> ctypes.CDLL:
 
 
 def why(code: int) -> str:
-    """What a negative answer of libbpf means, in words."""
+    """What a negative answer of libbpf means, as a text."""
     if -code in (errno.EPERM, errno.EACCES):
         return PERMISSION
     return "it is no BPF object" if -code in _NO_OBJECT else os.strerror(-code)

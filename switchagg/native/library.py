@@ -1,4 +1,4 @@
-"""Loads the compiled core, libswitchagg.so, and says why not where it can't.
+"""Loads the compiled core, libswitchagg.so, or gives the reason why it can't.
 
 `SWITCHAGG_NATIVE=0` goes without it; `SWITCHAGG_NATIVE=/path/to/library.so` takes another build (sanitizers).
 """
@@ -100,7 +100,7 @@ def job_struct(job: JobConfig) -> Job:
 
 
 class Missing(Exception):
-    """There is no compiled core here; the text says why, and the remedy."""
+    """There is no compiled core here; the text has the reason, and what to do."""
 
 
 @lru_cache(maxsize=1)
@@ -135,7 +135,7 @@ def vectors() -> str:
 
 
 def missing() -> str:
-    """Why there is no compiled core, with the remedy; "" if there is one."""
+    """Why there is no compiled core, with what to do; "" if there is one."""
     try:
         load()
     except Missing as error:
