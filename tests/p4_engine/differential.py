@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, MeterRate, Replica, TableEntry
 from p4vm.ir import nodes as ir
-from p4vm.python.records import width_of
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.python.routines import code_of, walk
 
 CELLS_SEEN = 40
@@ -160,7 +160,7 @@ def random_call(chance: Chance, actions: Sequence[ir.TableAction], *, default: b
 
 def signed(value: int, kind: ir.Type) -> int:
     """Unsigned bits as a value of the type."""
-    if isinstance(kind, ir.Bits) and kind.signed and value >> kind.width - 1 & 1:
+    if is_signed(kind) and value >> kind.width - 1 & 1:
         return value - (1 << kind.width)
     return value
 

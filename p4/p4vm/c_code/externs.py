@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from p4vm.c_code.tables import RecordSite
-from p4vm.c_code.types import CTypes, is_number, is_signed, limbs_of, rep, width_of
+from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.ir.externs import EXTERNS
 from p4vm.source import P4Error
 

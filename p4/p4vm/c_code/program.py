@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from p4vm.algorithms import RANDOM_SEED
 from p4vm.c_code.states import StateWriter
 from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
-from p4vm.c_code.types import CTypes, bytes_of, identifier, is_number, width_of
+from p4vm.c_code.types import CTypes, bytes_of, identifier, is_number
 from p4vm.c_code.wire import Wire
 from p4vm.engine import (
     CAUSED_BYTES_MAX,
@@ -21,6 +21,7 @@ from p4vm.engine import (
     RUNS_MAX,
 )
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import width_of
 from p4vm.source import P4Error
 
 STANDARD = (

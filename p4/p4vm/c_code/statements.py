@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from p4vm.c_code.expressions import Expressions
 from p4vm.c_code.externs import HASHES, ExternWriter
 from p4vm.c_code.numbers import literal
-from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, width_of, wire_width
+from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -384,7 +385,7 @@ class StatementWriter:
 
     def _lookahead(self, s: ir.Lookahead) -> None:
         kind = s.target.type
-        width = wire_width(kind)
+        width = width_of(kind)
         self.line(f"if ({width} > e->limit - e->cursor) return p4_reject(e, {self.context.error('PacketTooShort')});")
         if isinstance(kind, ir.Array) or (isinstance(kind, ir.Record) and kind.kind == "union"):
             raise P4Error("lookahead of a header stack or union isn't possible; look ahead at a header", s.position)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p4vm.c_code.types import is_signed, limbs_of, width_of
+from p4vm.c_code.types import limbs_of
 from p4vm.engine import CELLS_MAX
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.source import P4Error
 
 

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import width_of
 from p4vm.source import P4Error
 
 HAS_128 = struct.calcsize("P") == 8
@@ -47,36 +48,14 @@ def limbs_of(width: int) -> int:
     return max(1, (width + 63) // 64)
 
 
-def width_of(kind: ir.Type) -> int:
-    """Bits of a scalar."""
-    if isinstance(kind, ir.Bits):
-        return kind.width
-    if isinstance(kind, ir.Symbol):
-        return 32
-    return 1 if isinstance(kind, ir.Bool) else 0
-
-
 def is_number(kind: ir.Type) -> bool:
     """One value of C, rather than a struct that is passed by address."""
     return isinstance(kind, ir.Bits | ir.Bool | ir.Symbol)
 
 
-def is_signed(kind: ir.Type) -> bool:
-    return isinstance(kind, ir.Bits) and kind.signed
-
-
 def identifier(text: str) -> str:
     """The text as part of a C name."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
-
-
-def wire_width(kind: ir.Type) -> int:
-    """Bits on the wire, a varbit's none."""
-    if isinstance(kind, ir.Record):
-        return sum(wire_width(field) for _, field in kind.fields)
-    if isinstance(kind, ir.Array):
-        return kind.size * wire_width(kind.element)
-    return width_of(kind)
 
 
 def bytes_of(kind: ir.Type) -> int:

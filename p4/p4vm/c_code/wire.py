@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from p4vm.c_code.numbers import Numbers
-from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, varbit_of, width_of, wire_width
+from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, varbit_of
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import width_of
 
 
 def load_bytes(pointer: str, at: int, count: int) -> str:
@@ -109,7 +110,7 @@ class Wire:
 
     def extract(self, kind: ir.Record, *, with_varbits: bool) -> str:
         """Name of the function: (engine, header[, bits of the varbit]) -> 0 or P4_REJECT."""
-        c, width = self.types.storage(kind), wire_width(kind)
+        c, width = self.types.storage(kind), width_of(kind)
         name = f"extract_{CTypes.suffix(c)}"
         too_short = f"p4_reject(e, {self.errors('PacketTooShort')})"
         varbit = varbit_of(kind)
@@ -203,7 +204,7 @@ class Wire:
         return name
 
     def _emit_header(self, kind: ir.Record) -> list[str]:
-        width, varbit = wire_width(kind), varbit_of(kind)
+        width, varbit = width_of(kind), varbit_of(kind)
         if not width and not varbit:
             return []
         items = list(scalars(kind, "(*h)"))

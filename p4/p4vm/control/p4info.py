@@ -16,6 +16,7 @@ from p4vm.control.core import parameter_name
 from p4vm.control.profiles import profile_states
 from p4vm.control.values import full_mask, width_of
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed
 
 ACTION, TABLE, VALUE_SET, PROFILE = 0x01, 0x02, 0x03, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16
@@ -208,6 +209,6 @@ def _value_set(part: ir.ValueSet, ids: _Ids) -> dict[str, Any]:
 def _register(part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:
     kind = part.type_arguments[0] if part.type_arguments else ir.Bits(32)
     width = width_of(kind)
-    form = "int" if isinstance(kind, ir.Bits) and kind.signed else "bit"
+    form = "int" if is_signed(kind) else "bit"
     spec = {"bitstring": {form: {"bitwidth": width}}}
     return _preamble(REGISTER, part.name, ids) | {"typeSpec": spec, "size": size_of(part)}

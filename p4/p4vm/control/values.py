@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed
 from p4vm.source import P4Error
 
 MASKED = frozenset({"ternary", "optional"})
@@ -63,7 +64,7 @@ def whole_range(kind: ir.Type) -> tuple[int, int]:
     if isinstance(kind, ir.Symbol):
         return 0, len(kind.members) - 1
     width = width_of(kind)
-    if isinstance(kind, ir.Bits) and kind.signed and width:
+    if is_signed(kind) and width:
         return -(1 << (width - 1)), (1 << (width - 1)) - 1
     return 0, (1 << width) - 1
 
@@ -121,7 +122,7 @@ def fit(value: int, kind: ir.Type) -> int:
         if not 0 <= value < len(kind.members):
             raise P4Error(f"{value} is no member of {kind.name}; it has: {', '.join(kind.members)}")
         return value
-    signed = isinstance(kind, ir.Bits) and kind.signed
+    signed = is_signed(kind)
     if signed and width and -(1 << (width - 1)) <= value < 0:
         return value
     if value < 0:

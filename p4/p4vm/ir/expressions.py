@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 # ---- types
 
@@ -61,6 +62,26 @@ class Text:
 
 
 Type = Bits | Bool | Varbits | Symbol | Record | Array | Text
+
+
+def width_of(kind: Type) -> int:
+    """Bits on the wire, in keys and in arguments; a varbit's none, as only the value knows."""
+    match kind:
+        case Bits():
+            return kind.width
+        case Bool():
+            return 1
+        case Symbol():
+            return 32
+        case Record():
+            return sum(width_of(field) for _, field in kind.fields)
+        case Array():
+            return kind.size * width_of(kind.element)
+    return 0
+
+
+def is_signed(kind: Type) -> TypeGuard[Bits]:
+    return isinstance(kind, Bits) and kind.signed
 
 
 # ---- expressions: pure; every one has a type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed
 from p4vm.lower import expressions, fold, instances, places, sets
 from p4vm.lower.body import Body, Frame
 from p4vm.lower.names import control_name, find, given_name, key_name, notes
@@ -46,7 +47,7 @@ def table(body: Body, node: tree.Table) -> None:
 def _keys(body: Body, node: tree.Table, made: ir.Table) -> None:
     def key(written: tree.Key) -> ir.Expression:
         value = body.plain(expressions.expression(body, written.expression))
-        if isinstance(value.type, ir.Bits) and value.type.signed and written.match_kind != "range":
+        if is_signed(value.type) and written.match_kind != "range":
             value = fold.cast(ir.Bits(value.type.width), value)
         if not isinstance(value.type, ir.Bits | ir.Bool | ir.Symbol):
             raise P4Error("a table's key is of bits, bool, an enum or error; list a header's fields", written.position)

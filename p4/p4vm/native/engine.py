@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p4vm.c_code.tables import Layout
-from p4vm.c_code.types import rep, width_of
+from p4vm.c_code.types import rep
 from p4vm.c_code.wire import data_limbs
 from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.native.library import load
 from p4vm.native.tables import (
     KeyParts,
@@ -438,7 +439,7 @@ def taken(batch: Batch) -> list[list[tuple[int, bytes]]]:
 
 def signed(value: int, kind: ir.Type) -> int:
     """Bits as a number of the type."""
-    if isinstance(kind, ir.Bits) and kind.signed and kind.width and value >> kind.width - 1:
+    if is_signed(kind) and kind.width and value >> kind.width - 1:
         return value - (1 << kind.width)
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed
 from p4vm.python.names import Names, ProgramNames, fields_of
 from p4vm.python.records import is_scalar, piece, zero
 
@@ -134,7 +135,7 @@ class Expressions:
             case "/" | "%":
                 name = "quotient" if e.operator == "/" else "remainder"
                 made = self.join(ATOM, f"{name}({{0}}, {{1}})", (e.left, LAMBDA), (e.right, LAMBDA))
-                return self.fitted(made, e.type) if isinstance(e.type, ir.Bits) and e.type.signed else made
+                return self.fitted(made, e.type) if is_signed(e.type) else made
             case "|+|" | "|-|":
                 return self.saturated(e)
         level = LEVELS[e.operator]

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.python.names import ProgramNames, docstring, fields_of
 
 CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
-
-
-def width_of(kind: ir.Type) -> int:
-    """Bits on the wire, a varbit's none."""
-    if isinstance(kind, ir.Bits):
-        return kind.width
-    if isinstance(kind, ir.Bool):
-        return 1
-    if isinstance(kind, ir.Symbol):
-        return 32
-    if isinstance(kind, ir.Record):
-        return sum(width_of(field) for _, field in kind.fields)
-    if isinstance(kind, ir.Array):
-        return kind.size * width_of(kind.element)
-    return 0
 
 
 def is_scalar(kind: ir.Type) -> bool:
@@ -50,7 +36,7 @@ def letter(kind: ir.Type) -> str:
         return "r"
     if isinstance(kind, ir.Varbits):
         return "v"
-    return "i" if isinstance(kind, ir.Bits) and kind.signed else "u"
+    return "i" if is_signed(kind) else "u"
 
 
 def whole_of(kind: ir.Record) -> bool:
@@ -139,9 +125,9 @@ class RecordWriter:
             terms = []
             for slot, field in fields:
                 left -= width_of(field)
-                alone = len(fields) == 1 and not (isinstance(field, ir.Bits) and field.signed)
+                alone = len(fields) == 1 and not is_signed(field)
                 unpack.append(f"    self.{slot} = {number if alone else part(number, str(left), field)}")
-                signed = isinstance(field, ir.Bits) and field.signed
+                signed = is_signed(field)
                 value = f"(self.{slot} & {hex((1 << width_of(field)) - 1)})" if signed else f"self.{slot}"
                 terms.append(f"{value} << {left}" if left else value)
             joined = " | ".join(terms)
@@ -169,7 +155,7 @@ class RecordWriter:
             if width % 8 or not width:
                 continue
             code = CODES.get(width, "")
-            signed = len(fields) == 1 and isinstance(field, ir.Bits) and field.signed
+            signed = len(fields) == 1 and is_signed(field)
             yield (code if signed else code.upper()) or f"{width // 8}s", fields
             fields, width = [], 0
 
@@ -180,4 +166,4 @@ def part(number: str, shift: str, field: ir.Type) -> str:
     if not width:
         return "0"
     cut = f"{number} >> {shift} & {hex((1 << width) - 1)}" if shift != "0" else f"{number} & {hex((1 << width) - 1)}"
-    return f"wrap({cut}, {1 << width - 1})" if isinstance(field, ir.Bits) and field.signed else cut
+    return f"wrap({cut}, {1 << width - 1})" if is_signed(field) else cut

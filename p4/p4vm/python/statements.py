@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.python.expressions import AND, ATOM, COMPARE, LAMBDA, NOT, Expressions, Text
 from p4vm.python.externs import ExternWriter
 from p4vm.python.names import Names
-from p4vm.python.records import is_scalar, width_of
+from p4vm.python.records import is_scalar
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class StatementWriter:
             shifted = f"{value.at(ATOM)} << {target.low}" if target.low else value.at(ATOM)
             kept = self.expression(target.base, ATOM)
             made = Text(f"{kept} & {hex(others)} | {shifted}", LAMBDA)
-            signed = isinstance(target.base.type, ir.Bits) and target.base.type.signed
+            signed = is_signed(target.base.type)
             self.store(target.base, self.expression.fitted(made, target.base.type) if signed else made)
         else:
             self.line(f"{self.expression(target)} = {value.text}")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from p4vm.algorithms import HASHES
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
+from p4vm.ir.expressions import is_signed, width_of
 from p4vm.python.cells import DirectCounter, DirectMeter
-from p4vm.python.records import width_of
 from p4vm.python.runtime import Packet, joined
 
 KeyParts = tuple[tuple[int, int | None], ...]
@@ -27,7 +27,7 @@ class Outcome:
 
 def fitting(value: int, kind: ir.Type) -> int:
     """value cut to the type."""
-    if isinstance(kind, ir.Bits) and kind.signed:
+    if is_signed(kind):
         half = 1 << kind.width >> 1
         return (value + half & (1 << kind.width) - 1) - half
     return value & (1 << width_of(kind)) - 1
@@ -66,7 +66,7 @@ class Matcher:
         for at, (kind, width, (low, high)) in enumerate(zip(self.kinds, self.widths, parts, strict=True)):
             if kind == "range":
                 of = self.types[at]
-                half = 1 << width >> 1 if isinstance(of, ir.Bits) and of.signed else 0
+                half = 1 << width >> 1 if is_signed(of) else 0
                 low, high = fitting(low, of), fitting(low if high is None else high, of)
                 made.append((at, low + half, high + half))
         return made
