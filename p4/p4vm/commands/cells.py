@@ -156,13 +156,13 @@ COMMANDS = table(
             "Committed, then peak rate, in packets or bytes per microsecond; bursts in packets or bytes.\n"
             "Example: meter_set_rates MyIngress.m 0 0.001:10 0.002:20",
             _meter_set_rates,
-            counted="NAME METER INDEX RATES…",
+            counted="meter METER INDEX RATES…",
         ),
         Command(
             "meter_array_set_rates METER RATE:BURST RATE:BURST",
             "The same for all meters of an array.",
             _meter_array_set_rates,
-            counted="NAME METER RATES…",
+            counted="meter METER RATES…",
         ),
         Command("meter_get_rates METER INDEX", "As set.", _meter_get_rates),
         Command(
@@ -175,8 +175,8 @@ COMMANDS = table(
             CRC_SAYS.format(32, "32C", "0x1edc6f41 0xffffffff 0xffffffff true true"),
             lambda switch, words: _set_crc(switch, words, 32),
         ),
-        Command("pvs_add VALUE_SET VALUE", "Add a value; a word for each field.", counted="NAME VALUE_SET VALUE MORE…"),
-        Command("pvs_remove VALUE_SET VALUE", "Remove a value.", counted="NAME VALUE_SET VALUE MORE…"),
+        Command("pvs_add VALUE_SET VALUE", "Add a value; a word for each field.", counted="pvs VALUE_SET VALUE MORE…"),
+        Command("pvs_remove VALUE_SET VALUE", "Remove a value.", counted="pvs VALUE_SET VALUE MORE…"),
         Command("pvs_clear VALUE_SET", "Remove all values."),
         Command("pvs_get VALUE_SET", "All values, one per line.", _pvs_get),
     )

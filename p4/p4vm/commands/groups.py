@@ -74,7 +74,7 @@ COMMANDS = table(
             "apart.\nExample: mc_mgrp_create 1; mc_node_create 7 1 2 (prints handle 0); mc_node_associate 1 0",
             _node_create,
         ),
-        Command("mc_node_update NODE PORTS…", "Give a node other ports.", _node_update, counted="NAME NODE PORT …"),
+        Command("mc_node_update NODE PORTS…", "Give a node other ports.", _node_update, counted="mc NODE PORT …"),
         Command(
             "mc_node_associate GROUP NODE",
             "A node belongs to one group at a time.",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from p4vm.control.values import hex_bytes, show_key
 from p4vm.engine import ActionCall
@@ -63,7 +63,7 @@ class Command:
     @property
     def names(self) -> tuple[str, ...]:
         """What each word after the command names ("table", "table action", "register", …), for completion."""
-        words, _, _ = _words_of(self.counted or self.usage)
+        words = _form(self.counted or self.usage).words
         if not words or words[0] not in NAMED:
             return ()
         named = NAMED[words[0]]
@@ -71,34 +71,38 @@ class Command:
 
     def run(self, switch: Switch, words: list[str]) -> str:
         """Raises P4Error."""
-        known, least, most = _words_of(self.counted or self.usage)
-        if len(words) < least and most != least:
-            raise P4Error(f"Insufficient number of args, expected {least} but got {len(words)}; {self.usage}")
-        if len(words) < least or (most is not None and len(words) > most):
-            raise P4Error(f"Wrong number of args, expected {most} but got {len(words)}; {self.usage}")
+        form = _form(self.counted or self.usage)
+        if len(words) < form.least and form.most != form.least:
+            raise P4Error(f"Insufficient number of args, expected {form.least} but got {len(words)}; {self.usage}")
+        if len(words) < form.least or (form.most is not None and len(words) > form.most):
+            raise P4Error(f"Wrong number of args, expected {form.most} but got {len(words)}; {self.usage}")
         if self.does is not None:
             return self.does(switch, words)
-        given = {
-            word.strip("[]…"): self._value(word.strip("[]…"), text) for word, text in zip(known, words, strict=False)
-        }
-        result = getattr(switch, self.name)(*given.values(), *words[len(given) :])
-        return self.prints.format(result=result, **given)
+        given = [number(text, what) if what else text for text, what in zip(words, form.numbers, strict=False)]
+        result = getattr(switch, self.name)(*given, *words[len(given) :])
+        return self.prints.format(result=result, **dict(zip(form.words, given, strict=False))) if self.prints else ""
 
-    def _value(self, word: str, text: str) -> Any:
-        what = NUMBERS.get(f"{self.name.partition('_')[0]}.{word}") or NUMBERS.get(word)
-        return text if what is None else number(text, what)
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """words: those after a command's name, of alternatives the first. numbers: how errors call each; None: no number.
+    least, most: how many words it takes."""
+
+    words: list[str]
+    numbers: list[str | None]
+    least: int
+    most: int | None
 
 
 @cache
-def _words_of(usage: str) -> tuple[list[str], int, int | None]:
-    """What stands after the command's name, of alternatives the first; how many words it takes at least, at most.
-
-    `KEYS…` stands for any number of words; what begins with `[` may be left out.
-    """
-    words = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()[1:]
-    optional = next((at for at, word in enumerate(words) if word.startswith("[")), len(words))
-    least = sum(not word.endswith("…") and word != "=>" for word in words[:optional])
-    return [word.strip("[]…") for word in words], least, None if "…" in usage else len(words)
+def _form(usage: str) -> _Form:
+    """`KEYS…` stands for any number of words; what begins with `[` may be left out."""
+    name, *written = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
+    optional = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
+    least = sum(not word.endswith("…") and word != "=>" for word in written[:optional])
+    words = [word.strip("[]…") for word in written]
+    numbers = [NUMBERS.get(f"{name.partition('_')[0]}.{word}") or NUMBERS.get(word) for word in words]
+    return _Form(words, numbers, least, None if "…" in usage else len(words))
 
 
 def table(commands: Iterable[Command]) -> dict[str, Command]:
