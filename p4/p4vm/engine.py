@@ -178,3 +178,23 @@ class Engine(Protocol):
         """All state but tables, groups and sessions as at the start: registers, counters, meters."""
 
     def close(self) -> None: ...
+
+
+def formatted(text: str, values: list[int]) -> str:
+    """text with {…} replaced by the values in turn, decimal; \\{ and \\} are braces."""
+    made: list[str] = []
+    at = taken = 0
+    while at < len(text):
+        if text[at : at + 2] in (r"\{", r"\}"):
+            made.append(text[at + 1])
+            at += 2
+            continue
+        end = text.find("}", at) if text[at] == "{" else -1
+        if end < 0 or taken == len(values):
+            made.append(text[at])
+            at += 1
+            continue
+        made.append(str(int(values[taken])))
+        taken += 1
+        at = end + 1
+    return "".join(made)

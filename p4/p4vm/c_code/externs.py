@@ -10,7 +10,7 @@ from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
 from p4vm.ir.expressions import is_signed, width_of
-from p4vm.ir.externs import EXTERNS
+from p4vm.ir.externs import EXTERNS, algorithm_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -124,12 +124,7 @@ class ExternWriter:
         self.store_word(target, f"p4_within({hashed}, {base_word}, {limit_word})")
 
     def hashed(self, s: ir.CallExtern, algorithm: ir.Expression, data: list[ir.Expression]) -> str:
-        kind = algorithm.type
-        if not isinstance(algorithm, ir.Const) or not isinstance(kind, ir.Symbol):
-            raise P4Error(
-                f"the algorithm of {s.name} isn't known when compiling; name one of HashAlgorithm", s.position
-            )
-        name = kind.members[int(algorithm.value)]
+        name = algorithm_of(s, algorithm)
         return self.hash_of(name, data, s, payload=s.name.endswith("_with_payload"))
 
     def hash_of(self, name: str, data: list[ir.Expression], s: ir.CallExtern | ir.ApplyTable, *, payload: bool) -> str:

@@ -1,4 +1,4 @@
-"""From what the grammar (p4.lark) recognises to the syntax tree: declarations, types and statements.
+"""From what the grammar (p4.lark) recognises to the syntax tree.
 
 One method for each rule or alternative of the grammar, with its parts in order; optional parts left out are None. Rules
 that become a node by their parts alone are rows of parse_rows.py.
@@ -10,10 +10,11 @@ from typing import Any
 
 from lark import Transformer
 
+from p4vm.front import lexer
 from p4vm.front.lexer import Token
-from p4vm.front.parse_expressions import ExpressionBuilder
 from p4vm.front.parse_rows import METHODS
-from p4vm.source import P4Error
+from p4vm.front.preprocess import Preprocessed
+from p4vm.source import P4Error, Position
 from p4vm.tree import nodes as tree
 
 Parts = list[Any]
@@ -29,8 +30,85 @@ _NOT_IN_STATES = {
 }
 
 
-class TypeBuilder(ExpressionBuilder):
-    """Types and what is declared with them."""
+class TreeBuilder(Transformer[Token, Any]):
+    """source: what is parsed, for positions."""
+
+    def __init__(self, source: Preprocessed) -> None:
+        super().__init__()
+        self.source = source
+
+    def at(self, token: Token) -> Position:
+        return self.source.position(token.at)
+
+    def pair(self, c: Parts) -> tuple[str, tree.Expression]:
+        return c[0].value, c[1]
+
+    def argument(self, c: Parts) -> tree.Argument:
+        if isinstance(c[0], Token):
+            return tree.Argument(None, position=self.at(c[0]))
+        return tree.Argument(c[0], position=c[0].position)
+
+    def named_argument(self, c: Parts) -> tree.Argument:
+        value = None if isinstance(c[1], Token) else c[1]
+        return tree.Argument(value, c[0].value, position=self.at(c[0]))
+
+    # ---- operators
+
+    def binary(self, c: Parts) -> tree.Expression:
+        """Operands and operators in turn, as written, to a tree in order of precedence."""
+        operands: Parts = [c[0]]
+        operators: list[Token] = []
+        for index in range(1, len(c), 2):
+            operator = c[index]
+            while operators and PRECEDENCE[operators[-1].value] >= PRECEDENCE[operator.value]:
+                self.combine(operands, operators)
+            operators.append(operator)
+            operands.append(c[index + 1])
+        while operators:
+            self.combine(operands, operators)
+        expression: tree.Expression = operands[0]
+        return expression
+
+    def combine(self, operands: Parts, operators: list[Token]) -> None:
+        operator, right, left = operators.pop(), operands.pop(), operands.pop()
+        operands.append(tree.Binary(operator.value, left, right, position=self.at(operator)))
+
+    # ---- operands
+
+    def number(self, c: Parts) -> tree.Number:
+        value, width, signed = lexer.number(self.source, c[0])
+        return tree.Number(value, width, signed, position=self.at(c[0]))
+
+    def string(self, c: Parts) -> tree.String:
+        return tree.String(lexer.string(c[0]), position=self.at(c[0]))
+
+    def bool(self, c: Parts) -> tree.Bool:
+        return tree.Bool(c[0].value == "true", position=self.at(c[0]))
+
+    def name(self, c: Parts) -> tree.Name:
+        return tree.Name(c[-1].value, len(c) == 2, position=self.at(c[-1]))
+
+    target = name
+
+    def list(self, c: Parts) -> tree.ListExpression:
+        items = c[1] or []
+        rest = bool(items) and isinstance(items[-1], tree.DefaultRest)
+        return tree.ListExpression(items[:-1] if rest else items, rest, position=self.at(c[0]))
+
+    def member_of_type(self, c: Parts) -> tree.Member:
+        base = tree.TypeExpression(c[0], position=c[0].position)
+        return tree.Member(base, c[1].value, position=self.at(c[1]))
+
+    def error_member(self, c: Parts) -> tree.Member:
+        where = self.at(c[0])
+        base = tree.TypeExpression(tree.BaseType("error", position=where), position=where)
+        return tree.Member(base, c[1].value, position=self.at(c[1]))
+
+    def construct(self, c: Parts) -> tree.Call:
+        callee = tree.TypeExpression(c[0], position=c[0].position)
+        return tree.Call(callee, [], c[1] or [], position=c[0].position)
+
+    # ---- types, and what is declared with them
 
     def base_type(self, c: Parts) -> tree.Type:
         token, width = c[0], c[1] if len(c) > 1 else None
@@ -102,9 +180,7 @@ class TypeBuilder(ExpressionBuilder):
         name = declarator[0]
         return tree.TypeDef(c[0] or [], kind, name.value, distinct, position=self.at(name))
 
-
-class StatementBuilder(TypeBuilder):
-    """Statements."""
+    # ---- statements
 
     def block(self, c: Parts) -> tree.Block:
         return tree.Block(c[0] or [], self.items(c[2:]), position=self.at(c[1]))
@@ -151,9 +227,7 @@ class StatementBuilder(TypeBuilder):
     def call_statement(self, c: Parts) -> tree.CallStatement:
         return tree.CallStatement(METHODS["call"](self, c), position=c[0].position)
 
-
-class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
-    """Declarations with bodies, and the program."""
+    # ---- declarations with bodies, and the program
 
     def program(self, c: Parts) -> tree.Program:
         return tree.Program([declaration for declaration in c if declaration is not None])
@@ -285,3 +359,13 @@ class TreeBuilder(StatementBuilder, Transformer[Token, Any]):
 
 for _rule, _method in METHODS.items():
     setattr(TreeBuilder, _rule, _method)
+
+
+PRECEDENCE = {
+    operator: level
+    for level, operators in enumerate(
+        ("||", "&&", "== !=", "< > <= >=", "|", "^", "&", "<< >>", "++ + - |+| |-|", "* / %"), 1
+    )
+    for operator in operators.split()
+}
+"""How strongly binary operators bind; all of them group to the left."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p4vm.ir import nodes as ir
+from p4vm.source import P4Error
+
 
 @dataclass(frozen=True, slots=True)
 class Extern:
@@ -53,3 +56,13 @@ EXTERNS = {
 KINDS = frozenset({"action_profile", "action_selector", *(name.partition(".")[0] for name in EXTERNS if "." in name)})
 KINDS -= {"packet_in"}
 """Types of extern instances that the engine has."""
+
+
+def algorithm_of(call: ir.CallExtern, argument: ir.Expression) -> str:
+    """Which of HashAlgorithm a call names. Raises P4Error: that isn't known when compiling."""
+    kind = argument.type
+    if not isinstance(argument, ir.Const) or not isinstance(kind, ir.Symbol):
+        raise P4Error(
+            f"the algorithm of {call.name} isn't known when compiling; name one of HashAlgorithm", call.position
+        )
+    return kind.members[int(argument.value)]

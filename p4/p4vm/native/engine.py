@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p4vm.c_code.tables import Layout
 from p4vm.c_code.types import rep
 from p4vm.c_code.wire import data_limbs
-from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
+from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry, formatted
 from p4vm.ir import nodes as ir
 from p4vm.ir.expressions import is_signed, width_of
 from p4vm.native.library import load
@@ -32,7 +32,6 @@ from p4vm.native.tables import (
     rows_of,
     value_set_rows,
 )
-from p4vm.python.runtime import formatted
 from p4vm.source import P4Error
 
 COUNTS = ("received", "sent", "dropped", "parser_rejected", "too_many_passes", "too_many_turns")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from p4vm.algorithms import HASHES
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.externs import EXTERNS
+from p4vm.ir.externs import EXTERNS, algorithm_of
 from p4vm.python.expressions import AND, ATOM, BIT_AND, LAMBDA, NOT, Text
 from p4vm.source import P4Error
 
@@ -52,12 +52,7 @@ class ExternWriter:
         return f"joined([{inner}{f',{inner}'.join(pieces)}])"
 
     def hashed(self, s: ir.CallExtern, algorithm: ir.Expression, data: ir.Expression) -> str:
-        kind = algorithm.type
-        if not isinstance(algorithm, ir.Const) or not isinstance(kind, ir.Symbol):
-            raise P4Error(
-                f"the algorithm of {s.name} isn't known when compiling; name one of HashAlgorithm", s.position
-            )
-        name = kind.members[int(algorithm.value)]
+        name = algorithm_of(s, algorithm)
         if name != "random" and name not in HASHES:
             raise P4Error(f"there is no algorithm {name}; there are {', '.join(HASHES)} and random", s.position)
         payload = " + packet.payload" if s.name.endswith("_with_payload") else ""

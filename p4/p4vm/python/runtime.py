@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Self
 
+from p4vm import engine
 from p4vm.algorithms import WORD, Random
 from p4vm.engine import LOG_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, PARSER_STEPS_MAX, Counters, Digest
 
@@ -218,7 +219,7 @@ class Packet:
         self.shared.digests.append(Digest(receiver, tuple(map(int, values))))
 
     def log(self, text: str, values: Iterable[int]) -> None:
-        self.shared.log.append(formatted(text, list(values)))
+        self.shared.log.append(engine.formatted(text, list(values)))
 
     def failed(self, what: str, position: str) -> Dropped:
         """An assert or assume."""
@@ -391,26 +392,6 @@ def stack_of(element: Any, items: list[Any]) -> Stack:
     for mine, its in zip(made.items, items, strict=True):
         mine.assign(its)
     return made
-
-
-def formatted(text: str, values: list[int]) -> str:
-    """text with {…} replaced by the values in turn, decimal; \\{ and \\} are braces."""
-    made: list[str] = []
-    at = taken = 0
-    while at < len(text):
-        if text[at : at + 2] in (r"\{", r"\}"):
-            made.append(text[at + 1])
-            at += 2
-            continue
-        end = text.find("}", at) if text[at] == "{" else -1
-        if end < 0 or taken == len(values):
-            made.append(text[at])
-            at += 1
-            continue
-        made.append(str(int(values[taken])))
-        taken += 1
-        at = end + 1
-    return "".join(made)
 
 
 def joined(pieces: Iterable[Varbit]) -> bytes:
