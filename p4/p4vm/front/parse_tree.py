@@ -125,7 +125,7 @@ class TreeBuilder(Transformer[Token, Any]):
     def list_type(self, c: Parts) -> tree.TupleType:
         return tree.TupleType([c[1]], True, position=self.at(c[0]))
 
-    def type_parameters(self, c: Parts) -> list[str]:
+    def type_parameters(self, c: Parts) -> Parts:
         return [token.value for token in c]
 
     def declarator(self, c: Parts) -> tuple[Token, Parts]:
