@@ -226,18 +226,10 @@ class Endpoint:
         """Write a frame's header (W1, W2)."""
         self.counters["retransmitted" if again else "sent"] += 1
         job = self.job
-        pack_header(
-            buffer,
-            row * self._frame_bytes,
-            kind_of(op, _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)),
-            job.job_id,
-            window.first_slot + chunk % window.window,
-            job.generation,
-            window.stream,
-            self.rank,
-            job.elements,
-            chunk % MODULUS,
-        )
+        kind = kind_of(op, _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0))
+        slot = window.first_slot + chunk % window.window
+        header = (kind, job.job_id, slot, job.generation, window.stream, self.rank, job.elements, chunk % MODULUS)
+        pack_header(buffer, row * self._frame_bytes, header)
 
 
 def _version_flag(window: Window, chunk: int) -> int:

@@ -100,18 +100,9 @@ def encode(packet: Packet) -> bytes:
         | (FLAG_RETRANSMISSION if packet.retransmission else 0)
     )
     frame = bytearray(frame_bytes(len(packet.values)))
-    pack_header(
-        frame,
-        0,
-        kind_of(packet.op, flags),
-        packet.job,
-        packet.slot,
-        packet.generation,
-        packet.stream,
-        packet.rank,
-        len(packet.values),
-        packet.chunk,
-    )
+    kind, elements = kind_of(packet.op, flags), len(packet.values)
+    header = (kind, packet.job, packet.slot, packet.generation, packet.stream, packet.rank, elements, packet.chunk)
+    pack_header(frame, 0, header)
     frame[HEADER_BYTES:] = packet.values.astype(">i4", copy=False).tobytes()
     return bytes(frame)
 
@@ -173,20 +164,13 @@ def fault(kind: int, elements: int, size: int) -> str:
     return ""
 
 
-def pack_header(
-    buffer: bytearray | memoryview,
-    offset: int,
-    kind: int,
-    job: int,
-    slot: int,
-    generation: int,
-    stream: int,
-    rank: int,
-    elements: int,
-    chunk: int,
-) -> None:
-    """Write one header at `offset` of a writable buffer (P1 to P4); kind: see `kind_of`."""
-    _STRUCT.pack_into(buffer, offset, kind, job, slot, generation, stream, rank, elements, chunk)
+Header = tuple[int, int, int, int, int, int, int, int]
+"""kind (see `kind_of`), job, slot, generation, stream, rank, elements, chunk: the order on the wire (P1 to P4)."""
+
+
+def pack_header(buffer: bytearray | memoryview, offset: int, header: Header) -> None:
+    """Write one header at `offset` of a writable buffer."""
+    _STRUCT.pack_into(buffer, offset, *header)
 
 
 def headers(frames: Bundle) -> NDArray[np.void]:
