@@ -22,7 +22,6 @@ PARAMETERS_MAX = 8  # more go together, in a frozen dataclass with units
 PARAMETERS_LEFT = {
     "emulation/bench/suite.py: wishes",
     "emulation/sim/network/mesh.py: __init__",
-    "switchagg/wire.py: pack_header",
     "transport/collectives/party.py: submit",
 }
 """Still to be shortened; none is added."""
