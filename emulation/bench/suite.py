@@ -5,13 +5,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from emulation.bench import arithmetic, document
 from emulation.bench.allreduce import methods
-from emulation.bench.allreduce.cells import ROUNDS, Wish, measure
+from emulation.bench.allreduce.cells import ROUNDS, Pace, Wish, measure
 from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.document import Load, write
 from emulation.errors import RunFailed
@@ -45,43 +45,48 @@ MINUTES = {
 DTYPES = ("float32", "int32")
 
 
-def wishes(
-    workers: Sequence[int],
-    rates: Sequence[int | None],
-    sizes: Sequence[int],
-    *,
-    methods: str,
-    dataplane: str,
-    congestion_control: Sequence[str],
-    dtype: str = "float32",
-    elements: int | None = None,
-    window_slots: int = 256,
-    mtu_bytes: int = 1500,
-    segments_max: int = SEGMENTS_MAX,
-    **more: Any,
-) -> list[Wish]:
-    """What one command asks for: a network for every number of workers and rate. Raises ScenarioError, RunFailed."""
-    from emulation.bench.allreduce.methods import parse
+@dataclass(frozen=True)
+class Matrix:
+    """What a command measures: every method at every size, on a network for every number of workers and rate.
 
-    if dtype not in DTYPES:
-        raise ScenarioError(f"--dtype {dtype}: unknown; allowed: {', '.join(DTYPES)}")
-    fitting = arithmetic.elements_that_fit(mtu_bytes)
-    elements = fitting if elements is None else elements
-    if elements > (mtu_bytes - 48) // 4:
-        raise ScenarioError(f"--elements {elements}: an MTU of {mtu_bytes} bytes holds {(mtu_bytes - 48) // 4}")
-    chosen, rivals = parse(methods, dataplane, congestion_control)
-    return [
-        Wish(
-            BenchNetwork(n, rate, mtu_bytes, elements, window_slots, segments_max=segments_max),
-            tuple(chosen),
-            frozenset(rivals),
-            tuple(sizes),
-            dtype,
-            **more,
-        )
-        for n in workers
-        for rate in rates
-    ]
+    methods, dataplane, congestion_control: as `emulation.bench.allreduce.methods.parse` has them. elements None: as
+    many as fill the MTU.
+    """
+
+    workers: Sequence[int]
+    rates: Sequence[int | None]  # bit/s; None: unshaped
+    sizes: Sequence[int]  # bytes
+    methods: str
+    dataplane: str = "auto"
+    congestion_control: Sequence[str] = ("best",)
+    dtype: str = "float32"
+    elements: int | None = None
+    window_slots: int = 256
+    mtu_bytes: int = 1500
+    segments_max: int = SEGMENTS_MAX
+    pace: Pace = field(default_factory=Pace)
+
+    def wishes(self) -> list[Wish]:
+        """One for each network. Raises ScenarioError, RunFailed."""
+        if self.dtype not in DTYPES:
+            raise ScenarioError(f"--dtype {self.dtype}: unknown; allowed: {', '.join(DTYPES)}")
+        mtu = self.mtu_bytes
+        elements = arithmetic.elements_that_fit(mtu) if self.elements is None else self.elements
+        if elements > (mtu - 48) // 4:
+            raise ScenarioError(f"--elements {elements}: an MTU of {mtu} bytes holds {(mtu - 48) // 4}")
+        chosen, rivals = methods.parse(self.methods, self.dataplane, self.congestion_control)
+        return [
+            Wish(
+                BenchNetwork(n, rate, mtu, elements, self.window_slots, segments_max=self.segments_max),
+                tuple(chosen),
+                frozenset(rivals),
+                tuple(self.sizes),
+                self.dtype,
+                self.pace,
+            )
+            for n in self.workers
+            for rate in self.rates
+        ]
 
 
 def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, Any]:
@@ -258,31 +263,26 @@ def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
         ours = _switches()
         if workers * rate > XDP_WORKER_BPS_MOST:
             ours = ours.removesuffix(",switch:xdp")
-        wanted += wishes(
+        wanted += Matrix(
             [workers],
             [rate],
             QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
-            methods=f"{ours},{HOSTS}",
-            dataplane="auto",
-            congestion_control=["best"],
+            f"{ours},{HOSTS}",
             window_slots=WINDOW_SLOTS,
-            cell_s=0.2 if quick else 0.6,
-            rounds=2 if quick else ROUNDS,
-        )
+            pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(cell_s=0.6),
+        ).wishes()
     return [*run_allreduce(wanted, say, on_row)["networks"], *_left_out(say)]
 
 
 def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
-    wanted = wishes(
+    wanted = Matrix(
         (4,) if quick else WORKERS,
         [None],
         QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
-        methods=f"{_switches()},{HOSTS}",
-        dataplane="auto",
-        congestion_control=["best"],
-        cell_s=0.2 if quick else 1.0,
+        f"{_switches()},{HOSTS}",
         segments_max=UNSHAPED_SEGMENTS,
-    )
+        pace=Pace(cell_s=0.2 if quick else 1.0),
+    ).wishes()
     return [*run_allreduce(wanted, say, on_row)["networks"], *_left_out(say)]
 
 
@@ -306,17 +306,10 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
         )
     for in_switch, names in arms:
         for share in (0.0, 0.01) if quick else LOSSES:
-            (wish,) = wishes(
-                [LOSS_WORKERS],
-                [LOSS_RATE_BPS],
-                [1_000_000 if quick else LOSS_BYTES],
-                methods=names,
-                dataplane="auto",
-                congestion_control=["best"],
-                cell_s=0.5 if quick else 4.0,
-                rounds=2 if quick else ROUNDS,
-                warmup_bytes=65_536,  # a lossy connection opens its window to little, and slowly
-            )
+            # a lossy connection opens its window to little, and slowly
+            pace = Pace(cell_s=0.5 if quick else 4.0, rounds=2 if quick else ROUNDS, warmup_bytes=65_536)
+            size_bytes = 1_000_000 if quick else LOSS_BYTES
+            (wish,) = Matrix([LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace).wishes()
             network = replace(wish.network, loss=share, lost_in_switch=in_switch)
             entries += run_allreduce([replace(wish, network=network)], say, on_row)["networks"]
     return entries

@@ -82,26 +82,26 @@ def allreduce(
     """
     with outcomes():
         from emulation.bench import arithmetic, document, suite
+        from emulation.bench.allreduce.cells import Pace
         from emulation.errors import RunFailed
         from emulation.mininet.netns import run_in_user_namespace
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        wishes = suite.wishes(
+        matrix = suite.Matrix(
             workers or [4],
             [_parsed("--rate", arithmetic.parse_rate, text) for text in rate or ["200M"]],
             _sizes(least, most, factor, sizes),
-            methods=methods,
-            dataplane=dataplane,
-            congestion_control=congestion_control or ["best"],
-            dtype=dtype,
-            elements=elements,
-            window_slots=window,
-            mtu_bytes=mtu,
-            segments_max=segments,
-            iterations=iterations,
-            warmup=warmup,
-            cell_s=seconds,
+            methods,
+            dataplane,
+            congestion_control or ["best"],
+            dtype,
+            elements,
+            window,
+            mtu,
+            segments,
+            Pace(iterations, warmup, seconds),
         )
+        wishes = matrix.wishes()
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
                 suite.require_folder(target.parent)

@@ -460,7 +460,7 @@ def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
 
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
-        suite.wishes([4], [None], [4096], methods="ring", dataplane="auto", congestion_control=["best"], dtype="int8")
+        suite.Matrix([4], [None], [4096], "ring", dtype="int8").wishes()
 
 
 def test_what_a_worker_allocates_is_counted() -> None:

@@ -35,19 +35,26 @@ OnRow = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How often operations are made. iterations None: as many as fit cell_s seconds, at least one per round."""
+
+    iterations: int | None = None
+    warmup: int = 1
+    cell_s: float = 1.0
+    rounds: int = ROUNDS
+    warmup_bytes: int = 4 << 20  # at most: enough to open TCP's window again
+
+
+@dataclass(frozen=True)
 class Wish:
-    """What to measure on one network. iterations None: as many as fit cell_s seconds, at least one per round."""
+    """What to measure on one network."""
 
     network: BenchNetwork
     methods: tuple[Method, ...]
     rivals: frozenset[Method]  # of each kind the slower ones are left out
     sizes: tuple[int, ...]
     dtype: str = "float32"
-    iterations: int | None = None
-    warmup: int = 1
-    cell_s: float = 1.0
-    rounds: int = ROUNDS
-    warmup_bytes: int = 4 << 20  # at most: enough to open TCP's window again
+    pace: Pace = Pace()
 
 
 @dataclass
@@ -210,19 +217,19 @@ class Bench:
         wish = self._wish
         cells = {method: Cell() for method in methods}
         expected_s = {method: _expected_s(wish, method, size_bytes) for method in methods}
-        rounds = wish.rounds if wish.iterations is None else min(wish.rounds, wish.iterations)
-        longest_s = rounds * sum(max(wish.cell_s / rounds, time_s) for time_s in expected_s.values())
+        rounds = wish.pace.rounds if wish.pace.iterations is None else min(wish.pace.rounds, wish.pace.iterations)
+        longest_s = rounds * sum(max(wish.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
         say(f"{self._network.wish.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
         for turn in range(rounds):
             shift = turn % max(1, len(methods))
             for method in (*methods[shift:], *methods[:shift]):
-                if wish.iterations is None:
+                if wish.pace.iterations is None:
                     if any(turn >= enough and expected_s[method] > time_s for time_s, enough in LONG):
                         continue
-                    share_s = wish.cell_s / rounds
+                    share_s = wish.pace.cell_s / rounds
                     count = arithmetic.operations_for(share_s, expected_s[method], 1, OPERATIONS_PER_BLOCK)
                 else:
-                    count = wish.iterations * (turn + 1) // rounds - wish.iterations * turn // rounds
+                    count = wish.pace.iterations * (turn + 1) // rounds - wish.pace.iterations * turn // rounds
                 self._block(method, cells[method], size_bytes, count, expected_s[method])
                 expected_s[method] = percentile(cells[method].durations_ns, 0.5) / 1e9
         return cells
@@ -232,17 +239,17 @@ class Bench:
         running = network.switches.get(method.name)
         machine, links = Machine(network.star.pids), network.star.counters()
         switch_cpu_ns, resent = running.running.cpu_ns() if running else 0, network.star.segments_resent()
-        warmup_bytes = min(size_bytes, self._wish.warmup_bytes)
+        warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
-            Run(method, size_bytes, count, self._wish.warmup, warmup_bytes, self._number, watch_cpu),
-            (count + self._wish.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
+            Run(method, size_bytes, count, self._wish.pace.warmup, warmup_bytes, self._number, watch_cpu),
+            (count + self._wish.pace.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
         )
         self._number += count
         after = network.star.counters()
         pairs = list(zip(links, after, strict=True))
         # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
-        worth = count + self._wish.warmup * warmup_bytes / size_bytes
+        worth = count + self._wish.pace.warmup * warmup_bytes / size_bytes
         cell.add(
             answers,
             {

@@ -56,7 +56,6 @@ class HostStar(Star):
                 member, config.workers, servers=servers, job=method, segment_bytes=config.message_bytes - HEAD_BYTES
             )
             host = MeshHost(
-                self.network,
                 member,
                 party,
                 connections,

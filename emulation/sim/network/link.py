@@ -112,7 +112,7 @@ class Link:
         self.delivered_frames = 0
         self.delivered_bytes = 0
         self.faults = {"drop_queue": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
-        self._network = network
+        self.network = network
         self._receive = receive
         self._rate = config.rate_bps
         self._delay_ns = config.delay_ns
@@ -158,7 +158,7 @@ class Link:
             return True
         self.delivered_frames += 1
         self.delivered_bytes += size_bytes
-        network = self._network
+        network = self.network
         network._sequence = sequence = network._sequence + 1
         heappush(network._heap, (arrival_ns, sequence, self._receive, frame, sender, to))
         return True
@@ -183,7 +183,7 @@ class Link:
         for time_ns in times_ns:
             self.delivered_frames += 1
             self.delivered_bytes += size_bytes
-            self._network.schedule(time_ns, self._receive, frame, sender, to)
+            self.network.schedule(time_ns, self._receive, frame, sender, to)
 
     def _corrupt(self, frame: Any) -> CorruptedFrame:
         """Flip a burst: its first and last bit, and each between with probability 1/2."""

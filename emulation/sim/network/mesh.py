@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from emulation.sim.network.hosts import Alarm, Uplink
 from emulation.sim.network.link import ETHERNET_BYTES, IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
-from emulation.sim.network.network import Network
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import Outgoing, Party
 from transport.meshes.reliable import DATA, HEADER_BYTES, KIND_OFFSET, Receiver, ReliableConfig, Sender
@@ -37,7 +36,6 @@ class MeshHost:
 
     def __init__(
         self,
-        network: Network,
         member: int,
         party: Party,
         config: ReliableConfig,
@@ -51,7 +49,7 @@ class MeshHost:
         self.party = party
         self.drop_checksum = 0
         self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
-        self._network = network
+        self._network = link.network
         self._member = member
         self._config = config
         self._link = link
@@ -68,9 +66,9 @@ class MeshHost:
         self._repeating: set[int] = set()
         self._busy = False
         self._uplink = Uplink(
-            network, link, config.segment_bytes + HEADER_BYTES + ETHERNET_BYTES + IP_BYTES, self._give
+            link.network, link, config.segment_bytes + HEADER_BYTES + ETHERNET_BYTES + IP_BYTES, self._give
         )
-        self._timer = Alarm(network, self._party_due)
+        self._timer = Alarm(link.network, self._party_due)
 
     @property
     def retransmissions(self) -> int:

@@ -37,7 +37,6 @@ class PsStar(Star):
         for member, party in enumerate(parties):
             uplink = self._add_uplink(member, self.bridge.receive)
             host = MeshHost(
-                self.network,
                 member,
                 party,
                 connections,

@@ -31,10 +31,10 @@ class StrictLink(Link):
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
         """See `Link.send`. True also for a frame that is ready later: whether there is room will be seen then."""
-        if ready_ns == self._network.now_ns and not self._later:
+        if ready_ns == self.network.now_ns and not self._later:
             return self._enqueue(frame, size_bytes, sender, to)
         self._later.append((frame, size_bytes))
-        self._network.schedule(ready_ns, self._ready, None, sender, to)
+        self.network.schedule(ready_ns, self._ready, None, sender, to)
         return True
 
     def _ready(self, _frame: None, sender: int, to: int) -> None:
@@ -46,7 +46,7 @@ class StrictLink(Link):
         return self._held[kind] // 8_000_000_000
 
     def _enqueue(self, frame: Any, size_bytes: int, sender: int, to: int) -> bool:
-        now_ns, rate = self._network.now_ns, self._rate
+        now_ns, rate = self.network.now_ns, self._rate
         kind = BEST_EFFORT - (to >> CLASS_SHIFT)
         units = size_bytes * 8_000_000_000
         held = self._held[kind]
@@ -80,7 +80,7 @@ class StrictLink(Link):
         return (time_ns + 1, remainder - self._rate) if remainder >= self._rate else (time_ns, remainder)
 
     def _idle(self, _frame: None, _sender: int, _to: int) -> None:
-        if self._wire_ns + (1 if self._wire_remainder else 0) <= self._network.now_ns:  # else it has work again
+        if self._wire_ns + (1 if self._wire_remainder else 0) <= self.network.now_ns:  # else it has work again
             self._serve()
 
     def _serve(self) -> None:
@@ -98,8 +98,8 @@ class StrictLink(Link):
         else:
             self.delivered_frames += 1
             self.delivered_bytes += size_bytes
-            self._network.schedule(idle_ns + self._delay_ns, self._receive, frame, sender, to)
-        self._network.schedule(idle_ns, self._idle)
+            self.network.schedule(idle_ns + self._delay_ns, self._receive, frame, sender, to)
+        self.network.schedule(idle_ns, self._idle)
 
 
 class ClassQueue:
@@ -107,7 +107,7 @@ class ClassQueue:
 
     def __init__(self, network: Network, link: StrictLink, kind: int) -> None:
         self.config = link.config
-        self._network = network
+        self.network = network
         self._link = link
         self._kind = kind
 
@@ -118,4 +118,4 @@ class ClassQueue:
     def time_at_backlog_ns(self, size_bytes: int) -> int:
         """The earliest instant at which no more than size_bytes can be left: if no other class sends anything."""
         left = max(0, self._link.backlog_of(self._kind) - size_bytes)
-        return self._network.now_ns - (-left * 8_000_000_000 // self.config.rate_bps)
+        return self.network.now_ns - (-left * 8_000_000_000 // self.config.rate_bps)
