@@ -138,7 +138,7 @@ def bound(scenario: Scenario, method: str, gradient_bytes: int) -> Bound:
     workers = scenario.topology.workers
     name = parse(method).method
     # Gloo and `auto` take a ring where arrays are long; without servers of its own, `ps` has one on every worker.
-    collective = {"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(name, name)
+    collective = {"gloo": "ring", "auto": "ring", "ps": "direct"}.get(name, name)
     factor = 1.0 if name == "switch" else float(traffic_factor(collective, workers))
     efficiency = framing_efficiency(method, scenario.switch.elements, scenario.topology.mtu_bytes)
     wire_bytes = gradient_bytes * factor / efficiency

@@ -18,8 +18,8 @@ class Net:
     as the link may keep them: what is sent is read only when it is delivered.
     """
 
-    def __init__(self, workers: int, servers: int = 0, seed: int = 0, **options: Any) -> None:
-        self.parties = [CollectiveParty(m, workers, servers=servers, **options) for m in range(workers + servers)]
+    def __init__(self, workers: int, seed: int = 0, **options: Any) -> None:
+        self.parties = [CollectiveParty(m, workers, **options) for m in range(workers)]
         self.ends: list[list[Finished]] = [[] for _ in self.parties]
         self.chance = random.Random(seed)
         self.now_ns = 0
@@ -75,14 +75,11 @@ def run_once(
     op: Any = "sum",
     *,
     seed: int = 0,
-    servers: int = 0,
     **call: Any,
 ) -> Net:
     """One collective on all ranks, in place; asserts that it went well."""
     segment_bytes = call.pop("segment_bytes", 64)
-    net = Net(len(arrays), servers, seed, segment_bytes=segment_bytes)
-    if servers:
-        call["option"] = servers
+    net = Net(len(arrays), seed, segment_bytes=segment_bytes)
     for rank, array in enumerate(arrays):
         net.parties[rank].submit(kind, algorithm, array, op, now_ns=0, **call)
     net.run()

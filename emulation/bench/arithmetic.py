@@ -50,7 +50,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 def traffic_factor(method: str, workers: int) -> float:
     """How often each byte of the array must cross a worker's link, in the busier direction."""
-    collective = {"gloo": "ring", "auto": "ring", "ps": "ps_colocated"}.get(method, method)
+    collective = {"gloo": "ring", "auto": "ring", "ps": "direct"}.get(method, method)
     return 1.0 if method == "switch" else float(port_traffic(collective, workers))
 
 

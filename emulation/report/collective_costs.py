@@ -29,7 +29,7 @@ WORKERS = 8
 DELAYS_NS = (1_000_000, 20_000)
 SIZES = tuple(256 * 4**step for step in range(9))  # 256 B … 16 MB
 LONG_BYTES = 1 << 20  # beyond, only what could be chosen for long arrays
-METHODS = ("switch", "ring", "halving_doubling", "recursive_doubling", "tree", "double_tree", "ps", "naive_ring")
+METHODS = ("switch", "ring", "halving_doubling", "recursive_doubling", "tree", "double_tree", "direct", "naive_ring")
 LONG_METHODS = ("switch", "ring", "halving_doubling")
 ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LOOKS = {
@@ -39,7 +39,7 @@ LOOKS = {
     "recursive_doubling": ("#CC79A7", "D"),
     "tree": ("#E69F00", "^"),
     "double_tree": ("#8C6D1F", "<"),
-    "ps": ("#56B4E9", "P"),
+    "direct": ("#56B4E9", "P"),
     "naive_ring": ("#999999", "x"),
 }
 
@@ -74,11 +74,11 @@ def link_cost(config: StarConfig) -> LinkCost:
 
 
 def model_s(config: StarConfig, method: str, size_bytes: int) -> float:
-    """What the model predicts; `ps` has a server on every worker."""
+    """What the model predicts."""
     if method == "switch":
         frame = LinkCost((2 * config.link.delay_ns) / 1e9 + 1502 * 8 / RATE_BPS, 8 / RATE_BPS)
         return switch_seconds(size_bytes, frame, 1502 / 1440)
-    return predict("ps_colocated" if method == "ps" else method, config.workers, size_bytes, link_cost(config))
+    return predict(method, config.workers, size_bytes, link_cost(config))
 
 
 def sweep(delay_ns: int) -> list[Point]:

@@ -36,6 +36,7 @@ COLOURS = {
     "double_tree": "#B8A000",
     "torus": "#7B4FA3",
     "hierarchical": "#4D4D4D",
+    "direct": "#8C6D31",
     "naive_ring": "#F4A582",
     "auto": "#000000",
 }

@@ -22,6 +22,7 @@ _NAMES = {
     "double_tree": "double binary tree",
     "torus": "2D torus",
     "hierarchical": "hierarchical",
+    "direct": "direct",
     "ps": "parameter server",
     "auto": "auto",
 }
@@ -71,6 +72,7 @@ _DESCRIPTIONS = {
     "double_tree": "two binary trees at once, each for one half, inner ranks of one being leaves of the other",
     "torus": "rings along the rows and columns of a torus of the workers",
     "hierarchical": "rings within groups, then across groups",
+    "direct": "each rank sums one shard, sent to it directly by all others, and sends it to all",
     "ps": "parameter servers sum slices and answer each as soon as it is complete",
     "auto": "the host method that the cost model, fitted at the start, takes for the fastest at each size",
 }

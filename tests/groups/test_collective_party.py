@@ -79,8 +79,8 @@ def test_a_key_in_use_or_out_of_range_is_refused_and_the_party_goes_on() -> None
     for values, words in (({"key": -1}, "key -1"), ({"priority": 1 << 31}, "priority"), ({"op": "min"}, "op min")):
         with pytest.raises(ValueError, match=words):
             submit(net, 0, **values)
-    with pytest.raises(ValueError, match="ps on 2 servers; this job has 0"):
-        submit(net, 0, algorithm="ps", option=2)
+    with pytest.raises(ValueError, match="direct: 3 roots on 2 workers"):
+        submit(net, 0, algorithm="direct", option=3)
     submit(net, 1, key=7)
     net.run()
     assert net.failures() == ["", ""]
@@ -233,7 +233,7 @@ def test_after_a_failure_every_call_fails_at_once() -> None:
 
 
 def test_one_worker_has_its_result_at_once() -> None:
-    for algorithm in ("ring", "naive_ring", "halving_doubling", "tree", "double_tree", "torus", "ps_colocated"):
+    for algorithm in ("ring", "naive_ring", "halving_doubling", "tree", "double_tree", "torus", "direct"):
         run_once("allreduce", algorithm, integers(1, 5, 1))
 
 
@@ -395,68 +395,6 @@ def test_what_moves_slowly_does_not_fail_and_what_is_forgotten_does() -> None:
     assert "with key 1 " in net.failures()[0]
 
 
-# ---- servers
-
-
-def test_servers_join_what_workers_call_also_again_under_the_same_key() -> None:
-    net = Net(3, servers=2, segment_bytes=32)
-    for repeat in (1, 2):
-        arrays = [submit(net, rank, 21, "ps", key=5, option=2) for rank in range(3)]
-        net.run()
-        assert net.failures() == [""] * 3 * repeat
-        assert all(set(array) == {6} for array in arrays)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_workers_may_use_a_key_again_while_a_server_is_at_the_call_before(seed: int) -> None:
-    net = Net(3, servers=2, seed=seed, segment_bytes=32)
-    server, left = net.parties[3], 20
-    begun = [submit(net, rank, 21, "ps", key=5, option=2) for rank in range(3)]
-    plain = net.collect
-
-    def collect(member: int) -> None:
-        nonlocal left
-        before = len(net.ends[member])
-        plain(member)
-        if len(net.ends[member]) > before and len(net.ends[member]) < left:
-            begun[member] = submit(net, member, 21, "ps", key=5, option=2)
-            plain(member)
-
-    net.collect = collect  # type: ignore[method-assign]
-    net.run()
-    assert net.failures() == [""] * 3 * left
-    assert all(set(array) == {6} for array in begun)
-    assert server.failure is None
-
-
-def test_servers_tell_all_workers_of_a_disagreement() -> None:
-    net = Net(3, servers=1)
-    for rank in range(3):
-        submit(net, rank, 20 + (rank == 1), "ps", option=1)
-    net.run()
-    assert len(net.failures()) == 3
-    assert all("of 20 int64" in failure and "of 21 int64" in failure for failure in net.failures())
-
-
-def test_a_server_refuses_what_it_cannot_serve() -> None:
-    net = Net(2, servers=1)
-    submit(net, 0, 20, "ps", option=1)
-    (message,) = net.parties[0].messages_to_send()
-    for position, value, words in (
-        (14, 0x7F, "more than 32768 segments"),
-        (6, 0xFF, "can't"),
-        (25, 3, "ps on 3 servers; this job has 1"),
-        (3, 0, "no algorithm of a server"),
-        (13, 1, "segments of"),
-    ):
-        head = bytearray(message.head)
-        head[position] = value
-        server = CollectiveParty(2, 2, servers=1)
-        server.receive(0, bytes(head), message.data, 0)
-        assert words in str(server.failure)
-        assert "rank 0" in str(server.failure)
-
-
 # ---- garbage
 
 
@@ -474,11 +412,11 @@ def test_no_message_makes_a_party_raise() -> None:
     chance = random.Random(5)
     arrays = [np.arange(30.0), np.arange(3, dtype=np.int32)]
     for turn in range(400):
-        net = Net(2 + turn % 3, turn % 2, seed=turn, segment_bytes=40)
+        net = Net(2 + turn % 3, seed=turn, segment_bytes=40)
         workers = 2 + turn % 3
-        algorithm = "ps" if turn % 2 else "ring"
+        algorithm = "direct" if turn % 2 else "ring"
         for rank in range(workers):
-            net.parties[rank].submit("allreduce", algorithm, arrays[turn % 5 == 0].copy(), now_ns=0, option=turn % 2)
+            net.parties[rank].submit("allreduce", algorithm, arrays[turn % 5 == 0].copy(), now_ns=0)
         messages = net.parties[0].messages_to_send()
         message = chance.choice(messages)
         head = bytearray(message.head)

@@ -10,16 +10,12 @@ from transport.collectives.collective import KINDS, Sent, Task
 from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides
-from transport.collectives.table import COLLECTIVES, fitting, plan, servers_of, with_kind
+from transport.collectives.table import COLLECTIVES, fitting, plan, with_kind
 from transport.collectives.trees import binary_tree, complementary_trees
 from transport.group.method_name import HOST_METHODS
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)
 ALLREDUCES = with_kind("allreduce")
-
-
-def servers_for(algorithm: str, workers: int) -> int:
-    return (workers + 1) // 2 if servers_of(algorithm, 1) else 0
 
 
 @pytest.mark.parametrize("algorithm", ALLREDUCES)
@@ -28,7 +24,7 @@ def test_allreduce_sums_integers_exactly_whatever_the_order(algorithm: str, work
     for elements in (0, 1, workers - 1, workers + 1, 45):
         arrays = integers(workers, elements, seed=workers)
         expected = np.sum(arrays, axis=0)
-        run_once("allreduce", algorithm, arrays, seed=elements, servers=servers_for(algorithm, workers))
+        run_once("allreduce", algorithm, arrays, seed=elements)
         for array in arrays:
             assert np.array_equal(array, expected)
 
@@ -38,7 +34,7 @@ def test_the_largest_job_works(algorithm: str) -> None:
     for workers, elements in ((31, 40), (64, 70)):
         arrays = integers(workers, elements, seed=1)
         expected = np.max(arrays, axis=0)
-        run_once("allreduce", algorithm, arrays, "max", servers=servers_for(algorithm, 5))
+        run_once("allreduce", algorithm, arrays, "max")
         assert all(np.array_equal(array, expected) for array in arrays)
 
 
@@ -52,7 +48,7 @@ def test_floats_are_the_same_to_the_bit_on_all_ranks_and_in_any_order(algorithm:
     results = set()
     for seed in (1, 2, 3):
         arrays = [array.copy() for array in given]
-        run_once("allreduce", algorithm, arrays, seed=seed, servers=servers_for(algorithm, workers))
+        run_once("allreduce", algorithm, arrays, seed=seed)
         results.update(array.tobytes() for array in arrays)
     assert len(results) == 1
     exact = np.sum(given, axis=0, dtype=np.float64)
@@ -120,13 +116,12 @@ def test_nobody_leaves_a_barrier_before_all_have_come(workers: int) -> None:
 
 
 def plans(kind: Any, algorithm: str, workers: int, elements: int, root: int = 0, option: int = 0) -> list[Plan]:
-    members = workers + servers_of(algorithm, option)
-    return [plan(Task(kind, algorithm, member, workers, elements, root, option)) for member in range(members)]
+    return [plan(Task(kind, algorithm, member, workers, elements, root, option)) for member in range(workers)]
 
 
 def sent(task: Task) -> Sent | None:
     formula = COLLECTIVES[task.algorithm].kinds[task.kind].sent
-    return formula(task._replace(option=COLLECTIVES[task.algorithm].number(task.option))) if formula else None
+    return formula(task) if formula else None
 
 
 CASES = [
@@ -144,9 +139,8 @@ def test_every_rank_sends_what_the_closed_formula_says(kind: str) -> None:
         if case_kind != kind:
             continue
         for elements in (7, 1000 + workers):
-            option = servers_for(algorithm, workers)
-            for member, each in enumerate(plans(kind, algorithm, workers, elements, workers // 3, option)):
-                formula = sent(Task(case_kind, algorithm, member, workers, elements, workers // 3, option))
+            for member, each in enumerate(plans(kind, algorithm, workers, elements, workers // 3)):
+                formula = sent(Task(case_kind, algorithm, member, workers, elements, workers // 3))
                 if formula is not None:
                     assert (each.messages_sent, each.elements_sent) == formula, (algorithm, workers, elements, member)
 
@@ -161,7 +155,7 @@ def test_the_counts_of_powers_of_two_are_the_textbooks(workers: int) -> None:
         "halving_doubling": (2 * steps, share),
         "naive_ring": (workers - 1, (workers - 1) * elements),
         "recursive_doubling": (steps, steps * elements),
-        "ps_colocated": (2 * (workers - 1), share),
+        "direct": (2 * (workers - 1), share),
     }
     for algorithm, counts in expected.items():
         for each in plans("allreduce", algorithm, workers, elements):
@@ -180,20 +174,13 @@ def test_trees_send_twice_per_edge_and_nobody_more_than_twice_the_array(workers:
     assert max(each.elements_sent for each in double) <= 2 * 10
 
 
-def test_a_dedicated_server_gets_and_sends_its_shard_once_per_worker() -> None:
-    assert sent(Task("allreduce", "ps", 2, 6, 600, option=3)) == Sent(3, 600)
-    assert sent(Task("allreduce", "ps", 7, 6, 600, option=3)) == Sent(6, 6 * 200)
-    servers = plans("allreduce", "ps", 6, 600, option=3)[6:]
-    assert [each.elements_received for each in servers] == [6 * 200] * 3
-
-
 @pytest.mark.parametrize(("kind", "algorithm"), sorted({(kind, algorithm) for kind, algorithm, _ in CASES}))
 def test_every_send_is_met_by_a_receive_of_the_same_length(kind: str, algorithm: str) -> None:
     for case_kind, name, workers in CASES:
         if (case_kind, name) != (kind, algorithm) or workers > 20:
             continue
         sends, receives = {}, {}
-        for each in plans(kind, algorithm, workers, 101, 0, servers_for(algorithm, workers)):
+        for each in plans(kind, algorithm, workers, 101, 0):
             for operation in each.operations:
                 if isinstance(operation, Send):
                     key = (each.member, operation.to, operation.step)
@@ -262,7 +249,7 @@ def test_the_two_trees_are_trees_and_complementary(workers: int) -> None:
 
 
 def test_every_method_has_an_algorithm_for_every_kind() -> None:
-    for method in (*HOST_METHODS, "ps", "auto"):
+    for method in (*HOST_METHODS, "auto"):
         for kind in KINDS:
             for workers in (1, 2, 3, 64):
                 name = fitting(kind, method, workers)
@@ -281,7 +268,7 @@ def test_every_method_has_an_algorithm_for_every_kind() -> None:
         (("broadcast", "torus", 0, 4, 1), "torus broadcast is not defined; there are: ring, tree"),
         (("broadcast", "tree", 0, 4, 1, 4), "broadcast from rank 4 of 4"),
         (("reduce_scatter", "halving_doubling", 0, 6, 1), "6 workers; it is defined for powers of two"),
-        (("allreduce", "ps_colocated", 0, 4, 1, 0, 5), "5 servers on 4 workers"),
+        (("allreduce", "direct", 0, 4, 1, 0, 5), "5 roots on 4 workers"),
     ],
 )
 def test_what_is_not_defined_is_refused(arguments: tuple[Any, ...], words: str) -> None:

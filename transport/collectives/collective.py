@@ -113,14 +113,9 @@ class Look:
 
 @dataclass(frozen=True)
 class Option:
-    """The one number that a collective takes. name: as in the options of `open_group`; default: what 0 stands for.
-
-    members: it counts members of their own, beside the workers.
-    """
+    """The one number that a collective takes; 0: it chooses. name: as in the options of `open_group`."""
 
     name: str
-    default: int = 0
-    members: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,14 +135,6 @@ class Collective:
     meet: Callable[[int], int] = two
     in_auto: bool = False
     pipelined: bool = False
-
-    def number(self, given: int) -> int:
-        """The option that a plan gets for what a call says."""
-        return given or self.option.default if self.option else 0
-
-    def servers(self, given: int) -> int:
-        """Members beside the workers, for an option."""
-        return self.number(given) if self.option and self.option.members else 0
 
 
 def part_size(elements: int, parts: int, index: int) -> int:

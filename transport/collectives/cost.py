@@ -14,7 +14,7 @@ from functools import cache
 
 from transport.collectives.collective import Cost, Costs, LinkCost, Load, Pace, Task
 from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.table import COLLECTIVES, plan, servers_of
+from transport.collectives.table import COLLECTIVES, plan
 
 _ELEMENTS = math.lcm(*range(1, 65)) << 6
 """Of an array that every plan for up to 64 workers cuts into whole parts."""
@@ -22,9 +22,9 @@ _ELEMENTS = math.lcm(*range(1, 65)) << 6
 
 def textbook(name: str, workers: int, size_bytes: float, option: int = 0) -> Cost:
     """The formula of the literature for an allreduce. KeyError for a collective without one."""
-    if workers + servers_of(name, option) == 1:
+    if workers == 1:
         return Cost(0, 0.0, 0.0)
-    return _costs(name).textbook(Load(workers, size_bytes, COLLECTIVES[name].number(option)))
+    return _costs(name).textbook(Load(workers, size_bytes, option))
 
 
 def predict(
@@ -35,10 +35,10 @@ def predict(
     Additions overlap with receiving, so of γ only what the last segment costs would show; it is left out unless adding
     is slower than a port: then it sets the pace. KeyError for a collective without an allreduce.
     """
-    if workers + servers_of(name, option) == 1:
+    if workers == 1:
         return 0.0
     pace = Pace(link.alpha_s, max(link.beta_s, link.gamma_s), segment_bytes)
-    return _costs(name).seconds(Load(workers, size_bytes, COLLECTIVES[name].number(option)), pace)
+    return _costs(name).seconds(Load(workers, size_bytes, option), pace)
 
 
 def _costs(name: str) -> Costs:
@@ -55,11 +55,11 @@ def switch_seconds(size_bytes: float, link: LinkCost, bytes_factor: float = 1.0)
 
 @cache
 def traffic_factor(name: str, workers: int, option: int = 0) -> Fraction:
-    """How many times the array of an allreduce passes the busiest port of a worker or server, in its busier direction.
+    """How many times the array of an allreduce passes the busiest port, in its busier direction.
 
     Read off the plans: no long array can be faster.
     """
     elements = _ELEMENTS * max(1, option)
-    members = range(workers + servers_of(name, option))
+    members = range(workers)
     plans = [plan(Task("allreduce", name, member, workers, elements, 0, option)) for member in members]
     return Fraction(max(max(each.elements_sent, each.elements_received) for each in plans), elements)

@@ -5,7 +5,7 @@ notice with the first message. Any fault fails all calls: the member that finds 
 fail with the same error, and later calls are refused; after a fault no member can know what the others still do.
 
 Calls that this rank hasn't made yet may already be in progress on others: their messages are kept, up to a bound in
-bytes. A dedicated server (member n and more) makes no calls: it joins what workers call.
+bytes.
 """
 
 import struct
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from switchagg.errors import AggregationFailed
 from transport.collectives.collective import KINDS, Kind, Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
-from transport.collectives.table import COLLECTIVES, NAMES, program, servers_of
+from transport.collectives.table import COLLECTIVES, NAMES, program
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 
 EARLY_BYTES_MAX = 1 << 30
@@ -32,9 +32,6 @@ LOOKS = 8
 """Looks per timeout at which calls have sent something: by so much of it a failure may come late."""
 
 _MESSAGE_COST_BYTES = 256  # of a held message beside its data, for the bound
-_SERVED_SEGMENTS_MAX = (
-    1 << 15
-)  # of one call, 2 GB at the usual size: a damaged head must not make a server plan for ever
 _MAGIC = 0x5AC1
 _FAILURE = 0xFF
 _REASON_BYTES_MAX = 2000
@@ -91,9 +88,9 @@ class Finished(NamedTuple):
 
 
 class CollectiveParty:
-    """A Party. Call `submit`, and take `events` after every input; on servers there are none.
+    """A Party. Call `submit`, and take `events` after every input.
 
-    member: 0 … workers+servers-1. job: its name, for errors. segment_bytes: most data of a message, equal on all.
+    member: 0 … workers-1. job: its name, for errors. segment_bytes: most data of a message, equal on all.
     """
 
     def __init__(
@@ -101,18 +98,16 @@ class CollectiveParty:
         member: int,
         workers: int,
         *,
-        servers: int = 0,
         job: str = "collective",
         call_timeout_ns: int = CALL_TIMEOUT_NS,
         segment_bytes: int = SEGMENT_BYTES,
         early_bytes_max: int = EARLY_BYTES_MAX,
     ) -> None:
-        if not 0 <= member < workers + servers:
-            raise ValueError(f"member {member} of {workers} workers and {servers} servers")
+        if not 0 <= member < workers:
+            raise ValueError(f"member {member} of {workers} workers")
         self.failure: AggregationFailed | None = None
         self.member = member
         self.workers = workers
-        self.members = workers + servers
         self._job = job
         self.call_timeout_ns = call_timeout_ns
         self._look_ns = max(1, call_timeout_ns // LOOKS)
@@ -151,7 +146,6 @@ class CollectiveParty:
         `Task`. After a failure the call fails at once. Raises ValueError for what isn't defined, or a key
         that is in use.
         """
-        assert self.member < self.workers, "servers make no calls"
         if key is None:
             numbered, value = 1, self._made
         else:
@@ -284,9 +278,6 @@ class CollectiveParty:
             raise ValueError(f"op {op}: {', '.join(OPS)}")
         if len(array.dtype.str) > 4 or array.dtype.hasobject:
             raise ValueError(f"dtype {array.dtype} can't be sent")
-        needed = servers_of(algorithm, option)
-        if needed and needed != self.members - self.workers:
-            raise ValueError(f"{algorithm} on {needed} servers; this job has {self.members - self.workers}")
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
         task = Task(kind, algorithm, self.member, self.workers, len(array), root, option)
         call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)
@@ -338,10 +329,7 @@ class CollectiveParty:
         if not call.execution.done or self._by_number.pop(call.number, None) is None:
             return
         del self._calls[call.key]
-        if self.member < self.workers:
-            self._finished.append(Finished(call, None))
-        elif call.key in self._early:
-            self._take_early(call.key, call.moved_ns)
+        self._finished.append(Finished(call, None))
 
     def _receive_other(self, call: Call | None, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         """A message that isn't simply the next of a call: a failure, one for a later call, or nonsense."""
@@ -352,8 +340,6 @@ class CollectiveParty:
         elif call is not None and call.execution.expects(sender):
             theirs, mine = self._text(head), self._text(call.head)
             self._fail(f"{self._name(sender)} calls {theirs}, {self._own_name()} calls {mine}", (sender, self.member))
-        elif call is None and self.member >= self.workers:
-            self._serve(sender, head, data, now_ns)
         else:
             self._hold(sender, head, data)
 
@@ -374,28 +360,6 @@ class CollectiveParty:
             self._early_bytes -= len(data) + _MESSAGE_COST_BYTES
             self.receive(sender, head, data, now_ns)
 
-    def _serve(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
-        """A server joins the call that a worker's message is of."""
-        _, kind, algorithm, op, dtype, _, elements, root, option, numbered, key = _CALL.unpack_from(head)
-        try:
-            kept = np.dtype(dtype.rstrip(b"\0").decode("ascii"))
-            if elements * kept.itemsize > _SERVED_SEGMENTS_MAX * self._segment_bytes:
-                raise ValueError(f"more than {_SERVED_SEGMENTS_MAX} segments of {self._segment_bytes} bytes")
-            if not servers_of(NAMES[algorithm], option):
-                raise ValueError("no algorithm of a server")
-            array = np.empty(elements, kept)  # untouched memory outside our shard costs nothing
-            call = self._new_call(KINDS[kind], NAMES[algorithm], _op(op), array, root, option)
-        except (ValueError, TypeError, MemoryError) as error:
-            self._fail(f"{self._name(sender)} calls {self._text(head)}, {self._own_name()} can't: {error}", (sender,))
-            return
-        self._describe(call, numbered, key, _PLACE.unpack_from(head, _CALL.size)[0])
-        if call.head[: _CALL.size] != head[: _CALL.size]:
-            ours = self._text(call.head)
-            self._fail(f"{self._name(sender)} calls {self._text(head)}, {self._own_name()} serves {ours}", (sender,))
-            return
-        self._begin(call, now_ns)
-        self.receive(sender, head, data, now_ns)
-
     # Failing
 
     def _lost_failure(self, call: Call, member: int) -> AggregationFailed:
@@ -414,15 +378,14 @@ class CollectiveParty:
 
     def _end(self, failure: AggregationFailed) -> None:
         self.failure = failure
-        if self.member < self.workers:
-            self._finished.extend(Finished(call, failure) for call in self._calls.values())
+        self._finished.extend(Finished(call, failure) for call in self._calls.values())
         self._calls.clear()
         self._by_number.clear()
         self._ready.clear()
         self._early.clear()
 
     def _tell_all(self, head: bytes, reason: bytes, but: int = -1) -> None:
-        for member in range(self.members):
+        for member in range(self.workers):
             if member not in (self.member, but) and member not in self._lost:
                 ticket = self._numbers << 32 | member  # no call has this number
                 self._notices.append(Outgoing(member, head, reason, ticket, URGENT))
@@ -432,16 +395,16 @@ class CollectiveParty:
         """Fail for a reason that `sender` sent, and pass it on: a member that sees only that we leave would blame
         us."""
         finder, *blamed = struct.unpack_from(f">{1 + min(head[3], _BLAMED_MAX)}H", head, 4)
-        missing = tuple(member for member in blamed if member < self.members)
+        missing = tuple(member for member in blamed if member < self.workers)
         text = "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))
-        said_by = self._name(finder if finder < self.members else sender)
+        said_by = self._name(finder if finder < self.workers else sender)
         self._end(AggregationFailed(f"{text} (said by {said_by})", job=self._job, missing=missing))
         self._tell_all(head, reason, but=sender)
 
     # Words
 
     def _name(self, member: int) -> str:
-        return f"rank {member}" if member < self.workers else f"server {member - self.workers}"
+        return f"rank {member}"
 
     def _own_name(self) -> str:
         return self._name(self.member)
@@ -481,7 +444,3 @@ def _is_call(head: bytes) -> bool:
         and op < len(_OP_NAMES)
         and KINDS[kind] in COLLECTIVES[NAMES[algorithm]].kinds
     )
-
-
-def _op(number: int) -> Op:
-    return "max" if _OP_NAMES[number] == "max" else "sum"

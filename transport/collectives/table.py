@@ -1,15 +1,15 @@
-"""The collectives, a line each, and look-ups by name: plans, compiled programs, servers.
+"""The collectives, a line each, and look-ups by name: plans, compiled programs.
 
 A method's name is also its collective's. Not every collective has every kind: `fitting` is the one that a method uses
 then.
 """
 
 from transport.collectives.collective import KINDS, Collective, Kind, Task
+from transport.collectives.direct import DIRECT
 from transport.collectives.execution import Program, ProgramCache, compile_plan
 from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING
 from transport.collectives.plan import Plan
 from transport.collectives.rings import HIERARCHICAL, NAIVE_RING, RING, TORUS
-from transport.collectives.servers import PS, PS_COLOCATED
 from transport.collectives.trees import DOUBLE_TREE, TREE
 
 COLLECTIVES: dict[str, Collective] = {
@@ -23,8 +23,7 @@ COLLECTIVES: dict[str, Collective] = {
         DOUBLE_TREE,
         TORUS,
         HIERARCHICAL,
-        PS,
-        PS_COLOCATED,
+        DIRECT,
         DISSEMINATION,
     )
 }
@@ -51,7 +50,7 @@ def fitting(kind: Kind, method: str, workers: int) -> str:
 
 def plan(task: Task) -> Plan:
     """One member's plan. ValueError for what isn't defined."""
-    kind, name, _, workers, _, root, option = task
+    kind, name, _, workers, _, root, _ = task
     if kind not in COLLECTIVES[name].kinds:
         raise ValueError(f"{name} {kind} is not defined; there are: {', '.join(with_kind(kind))}")
     algorithm = COLLECTIVES[name].kinds[kind]
@@ -59,12 +58,7 @@ def plan(task: Task) -> Plan:
         raise ValueError(f"{name} {kind}: {workers} workers; it is defined for {algorithm.needs}")
     if kind == "broadcast" and not 0 <= root < workers:
         raise ValueError(f"broadcast from rank {root} of {workers}")
-    return algorithm.plan(task._replace(option=COLLECTIVES[name].number(option)))
-
-
-def servers_of(name: str, option: int) -> int:
-    """How many dedicated servers a collective has: members n and more."""
-    return COLLECTIVES[name].servers(option)
+    return algorithm.plan(task)
 
 
 def program(task: Task, itemsize: int, segment_bytes: int) -> Program:

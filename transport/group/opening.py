@@ -38,9 +38,9 @@ _PIPELINES = ("tree", "double_tree")
 """Methods whose members pass a long array on piece by piece: short pieces fill the pipeline sooner."""
 
 _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
-    "segment_bytes": lambda method, servers: method not in ("ps", "switch") or (method == "ps" and not servers),
+    "segment_bytes": lambda method, servers: method not in ("ps", "switch"),
     "ranks_per_group": lambda method, servers: method == "hierarchical",
-    "ps": lambda method, servers: servers,
+    "ps": lambda method, servers: method == "ps",
     "switch": lambda method, servers: method == "switch",
     "codec_elements": lambda method, servers: method != "switch",
 }
@@ -116,7 +116,7 @@ def open_group(
             return _open_switch_group(link, rank, len(addresses), job, how)
         if not 0 <= rank < len(addresses):
             raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
-        if servers:
+        if method == "ps":
             return _open_ps_group(link, rank, addresses, servers, job, how, bound)
         return _open_host_group(method, link, rank, addresses, job, how, bound)
     except BaseException:
@@ -154,7 +154,7 @@ def _open_ps_group(
     codec = _codec(how)
     named = {"call_timeout_s": how.call_timeout_s, "codec": _said(codec), **(how.ps or {})}
     try:
-        config = PsConfig(len(addresses), len(servers), **named)
+        config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
     options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, link=how.more)
@@ -225,10 +225,9 @@ def _number(name: str, given: int | None, default: int, low: int, high: int) -> 
 
 def _submit_by(party: CollectiveParty, method: str, workers: int, option: int) -> Submit:
     """Calls of a party by the algorithm that belongs to the method."""
-    name = "ps_colocated" if method == "ps" else method
 
     def submit(kind: Kind, array: Array, op: Any, **how: Any) -> Any:
-        algorithm = fitting(kind, name, workers)
+        algorithm = fitting(kind, method, workers)
         return party.submit(kind, algorithm, array, op, option=option if algorithm == "hierarchical" else 0, **how)
 
     return submit

@@ -1,19 +1,18 @@
 """PsGroup: a worker's place in a parameter-server job in real time; PsClient: the same for weights kept at the servers.
 
-`open_ps_group` connects a mesh of workers and servers and turns a `PsWorker` on it; `PsServerHost` turns a `PsServer`,
-in a process of its own (`switchagg server`) or as a second member in a worker's process (co-located).
+`open_ps_group` connects a mesh of workers and servers and runs a `PsWorker` on it, or, where no servers are named, a
+mesh of workers and a `Colocated` worker and server on each. `PsServerHost` runs a `PsServer` in a process of its own
+(`switchagg server`).
 """
 
-import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.errors import AggregationFailed, JobError
 from transport.collectives.collective import KINDS
 from transport.group.contract import Array, Ask, checked, whole
 from transport.group.host_group import HostGroup
@@ -22,6 +21,7 @@ from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh
 from transport.meshes.opening import BoundPlace, connect_mesh
+from transport.ps.colocated import Colocated
 from transport.ps.config import PsConfig
 from transport.ps.messages import DTYPES
 from transport.ps.server import PsServer, adopting
@@ -33,8 +33,19 @@ METHOD = "ps"
 LINGER_S = 2.0
 """How long `close` waits for the last messages to leave."""
 
-GIVE_UP_S = 0.5
-"""How long servers beside a worker that could not join may take to end before it goes on without them."""
+
+@dataclass(frozen=True)
+class PsOptions:
+    """How a member of a job is opened.
+
+    timeout_s: within which all must have met. credit_bytes: as in GroupOptions. link: what the link takes, see
+    `connect_mesh`; the same on all members. log: told a line per event by servers.
+    """
+
+    timeout_s: float = 30.0
+    credit_bytes: int | None = CREDIT_BYTES
+    link: Mapping[str, Any] = field(default_factory=dict)
+    log: Callable[[str], None] = lambda line: None
 
 
 class PsGroup(HostGroup):
@@ -46,52 +57,44 @@ class PsGroup(HostGroup):
     """
 
     def __init__(
-        self,
-        mesh: Mesh,
-        config: PsConfig,
-        *,
-        job: str = "",
-        names: Sequence[str] = (),
-        hosts: Sequence["PsServerHost"] = (),
-        credit_bytes: int | None = CREDIT_BYTES,
+        self, mesh: Mesh, config: PsConfig, *, job: str = "", names: Sequence[str] = (), options: PsOptions
     ) -> None:
-        """Takes over the mesh, and the co-located servers, which it closes with itself."""
+        """Takes over the mesh. Without members for servers, every rank has one."""
         largest = config.slice_elements * max(dtype.itemsize for dtype in DTYPES)
         if largest > mesh.message_bytes_max:
             raise JobError(f"slices of {largest} bytes: link {mesh.link} carries {mesh.message_bytes_max}")
         self.config = config
-        self._worker = PsWorker(mesh.member, config, job=job, names=names)
-        self._hosts = list(hosts)
+        alone = mesh.members > config.workers
+        self._linger_s = LINGER_S if alone else config.call_timeout_s
+        self._member = (PsWorker if alone else Colocated)(mesh.member, config, job=job, names=names)
+        self._log = options.log
         self._left = threading.Event()
         super().__init__(
             mesh,
-            self._worker,
-            self._worker.submit,
+            self._member,
+            self._member.submit,
             workers=config.workers,
             method=METHOD,
             job=job,
-            credit_bytes=credit_bytes,
+            credit_bytes=options.credit_bytes,
         )
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The mesh's, and what this worker counted."""
-        return {**self._mesh.counters, **self._worker.counters}
+        """The mesh's, and what this member counted."""
+        return {**self._mesh.counters, **self._member.counters}
 
     @property
     def live_workers(self) -> int:
         """How many workers are left, as far as known ("shrink")."""
-        return self._worker.count
+        return self._member.count
 
     def close(self) -> None:
-        """Leave the job; what is pending fails. Co-located servers serve on until all others have left too."""
+        """Leave the job; what is pending fails. A server on this rank serves on while others need it."""
         if not self._closed and os.getpid() == self._pid:
-            self._loop.submit(lambda now_ns: self._worker.leave(), lambda reason: self._left.set())
-            self._left.wait(LINGER_S)
+            self._loop.submit(lambda now_ns: self._member.leave(), lambda reason: self._left.set())
+            self._left.wait(self._linger_s)
             super().close()
-            for host in self._hosts:
-                host.wait(self.config.call_timeout_s)
-                host.close()
 
     def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
         if ask.kind in KINDS:
@@ -107,7 +110,10 @@ class PsGroup(HostGroup):
 
     def _finish(self) -> None:
         super()._finish()
-        if self._worker.has_left:
+        lines, self._member.notices[:] = list(self._member.notices), []
+        for line in lines:
+            self._log(line)
+        if self._member.has_left:
             self._left.set()
 
     def _end(self, failure: BaseException) -> None:
@@ -135,7 +141,7 @@ class PsClient(PsGroup):
 class PsServerHost:
     """One server in real time, in a thread of its own, until all workers have left or the job has failed.
 
-    adopt: take the configuration of the first worker. log: called with a line per event.
+    adopt: take the configuration of the first worker.
     """
 
     def __init__(
@@ -146,15 +152,14 @@ class PsServerHost:
         adopt: bool = False,
         job: str = "",
         names: Sequence[str] = (),
-        credit_bytes: int | None = CREDIT_BYTES,
-        log: Callable[[str], None] = lambda line: None,
+        options: PsOptions,
     ) -> None:
         self._mesh = mesh
         self._server = PsServer(mesh.member, config, adopt=adopt, names=names)
-        self._log = log
+        self._log = options.log
         self._over = threading.Event()
         self._loop = MeshLoop(
-            mesh, self._server, job=job, on_turn=self._turned, on_end=self._ended, credit_bytes=credit_bytes
+            mesh, self._server, job=job, on_turn=self._turned, on_end=self._ended, credit_bytes=options.credit_bytes
         )
 
     @property
@@ -199,27 +204,6 @@ class PsServerHost:
         self._over.set()
 
 
-@dataclass(frozen=True)
-class PsOptions:
-    """How a member of a job is opened.
-
-    timeout_s: within which all must have met. credit_bytes: as in GroupOptions. link: what the link takes, see
-    `connect_mesh`; the same on all members. serves: numbers of the servers that run in a worker's process, co-located:
-    with one server per worker, `[rank]`; or their places, where their ports had to be known before. log: told a line
-    per event by servers.
-    """
-
-    timeout_s: float = 30.0
-    credit_bytes: int | None = CREDIT_BYTES
-    link: Mapping[str, Any] = field(default_factory=dict)
-    serves: Sequence[int] | Mapping[int, BoundPlace | None] = ()
-    log: Callable[[str], None] = lambda line: None
-
-    @property
-    def places(self) -> Mapping[int, BoundPlace | None]:
-        return self.serves if isinstance(self.serves, Mapping) else dict.fromkeys(self.serves)
-
-
 class _Opening(NamedTuple):
     """What all members that one process opens have in common. config None: the first worker's."""
 
@@ -237,12 +221,11 @@ class _Opening(NamedTuple):
     @property
     def sized(self) -> PsConfig:
         """The configuration, its numbers of members those of the addresses. Raises JobError."""
-        if not self.servers:
-            raise JobError("a parameter-server job needs at least one server")
+        workers, servers = len(self.workers), len(self.servers) or len(self.workers)
         try:
             if self.config is None:
-                return adopting(len(self.workers), len(self.servers))
-            return replace(self.config, workers=len(self.workers), servers=len(self.servers))
+                return adopting(workers, servers)
+            return replace(self.config, workers=workers, servers=servers)
         except ValueError as error:
             raise JobError(str(error)) from error
 
@@ -263,88 +246,26 @@ class _Opening(NamedTuple):
             raise JobError(f"server {server} of {len(self.servers)}: 0 to {len(self.servers) - 1}")
         config = self.sized
         mesh = self.connect(len(self.workers) + server, bound)
-        return PsServerHost(
-            mesh,
-            config,
-            adopt=self.config is None,
-            job=self.job,
-            names=self.names,
-            credit_bytes=self.options.credit_bytes,
-            log=self.options.log,
-        )
+        adopt = self.config is None
+        return PsServerHost(mesh, config, adopt=adopt, job=self.job, names=self.names, options=self.options)
 
     def work(self, kind: type[Kind], rank: int, bound: BoundPlace | None) -> Kind:
-        """The worker, and the servers beside it: all connect at the same time, since each needs all others."""
         if not 0 <= rank < len(self.workers):
             raise JobError(f"rank {rank} of {len(self.workers)} workers: 0 to {len(self.workers) - 1}")
         config = self.sized
-        beside = _Beside(self._replace(config=config))
-        mesh: Mesh | None = None
+        mesh = self.connect(rank, bound)
         try:
-            mesh = self.connect(rank, bound)
-            hosts, credit_bytes = beside.hosts(), self.options.credit_bytes
-            return kind(mesh, config, job=self.job, names=self.names, hosts=hosts, credit_bytes=credit_bytes)
+            return kind(mesh, config, job=self.job, names=self.names, options=self.options)
         except BaseException:
-            beside.give_up()
-            if mesh is not None:
-                mesh.close(0.0)
+            mesh.close(0.0)
             raise
-
-
-class _Beside:
-    """The servers in a worker's process, each opened in a thread of its own: all wait for each other."""
-
-    def __init__(self, opening: _Opening) -> None:
-        self._opening = opening
-        self._hosts: list[PsServerHost] = []
-        self._faults: list[BaseException] = []
-        self._given_up = False
-        self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._serve, args=place, name=f"ps-server-{place[0]}", daemon=True)
-            for place in opening.options.places.items()
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def hosts(self) -> list[PsServerHost]:
-        """All of them, once they have met the others. Raises what one of them raised."""
-        for thread in self._threads:
-            thread.join()
-        if self._faults:
-            raise self._faults[0]
-        return self._hosts
-
-    def give_up(self) -> None:
-        """The worker can't be: close the servers, also those that still wait for others, which are not waited for."""
-        with self._lock:
-            self._given_up = True
-            hosts = list(self._hosts)
-        end = time.monotonic() + GIVE_UP_S
-        for thread in self._threads:  # most have failed by now as the worker has
-            thread.join(max(0.0, end - time.monotonic()))
-        for host in hosts:
-            with contextlib.suppress(SwitchaggError):
-                host.close()
-
-    def _serve(self, server: int, bound: BoundPlace | None) -> None:
-        try:
-            host = self._opening.serve(server, bound)
-            with self._lock:
-                late = self._given_up
-                if not late:
-                    self._hosts.append(host)
-            if late:
-                host.close()
-        except BaseException as error:
-            self._faults.append(error)
 
 
 def open_ps_group(
     link: str,
     rank: int,
     workers: Sequence[Address],
-    servers: Sequence[Address],
+    servers: Sequence[Address] = (),
     *,
     config: PsConfig | None = None,
     job: str = "ps",
@@ -353,9 +274,9 @@ def open_ps_group(
 ) -> PsGroup:
     """Join a parameter-server job as worker `rank`, within options.timeout_s.
 
-    workers, servers: a (host, port) each. config: its numbers of workers and servers follow from the addresses; None:
-    "bsp". bound: our own port, where it had to be known before. Raises JobError: which members are missing, or what
-    doesn't fit, naming both sides.
+    workers, servers: a (host, port) each; without servers, every rank has one beside its worker. config: its numbers of
+    workers and servers follow from the addresses; None: "bsp". bound: our own port, where it had to be known before.
+    Raises JobError: which members are missing, or what doesn't fit, naming both sides.
     """
     opening = _Opening(link, workers, servers, config or PsConfig(max(len(workers), 1)), job, options)
     return opening.work(PsGroup, rank, bound)
@@ -365,7 +286,7 @@ def open_ps_client(
     link: str,
     rank: int,
     workers: Sequence[Address],
-    servers: Sequence[Address],
+    servers: Sequence[Address] = (),
     *,
     config: PsConfig,
     job: str = "ps",
@@ -380,7 +301,7 @@ def open_ps_server(
     link: str,
     server: int,
     workers: Sequence[Address],
-    servers: Sequence[Address],
+    servers: Sequence[Address] = (),
     *,
     config: PsConfig | None = None,
     job: str = "ps",

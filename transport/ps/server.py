@@ -83,6 +83,15 @@ class PsServer:
         """All workers have left, or have had time to learn of a failure."""
         return not self._coming and not self._under_way
 
+    @property
+    def idle(self) -> bool:
+        """No call is under way here, and no answer."""
+        return not self._open and not self._under_way
+
+    def has_left(self, worker: int) -> bool:
+        """Whether a worker has said that it needs nothing more, or is lost."""
+        return worker not in self._coming
+
     def stop(self, reason: str) -> None:
         """End the job: all workers are notified."""
         if not self.done:

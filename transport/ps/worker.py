@@ -169,6 +169,11 @@ class PsWorker:
                 self._send(server, Head(Kind.LEAVE, priority=(1 << 31) - 1))
             self._end(AggregationFailed(f"{self._who(self.rank)} has left the job", job=self._job))
 
+    def waits_for(self, server: int) -> bool:
+        """Whether a call under way needs an answer of this member."""
+        number = server - self.config.workers
+        return any(call.slices[slice_].server == number for call in self._calls.values() for slice_ in call.waiting)
+
     @property
     def has_left(self) -> bool:
         """After `leave`: the link has taken all messages."""

@@ -19,21 +19,15 @@ from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.coded_sums import RoundKeys
 
 
-def senders_at_once(algorithm: str, workers: int, servers: int) -> int:
+def senders_at_once(algorithm: str, workers: int) -> int:
     """How many members may send to the same one at the same time for long: they share its port."""
-    if servers:
-        return max(workers, servers)
     if workers < 3:
         return 1
     return (workers - 1).bit_length() if algorithm == "auto" else COLLECTIVES[algorithm].meet(workers)
 
 
 class HostStar(Star):
-    """A host method by its name. `ps` has config.servers hosts more, or, without any, a server on every worker.
-
-    Links of servers come after those of the workers. Times out as real groups do: after `CALL_TIMEOUT_NS` without any
-    message.
-    """
+    """A collective by its name, or `auto`. Times out as real groups do: after `CALL_TIMEOUT_NS` without any message."""
 
     def __init__(self, config: StarConfig, method: str) -> None:
         super().__init__(config)
@@ -45,16 +39,11 @@ class HostStar(Star):
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         self._keys = [RoundKeys() for _ in range(config.workers)]
-        servers = config.servers if method == "ps" else 0
-        self._algorithm = "ps_colocated" if method == "ps" and not servers else method
-        option = COLLECTIVES[self._algorithm].option if method != "auto" else None
-        self._option = {"servers": servers, "ranks_per_group": config.group}[option.name] if option else 0
-        connections = config.connections(senders_at_once(self._algorithm, config.workers, servers))
-        for member in range(config.workers + servers):
+        self._option = config.group if method == "hierarchical" else 0
+        connections = config.connections(senders_at_once(method, config.workers))
+        for member in range(config.workers):
             uplink = self._add_uplink(member, self.bridge.receive)
-            party = CollectiveParty(
-                member, config.workers, servers=servers, job=method, segment_bytes=config.message_bytes - HEAD_BYTES
-            )
+            party = CollectiveParty(member, config.workers, job=method, segment_bytes=config.message_bytes - HEAD_BYTES)
             host = MeshHost(
                 member,
                 party,
@@ -102,7 +91,7 @@ class HostStar(Star):
         root: int,
     ) -> None:
         """Begin one collective as it is."""
-        algorithm, option = self._algorithm, self._option
+        algorithm, option = self.method, self._option
         if kind != "allreduce":
             algorithm, option = fitting(kind, self.method, self.config.workers), 0
         elif self.choice is not None:

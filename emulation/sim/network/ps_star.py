@@ -1,39 +1,45 @@
-"""The star of the parameter server in all its modes: workers and separate servers, a host each, on one bridge."""
+"""The star of the parameter server in all its modes: a host per worker, and one per server if there are any."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from emulation.sim.network.host_star import senders_at_once
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.star import Star, StarConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
+from transport.ps.colocated import Colocated
 from transport.ps.config import PsConfig
+from transport.ps.messages import HEAD_BYTES
 from transport.ps.server import PsServer
 from transport.ps.worker import PsCall, PsWorker
 
 
 class PsStar(Star):
-    """config.servers hosts after the workers; at least one. ps: its numbers of members must be the star's.
+    """config.servers hosts after the workers; with 0, every worker has a server beside it. ps: its numbers of members
+    are the star's; default: "bsp".
 
     `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
     """
 
-    def __init__(self, config: StarConfig, ps: PsConfig) -> None:
+    def __init__(self, config: StarConfig, ps: PsConfig | None = None) -> None:
         super().__init__(config)
-        assert (ps.workers, ps.servers) == (config.workers, config.servers)
+        workers, servers = config.workers, config.servers
+        ps = ps or PsConfig(workers, slice_elements=(config.message_bytes - HEAD_BYTES) // 4)  # of float32
+        ps = replace(ps, workers=workers, servers=servers or workers)
         self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
-        self.workers = [PsWorker(rank, ps, job="ps") for rank in range(ps.workers)]
-        self.servers = [PsServer(ps.workers + server, ps) for server in range(ps.servers)]
+        kind = PsWorker if servers else Colocated
+        self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
+        self.servers = [PsServer(workers + server, ps) for server in range(servers)]
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
         self._keys = [RoundKeys() for _ in self.workers]
-        connections = config.connections(senders_at_once("ps", ps.workers, ps.servers))
-        parties: list[PsWorker | PsServer] = [*self.workers, *self.servers]
+        connections = config.connections(max(workers, servers) if servers else max(1, workers - 1))
+        parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
             uplink = self._add_uplink(member, self.bridge.receive)
             host = MeshHost(
@@ -44,6 +50,7 @@ class PsStar(Star):
                 self._settle,
                 job="ps",
                 credit_bytes=config.credit_bytes,
+                strict=config.strict_priority,
             )
             self._add_downlink(member, host.receive)
             self.hosts.append(host)

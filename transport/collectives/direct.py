@@ -1,0 +1,89 @@
+"""The plan `direct`: every shard is summed on one rank, to which all others send it, and goes back to all from there.
+
+That is the traffic of a parameter server with servers on the workers (method `ps`, `transport.ps`), as a collective.
+"""
+
+from transport.collectives.collective import (
+    Algorithm,
+    Collective,
+    Cost,
+    Costs,
+    Load,
+    Look,
+    Option,
+    Pace,
+    Sent,
+    Task,
+    part_size,
+)
+from transport.collectives.plan import Draft, Plan
+from transport.collectives.rings import split
+
+
+def roots(workers: int, count: int = 0) -> list[int]:
+    """The ranks that sum shards, evenly spread; 0: all. ValueError for more than there are workers."""
+    if not 0 <= count <= workers:
+        raise ValueError(f"direct: {count} roots on {workers} workers; allowed: 0 (all) … {workers}")
+    count = count or workers
+    return [number * workers // count for number in range(count)]
+
+
+def direct_allreduce(task: Task) -> Plan:
+    """A root keeps its own share of its shard and gets the others'. option: how many roots."""
+    member, workers, elements = task.member, task.workers, task.elements
+    draft = Draft(member, workers, elements)
+    ranks = roots(workers, task.option)
+    shards = split(0, elements, len(ranks))
+    start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
+    order = [(start + turn) % len(ranks) for turn in range(len(ranks))]  # those after us first: nobody gets all at once
+    others = [number for number in order if ranks[number] != member]
+    for number in others:
+        draft.send(ranks[number], *shards[number])
+    if member in ranks:
+        low, high = shards[ranks.index(member)]
+        peers = [rank for rank in range(workers) if rank != member]
+        for rank in peers:
+            draft.receive(rank, low, high, True)
+        for turn in range(len(peers)):
+            draft.send(peers[(turn + member) % len(peers)], low, high)
+    for number in others:
+        draft.receive(ranks[number], *shards[number], False)
+    return draft.plan()
+
+
+# ---- what a member sends
+
+
+def _sent(task: Task) -> Sent:
+    ranks = roots(task.workers, task.option)
+    sums = task.member in ranks
+    own = part_size(task.elements, len(ranks), ranks.index(task.member)) if sums else 0
+    answers = task.workers - 1 if sums else 0
+    return Sent(len(ranks) - int(sums) + answers, task.elements - own + answers * own)
+
+
+# ---- costs
+
+
+def _bytes(load: Load) -> float:
+    """Bytes that the port of a root sends: shards to the others, sums to all."""
+    count = len(roots(load.workers, load.option))
+    return ((count - 1) + (load.workers - 1)) * load.size_bytes / count
+
+
+def _textbook(load: Load) -> Cost:
+    return Cost(2, _bytes(load), (load.workers - 1) * load.size_bytes / (load.option or load.workers))
+
+
+def _seconds(load: Load, pace: Pace) -> float:
+    return 2 * pace.alpha + _bytes(load) * pace.beta
+
+
+DIRECT = Collective(
+    "direct",
+    {"allreduce": Algorithm(direct_allreduce, _sent)},
+    Costs(_textbook, _seconds),
+    Look("direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"),
+    Option("roots"),
+    meet=lambda workers: workers - 1,
+)
