@@ -1,4 +1,4 @@
-"""Where things stand in P4 sources, and the errors that say so."""
+"""Positions in P4 sources, and the errors that name them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Arithmetic in C: from operands as text to a result as text, to the bit as ir.py says.
+"""Arithmetic in C: from operands as text to a result as text, to the bit as ir/nodes.py defines it.
 
 Operands and results are values of their width's `Rep`, zero beyond the width.
 """

@@ -1,4 +1,4 @@
-"""The type checker: resolves names, types and constants of a program, or says where it is wrong.
+"""The type checker: resolves names, types and constants of a program, or reports where it is wrong.
 
 What the result holds is in tree.checked.Checked; besides:
 - A switch's subject `t.apply().action_run` has the type types.Table of t; its labels are noted as action names.

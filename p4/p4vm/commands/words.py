@@ -1,4 +1,4 @@
-"""What every command is made of: its usage, its words, and how numbers among them are read."""
+"""What every command is made of: its usage, its arguments, and how numbers among them are read."""
 
 from __future__ import annotations
 

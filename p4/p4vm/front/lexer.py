@@ -1,4 +1,4 @@
-"""Text of a preprocessed P4 program to plain tokens; what they stand for in their place, lexer_scopes.py finds out."""
+"""Text of a preprocessed P4 program to plain tokens; their meaning in context is found by lexer_scopes.py."""
 
 from __future__ import annotations
 

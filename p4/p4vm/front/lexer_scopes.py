@@ -1,4 +1,4 @@
-"""What tokens stand for in their place: types or values, type brackets or comparisons, keywords or names.
+"""The meaning of tokens in context: types or values, type brackets or comparisons, keywords or names.
 
 P4's grammar needs that known: `(a) - b` is a cast if `a` is a type, `f<T>(x)` a call if T is one. So one pass over the
 tokens follows declarations and scopes, and gives every token the terminal that the grammar (p4.lark) knows it by.

@@ -1,4 +1,4 @@
-"""What a syntax error says: what was found, what could have stood there instead, and the remedy where one is plain."""
+"""The text of a syntax error: what was found, what could be there instead, and what to do where that is plain."""
 
 from __future__ import annotations
 

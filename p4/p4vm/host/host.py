@@ -6,7 +6,7 @@
     print("\n".join(host.summary()))
 
 One thread. Egress runs when a packet arrives, before it waits in its output queue: enq_qdepth and deq_qdepth are the
-packets that waited in the port's queue then. `host.native` keeps the same with the turn in C.
+packets that waited in the port's queue then. `host.native` does the same with its event loop in C.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lowering by single statements leaves behind, taken away: detours of results, resets nobody sees, dead locals."""
+"""Removes what lowering by single statements leaves behind: detours of results, resets without effect, dead locals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: keys, actions, what a table's properties say, and entries written in the program, with their priorities."""
+"""Tables: keys, actions, a table's properties, and entries written in the program, with their priorities."""
 
 from __future__ import annotations
 

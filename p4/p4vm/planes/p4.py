@@ -2,8 +2,8 @@
 
 $SWITCHAGG_P4_PROGRAM names another program to run: one with the same tables, registers and counters.
 
-Datagrams go in as Ethernet frames from an address that stands for their port; results come out as frames, and the
-address they were rewritten to says where they go. Jobs are admitted by filling tables and registers, with the commands
+Datagrams go in as Ethernet frames from an address that represents their port; results come out as frames, and the
+address they were rewritten to determines the port. Jobs are admitted by filling tables and registers, with the commands
 that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs.
 """
 

@@ -1,6 +1,6 @@
 """What the data planes that run p4/v1model share: the program, its control plane in commands, frames around packets.
 
-Whatever runs the program (the engine, bmv2) understands the same commands, so jobs are admitted in the same words.
+The engine and bmv2 understand the same commands, so jobs are admitted by the same commands.
 """
 
 import os

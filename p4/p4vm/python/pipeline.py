@@ -82,7 +82,7 @@ Tables
 27. A member that doesn't exist, an empty group or one that doesn't exist: a miss. A miss runs the default action, hit
     is false. `action` is the index of what ran. Entries and default of the program are there from the start. reset()
     leaves all entries, profiles, groups, sessions, value sets and the rates of meters; it empties registers and
-    counters, fills meters' tokens, starts the random generator anew, and forgets digests, log and `counters`.
+    counters, fills meters' tokens, restarts the random generator, and forgets digests, log and `counters`.
 28. Value sets: entries are alternatives; their kinds of match as those of tables, exact unless annotated.
 """
 

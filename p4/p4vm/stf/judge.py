@@ -1,4 +1,4 @@
-"""Compares the packets a test got with those it expects, and says clearly where they differ."""
+"""Compares the packets a test got with those it expects, and reports where they differ."""
 
 from __future__ import annotations
 
