@@ -169,36 +169,13 @@ def _field_lists(world: World, metadata: ir.Record) -> None:
         for field in declaration.fields:
             annotation = find(field.annotations, "field_list")
             if annotation is not None:
-                for number in _numbers(world, annotation):
+                for argument in annotation.args:
+                    number = world.checked.constants[argument]
+                    assert isinstance(number, int), "the checker takes nothing else"
                     world.field_lists.setdefault(number, []).append((*path, field.name))
             kind = dict(record.fields).get(field.name)
             if isinstance(kind, ir.Record):
                 pending.append((kind, (*path, field.name)))
-
-
-def _numbers(world: World, annotation: tree.Annotation) -> list[int]:
-    found = []
-    for argument in annotation.args:
-        number = _number(world, argument)
-        if number is None:
-            raise P4Error("@field_list takes numbers known at compile time", annotation.position)
-        found.append(number)
-    return found
-
-
-def _number(world: World, node: tree.Expression) -> int | None:
-    if isinstance(node, tree.Number):
-        return node.value
-    known = world.checked.constants.get(node)
-    if isinstance(known, int):
-        return known
-    if isinstance(node, tree.Cast):
-        return _number(world, node.operand)
-    if isinstance(node, tree.Name):
-        for declaration in world.checked.program.declarations:
-            if isinstance(declaration, tree.Constant) and declaration.name == node.name:
-                return _number(world, declaration.value)
-    return None
 
 
 # ---- what is used
