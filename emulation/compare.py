@@ -19,12 +19,12 @@ from emulation.timeline import write_trace
 from p4vm.planes.program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from switchagg.dataplane.table import DATAPLANES
-from transport.group.method_name import parse
+from transport.group.method_name import MethodName
 
 Progress = Callable[[str, int, int, str], None]
 """progress(method, done, total, note): `done` of `total` iterations; `note` is a short text on what happens now."""
 
-Runner = Callable[[Scenario, str, Path, Callable[[int, int, str], None]], MethodResult]
+Runner = Callable[[Scenario, MethodName, Path, Callable[[int, int, str], None]], MethodResult]
 """The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
 
 FIGURES = ("training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
@@ -81,7 +81,7 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
 
     Raises ScenarioError for a plane that the backend can't have, RunFailed for one that doesn't work here.
     """
-    if not any(parse(method).is_switch for method in scenario.methods_for(backend)):
+    if not any(method.is_switch for method in scenario.methods_for(backend)):
         return None
     switch = scenario.switch
     slots = switch.streams * switch.window_slots
@@ -130,10 +130,10 @@ def compare(
         host["dataplanes_passed_over"] = plane.passed_over
         chosen = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
     results: list[MethodResult] = []
-    seconds: dict[str, float] = {}
+    seconds: dict[MethodName, float] = {}
     for method in scenario.methods_for(backend):
         begin = time.monotonic()
-        results.append(run_method(chosen, method, folder / parse(method).slug, _for_method(progress, method)))
+        results.append(run_method(chosen, method, folder / method.slug, _for_method(progress, method)))
         seconds[method] = round(time.monotonic() - begin, 3)
     host["wall_seconds_per_method"] = seconds
     built = document(scenario, backend, results)
@@ -148,13 +148,13 @@ def compare(
     return Comparison(built, host, folder)
 
 
-def _for_method(progress: Progress, method: str) -> Callable[[int, int, str], None]:
-    return lambda done, total, note: progress(method, done, total, note)
+def _for_method(progress: Progress, method: MethodName) -> Callable[[int, int, str], None]:
+    return lambda done, total, note: progress(str(method), done, total, note)
 
 
-def _prepare(folder: Path, methods: Sequence[str]) -> None:
+def _prepare(folder: Path, methods: Sequence[MethodName]) -> None:
     try:
-        for part in (folder, *(folder / parse(method).slug for method in methods)):
+        for part in (folder, *(folder / method.slug for method in methods)):
             part.mkdir(parents=True, exist_ok=True)
             probe = part / ".writable"
             probe.touch()

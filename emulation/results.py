@@ -16,25 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, canonical
 from emulation.timeline import Span
-from transport.collectives.cost import traffic_factor
-from transport.group.method_name import parse
-from transport.meshes.reliable import HEADER_BYTES as RELIABLE_HEADER_BYTES
+from transport.group.method_name import MethodName
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
 
 SCHEMA = "switchagg-results-1"
-
-ETHERNET_BYTES = 14  # header; neither the kernel's interface counters nor HTB count FCS, preamble and gap
-IP_UDP_BYTES = 28
-IP_TCP_BYTES = 52  # with the timestamp option, as Linux sends it
-FRAME_HEADER_BYTES = 20  # switchagg's own header
-PATH_MTUS = (256, 512, 1024, 2048, 4096)
-ROCE_BYTES = 16  # BTH and ICRC
-ROCE_EXTENDED_BYTES = 20  # RETH and immediate data, in some packets
 
 BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
 
@@ -66,7 +57,7 @@ class Evaluation:
 class MethodResult:
     """What one method did in one run. Lists per rank have `workers` entries."""
 
-    method: str
+    method: MethodName
     backend: str  # "mininet" | "sim"
     workers: int
     iterations: list[IterationRecord]
@@ -84,65 +75,6 @@ class MethodResult:
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
     first_layer_bytes: int = 0  # of the transfer (bucket, slice) that holds the first layer's gradient
     timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The least a method can do: every gradient byte sent the number of times the method must, framed, at line rate.
-
-    Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
-    """
-
-    traffic_factor: float  # 1 for the switch, 2(n-1)/n for the best host methods, more for others
-    framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
-    wire_bytes_per_rank: float  # sent, and as many received, per iteration
-    communication_ns: float
-
-
-def framing_efficiency(method: str, elements: int, mtu_bytes: int) -> float:
-    """Gradient bytes per byte of Ethernet frame (FCS and preamble left out).
-
-    switch: E values of 4 B under 62 B of headers, and one scale chunk for every E data chunks; over RDMA a frame fills
-    the path MTU, over ZeroMQ it lies in a TCP stream. Host methods: packets that fill the MTU, or the path MTU of RDMA.
-    What ZeroMQ and our own messages add (some 50 B to 64 kB) is left out.
-    """
-    name = parse(method)
-    tcp = (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
-    path_mtu = path_mtu_for(mtu_bytes)
-    rdma = path_mtu / (path_mtu + ETHERNET_BYTES + IP_UDP_BYTES + ROCE_BYTES)
-    if not name.is_switch:
-        udp = (mtu_bytes - IP_UDP_BYTES - RELIABLE_HEADER_BYTES) / (mtu_bytes + ETHERNET_BYTES)
-        return {"rdma": rdma, "udp": udp}.get(name.link, tcp)
-    elements = elements_of(method, elements, mtu_bytes)
-    values_bytes, scales = 4 * elements, elements / (elements + 1)
-    frame_bytes = values_bytes + FRAME_HEADER_BYTES
-    udp = frame_bytes / (frame_bytes + IP_UDP_BYTES + ETHERNET_BYTES)
-    return values_bytes / frame_bytes * scales * {"rdma": rdma, "zeromq": tcp}.get(name.link, udp)
-
-
-def path_mtu_for(mtu_bytes: int) -> int:
-    """The largest MTU of verbs (payload of a packet) that fits an IP MTU with all headers of RoCEv2."""
-    fitting = [size for size in PATH_MTUS if size + IP_UDP_BYTES + ROCE_BYTES + ROCE_EXTENDED_BYTES <= mtu_bytes]
-    return max(fitting, default=PATH_MTUS[0])
-
-
-def elements_of(method: str, elements: int, mtu_bytes: int) -> int:
-    """Values in a packet of the switch's method: as the scenario says, over RDMA as many as fill the path MTU."""
-    if parse(method).link == "rdma":
-        return (path_mtu_for(mtu_bytes) - FRAME_HEADER_BYTES) // 4
-    return elements
-
-
-def bound(scenario: Scenario, method: str, gradient_bytes: int) -> Bound:
-    """Bound of one allreduce of `gradient_bytes` by `method` on the scenario's links."""
-    workers = scenario.topology.workers
-    name = parse(method).method
-    # Gloo and `auto` take a ring where arrays are long; without servers of its own, `ps` has one on every worker.
-    collective = {"gloo": "ring", "auto": "ring", "ps": "direct"}.get(name, name)
-    factor = 1.0 if name == "switch" else float(traffic_factor(collective, workers))
-    efficiency = framing_efficiency(method, scenario.switch.elements, scenario.topology.mtu_bytes)
-    wire_bytes = gradient_bytes * factor / efficiency
-    return Bound(factor, efficiency, wire_bytes, wire_bytes * 8e9 / scenario.topology.rate_bps)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -170,11 +102,11 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     if not counted:
         raise RunFailed(f"{result.method}: no iteration was measured after the warm-up; raise [workload] iterations")
     communication = spread([record.communication_ns for record in counted])
-    least = bound(scenario, result.method, result.gradient_bytes)
+    least = bound(result.method, result.gradient_bytes, scenario.network)
     per_iteration = max(1, result.wire_iterations)
     last = result.evaluations[-1] if result.evaluations else None
     first_layer = [record.first_layer_ns for record in counted if record.first_layer_ns is not None]
-    alone_ns = bound(scenario, result.method, result.first_layer_bytes).communication_ns
+    alone_ns = bound(result.method, result.first_layer_bytes, scenario.network).communication_ns
     return {
         "counted_iterations": len(counted),
         "iteration_ns": spread([record.duration_ns for record in counted]),
@@ -219,10 +151,18 @@ def comparison(baseline: dict[str, Any], other: dict[str, Any]) -> dict[str, Any
 
 
 def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
-    """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document."""
+    """What `results.json` holds (schema: `results_schema.md`). Pure: same results, same document.
+
+    Methods are values, which `write_json` writes as words.
+    """
     baseline = scenario.baseline_for(backend)
     methods = [
-        {**_plain(dataclasses.replace(result, timeline=[])), "summary": summary(scenario, result)} for result in results
+        {
+            **plain(dataclasses.replace(result, timeline=[])),
+            "method": result.method,
+            "summary": summary(scenario, result),
+        }
+        for result in results
     ]
     for entry in methods:
         del entry["timeline"]
@@ -243,22 +183,24 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes sorted keys, floats by repr, one newline at the end: same value, same bytes. Replaces the file at once."""
-    text = json.dumps(_plain(value), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(plain(value), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON values only. A number that isn't finite becomes null: JSON has no NaN, and a loss may diverge."""
+    if isinstance(value, MethodName):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+        return {entry.name: plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if hasattr(value, "tolist"):  # numpy scalars and arrays
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from emulation.bounds import Network, elements_most
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.priority import CLASSES
-from transport.group.method_name import METHODS
+from switchagg.wire import frame_bytes
+from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
+from transport.links.table import LINKS
 
 BACKENDS = ("mininet", "sim")
 WORKLOADS = ("digits", "text")
@@ -28,10 +31,6 @@ CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: wha
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
-
-_FRAME_HEADER_BYTES = 20  # switchagg frame header; UDP 8 and IPv4 20 are added where the MTU is checked
-_UDP_IP_BYTES = 28
-ETHERNET_BYTES = 14
 
 
 class ScenarioError(Exception):
@@ -55,6 +54,10 @@ def _choice(default: str, allowed: tuple[str, ...] | Callable[[], tuple[str, ...
     return field(default=default, metadata={"kind": str, "allowed": allowed})
 
 
+def _methods(backend: str, *default: str) -> Any:
+    return field(default=tuple(map(parse_method, default)), metadata={"kind": tuple, "backend": backend})
+
+
 @dataclass(frozen=True)
 class Methods:
     """Methods to compare, in order, per backend, as `transport.group.method_name` has them: "ring@zeromq", "switch+p3".
@@ -62,8 +65,8 @@ class Methods:
     The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
     """
 
-    mininet: tuple[str, ...] = field(default=("gloo", "switch"), metadata={"kind": tuple, "backend": "mininet"})
-    sim: tuple[str, ...] = field(default=("ring", "switch"), metadata={"kind": tuple, "backend": "sim"})
+    mininet: tuple[MethodName, ...] = _methods("mininet", "gloo", "switch")
+    sim: tuple[MethodName, ...] = _methods("sim", "ring", "switch")
 
 
 @dataclass(frozen=True)
@@ -142,13 +145,19 @@ class Scenario:
     sweep: Sweep = Sweep()
     file: str = "scenario"
 
-    def methods_for(self, backend: str) -> tuple[str, ...]:
+    @property
+    def network(self) -> Network:
+        """What bounds an allreduce."""
+        topology = self.topology
+        return Network(topology.workers, topology.rate_bps, topology.mtu_bytes, self.switch.elements)
+
+    def methods_for(self, backend: str) -> tuple[MethodName, ...]:
         """Methods to run on `backend` ("mininet" or "sim"), in order."""
         return self.methods.mininet if backend == "mininet" else self.methods.sim
 
-    def baseline_for(self, backend: str) -> str | None:
+    def baseline_for(self, backend: str) -> MethodName | None:
         """The first host method: what the switch is compared with. None if the scenario has only the switch."""
-        return next((method for method in self.methods_for(backend) if not parse_method(method).is_switch), None)
+        return next((method for method in self.methods_for(backend) if not method.is_switch), None)
 
 
 _TABLES: dict[str, Any] = {
@@ -233,7 +242,7 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     del values["file"]
     if not scenario.sweep.values:
         del values["sweep"]
-    values["methods"] = {backend: list(names) for backend, names in values["methods"].items()}
+    values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
 
@@ -264,8 +273,8 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
 def _window_that_fits(scenario: Scenario) -> int:
     """The default window: a port's queue must hold all that may be in flight, or the switch's method drops its own."""
     switch = scenario.switch
-    frame_bytes = ETHERNET_BYTES + _UDP_IP_BYTES + _FRAME_HEADER_BYTES + 4 * switch.elements
-    return max(1, min(switch.window_slots, scenario.topology.queue_bytes // (switch.streams * frame_bytes)))
+    packet_bytes = LINKS["udp"].framing.ethernet_bytes(frame_bytes(switch.elements))
+    return max(1, min(switch.window_slots, scenario.topology.queue_bytes // (switch.streams * packet_bytes)))
 
 
 def _text(document: dict[str, Any], key: str, file: str) -> str:
@@ -336,7 +345,7 @@ def _check_swept(value: Any, where: str) -> str:
     return str(value)
 
 
-def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
+def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
     if not isinstance(value, list):
         raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {_methods_allowed(backend)}")
     methods = tuple(_check_method(method, backend, where) for method in value)
@@ -345,7 +354,7 @@ def _check_methods(value: Any, backend: str, where: str) -> tuple[str, ...]:
     return methods
 
 
-def _check_method(text: Any, backend: str, where: str) -> str:
+def _check_method(text: Any, backend: str, where: str) -> MethodName:
     """The method as `transport.group.method_name` writes it."""
     try:
         name = parse_method(text if isinstance(text, str) else _repr(text))
@@ -355,7 +364,7 @@ def _check_method(text: Any, backend: str, where: str) -> str:
         raise ScenarioError(f"{where}: 'gloo' is not a method of sim; allowed: {_methods_allowed(backend)}")
     if backend == "sim" and "@" in str(name).partition("+")[0]:
         raise ScenarioError(f"{where}: {_repr(text)}: virtual time has a link of its own; leave out @{name.link}")
-    return str(name)
+    return name
 
 
 def _methods_allowed(backend: str) -> str:
@@ -374,7 +383,7 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(f'{scenario.file}: [sweep] needs both: key = "topology.rate_bps" and values = [...]')
     if not scenario.methods.mininet and not scenario.methods.sim:
         raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
-    most = (topology.mtu_bytes - _UDP_IP_BYTES - _FRAME_HEADER_BYTES) // 4
+    most = elements_most(topology.mtu_bytes)
     if switch.elements > most:
         raise ScenarioError(
             f"{scenario.file}: [switch] elements: {switch.elements} does not fit [topology] mtu_bytes = "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from emulation.errors import RunFailed
 from emulation.report import figures, wording
 from emulation.results import ratio, write_json
 from emulation.scenario import Scenario
-from transport.group.method_name import parse
+from transport.group.method_name import MethodName
 
 SCHEMA = "switchagg-sweep-1"
 
@@ -59,13 +60,12 @@ def value_text(key: str, value: float) -> str:
     return wording.bytes_text(value) if key.endswith("_bytes") else f"{value:g}"
 
 
-def own_fifo(method: str, methods: Sequence[str]) -> str | None:
+def own_fifo(method: MethodName, methods: Sequence[MethodName]) -> MethodName | None:
     """What a scheduled method is compared with: itself sending first come, first served (`wfbp`), or as DDP does."""
-    name = parse(method)
-    if not name.schedule or name.policy == "wfbp":
+    if not method.schedule or method.policy == "wfbp":
         return None
-    plain = method.partition("+")[0]
-    return next((other for other in (f"{plain}+wfbp", plain) if other in methods), None)
+    others = (replace(method, schedule=schedule) for schedule in ("wfbp", ""))
+    return next((other for other in others if other in methods), None)
 
 
 def build(whole: Scenario, runs: Sequence[Comparison]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def headline(document: dict[str, Any]) -> str:
         if entry["comparison"] is not None and entry["comparison"]["iteration_speedup"] is not None
     ]
     if compared:
-        speedup, method, value = max(compared)
+        speedup, method, value = max(compared, key=_order)
         baseline = wording.in_text(document["baseline"])
         text.append(
             f"The largest speed-up of an iteration over {baseline} was {speedup:.2f}×, with {wording.in_text(method)} "  # noqa: RUF001
@@ -163,12 +163,17 @@ def headline(document: dict[str, Any]) -> str:
         if entry["speedup_over_fifo"] is not None
     ]
     if scheduled:
-        speedup, method, fifo, value = max(scheduled)
+        speedup, method, fifo, value = max(scheduled, key=_order)
         text.append(
             f"The largest gain of a schedule was {speedup:.2f}×: {wording.in_text(method)} over "  # noqa: RUF001
             f"{wording.in_text(fifo)} at {key} = {value_text(key, value)}."
         )
     return " ".join(text) or f"{len(document['runs'])} runs of {document['title']}."
+
+
+def _order(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By speed-up; among equals always the same."""
+    return (found[0], *map(str, found[1:-1]), found[-1])
 
 
 def draw(document: dict[str, Any]) -> dict[str, Figure]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transport.group.method_name import MethodName
+
 KEPT_ITERATIONS = 4
 COMPUTE, NETWORK = "compute", "network"
 WAITS = "waits for "  # begins the name of a span within a forward pass in which nothing is computed
@@ -41,7 +43,7 @@ def kept(iteration: int, warmup_iterations: int) -> bool:
     return warmup_iterations <= iteration < warmup_iterations + KEPT_ITERATIONS
 
 
-def chrome_trace(timelines: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
+def chrome_trace(timelines: Mapping[MethodName, Sequence[Span]]) -> dict[str, Any]:
     """Chrome's Trace Event format: a process per method (by name), threads per rank; times in µs.
 
     Transfers overlap, so they are async events; what a rank computes are complete events.
@@ -49,7 +51,7 @@ def chrome_trace(timelines: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     transfers = 0
     for process, (method, spans) in enumerate(timelines.items(), 1):
-        events.append({"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": method}})
+        events.append({"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": str(method)}})
         for rank in sorted({span.rank for span in spans}):
             for track, number in _TRACK_NUMBERS.items():
                 name = {"name": f"rank {rank} {track}"}
@@ -75,7 +77,7 @@ def chrome_trace(timelines: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write_trace(path: Path, timelines: Mapping[str, Sequence[Span]]) -> None:
+def write_trace(path: Path, timelines: Mapping[MethodName, Sequence[Span]]) -> None:
     """Writes the Chrome trace; replaces the file at once."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(chrome_trace(timelines), separators=(",", ":")) + "\n", encoding="utf-8")

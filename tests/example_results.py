@@ -7,6 +7,8 @@ from typing import Any
 
 from emulation.results import Evaluation, IterationRecord, MethodResult
 from emulation.scenario import Scenario, parse
+from transport.group.method_name import MethodName
+from transport.group.method_name import parse as parse_method
 
 SCENARIO = parse(
     'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 4\nrate_bps = 100_000_000\n'
@@ -24,12 +26,12 @@ class FakeCertificate:
     bounds: dict[str, Any] = field(default_factory=dict)
 
 
-def result(method: str, communication_ns: int, backend: str = "sim", **changes: Any) -> MethodResult:
+def result(method: str | MethodName, communication_ns: int, backend: str = "sim", **changes: Any) -> MethodResult:
     """4 iterations of 10 ms compute and fully exposed communication; the first, a warm-up, is 10 times slower."""
     durations = [(10_000_000 + communication_ns) * (10 if i == 0 else 1) for i in range(4)]
     starts = [sum(durations[:i]) for i in range(4)]
     values: dict[str, Any] = {
-        "method": method,
+        "method": parse_method(str(method)),
         "backend": backend,
         "workers": 4,
         "iterations": [
@@ -42,7 +44,7 @@ def result(method: str, communication_ns: int, backend: str = "sim", **changes: 
         "wire_rx_bytes_per_rank": [3_000_000] * 4,
         "wire_iterations": 3,
         "retransmissions": 0,
-        "switch_counters": {"accepted": 12} if method == "switch" else {},
+        "switch_counters": {"accepted": 12} if str(method) == "switch" else {},
         "parameter_hash_per_rank": ["ab"] * 4,
         "certificate": None,
     }
@@ -50,11 +52,11 @@ def result(method: str, communication_ns: int, backend: str = "sim", **changes: 
 
 
 def run_method(
-    scenario: Scenario, method: str, out_dir: Path, progress: Callable[[int, int, str], None]
+    scenario: Scenario, method: MethodName, out_dir: Path, progress: Callable[[int, int, str], None]
 ) -> MethodResult:
     """A backend that takes no time: the switch is 1.5 times as fast as the baseline."""
     total = scenario.workload.iterations
     for done in range(total + 1):
         progress(done, total, "training")
-    (out_dir / "kept.txt").write_text(method)
-    return result(method, 100_000_000 if method == "switch" else 150_000_000)
+    (out_dir / "kept.txt").write_text(str(method))
+    return result(method, 100_000_000 if method.is_switch else 150_000_000)

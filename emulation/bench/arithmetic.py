@@ -1,4 +1,4 @@
-"""The benchmark's arithmetic: bandwidths, limits, bounds, sizes, spread. Pure; definitions in README.md here.
+"""The benchmark's arithmetic: bandwidths, sizes, spread. Pure; definitions in README.md here, limits in bounds.
 
 Sizes are bytes of one rank's array, rates bits per second of whole Ethernet frames without FCS, bandwidths bytes per
 second, times nanoseconds.
@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulation.results import ETHERNET_BYTES, FRAME_HEADER_BYTES, IP_TCP_BYTES, IP_UDP_BYTES, percentile
-from transport.collectives.cost import traffic_factor as port_traffic
-from transport.meshes.reliable import HEADER_BYTES as RELIABLE_BYTES
+from emulation.bounds import traffic
+from emulation.results import percentile
+from transport.group.method_name import MethodName
 
 ITEM_BYTES = 4  # float32 and int32
-ROCE_MTU_BYTES, ROCE_BYTES = 1024, 16  # BTH and ICRC, of a message's inner packets
 LINK_SHARE = 0.97  # of the line rate on the wire: more means that the link was the bottleneck
 CPU_IDLE_SHARE = 0.10  # of all CPUs: less means that they were the bottleneck
 MEGABYTE = 1_000_000
@@ -48,55 +47,14 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def traffic_factor(method: str, workers: int) -> float:
-    """How often each byte of the array must cross a worker's link, in the busier direction."""
-    collective = {"gloo": "ring", "auto": "ring", "ps": "direct"}.get(method, method)
-    return 1.0 if method == "switch" else float(port_traffic(collective, workers))
-
-
 def algbw(size_bytes: int, time_ns: float) -> float:
     """Size over time: S/t of nccl-tests."""
     return size_bytes * 1e9 / time_ns
 
 
-def busbw(method: str, size_bytes: int, time_ns: float, workers: int) -> float | None:
+def busbw(method: MethodName, size_bytes: int, time_ns: float, workers: int) -> float | None:
     """algbw × 2(n-1)/n for host methods, comparable with the link's rate; None for the switch, which sends once."""
-    return None if method == "switch" else algbw(size_bytes, time_ns) * traffic_factor(method, workers)
-
-
-def payload_share(method: str, elements: int, mtu_bytes: int, link: str = "") -> float:
-    """Payload of a full frame over the frame: 4E of the switch's packets, TCP segments that fill the MTU.
-
-    link: what carries it; "": UDP for the switch, TCP for others. RoCEv2's packets are those of path MTU 1024.
-    """
-    values = 4 * elements / (4 * elements + FRAME_HEADER_BYTES) if method == "switch" else 1.0
-    if link == "rdma":
-        return values * ROCE_MTU_BYTES / (ROCE_MTU_BYTES + ROCE_BYTES + IP_UDP_BYTES + ETHERNET_BYTES)
-    if method == "switch" and link in ("", "udp"):
-        return 4 * elements / (4 * elements + FRAME_HEADER_BYTES + IP_UDP_BYTES + ETHERNET_BYTES)
-    if link == "udp":
-        return (mtu_bytes - IP_UDP_BYTES - RELIABLE_BYTES) / (mtu_bytes + ETHERNET_BYTES)
-    return values * (mtu_bytes - IP_TCP_BYTES) / (mtu_bytes + ETHERNET_BYTES)
-
-
-def payload_limit(method: str, rate_bps: int, elements: int, mtu_bytes: int, link: str = "") -> float:
-    """rate × payload / (payload + headers), in bytes per second: what a link carries of the method's payload."""
-    return rate_bps / 8 * payload_share(method, elements, mtu_bytes, link)
-
-
-def bound(method: str, dtype: str, rate_bps: int, workers: int, elements: int, mtu_bytes: int, link: str = "") -> float:
-    """Most algbw the method can reach: its payload limit over its traffic factor.
-
-    The switch's floats also send one scale chunk for every E data chunks (W4).
-    """
-    limit = payload_limit(method, rate_bps, elements, mtu_bytes, link) / traffic_factor(method, workers)
-    return limit * elements / (elements + 1) if method == "switch" and dtype == "float32" else limit
-
-
-def elements_that_fit(mtu_bytes: int) -> int:
-    """E that fills an MTU; the project's 360 for 1500, which is a multiple of 8."""
-    most = (mtu_bytes - IP_UDP_BYTES - FRAME_HEADER_BYTES) // 4
-    return max(1, most - most % 8 if most >= 8 else most)
+    return None if method.is_switch else algbw(size_bytes, time_ns) * traffic(method.method, workers)
 
 
 def sizes(least_bytes: int, most_bytes: int, factor: float) -> list[int]:

@@ -10,36 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from emulation.bench.arithmetic import payload_share, traffic_factor
 from emulation.bench.targets import IN_SWITCH, loss_shares
+from emulation.bounds import payload_share, traffic
 from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import STYLE
 from switchagg.dataplane.table import DATAPLANES
-from transport.group.method_name import METHODS
+from transport.group.method_name import METHODS, parse
 
-COLOURS = {
-    "switch:native": "#0072B2",
-    "switch:xdp": "#56B4E9",
-    "switch:batched": "#009E73",
-    "switch:reference": "#999999",
-    "gloo": "#E69F00",
-    "ring": "#D55E00",
-}
-MARKERS = {"switch:native": "o", "switch:xdp": "D", "switch:batched": "s", "gloo": "^", "ring": "v"}
+PLANE_MARKERS = {"native": "o", "xdp": "D", "batched": "s"}
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
 LINK_LINES = {"": "-", "tcp": "--", "zeromq": (0, (4, 1)), "udp": (0, (1, 1)), "rdma": (0, (6, 2, 1, 2))}
-OTHER_COLOURS = (
-    "#CC79A7",
-    "#F0E442",
-    "#8C564B",
-    "#17BECF",
-    "#7F7F7F",
-    "#BCBD22",
-    "#9467BD",
-    "#AEC7E8",
-    "#98DF8A",
-    "#393B79",
-)
 _BOUND = "#222222"
 
 Row = dict[str, Any]
@@ -83,7 +63,7 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
         for name, rows in _by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
             names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
-        bound = 1 / traffic_factor("ring", wish["workers"])
+        bound = 1 / traffic("ring", wish["workers"])
         names["bound of host methods"] = axes.axhline(bound, color=_BOUND, linewidth=1, linestyle=":")
         _sizes_below(axes)
         axes.set_ylim(0, top)
@@ -121,8 +101,8 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", color=shade, label=rate_text(wish["rate_bps"]))
         elements, mtu = here[0]["network"]["elements"], here[0]["network"]["mtu_bytes"]
-        framing = payload_share("switch", elements, mtu) / payload_share("gloo", elements, mtu)
-        bound = traffic_factor("gloo", count) * framing
+        switch, gloo_share = (float(payload_share(parse(word), elements, mtu)) for word in ("switch", "gloo"))
+        bound = traffic("gloo", count) * switch / gloo_share
         axes.axhline(bound, color=_BOUND, linestyle=":", label=f"bound against an ideal ring: {bound:.3g}")
         axes.axhline(1.0, color="#BBBBBB", linewidth=1)
         axes.set_title(f"n = {count}", fontsize=10)
@@ -283,10 +263,11 @@ def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
 def _look(name: str) -> dict[str, Any]:
     base, _, variant = name.partition(":")
     method, _, link = base.partition("@")
-    key = f"{method}:{variant}" if method == "switch" else method
-    colour = COLOURS.get(key) or OTHER_COLOURS[METHODS.index(method) % len(OTHER_COLOURS)]
-    line = LINK_LINES.get(link, ":") if method == "switch" or variant not in CONTROL_LINES else CONTROL_LINES[variant]
-    return {"color": colour, "marker": MARKERS.get(key, "x"), "markersize": 4.5, "linestyle": line}
+    look = METHODS[method].look
+    colour, marker, line = look.colour, look.marker, CONTROL_LINES.get(variant, LINK_LINES.get(link, ":"))
+    if method == "switch":
+        colour, marker, line = DATAPLANES[variant].colour, PLANE_MARKERS.get(variant, "x"), LINK_LINES.get(link, ":")
+    return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": line}
 
 
 def _label(name: str) -> str:

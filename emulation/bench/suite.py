@@ -14,6 +14,7 @@ from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import ROUNDS, Pace, Wish, measure
 from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.document import Load, write
+from emulation.bounds import elements_most, elements_that_fit
 from emulation.errors import RunFailed
 from emulation.mininet.shaping import UnfitError
 from emulation.scenario import ScenarioError
@@ -71,9 +72,9 @@ class Matrix:
         if self.dtype not in DTYPES:
             raise ScenarioError(f"--dtype {self.dtype}: unknown; allowed: {', '.join(DTYPES)}")
         mtu = self.mtu_bytes
-        elements = arithmetic.elements_that_fit(mtu) if self.elements is None else self.elements
-        if elements > (mtu - 48) // 4:
-            raise ScenarioError(f"--elements {elements}: an MTU of {mtu} bytes holds {(mtu - 48) // 4}")
+        elements = elements_that_fit(mtu) if self.elements is None else self.elements
+        if elements > (most := elements_most(mtu)):
+            raise ScenarioError(f"--elements {elements}: an MTU of {mtu} bytes holds {most}")
         chosen, rivals = methods.parse(self.methods, self.dataplane, self.congestion_control)
         return [
             Wish(

@@ -19,6 +19,7 @@ from emulation import compare as comparing
 from emulation import sweep
 from emulation.compare import Comparison
 from emulation.report import wording
+from emulation.results import plain
 from emulation.scenario import Scenario, ScenarioError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(
         with _progress() as progress:
             done = comparing.compare(variants[0], backend, folder, progress, command=command, plane=planes[0])
         if as_json:
-            typer.echo(json.dumps(_summary(done), sort_keys=True))
+            typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
         else:
             _print_table(done)
         return _finish([done], done.report)
@@ -68,7 +69,7 @@ def run(
             runs.append(comparing.compare(variant, backend, folder / name, progress, command=command, plane=plane))
     document, report = sweep.write(whole, runs, folder)
     if as_json:
-        typer.echo(json.dumps(document, sort_keys=True))
+        typer.echo(json.dumps(plain(document), sort_keys=True))
     else:
         _print_sweep(document)
     return _finish(runs, report)
@@ -77,7 +78,7 @@ def run(
 def _announce(
     scenario: Scenario, variants: Sequence[Scenario], backend: str, reason: str, plane: Choice | None
 ) -> None:
-    names = list(scenario.methods_for(backend))
+    names = list(map(str, scenario.methods_for(backend)))
     methods = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     where = "Mininet (real time)" if backend == "mininet" else "virtual time (sim)"
     typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)

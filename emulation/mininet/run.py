@@ -18,18 +18,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emulation.bounds import bound, elements_of
 from emulation.errors import RunFailed
 from emulation.host import compiled_core
 from emulation.mininet import netns
 from emulation.mininet.crew import Crew, Member
 from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.mininet.switch_process import SwitchPlace, switchagg_command
-from emulation.results import Evaluation, IterationRecord, MethodResult, bound, elements_of, write_json
+from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, write_config
 from switchagg.priority import CLASSES
-from transport.group.method_name import parse
+from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def missing() -> str | None:
     return None
 
 
-def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
     """One method of a scenario, in real time. Call it from the main thread.
 
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
@@ -80,13 +81,13 @@ def _words(error: Exception) -> str:
     return said[-1] if said else " ".join(str(error).split())
 
 
-def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
     from emulation.mininet import topology
 
     total = scenario.workload.iterations
     progress(0, total, "building the network")
     spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
-    place = _switch_place(scenario, method) if parse(method).is_switch else None
+    place = _switch_place(scenario, method) if method.is_switch else None
     plane = None if place is None else place.process(out_dir / "switch.log")
     with topology.EmulatedNetwork(spec, plane) as network:
         read_back = dataclasses.asdict(network.verification)
@@ -96,7 +97,7 @@ def _run(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> 
         stall_s, limit_s = time_limits(scenario)
         with Observation(network, scenario, members, progress) as observed:
             Crew(
-                method,
+                str(method),
                 members,
                 stall_s=stall_s,
                 limit_s=limit_s,
@@ -137,7 +138,7 @@ def congestion_control(scenario: Scenario) -> str | None:
 
 def time_limits(scenario: Scenario) -> tuple[float, float]:
     """Longest time without a report of any rank, and longest run, in seconds."""
-    ideal_s = bound(scenario, "gloo", GRADIENT_BYTES_MOST).communication_ns / 1e9
+    ideal_s = bound(MethodName("gloo", ""), GRADIENT_BYTES_MOST, scenario.network).communication_ns / 1e9
     silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
 
@@ -257,28 +258,33 @@ def _network_threads(member: Member) -> list[int]:
     return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
-def _switch_place(scenario: Scenario, method: str) -> SwitchPlace:
-    switch, name = scenario.switch, parse(method)
+def _switch_place(scenario: Scenario, method: MethodName) -> SwitchPlace:
+    switch = scenario.switch
     elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
-    streams = max(switch.streams, CLASSES) if name.schedule else switch.streams
+    streams = max(switch.streams, CLASSES) if method.schedule else switch.streams
     return SwitchPlace(
         CONTROL_PORT,
-        LINKS[name.link].port or DATA_PORT,
+        LINKS[method.link].port or DATA_PORT,
         switch.dataplane,
-        name.link,
+        method.link,
         elements,
         streams * switch.window_slots,
     )
 
 
 def _start(
-    network: EmulatedNetwork, scenario: Scenario, method: str, place: SwitchPlace | None, rank: int, out_dir: Path
+    network: EmulatedNetwork,
+    scenario: Scenario,
+    method: MethodName,
+    place: SwitchPlace | None,
+    rank: int,
+    out_dir: Path,
 ) -> Member:
     """Starts one rank's trainer on its host."""
     worker = network.workers[rank]
     config = TrainerConfig(
         scenario=scenario,
-        method=method,
+        method=str(method),
         rank=rank,
         workers=network.spec.workers,
         master_address=network.workers[0].address,
@@ -302,7 +308,7 @@ def _start(
     return Member(rank, process, log)
 
 
-def _check_data_plane(network: EmulatedNetwork, method: str) -> None:
+def _check_data_plane(network: EmulatedNetwork, method: MethodName) -> None:
     """Raises RunFailed if the data plane has ended."""
     running = network.switch.running
     if running is not None and running.ended:
@@ -332,14 +338,14 @@ def _switch_counters(network: EmulatedNetwork, control: str) -> dict[str, int]:
 
 def _result(
     scenario: Scenario,
-    method: str,
+    method: MethodName,
     members: Sequence[Member],
     observed: Observation,
     counters: dict[str, int],
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named(Finished)[0] for member in members]
-    link = LINKS.get(parse(method).link)
+    link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
         note = "Retransmissions are packets, counted by the workers after the warm-up."

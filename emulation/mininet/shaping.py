@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from emulation.mininet import netns, qdisc
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
+from transport.links.framing import ETHERNET_BYTES
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario
 
-ETHERNET_BYTES = 14
 BUNDLE_BYTES = 65_536  # the largest GSO bundle TCP or UDP sends: gso_max_size of a veth
 QUEUE_LEAST_BYTES = 2 * BUNDLE_BYTES  # below, a bfifo drops every large bundle however idle the link is
 BURST_NS = 500_000  # how late HTB's timer may be before rate is lost; also the credit an idle link gathers

@@ -24,6 +24,7 @@ from typing import Any
 from emulation.mininet import netns, qdisc, shaping
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
 from emulation.mininet.switch_process import SWITCH_ADDRESS, DataPlaneProcess, RunningDataPlane
+from transport.links.framing import ETHERNET_BYTES
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 
@@ -116,7 +117,7 @@ class HandIntf(TCIntf):
 
     def tc(self, cmd: str, tc: str = "tc") -> Any:
         # without it the kernel warns of a large quantum, which Mininet reports as an error
-        return super().tc(f"{cmd} quantum {1500 + shaping.ETHERNET_BYTES}" if " htb rate " in f" {cmd}" else cmd, tc)
+        return super().tc(f"{cmd} quantum {1500 + ETHERNET_BYTES}" if " htb rate " in f" {cmd}" else cmd, tc)
 
 
 class HandLink(Link):

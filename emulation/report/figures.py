@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,8 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from emulation.report.wording import bytes_text, name_of, short_names, time_text
 from emulation.results import percentile
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, of_one_iteration
-from transport.group.method_name import parse
+from transport.group.method_name import METHODS, MethodName
 
-COLOURS = {
-    "gloo": "#E69F00",
-    "ring": "#D55E00",
-    "switch": "#0072B2",
-    "ps": "#009E73",
-    "halving_doubling": "#CC79A7",
-    "recursive_doubling": "#56B4E9",
-    "tree": "#8C564B",
-    "double_tree": "#B8A000",
-    "torus": "#7B4FA3",
-    "hierarchical": "#4D4D4D",
-    "direct": "#8C6D31",
-    "naive_ring": "#F4A582",
-    "auto": "#000000",
-}
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES_MOST = 8  # methods in one plot of lines, panels in a timeline: the fastest
 _COMPUTE_COLOUR = "#BBBBBB"
@@ -60,7 +46,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_all(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | None = None) -> dict[str, Figure]:
+def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span]] | None = None) -> dict[str, Figure]:
     """Figures by name, in the order of the report. `fidelity` only where certificates hold gap measurements.
 
     timelines: spans by method; `timeline` is drawn if there are any.
@@ -83,17 +69,18 @@ def draw_all(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | No
     return figures
 
 
-def looks(built: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
     """Colour, line style and label of each method of a document. Host methods without a twin are dashed."""
     seen: dict[str, int] = {}
     found = {}
     names = short_names([entry["method"] for entry in built["methods"]])
     for entry in built["methods"]:
-        base = parse(entry["method"]).method
+        method = entry["method"]
+        base = method.method
         turn = seen.get(base, 0)
         seen[base] = turn + 1
         style = LINESTYLES[(turn + (base in ("gloo", "ring"))) % len(LINESTYLES)]
-        found[entry["method"]] = {"color": COLOURS[base], "linestyle": style, "label": names[entry["method"]]}
+        found[method] = {"color": method.look.colour, "linestyle": style, "label": names[method]}
     return found
 
 
@@ -166,8 +153,8 @@ def matrix(built: dict[str, Any]) -> Figure | None:
     """Median communication of each method (rows) over each link (columns), where several links were compared."""
     cells: dict[tuple[str, str], float] = {}
     for entry in built["methods"]:
-        name = parse(entry["method"])
-        row = name_of(name.method + (f"+{name.schedule}" if name.schedule else ""))
+        name: MethodName = entry["method"]
+        row = name_of(replace(name, link=METHODS[name.method].link))
         cells[row, name.link or "its own TCP"] = entry["summary"]["communication_ns"]["median"]
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     if built["backend"] == "sim" or len(columns) < 3 or len(cells) == len(rows):
@@ -201,7 +188,7 @@ def breakdown(built: dict[str, Any]) -> Figure:
         numbers = entry["summary"]
         compute = numbers["compute_ns"]["median"] / size
         exposed = numbers["exposed_communication_ns"]["median"] / size
-        colour = COLOURS[parse(entry["method"]).method]
+        colour = entry["method"].look.colour
         axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None)
         axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor="white", linewidth=0)
         total = time_text(numbers["iteration_ns"]["median"])
@@ -245,7 +232,7 @@ def iterations(built: dict[str, Any]) -> Figure:
     return figure
 
 
-def timeline(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]]) -> Figure | None:
+def timeline(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span]]) -> Figure | None:
     """Rank 0 in one iteration, a panel per method on one scale of time: what it computes, and its transfers below."""
     names = short_names([entry["method"] for entry in built["methods"]])
     shown = [entry["method"] for entry in fastest(built) if timelines.get(entry["method"])]
@@ -257,7 +244,7 @@ def timeline(built: dict[str, Any], timelines: Mapping[str, Sequence[Span]]) -> 
     longest = max((span.end_ns for spans in chosen.values() for span in spans), default=1)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
     for axes, method in zip(panels, shown, strict=True):
-        _panel(axes, chosen[method], COLOURS[parse(method).method], size, longest / size)
+        _panel(axes, chosen[method], method.look.colour, size, longest / size)
         axes.set_title(names[method], loc="left", fontsize=9)
         axes.set_yticks([])
         axes.set_xlim(0, longest / size * 1.02)
@@ -304,7 +291,7 @@ def wire(built: dict[str, Any]) -> Figure:
         least = numbers["bound"]["wire_bytes_per_rank"]
         largest = max(largest, sent, received, least)
         for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
-            axes.barh(row + offset, value / 1e6, height=0.36, color=COLOURS[parse(entry["method"]).method], alpha=alpha)
+            axes.barh(row + offset, value / 1e6, height=0.36, color=entry["method"].look.colour, alpha=alpha)
             axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
         label = "bound: gradient bytes × traffic factor, framed" if row == 0 else ""  # noqa: RUF001
         axes.vlines(least / 1e6, row - 0.45, row + 0.45, color=_BOUND_COLOUR, linewidth=2, label=label)

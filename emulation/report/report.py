@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from emulation.report import figures, wording
 from emulation.timeline import Span
-from transport.group.method_name import parse
+from transport.group.method_name import MethodName
 
 _CAPTIONS = {
     "training": (
@@ -45,7 +45,10 @@ Row = tuple[str, list[tuple[str, str]]]
 
 
 def write_report(
-    folder: Path, built: dict[str, Any], host: dict[str, Any], timelines: Mapping[str, Sequence[Span]] | None = None
+    folder: Path,
+    built: dict[str, Any],
+    host: dict[str, Any],
+    timelines: Mapping[MethodName, Sequence[Span]] | None = None,
 ) -> Path:
     """Writes `report.html` and one PNG per figure into `folder`; returns the report's path.
 
@@ -214,7 +217,7 @@ def _algbw(bytes_per_s: float | None) -> str:
 def _busbw(entry: dict[str, Any]) -> str:
     """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
     algbw = entry["summary"]["algbw_bytes_per_s"]
-    if parse(entry["method"]).is_switch or algbw is None:
+    if entry["method"].is_switch or algbw is None:
         return "not defined"
     return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
 

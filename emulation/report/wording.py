@@ -4,29 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from transport.group.method_name import parse
+from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 
 COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
 
-_NAMES = {
-    "gloo": "Gloo",
-    "ring": "ring",
-    "switch": "switch",
-    "naive_ring": "naive ring",
-    "halving_doubling": "halving–doubling",
-    "recursive_doubling": "recursive doubling",
-    "tree": "binomial tree",
-    "double_tree": "double binary tree",
-    "torus": "2D torus",
-    "hierarchical": "hierarchical",
-    "direct": "direct",
-    "ps": "parameter server",
-    "auto": "auto",
-}
-_WITHOUT_ARTICLE = ("gloo", "halving_doubling", "recursive_doubling", "auto")
 _SCHEDULES = {
     "bsp": "BSP",
     "wfbp": "WFBP",
@@ -38,44 +23,25 @@ _SCHEDULES = {
 }
 
 
-def name_of(method: str) -> str:
+def name_of(method: MethodName) -> str:
     """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't named."""
-    name = parse(method)
-    schedule = f", {_SCHEDULES[name.policy]}{_options(method)}" if name.schedule else ""
-    return _NAMES[name.method] + _over(method) + schedule
+    schedule = f", {_SCHEDULES[method.policy]}{_options(method)}" if method.schedule else ""
+    return method.look.label + _over(method) + schedule
 
 
-def short_names(methods: Sequence[str]) -> dict[str, str]:
+def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
     """Names of methods that stand together: without a schedule's options, unless two would be named alike."""
-    bare = {method: name_of(method.partition(":")[0]) for method in methods}
+    bare = {method: name_of(replace(method, schedule=method.policy)) for method in methods}
     shown = list(bare.values())
     return {method: name if shown.count(name) == 1 else name_of(method) for method, name in bare.items()}
 
 
-def in_text(method: str) -> str:
+def in_text(method: MethodName) -> str:
     """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with P3"."""
-    name = parse(method)
-    article = "" if name.method in _WITHOUT_ARTICLE else "the "
-    schedule = f" with {_SCHEDULES[name.policy]}{_options(method)}" if name.schedule else ""
-    return article + _NAMES[name.method] + _over(method) + schedule
+    schedule = f" with {_SCHEDULES[method.policy]}{_options(method)}" if method.schedule else ""
+    return method.look.article + method.look.label + _over(method) + schedule
 
 
-_DESCRIPTIONS = {
-    "switch": "every worker sends its gradients once to the switch, which adds them up and sends the sum back to all",
-    "gloo": "PyTorch's own host allreduce, unchanged, over TCP{control}, on the same links; the switch only forwards",
-    "ring": "host allreduce in a ring, on the same links; the switch only forwards",
-    "naive_ring": "the whole array goes round the ring, as a teaching case",
-    "halving_doubling": "halves, quarters, … exchanged with ever other partners, then back; as many bytes as the ring, "
-    "in fewer messages",
-    "recursive_doubling": "the whole array exchanged with ever other partners: few messages, many bytes",
-    "tree": "summed up a binomial tree and sent down again: the counter-example, its root's link is the bottleneck",
-    "double_tree": "two binary trees at once, each for one half, inner ranks of one being leaves of the other",
-    "torus": "rings along the rows and columns of a torus of the workers",
-    "hierarchical": "rings within groups, then across groups",
-    "direct": "each rank sums one shard, sent to it directly by all others, and sends it to all",
-    "ps": "parameter servers sum slices and answer each as soon as it is complete",
-    "auto": "the host method that the cost model, fitted at the start, takes for the fastest at each size",
-}
 _ORDERS = {
     "bsp": "everything fused leaves after the backward pass",
     "wfbp": "each tensor leaves as soon as its gradient is there, first come, first served",
@@ -89,18 +55,18 @@ _ORDERS = {
 
 def description(entry: dict[str, Any]) -> str:
     """What a method of a results document does, in one sentence."""
-    name = parse(entry["method"])
+    method: MethodName = entry["method"]
     control = entry["environment"].get("tcp_congestion_control")
-    text = _DESCRIPTIONS[name.method].format(control=f" ({control})" if control else "")
-    return text + (f"; {_ORDERS[name.policy]}." if name.schedule else ".")
+    text = method.look.summary.format(control=f" ({control})" if control else "")
+    return text + (f"; {_ORDERS[method.policy]}." if method.schedule else ".")
 
 
-def _over(method: str) -> str:
-    return f" over {LINKS[parse(method).link].label}" if "@" in method.partition("+")[0] else ""
+def _over(method: MethodName) -> str:
+    return f" over {LINKS[method.link].label}" if method.link != METHODS[method.method].link else ""
 
 
-def _options(method: str) -> str:
-    options = parse(method).schedule.partition(":")[2]
+def _options(method: MethodName) -> str:
+    options = method.schedule.partition(":")[2]
     return f" ({options})" if options else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulation.results import bound, framing_efficiency
+from emulation.bounds import framing_efficiency, traffic
 from emulation.scenario import Scenario
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
@@ -13,8 +13,8 @@ from transport.schedule.scheduler import Policy, Profile
 def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Prediction:
     """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     topology = scenario.topology
-    efficiency = framing_efficiency(str(name), scenario.switch.elements, topology.mtu_bytes)
-    factor = bound(scenario, str(name), 1).traffic_factor
+    efficiency = framing_efficiency(name, scenario.switch.elements, topology.mtu_bytes)
+    factor = traffic(name.method, topology.workers)
     network = Network(
         beta_ns_per_byte=8e9 / topology.rate_bps / efficiency * factor, latency_ns=4.0 * topology.delay_ns
     )

@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 
 from emulation.errors import RunFailed
-from emulation.results import IP_TCP_BYTES, MethodResult
+from emulation.results import MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig
@@ -25,7 +25,8 @@ from emulation.training.replicas import Replicas
 from emulation.training.workload import WorkloadError
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
-from transport.group.method_name import MethodName, parse
+from transport.group.method_name import MethodName
+from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
 from transport.schedule.policy import MgWfbp
 from transport.schedule.scheduler import LinearCost, Profile, credit_of, fit_cost, parse_policy, plan_transfers
@@ -36,13 +37,13 @@ SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
 """Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
 
 
-def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progress) -> MethodResult:
+def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
     """One method of a scenario; deterministic if the scenario gives compute_ns.
 
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
     """
-    workload, name = scenario.workload, parse(method)
+    workload = scenario.workload
     progress(0, workload.iterations, "building the replicas")
     try:
         replicas = Replicas(
@@ -51,7 +52,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
             scenario.topology.workers,
             workload.batch_per_worker,
             workload.iterations,
-            1 if name.schedule else workload.bucket_bytes,  # schedules handle every parameter separately
+            1 if method.schedule else workload.bucket_bytes,  # schedules handle every parameter separately
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
         compute_ns = workload.compute_ns
@@ -61,7 +62,7 @@ def run_method(scenario: Scenario, method: str, out_dir: Path, progress: Progres
                 f"[workload] compute_ns was measured once on this machine: {compute_ns} ns; "
                 "put it into the scenario to repeat this run exactly."
             )
-        training = _training(scenario, name, replicas, compute_ns, progress)
+        training = _training(scenario, method, replicas, compute_ns, progress)
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
@@ -125,7 +126,7 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
 def star_config(scenario: Scenario) -> StarConfig:
     """The star of a scenario. The ring's segments fill the MTU."""
     topology, faults, switch = scenario.topology, scenario.faults, scenario.switch
-    segment_bytes = topology.mtu_bytes - IP_TCP_BYTES
+    segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
     slots = switch.streams * switch.window_slots
     return StarConfig(
         workers=topology.workers,

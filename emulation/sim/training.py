@@ -18,7 +18,7 @@ from emulation.scenario import Scenario
 from emulation.sim.network.star import Star
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
-from transport.group.method_name import parse
+from transport.group.method_name import MethodName
 
 Progress = Callable[[int, int, str], None]
 
@@ -167,7 +167,7 @@ class Training:
         """What is to be known of the schedule; of DDP's own nothing."""
         return {}
 
-    def result(self, method: str, notes: Sequence[str]) -> MethodResult:
+    def result(self, method: MethodName, notes: Sequence[str]) -> MethodResult:
         """What the run measured; parameters of all ranks are hashed now."""
         records = self._records()
         wire = [(end[0] - start[0], end[1] - start[1]) for start, end in (clock.wire_bytes for clock in self.clocks)]
@@ -212,7 +212,7 @@ class Training:
             for k in range(self.iterations)
         ]
 
-    def _environment(self, method: str) -> dict[str, Any]:
+    def _environment(self, method: MethodName) -> dict[str, Any]:
         """What the network was, and what its links did to frames; all of it follows from scenario and code."""
         config = self.star.config
         environment: dict[str, Any] = {
@@ -229,7 +229,7 @@ class Training:
             "checksum_failures": self.star.drop_checksum(),
             **self.facts(),
         }
-        if parse(method).is_switch:
+        if method.is_switch:
             environment["dataplane"] = config.dataplane
         else:
             reliable = config.connections()

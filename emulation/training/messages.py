@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
+from emulation.bounds import elements_of
 from emulation.children import Failed, Report
-from emulation.results import elements_of
 from emulation.scenario import Scenario
-from transport.group.method_name import HOST_METHODS, MethodName, parse
+from transport.group.method_name import METHODS, MethodName, parse
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"rank {self.rank} of {self.workers} workers: allowed: 0 … workers-1")
         if name.is_switch and not self.switch:
             raise ValueError("method switch: `switch` is missing, the address of the switch, tcp://host:port")
-        if name.schedule and name.method in (*HOST_METHODS, "ps", "auto") and len(self.addresses) != self.workers:
+        if name.schedule and METHODS[name.method].end == "mesh" and len(self.addresses) != self.workers:
             raise ValueError(f"method {self.method}: `addresses` has {len(self.addresses)} entries, not {self.workers}")
 
     @property
@@ -41,7 +41,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def elements(self) -> int:
         """Values in a packet of the switch's method."""
-        return elements_of(self.method, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)
+        return elements_of(self.name, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)
 
 
 class Transfer(msgspec.Struct):

@@ -25,6 +25,7 @@ from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library
+from transport.group.method_name import parse
 
 runner = CliRunner()
 
@@ -33,31 +34,9 @@ runner = CliRunner()
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert arithmetic.algbw(25_000_000, 1e9) == 25e6
-    assert arithmetic.busbw("gloo", 25_000_000, 1e9, 4) == 25e6 * 1.5
-    assert arithmetic.busbw("ring", 8, 8.0, 8) == 1e9 * 1.75
-    assert arithmetic.busbw("switch", 25_000_000, 1e9, 4) is None
-
-
-@pytest.mark.parametrize(("workers", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
-def test_traffic_factors(workers: int, factor: float) -> None:
-    assert arithmetic.traffic_factor("ring", workers) == factor
-    assert arithmetic.traffic_factor("switch", workers) == 1.0
-
-
-def test_limits_and_bounds() -> None:
-    assert arithmetic.payload_share("switch", 360, 1500) == 1440 / 1502
-    assert arithmetic.payload_share("gloo", 360, 1500) == 1448 / 1514
-    limit = arithmetic.payload_limit("switch", 200_000_000, 360, 1500)
-    assert limit == pytest.approx(25e6 * 1440 / 1502)
-    assert arithmetic.bound("switch", "int32", 200_000_000, 4, 360, 1500) == limit
-    assert arithmetic.bound("switch", "float32", 200_000_000, 4, 360, 1500) == limit * 360 / 361
-    assert arithmetic.bound("ring", "float32", 200_000_000, 4, 360, 1500) == pytest.approx(25e6 * 1448 / 1514 / 1.5)
-
-
-def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:
-    assert arithmetic.elements_that_fit(1500) == 360
-    assert arithmetic.elements_that_fit(9000) == 2232
-    assert arithmetic.elements_that_fit(60) == 3
+    assert arithmetic.busbw(parse("gloo"), 25_000_000, 1e9, 4) == 25e6 * 1.5
+    assert arithmetic.busbw(parse("ring"), 8, 8.0, 8) == 1e9 * 1.75
+    assert arithmetic.busbw(parse("switch"), 25_000_000, 1e9, 4) is None
 
 
 def test_sizes_go_from_the_least_to_the_most() -> None:
@@ -159,13 +138,13 @@ def test_methods_are_parsed() -> None:
     assert rivals == set()
     found, rivals = methods.parse("switch, gloo:bbr, gloo", "reference", ["best"])
     assert [method.name for method in found] == ["switch:reference", "gloo:bbr", "gloo:cubic"]
-    assert rivals == {Method("gloo", "cubic")}  # what was asked for by name stays
-    assert methods.parse("ring:kernel", "auto", ["best"])[0] == [Method("ring", methods.kernel_control())]
-    assert methods.parse("gloo", "auto", ["kernel"])[0] == [Method("gloo", methods.kernel_control())]
+    assert rivals == {Method(parse("gloo"), "cubic")}  # what was asked for by name stays
+    assert methods.parse("ring:kernel", "auto", ["best"])[0] == [Method(parse("ring"), methods.kernel_control())]
+    assert methods.parse("gloo", "auto", ["kernel"])[0] == [Method(parse("gloo"), methods.kernel_control())]
 
 
 def test_the_python_planes_have_workers_in_python() -> None:
-    assert {name: Method("switch", name).core for name in ("native", "xdp", "batched", "reference")} == {
+    assert {name: Method(parse("switch"), name).core for name in ("native", "xdp", "batched", "reference")} == {
         "native": "native",
         "xdp": "native",
         "batched": "python",
@@ -178,7 +157,7 @@ def test_the_python_planes_have_workers_in_python() -> None:
 
 def a_row(name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0, **network: Any) -> dict[str, Any]:
     kind, _, variant = name.partition(":")
-    method = Method(kind, variant)
+    method = Method(parse(kind), variant)
     wish = Wish(BenchNetwork(**{"workers": 4, "rate_bps": 10**9, **network}), (method,), frozenset(), (size,))
     cell = Cell()
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))

@@ -18,6 +18,7 @@ from emulation.cli.status import status_lines
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from transport.control import messages as say
+from transport.group.method_name import MethodName
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
@@ -177,8 +178,8 @@ def test_interrupt_is_one_line_and_exit_code_130(monkeypatch: pytest.MonkeyPatch
 
 
 def test_invalid_certificate_is_loud_and_exit_code_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
-    def unfaithful(_scenario: object, method: str, _folder: Path, _progress: object) -> MethodResult:
-        certificate = FakeCertificate(method == "gloo", ["gap p99 61 %"], None)
+    def unfaithful(_scenario: object, method: MethodName, _folder: Path, _progress: object) -> MethodResult:
+        certificate = FakeCertificate(str(method) == "gloo", ["gap p99 61 %"], None)
         return result(method, 100_000_000, "mininet", certificate=certificate)
 
     backend(monkeypatch, "mininet", unfaithful)
@@ -191,7 +192,7 @@ def test_invalid_certificate_is_loud_and_exit_code_3(monkeypatch: pytest.MonkeyP
 
 
 def test_ranks_that_disagree_fail_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def differing(_scenario: object, method: str, _folder: Path, _progress: object) -> MethodResult:
+    def differing(_scenario: object, method: MethodName, _folder: Path, _progress: object) -> MethodResult:
         return result(method, 100_000_000, parameter_hash_per_rank=["a", "b", "a", "a"])
 
     backend(monkeypatch, "sim", differing)
@@ -264,8 +265,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_what_is_beyond_its_bound_is_explained_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_fast(_scenario: object, method: str, *_rest: object) -> MethodResult:
-        return result(method, 150_000_000 if method == "ring" else 90_000_000)
+    def too_fast(_scenario: object, method: MethodName, *_rest: object) -> MethodResult:
+        return result(method, 150_000_000 if str(method) == "ring" else 90_000_000)
 
     backend(monkeypatch, "sim", too_fast)
     done = invoke("compare", "tiny.toml", "--on", "sim")

@@ -16,10 +16,12 @@ from emulation import compare as comparing
 from emulation.compare import choose_backend, choose_plane, compare, problems
 from emulation.errors import RunFailed
 from emulation.report import figures
-from emulation.results import MethodResult, document
+from emulation.results import MethodResult, document, plain
 from emulation.scenario import Scenario, ScenarioError, parse
 from emulation.timeline import COMPUTE, Span
 from switchagg.dataplane.self_test import Choice
+from transport.group.method_name import MethodName
+from transport.group.method_name import parse as parse_method
 
 
 def silent(_method: str, _done: int, _total: int, _note: str) -> None:
@@ -52,7 +54,7 @@ def test_compare_writes_every_file_and_reports_progress(tmp_path: Path) -> None:
     pngs = {"training.png", "breakdown.png", "iterations.png", "wire.png"}
     assert names == {"results.json", "host.json", "report.html", "ring", "switch"} | pngs
     assert (done.folder / "switch" / "kept.txt").read_text() == "switch"
-    assert json.loads((done.folder / "results.json").read_text()) == done.document
+    assert json.loads((done.folder / "results.json").read_text()) == plain(done.document)
     assert json.loads((done.folder / "host.json").read_text())["command"][0] == "switchagg"
     assert seen[0] == ("ring", 0, 4)
     assert seen[-1] == ("switch", 4, 4)
@@ -71,7 +73,7 @@ def test_every_figure_is_among_those_a_new_run_removes() -> None:
     methods = ("gloo", "ring", "ring@udp")
     results = [result(method, 1000, "mininet", certificate=certified) for method in methods]
     built = document(SCENARIO, "mininet", results)
-    timelines = {"gloo": [Span(0, COMPUTE, "forward", 1, 0, 10)]}
+    timelines = {parse_method("gloo"): [Span(0, COMPUTE, "forward", 1, 0, 10)]}
     assert tuple(figures.draw_all(built, timelines)) == comparing.FIGURES
 
 
@@ -159,7 +161,7 @@ def test_auto_takes_the_fastest_and_says_why_not_the_faster(tmp_path: Path, monk
     assert choose_plane(with_plane("auto"), "sim") == choice
     used = []
 
-    def runner(scenario: Scenario, method: str, *rest: Any) -> MethodResult:
+    def runner(scenario: Scenario, method: MethodName, *rest: Any) -> MethodResult:
         used.append(scenario.switch.dataplane)
         kept = run_method(scenario, method, *rest)
         return dataclasses.replace(kept, environment={"dataplane": scenario.switch.dataplane})

@@ -9,31 +9,8 @@ import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
 from emulation.errors import RunFailed
-from emulation.results import bound, comparison, document, framing_efficiency, percentile, summary, write_json
+from emulation.results import comparison, document, percentile, summary, write_json
 from emulation.scenario import Scenario, parse
-
-
-def test_framing_efficiency_exactly() -> None:
-    assert framing_efficiency("switch", 360, 1500) == pytest.approx(1440 / 1502 * 360 / 361, rel=1e-15)
-    assert framing_efficiency("gloo", 360, 1500) == 1448 / 1514
-    assert framing_efficiency("ring", 360, 9000) == 8948 / 9014
-
-
-@pytest.mark.parametrize(("workers", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
-def test_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, factor: float) -> None:
-    scenario = parse(f'name = "t"\ntitle = "t"\n[topology]\nworkers = {workers}\nrate_bps = 100_000_000\n', "t")
-    host = bound(scenario, "gloo", 1_448_000)
-    assert host.traffic_factor == factor
-    assert host.wire_bytes_per_rank == pytest.approx(1_514_000 * factor, rel=1e-12)
-    assert host.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)  # 80 ns per byte at 100 Mb/s
-    assert bound(scenario, "switch", 1_448_000).traffic_factor == 1.0
-
-
-def test_every_method_has_a_bound_of_its_own_whatever_carries_or_schedules_it() -> None:
-    scenario = parse('name = "t"\ntitle = "t"\n[topology]\nworkers = 4\n', "t")
-    factors = {"ring@zeromq+p3": 1.5, "tree": 2, "naive_ring": 3, "halving_doubling": 1.5, "ps": 1.5, "auto": 1.5}
-    assert {method: bound(scenario, method, 1).traffic_factor for method in factors} == factors
-    assert bound(scenario, "switch+p3", 1).framing_efficiency == bound(scenario, "switch", 1).framing_efficiency
 
 
 def test_percentile_interpolates() -> None:
@@ -84,9 +61,9 @@ def test_comparison_explains_a_speedup_beyond_the_bound() -> None:
 
 def test_document_compares_with_the_baseline_of_the_same_run() -> None:
     built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000)])
-    assert built["baseline"] == "ring"
+    assert str(built["baseline"]) == "ring"
     assert built["valid"] is None
-    assert [entry["method"] for entry in built["methods"]] == ["ring", "switch"]
+    assert [str(entry["method"]) for entry in built["methods"]] == ["ring", "switch"]
     assert built["methods"][0]["comparison"] is None
     assert built["methods"][1]["comparison"]["communication_speedup"] == 1.5
     assert built["scenario"]["topology"]["workers"] == 4

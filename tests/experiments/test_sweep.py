@@ -9,8 +9,9 @@ from example_results import result
 
 from emulation import sweep
 from emulation.compare import Comparison, compare
-from emulation.results import MethodResult
+from emulation.results import MethodResult, plain
 from emulation.scenario import Scenario, load, load_variants
+from transport.group.method_name import MethodName
 
 TEXT = (
     'name = "tiny"\ntitle = "A tiny one"\n[methods]\nsim = ["ring", "ps+wfbp", "ps+p3", "switch", "switch+p3"]\n'
@@ -21,10 +22,10 @@ COMMUNICATION_NS = {"ring": 150, "ps+wfbp": 150, "ps+p3": 100, "switch": 100, "s
 
 
 def run_method(
-    scenario: Scenario, method: str, out_dir: Path, progress: Callable[[int, int, str], None]
+    scenario: Scenario, method: MethodName, out_dir: Path, progress: Callable[[int, int, str], None]
 ) -> MethodResult:
     """Ten times the rate, a tenth of the communication; compute takes 10 ms."""
-    return result(method, COMMUNICATION_NS[method] * 100_000_000_000_000 // scenario.topology.rate_bps)
+    return result(method, COMMUNICATION_NS[str(method)] * 100_000_000_000_000 // scenario.topology.rate_bps)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_each_value_has_its_folder_and_all_have_a_page(folder: Path, whole: Scen
         "sweep.json",
         "sweep.png",
     }
-    assert json.loads((folder / "out" / "sweep.json").read_text()) == document
+    assert json.loads((folder / "out" / "sweep.json").read_text()) == plain(document)
     text = page.read_text()
     assert 'href="rate_bps-100000000/report.html"' in text
     assert "switch, P3" in text
@@ -67,7 +68,7 @@ def test_each_value_has_its_folder_and_all_have_a_page(folder: Path, whole: Scen
 def test_schedules_are_compared_with_the_same_method_first_come_first_served(
     whole: Scenario, runs: list[Comparison]
 ) -> None:
-    document = sweep.build(whole, runs)
+    document = plain(sweep.build(whole, runs))
     methods = document["runs"][0]["methods"]
     assert [methods[name]["fifo"] for name in document["methods"]] == [None, None, "ps+wfbp", None, "switch"]
     assert methods["ps+p3"]["speedup_over_fifo"] == pytest.approx(160 / 110)

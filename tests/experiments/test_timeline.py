@@ -8,6 +8,7 @@ from example_results import SCENARIO, result
 from emulation.report import figures
 from emulation.results import document
 from emulation.timeline import COMPUTE, NETWORK, Span, chrome_trace, kept, of_one_iteration, write_trace
+from transport.group.method_name import parse
 
 SPANS = [
     Span(0, COMPUTE, "forward", 5, 1_000_000, 3_000_000),
@@ -20,7 +21,7 @@ SPANS = [
 
 
 def test_a_trace_names_methods_and_ranks_and_keeps_times_in_microseconds() -> None:
-    events = chrome_trace({"ring": SPANS, "switch+p3": SPANS[:1]})["traceEvents"]
+    events = chrome_trace({parse("ring"): SPANS, parse("switch+p3"): SPANS[:1]})["traceEvents"]
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["ring", "switch+p3"]
     names = [e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1]
     assert names == ["rank 0 compute", "rank 0 network", "rank 1 compute", "rank 1 network"]
@@ -29,7 +30,7 @@ def test_a_trace_names_methods_and_ranks_and_keeps_times_in_microseconds() -> No
 
 
 def test_overlapping_transfers_are_async_events_that_begin_and_end_once() -> None:
-    events = chrome_trace({"ring": SPANS})["traceEvents"]
+    events = chrome_trace({parse("ring"): SPANS})["traceEvents"]
     begun = {e["id"]: e for e in events if e["ph"] == "b"}
     ended = {e["id"]: e for e in events if e["ph"] == "e"}
     assert len(begun) == len(ended) == 3
@@ -39,7 +40,7 @@ def test_overlapping_transfers_are_async_events_that_begin_and_end_once() -> Non
 
 
 def test_the_file_is_json(tmp_path: Path) -> None:
-    write_trace(tmp_path / "timeline.json", {"ring": SPANS})
+    write_trace(tmp_path / "timeline.json", {parse("ring"): SPANS})
     assert json.loads((tmp_path / "timeline.json").read_text())["displayTimeUnit"] == "ms"
     assert [path.name for path in tmp_path.iterdir()] == ["timeline.json"]
 
@@ -58,7 +59,7 @@ def test_a_few_iterations_after_the_warm_up_are_kept() -> None:
 
 def test_the_figure_has_a_panel_per_method_with_spans() -> None:
     built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000)])
-    drawn = figures.timeline(built, {"ring": SPANS, "switch": SPANS})
+    drawn = figures.timeline(built, {parse("ring"): SPANS, parse("switch"): SPANS})
     assert drawn is not None
     assert [axes.get_title(loc="left") for axes in drawn.axes] == ["ring", "switch"]
     assert len(drawn.axes[0].patches) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.bench.allreduce.methods import Method
+from emulation.bounds import elements_of
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.group.opening import open_group
 from transport.links.table import LINKS
@@ -45,7 +45,7 @@ def test_what_the_table_names_is_there(name: str) -> None:
 def test_names_of_methods_know_it() -> None:
     assert all(links_of(method)[-1] == "toy" for method in METHODS if links_of(method))
     assert parse("ring@toy") == MethodName("ring", "toy")
-    assert Method("switch", "native", "toy").elements(360) == 360
+    assert elements_of(parse("switch@toy"), 360, 1500) == 360
 
 
 @pytest.mark.usefixtures("toy")

@@ -20,6 +20,7 @@ from emulation.mininet.run import congestion_control, merge_iterations, run_meth
 from emulation.results import IterationRecord
 from emulation.scenario import Scenario, parse
 from emulation.training.messages import Iteration, Transfer
+from transport.group.method_name import parse as parse_method
 
 SCENARIO: Scenario = parse(
     'name = "tiny"\ntitle = "A tiny one"\n[topology]\nworkers = 3\nrate_bps = 100_000_000\n'
@@ -73,7 +74,9 @@ def trouble(monkeypatch: pytest.MonkeyPatch, requires_mininet: None) -> Callable
 
 
 def run(folder: Path, method: str = "gloo", seen: list[tuple[int, str]] | None = None) -> mininet_run.MethodResult:
-    return run_method(SCENARIO, method, folder, lambda done, _total, note: (seen or []).append((done, note)))
+    return run_method(
+        SCENARIO, parse_method(method), folder, lambda done, _total, note: (seen or []).append((done, note))
+    )
 
 
 def own_children() -> list[Path]:
@@ -188,7 +191,7 @@ def test_a_switch_that_dies_is_named(tmp_path: Path, trouble: Callable[[str], No
                     os.kill(int(child.parent.name), signal.SIGKILL)
 
     with pytest.raises(RunFailed, match=r"^switch: the switch ended with status -9: .*switch\.log\)$"):
-        run_method(SCENARIO, "switch", tmp_path, kill_the_switch)
+        run_method(SCENARIO, parse_method("switch"), tmp_path, kill_the_switch)
 
 
 @pytest.mark.system

@@ -88,7 +88,7 @@ def train(given: Scenario, method: str) -> tuple[Any, CountingReplicas]:
     star = STARS[name.method](scheduled(star_config(given), name, schedule))
     training = LayeredTraining(given, star, replicas, COMPUTE_NS, lambda *_: None, schedule)  # type: ignore[arg-type]
     training.run()
-    return training.result(method, []), replicas
+    return training.result(name, []), replicas
 
 
 @pytest.mark.parametrize("policy", SCHEDULES)
@@ -166,7 +166,7 @@ def test_spans_cover_layers_and_transfers() -> None:
 
 def test_real_training_is_deterministic_and_equal_on_all_ranks() -> None:
     given = scenario(**{"workload.batch_per_worker": 4, "topology.rate_bps": 2_000_000_000})
-    results = [run_method(given, "switch+p3", None, lambda *_: None) for _ in range(2)]  # type: ignore[arg-type]
+    results = [run_method(given, parse_method("switch+p3"), None, lambda *_: None) for _ in range(2)]  # type: ignore[arg-type]
     first, again = (document(given, "sim", [result]) for result in results)
     assert first == again
     assert len(set(first["methods"][0]["parameter_hash_per_rank"])) == 1

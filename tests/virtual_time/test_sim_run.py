@@ -12,14 +12,16 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
+from emulation.bounds import bound
 from emulation.errors import RunFailed
-from emulation.results import bound, document, summary, write_json
+from emulation.results import document, summary, write_json
 from emulation.scenario import Scenario, parse
 from emulation.sim.network.stars import STARS
 from emulation.sim.run import run_method, star_config
 from emulation.sim.training import Training, union_ns
 from emulation.training.workload import Score
 from switchagg.native import library
+from transport.group.method_name import parse as parse_method
 
 METHODS = ["switch", "ring"]
 FRAME_BYTES = 1440 + 20 + 42
@@ -85,7 +87,7 @@ def train(
     star = STARS[method](star_config(given))
     training = Training(given, star, replicas, given.workload.compute_ns, lambda *_: None)  # type: ignore[arg-type]
     training.run()
-    return training.result(method, []), replicas
+    return training.result(parse_method(method), []), replicas
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -182,13 +184,13 @@ def test_the_star_is_the_scenarios() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_dead_network_fails_in_one_line_that_names_a_rank(method: str) -> None:
     with pytest.raises(RunFailed, match=rf"^{method} in virtual time: job .*(rank|ranks:?) [01]") as failure:
-        run_method(scenario(loss=1.0, retry_limit=2), method, Path(), lambda *_: None)
+        run_method(scenario(loss=1.0, retry_limit=2), parse_method(method), Path(), lambda *_: None)
     assert "\n" not in str(failure.value)
 
 
 def test_compute_time_is_measured_once_and_written_down_if_the_scenario_has_none() -> None:
     given = scenario(compute_ns=None, iterations=2)
-    results = [run_method(given, method, Path(), lambda *_: None) for method in METHODS]
+    results = [run_method(given, parse_method(method), Path(), lambda *_: None) for method in METHODS]
     times_ns = {record.compute_ns for result in results for record in result.iterations}
     assert len(times_ns) == 1
     assert times_ns.pop() > 0
@@ -199,12 +201,12 @@ def test_compute_time_is_measured_once_and_written_down_if_the_scenario_has_none
 def test_real_training_reaches_its_bound_and_keeps_ranks_identical(method: str) -> None:
     given = scenario(workers=3, compute_ns=1_000_000, iterations=3)
     calls: list[tuple[int, int]] = []
-    result = run_method(given, method, Path(), lambda done, total, note: calls.append((done, total)))
+    result = run_method(given, parse_method(method), Path(), lambda done, total, note: calls.append((done, total)))
     assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert len(set(result.parameter_hash_per_rank)) == 1
     numbers = summary(given, result)
     assert 0.95 < numbers["share_of_bound"] <= 1
-    assert bound(given, method, result.gradient_bytes).wire_bytes_per_rank == pytest.approx(
+    assert bound(result.method, result.gradient_bytes, given.network).wire_bytes_per_rank == pytest.approx(
         numbers["wire_tx_bytes_per_rank_iteration"], rel=0.02
     )
 
@@ -216,8 +218,9 @@ sys.path.insert(0, sys.argv[1])
 from test_sim_run import METHODS, scenario
 from emulation.results import document, write_json
 from emulation.sim.run import run_method
+from transport.group.method_name import parse as parse_method
 given = scenario(loss=0.005, iterations=3)
-results = [run_method(given, method, Path(), lambda *_: None) for method in METHODS]
+results = [run_method(given, parse_method(method), Path(), lambda *_: None) for method in METHODS]
 write_json(Path(sys.argv[2]), document(given, "sim", results))
 """
 

@@ -288,7 +288,7 @@ RECURSIVE_DOUBLING = Collective(
         "recursive doubling",
         "the whole array exchanged with ever other partners: few messages, many bytes",
         "#56B4E9",
-        "D",
+        "p",
         article="",
     ),
     in_auto=True,

@@ -211,7 +211,7 @@ TORUS = Collective(
     "torus",
     {"allreduce": Algorithm(torus_allreduce, lambda task: _sent_in_groups(task, torus_sides(task.workers)[0]))},
     stepwise(lambda load: _chain(load, torus_sides(load.workers)[0])),
-    Look("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3"),
+    Look("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3", "h"),
 )
 HIERARCHICAL = Collective(
     "hierarchical",
@@ -221,6 +221,6 @@ HIERARCHICAL = Collective(
         )
     },
     stepwise(lambda load: _chain(load, hierarchical_group(load.workers, load.option))),
-    Look("hierarchical", "rings within groups, then across groups", "#4D4D4D"),
+    Look("hierarchical", "rings within groups, then across groups", "#4D4D4D", "*"),
     Option("ranks_per_group"),
 )

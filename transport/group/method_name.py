@@ -5,18 +5,75 @@ The same names are used in scenarios, on command lines, in environment variables
 
 from dataclasses import dataclass
 
+from transport.collectives.collective import Look
 from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
 from transport.schedule.policy import POLICIES, parse_policy
 
-HOST_METHODS = tuple(name for name, collective in COLLECTIVES.items() if collective.look)
+
+@dataclass(frozen=True)
+class Method:
+    """A way to allreduce. link: what carries it unless said otherwise. end: the end of a link that it needs; "": it
+    brings its own. bounded_by: the collective whose traffic bounds that of long arrays; "": the switch, which sends
+    everything once.
+    """
+
+    look: Look
+    link: str = "tcp"
+    end: str = "mesh"
+    bounded_by: str = "ring"
+
+
+HOST_METHODS = {
+    name: Method(collective.look, bounded_by=name) for name, collective in COLLECTIVES.items() if collective.look
+}
 """Collectives among the workers alone."""
 
-METHODS = ("switch", "gloo", *HOST_METHODS, "ps", "auto")
-"""All methods. auto: the host method that the cost model takes for the fastest, by size."""
-
-DEFAULT_LINKS = {"switch": "udp", "ps": "zeromq"}
-"""Other methods: TCP."""
+METHODS = {
+    "switch": Method(
+        Look(
+            "switch",
+            "every worker sends its gradients once to the switch, which adds them up and sends the sum back to all",
+            "#0072B2",
+            "o",
+        ),
+        link="udp",
+        end="switch",
+        bounded_by="",
+    ),
+    "gloo": Method(
+        Look(
+            "Gloo",
+            "PyTorch's own host allreduce, unchanged, over TCP{control}, on the same links; the switch only forwards",
+            "#E69F00",
+            "^",
+            article="",
+        ),
+        link="",
+        end="",
+    ),
+    **HOST_METHODS,
+    "ps": Method(
+        Look(
+            "parameter server",
+            "parameter servers sum slices and answer each as soon as it is complete",
+            "#009E73",
+            "P",
+        ),
+        link="zeromq",
+        bounded_by="direct",  # without servers of its own it has one on every worker
+    ),
+    "auto": Method(
+        Look(
+            "auto",
+            "the host method that the cost model, fitted at the start, takes for the fastest at each size",
+            "#000000",
+            ".",
+            article="",
+        ),
+    ),
+}
+"""All methods, by name."""
 
 SCHEDULES = tuple(POLICIES)
 """When gradients leave, and in which order; options may follow a colon. None: PyTorch's own (DDP's buckets)."""
@@ -24,11 +81,8 @@ SCHEDULES = tuple(POLICIES)
 
 def links_of(method: str) -> tuple[str, ...]:
     """What may carry a method in real time, the default first. Gloo brings its own TCP."""
-    if method == "gloo":
-        return ()
-    first = DEFAULT_LINKS.get(method, "tcp")
-    able = links_with("switch" if method == "switch" else "mesh")
-    return (first, *(link for link in able if link != first))
+    first, end = METHODS[method].link, METHODS[method].end
+    return (first, *(link for link in links_with(end) if link != first)) if end else ()
 
 
 @dataclass(frozen=True)
@@ -44,6 +98,11 @@ class MethodName:
         links = links_of(self.method)
         at = f"@{self.link}" if links and self.link != links[0] else ""
         return self.method + at + (f"+{self.schedule}" if self.schedule else "")
+
+    @property
+    def look(self) -> Look:
+        """How reports name and draw the method."""
+        return METHODS[self.method].look
 
     @property
     def policy(self) -> str:

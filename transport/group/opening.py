@@ -18,7 +18,7 @@ from transport.collectives.party import CollectiveParty
 from transport.collectives.table import fitting
 from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
-from transport.group.method_name import HOST_METHODS
+from transport.group.method_name import METHODS
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES
 from transport.meshes.opening import BoundPlace, connect_mesh
@@ -109,7 +109,7 @@ def open_group(
         how = options if isinstance(options, GroupOptions) else GroupOptions.of(options)
         if servers and method != "ps":
             raise JobError(f"method {method} has no servers")
-        if method not in (*HOST_METHODS, "ps", "auto", "switch"):
+        if method not in METHODS or not METHODS[method].end:
             raise JobError(f"method '{method}' is no group of ours")
         how.check(method, bool(servers))
         if method == "switch":

@@ -17,6 +17,7 @@ from emulation.bench.allreduce.messages import Close, Measured, MethodOptions, O
 from emulation.bench.allreduce.methods import BEST, Method
 from emulation.bench.allreduce.network import BenchNetwork, RunningNetwork
 from emulation.bench.allreduce.ranks import MethodFailed, Ranks
+from emulation.bounds import algbw_bound, payload_limit
 from emulation.certificate.monitor import Machine
 from emulation.results import percentile
 
@@ -159,8 +160,7 @@ def _expected_s(wish: Wish, method: Method, size_bytes: int) -> float:
     net = wish.network
     if net.rate_bps is None:
         return LEAST_OPERATION_S + size_bytes / 5e8
-    elements = method.elements(net.elements)
-    most = arithmetic.bound(method.kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, method.carrier)
+    most = algbw_bound(method.method, wish.dtype, net.links(net.rate_bps))
     return LEAST_OPERATION_S + size_bytes / most
 
 
@@ -178,7 +178,7 @@ class Bench:
         options = MethodOptions(
             self._opened,
             wish.tcp_buffer_bytes,
-            wish.elements,
+            wish.elements_of(method),
             wish.window_slots,
             wish.streams,
             wish.segments_max,
@@ -277,9 +277,9 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
     speed = arithmetic.algbw(size_bytes, times.median)
     limit = most = wire_share = None
     if net.rate_bps is not None:
-        elements, link = method.elements(net.elements), method.carrier
-        limit = arithmetic.payload_limit(kind, net.rate_bps, elements, net.mtu_bytes, link)
-        most = arithmetic.bound(kind, wish.dtype, net.rate_bps, net.workers, elements, net.mtu_bytes, link)
+        links = net.links(net.rate_bps)
+        limit = payload_limit(method.method, links)
+        most = algbw_bound(method.method, wish.dtype, links)
         wire_share = max(up, down) * 8e9 / net.rate_bps / times.median
     ticks = sum(cell.cpu_ticks)
     idle = (cell.cpu_ticks[3] + cell.cpu_ticks[4]) / ticks if ticks >= 10 else None
@@ -301,7 +301,7 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
         "root": -1,
         "time_ns": dataclasses.asdict(times),
         "algbw_bytes_per_s": speed,
-        "busbw_bytes_per_s": arithmetic.busbw(kind, size_bytes, times.median, net.workers),
+        "busbw_bytes_per_s": arithmetic.busbw(method.method, size_bytes, times.median, net.workers),
         "wire_tx_bytes_per_rank": up,
         "wire_rx_bytes_per_rank": down,
         "wrong_elements": cell.wrong,

@@ -51,7 +51,7 @@ class Switch:
                 call_timeout_s=CALL_TIMEOUT_S,
                 bind=place.addresses[place.rank],
                 core=method.core,
-                elements=method.elements(options.elements),
+                elements=options.elements,
                 link=method.carrier,
                 streams=options.streams,
                 window_slots=options.window_slots,

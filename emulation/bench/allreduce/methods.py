@@ -13,7 +13,7 @@ from pathlib import Path
 from emulation.errors import RunFailed
 from emulation.scenario import ScenarioError
 from switchagg.dataplane.table import DATAPLANES
-from transport.group.method_name import METHODS, links_of
+from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.table import LINKS
 
@@ -24,34 +24,29 @@ BEST = ("cubic", "bbr")  # of which the better one is the baseline
 
 @dataclass(frozen=True)
 class Method:
-    """One candidate. variant: the switch's data plane, or the congestion control of methods over our own TCP, or "".
+    """One candidate. variant: the switch's data plane, or the congestion control of methods over our own TCP, or ""."""
 
-    link: as in `transport.group.method_name`; "": the method's default.
-    """
+    method: MethodName
+    variant: str = ""
 
-    kind: str
-    variant: str
-    link: str = ""
+    @property
+    def kind(self) -> str:
+        return self.method.method
 
     @property
     def carrier(self) -> str:
         """What carries it; "" for gloo."""
-        return self.link or next(iter(links_of(self.kind)), "")
+        return self.method.link
 
     @property
     def name(self) -> str:
-        return self.kind + (f"@{self.link}" if self.link else "") + (f":{self.variant}" if self.variant else "")
+        return str(self.method) + (f":{self.variant}" if self.variant else "")
 
     @property
     def core(self) -> str:
         """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
         kind = DATAPLANES.get(self.variant)
         return LINKS[self.carrier].cores[0] if kind is not None and kind.compiled else "python"
-
-    def elements(self, elements: int) -> int:
-        """Values in a packet of the switch: over RDMA a path MTU's."""
-        link = LINKS.get(self.carrier)  # gloo brings its own
-        return link.elements if link is not None and link.framing.path_mtus else elements
 
 
 def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:
@@ -65,29 +60,29 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
     named: set[Method] = set()
     rivals: set[Method] = set()
     for word in (word.strip() for word in words.split(",")):
-        kind, link, variant = _parts(word)
-        if kind == "switch":
+        method, variant = _parts(word)
+        if method.is_switch:
             variants = [resolve_plane(variant or dataplane)]
-            if not LINKS[Method(kind, "", link).carrier].takes_plane(variants[0]):
-                raise ScenarioError(f"--methods: {word}: the data plane {variants[0]} has no link {link}")
-        elif kind != "gloo" and Method(kind, "", link).carrier != "tcp":
+            if not LINKS[method.link].takes_plane(variants[0]):
+                raise ScenarioError(f"--methods: {word}: the data plane {variants[0]} has no link {method.link}")
+        elif method.link not in ("", "tcp"):
             if variant:
                 raise ScenarioError(f"--methods: {word}: only TCP has a congestion control to choose")
             variants = [""]
         elif variant:
             variants = [check_control(variant)]
-            named.add(Method(kind, variants[0], link))
+            named.add(Method(method, variants[0]))
         elif "best" in congestion_control:
             variants = list(BEST)
-            rivals |= {Method(kind, name, link) for name in BEST}
+            rivals |= {Method(method, name) for name in BEST}
         else:
             variants = [check_control(name) for name in congestion_control]
-        found += [Method(kind, name, link) for name in variants]
+        found += [Method(method, name) for name in variants]
     return list(dict.fromkeys(found)), rivals - named
 
 
-def _parts(word: str) -> tuple[str, str, str]:
-    """Kind, link ("" for the default) and variant. Raises ScenarioError."""
+def _parts(word: str) -> tuple[MethodName, str]:
+    """Method and variant. Raises ScenarioError."""
     base, _, variant = word.partition(":")
     if base.partition("+")[0].partition("@")[0] not in METHODS:
         raise ScenarioError(f"--methods: '{word}' is unknown; allowed: {', '.join(METHODS)}, with @LINK and :VARIANT")
@@ -97,8 +92,7 @@ def _parts(word: str) -> tuple[str, str, str]:
         raise ScenarioError(f"--methods: {word}: {error}") from error
     if method.schedule:
         raise ScenarioError(f"--methods: {word}: schedules are for training; `switchagg compare` has them")
-    links = links_of(method.method)
-    return method.method, method.link if links and method.link != links[0] else "", variant
+    return method, variant
 
 
 def check_control(name: str) -> str:

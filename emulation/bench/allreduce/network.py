@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from emulation.bench.allreduce.methods import Method
+from emulation.bounds import Network, elements_of
 from emulation.errors import RunFailed
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
@@ -63,6 +64,14 @@ class BenchNetwork:
         if self.rate_bps is None:
             return 4 << 20
         return max(256 << 10, self.rate_bps * QUEUE_SHARE_NS // 8_000_000_000)
+
+    def links(self, rate_bps: int) -> Network:
+        """What bounds an allreduce, of a shaped network."""
+        return Network(self.workers, rate_bps, self.mtu_bytes, self.elements)
+
+    def elements_of(self, method: Method) -> int:
+        """Values in a packet of the switch."""
+        return elements_of(method.method, self.elements, self.mtu_bytes)
 
 
 @dataclass
@@ -138,7 +147,7 @@ class RunningNetwork:
             data_port=LINKS[method.carrier].port or port + 1,
             dataplane=method.variant,
             link=method.carrier,
-            elements=method.elements(wish.elements),
+            elements=wish.elements_of(method),
             slots=wish.streams * wish.window_slots,
             interfaces=tuple(port.interface for port in ports if port.node == "s1") if at_ports else (),
             impair=f"loss={wish.loss!r},seed={wish.seed}" if wish.lost_in_switch and wish.loss is not None else "",

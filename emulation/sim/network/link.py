@@ -17,11 +17,10 @@ import numpy as np
 
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, class_of
+from transport.links.framing import ETHERNET_BYTES, IP_UDP_BYTES
 
-ETHERNET_BYTES = 14
 IP_BYTES = 20
-UDP_BYTES = 8
-UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_BYTES + UDP_BYTES
+UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_UDP_BYTES
 BURST_BITS_MAX = 15  # a 16-bit ones'-complement sum finds every burst up to this length
 REORDER_SPAN_FRAMES = 8  # a packet that is held back arrives up to so many full frames late
 CLASS_SHIFT = 16

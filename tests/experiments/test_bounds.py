@@ -1,0 +1,127 @@
+"""Bytes on the wire and bounds: exact, and held to packets that were really sent."""
+
+import socket
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from emulation.bounds import (
+    Network,
+    algbw_bound,
+    bound,
+    elements_of,
+    elements_that_fit,
+    framing_efficiency,
+    payload_limit,
+    payload_share,
+    traffic,
+)
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.star import StarConfig
+from emulation.sim.network.timing import time_allreduce
+from switchagg.native import library
+from transport.group.method_name import parse
+from transport.links.table import LINKS
+from transport.rdma import soft
+from transport.rdma.verbs import AccessFlags, Opcode, QPAttributes, QPEnd, QPType, SendRequest
+
+
+@pytest.mark.parametrize(
+    ("method", "mtu_bytes", "share"),
+    [
+        ("switch", 1500, Fraction(1440, 1502)),
+        ("switch@zeromq", 1500, Fraction(1440 * 1448, 1460 * 1514)),
+        ("switch@rdma", 1500, Fraction(1004, 1082)),
+        ("switch@rdma", 9000, Fraction(4076, 4154)),
+        ("gloo", 1500, Fraction(1448, 1514)),
+        ("ring", 9000, Fraction(8948, 9014)),
+        ("ring@zeromq", 1500, Fraction(1448, 1514)),
+        ("ring@udp", 1500, Fraction(1440, 1514)),
+        ("ring@rdma+p3", 1500, Fraction(1024, 1082)),
+        ("ring@rdma", 9000, Fraction(4096, 4154)),
+    ],
+)
+def test_the_share_of_payload(method: str, mtu_bytes: int, share: Fraction) -> None:
+    name = parse(method)
+    elements = elements_of(name, 360, mtu_bytes)
+    assert payload_share(name, elements, mtu_bytes) == share
+    scales = Fraction(elements, elements + 1) if name.is_switch else 1
+    assert framing_efficiency(name, elements, mtu_bytes) == pytest.approx(float(share * scales), rel=1e-15)
+
+
+PACKETS = 12
+
+
+@pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
+@pytest.mark.parametrize("mtu_bytes", [576, 1500, 9000])
+@pytest.mark.parametrize(("opcode", "more_bytes"), [(Opcode.SEND, 0), (Opcode.WRITE_WITH_IMM, 16 + 4)])
+def test_rdma_puts_on_the_wire_what_the_bound_counts(mtu_bytes: int, opcode: Opcode, more_bytes: int) -> None:
+    """A message of full packets, to a socket that counts them. RETH and immediate data come once per message."""
+    framing = LINKS["rdma"].framing
+    path_mtu = framing.payload_bytes(mtu_bytes)
+    memory = np.zeros(PACKETS * path_mtu, np.uint8)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire, soft.open("127.0.0.1", port=0) as context:
+        wire.bind(("127.0.0.2", 0))
+        wire.settimeout(20)
+        domain, queue = context.alloc_pd(), context.create_cq(4)
+        region = context.reg_mr(domain, memory, AccessFlags.LOCAL_WRITE)
+        pair = context.create_qp(domain, QPType.UC, queue, queue)
+        pair.connect(QPEnd(*wire.getsockname(), 17, 0), QPAttributes(path_mtu=path_mtu))
+        request = SendRequest(1, opcode, region.address, memory.size, region.lkey, 1 << 20, 5, immediate=7)
+        assert pair.post_send([request]) == 1
+        sizes = [len(wire.recv(65_536)) for _ in range(PACKETS)]
+    packet_bytes = [14 + 20 + 8 + size for size in sizes]
+    assert max(size - 14 for size in packet_bytes) <= mtu_bytes
+    assert packet_bytes[1:-1] == [framing.ethernet_bytes(path_mtu)] * (PACKETS - 2)
+    share = payload_share(parse("ring@rdma"), 360, mtu_bytes)
+    assert Fraction(memory.size, sum(packet_bytes) - more_bytes) == share
+
+
+def test_the_switch_s_packets_in_virtual_time_are_those_of_the_bound() -> None:
+    size_bytes = 100 * 1440
+    found = time_allreduce(StarConfig(3, LinkConfig(10**9)), "switch", size_bytes)
+    share = payload_share(parse("switch"), 360, 1500)
+    assert [Fraction(size_bytes, sent) for sent in found.wire_tx_bytes + found.wire_rx_bytes] == [share] * 6
+
+
+# ---- bounds
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
+def test_the_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, factor: float) -> None:
+    network = Network(workers, 100_000_000, 1500, 360)
+    host = bound(parse("gloo"), 1_448_000, network)
+    assert host.traffic_factor == factor
+    assert host.wire_bytes_per_rank == pytest.approx(1_514_000 * factor, rel=1e-12)
+    assert host.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)  # 80 ns per byte at 100 Mb/s
+    assert bound(parse("switch"), 1_448_000, network).traffic_factor == 1.0
+
+
+def test_every_method_has_a_bound_of_its_own_whatever_carries_or_schedules_it() -> None:
+    network = Network(4, 100_000_000, 1500, 360)
+    factors = {"ring@zeromq+p3": 1.5, "tree": 2, "naive_ring": 3, "halving_doubling": 1.5, "ps": 1.5, "auto": 1.5}
+    assert {method: bound(parse(method), 1, network).traffic_factor for method in factors} == factors
+    shares = [bound(parse(method), 1, network).framing_efficiency for method in ("switch+p3", "switch")]
+    assert shares[0] == shares[1]
+
+
+def test_three_ranks_of_halving_doubling_send_one_and_a_half_arrays() -> None:
+    assert traffic("halving_doubling", 3) == 1.5
+    assert traffic("double_tree", 3) == 1.5
+
+
+def test_limits_of_the_benchmark() -> None:
+    network = Network(4, 200_000_000, 1500, 360)
+    limit = payload_limit(parse("switch"), network)
+    assert limit == pytest.approx(25e6 * 1440 / 1502)
+    assert algbw_bound(parse("switch"), "int32", network) == limit
+    assert algbw_bound(parse("switch"), "float32", network) == limit * 360 / 361
+    assert algbw_bound(parse("ring"), "float32", network) == pytest.approx(25e6 * 1448 / 1514 / 1.5)
+    seconds = bound(parse("tree@rdma"), 10**6, network).communication_ns / 1e9
+    assert 10**6 / seconds == pytest.approx(algbw_bound(parse("tree@rdma"), "float32", network))
+
+
+def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:
+    assert [elements_that_fit(mtu_bytes) for mtu_bytes in (1500, 9000, 60)] == [360, 2232, 3]
+    assert [elements_of(parse("switch@rdma"), 360, mtu_bytes) for mtu_bytes in (1500, 9000)] == [251, 1019]
