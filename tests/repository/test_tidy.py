@@ -263,10 +263,6 @@ def wrong_imports(tree: Tree) -> list[str]:
 # ---- import cycles
 
 TOPS = ("switchagg", "p4/p4vm", "transport", "emulation")
-CYCLES_LEFT: tuple[frozenset[str], ...] = (
-    frozenset({"transport.group.host_group", "transport.group.switch_group", "transport.ps.group"}),
-)
-"""Cycles still to be broken; none is added."""
 
 
 class _AtRunTime(ast.NodeTransformer):
@@ -296,8 +292,8 @@ def import_cycles(tree: Tree) -> list[str]:
             seen |= new
             pending += new
     cycles = {frozenset(other for other in seen if start in reached[other]) for start, seen in reached.items()}
-    found = [cycle for cycle in cycles if cycle and not any(cycle <= left for left in CYCLES_LEFT)]
-    return [f"{' <-> '.join(sorted(cycle))}: move what both need to one of them, or below both" for cycle in found]
+    remedy = "move what both need to one of them, or below both"
+    return [f"{' <-> '.join(sorted(cycle))}: {remedy}" for cycle in cycles if cycle]
 
 
 # ---- the protocol's rules
