@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.bounds import elements_of
+from emulation.bounds import elements_of, payload_share
+from emulation.cli.main import _check_link
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.group.opening import open_group
 from transport.links.table import LINKS
@@ -46,6 +47,8 @@ def test_names_of_methods_know_it() -> None:
     assert all(links_of(method)[-1] == "toy" for method in METHODS if links_of(method))
     assert parse("ring@toy") == MethodName("ring", "toy")
     assert elements_of(parse("switch@toy"), 360, 1500) == 360
+    assert payload_share(parse("ring@toy"), 360, 1500) == payload_share(parse("ring@udp"), 360, 1500)
+    _check_link("toy", None)  # of the command line
 
 
 @pytest.mark.usefixtures("toy")

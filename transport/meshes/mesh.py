@@ -81,7 +81,7 @@ class Mesh(Protocol):
 
     @property
     def link(self) -> str:
-        """What carries the messages: "tcp", "zeromq", "udp", "rdma"."""
+        """What carries the messages: a name in `transport.links.table`."""
 
     @property
     def message_bytes_max(self) -> int:
