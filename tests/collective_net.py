@@ -78,8 +78,8 @@ def run_once(
     **call: Any,
 ) -> Net:
     """One collective on all ranks, in place; asserts that it went well."""
-    segment_bytes = call.pop("segment_bytes", 64)
-    net = Net(len(arrays), seed, segment_bytes=segment_bytes)
+    told = {"segment_bytes": call.pop("segment_bytes", 64), "option": call.pop("option", 0)}
+    net = Net(len(arrays), seed, **told)
     for rank, array in enumerate(arrays):
         net.parties[rank].submit(kind, algorithm, array, op, now_ns=0, **call)
     net.run()

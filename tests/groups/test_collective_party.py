@@ -80,7 +80,7 @@ def test_a_key_in_use_or_out_of_range_is_refused_and_the_party_goes_on() -> None
         with pytest.raises(ValueError, match=words):
             submit(net, 0, **values)
     with pytest.raises(ValueError, match="direct: 3 roots on 2 workers"):
-        submit(net, 0, algorithm="direct", option=3)
+        submit(Net(2, option=3), 0, algorithm="direct")
     submit(net, 1, key=7)
     net.run()
     assert net.failures() == ["", ""]

@@ -90,7 +90,8 @@ class Finished(NamedTuple):
 class CollectiveParty:
     """A Party. Call `submit`, and take `events` after every input.
 
-    member: 0 … workers-1. job: its name, for errors. segment_bytes: most data of a message, equal on all.
+    member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
+    segment_bytes: most data of a message. Both are equal on all members.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class CollectiveParty:
         *,
         job: str = "collective",
         call_timeout_ns: int = CALL_TIMEOUT_NS,
+        option: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         early_bytes_max: int = EARLY_BYTES_MAX,
     ) -> None:
@@ -111,6 +113,7 @@ class CollectiveParty:
         self._job = job
         self.call_timeout_ns = call_timeout_ns
         self._look_ns = max(1, call_timeout_ns // LOOKS)
+        self._option = option
         self._segment_bytes = segment_bytes
         self._early_bytes_max = early_bytes_max
         self._early_bytes = 0
@@ -137,14 +140,12 @@ class CollectiveParty:
         key: int | None = None,
         priority: int = 0,
         root: int = 0,
-        option: int = 0,
     ) -> Call:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
-        running number of such calls. priority: of its messages, lower is more urgent. root, option: as of
-        `Task`. After a failure the call fails at once. Raises ValueError for what isn't defined, or a key
-        that is in use.
+        running number of such calls. priority: of its messages, lower is more urgent. root: of a broadcast. After a
+        failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use.
         """
         if key is None:
             numbered, value = 1, self._made
@@ -154,7 +155,7 @@ class CollectiveParty:
                 raise ValueError(f"key {key}: 0 to 2**63 - 1")
         if not URGENT < priority < 1 << 31:
             raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
-        call = self._new_call(kind, algorithm, op, array, root, option)
+        call = self._new_call(kind, algorithm, op, array, root)
         self._describe(call, numbered, value, priority)
         if call.key in self._calls:
             raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
@@ -271,13 +272,14 @@ class CollectiveParty:
 
     # Calls
 
-    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int, option: int) -> Call:
+    def _new_call(self, kind: Kind, algorithm: str, op: Op, array: NDArray[Any], root: int) -> Call:
         assert array.ndim == 1
         assert array.flags.c_contiguous
         if op not in OPS:
             raise ValueError(f"op {op}: {', '.join(OPS)}")
         if len(array.dtype.str) > 4 or array.dtype.hasobject:
             raise ValueError(f"dtype {array.dtype} can't be sent")
+        option = self._option if COLLECTIVES[algorithm].option else 0
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
         task = Task(kind, algorithm, self.member, self.workers, len(array), root, option)
         call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)

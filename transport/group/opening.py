@@ -184,14 +184,19 @@ def _open_host_group(
     )
     try:
         party = CollectiveParty(
-            rank, workers, job=job, call_timeout_ns=round(how.call_timeout_s * 1e9), segment_bytes=segment_bytes
+            rank,
+            workers,
+            job=job,
+            call_timeout_ns=round(how.call_timeout_s * 1e9),
+            option=ranks_per_group,
+            segment_bytes=segment_bytes,
         )
         kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
             auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
             group = HostGroup(mesh, auto, auto.submit, **kept)
         else:
-            group = HostGroup(mesh, party, _submit_by(party, method, workers, ranks_per_group), **kept)
+            group = HostGroup(mesh, party, _submit_by(party, method, workers), **kept)
         if codec is not None:
             group.use_codec(*codec)
         return group
@@ -223,11 +228,10 @@ def _number(name: str, given: int | None, default: int, low: int, high: int) -> 
     return number
 
 
-def _submit_by(party: CollectiveParty, method: str, workers: int, option: int) -> Submit:
+def _submit_by(party: CollectiveParty, method: str, workers: int) -> Submit:
     """Calls of a party by the algorithm that belongs to the method."""
 
     def submit(kind: Kind, array: Array, op: Any, **how: Any) -> Any:
-        algorithm = fitting(kind, method, workers)
-        return party.submit(kind, algorithm, array, op, option=option if algorithm == "hierarchical" else 0, **how)
+        return party.submit(kind, fitting(kind, method, workers), array, op, **how)
 
     return submit

@@ -39,11 +39,12 @@ class HostStar(Star):
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         self._keys = [RoundKeys() for _ in range(config.workers)]
-        self._option = config.group if method == "hierarchical" else 0
         connections = config.connections(senders_at_once(method, config.workers))
         for member in range(config.workers):
             uplink = self._add_uplink(member, self.bridge.receive)
-            party = CollectiveParty(member, config.workers, job=method, segment_bytes=config.message_bytes - HEAD_BYTES)
+            segment_bytes = config.message_bytes - HEAD_BYTES
+            option = config.group if method == "hierarchical" else 0
+            party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
             host = MeshHost(
                 member,
                 party,
@@ -91,9 +92,9 @@ class HostStar(Star):
         root: int,
     ) -> None:
         """Begin one collective as it is."""
-        algorithm, option = self.method, self._option
+        algorithm = self.method
         if kind != "allreduce":
-            algorithm, option = fitting(kind, self.method, self.config.workers), 0
+            algorithm = fitting(kind, self.method, self.config.workers)
         elif self.choice is not None:
             algorithm = self.choice.algorithm(array.nbytes)
             if array.nbytes not in self.chosen:
@@ -107,7 +108,6 @@ class HostStar(Star):
             key=key,
             priority=BEST_EFFORT if priority is None else priority,
             root=root,
-            option=option,
         )
         self._done[rank][call.number] = done
         self._settle(rank)
