@@ -19,6 +19,7 @@ class LinkKind:
     can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
     keys: whether it encrypts (CURVE). messages: whether packets are joined to messages.
+    congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class LinkKind:
     impairments: bool = False
     keys: bool = False
     messages: bool = False
+    congestion_control: bool = False
     link: str = ""
     """The class of its links (`transport.links.link.Link`), made with the address to bind; "": its ends are none."""
     place: str = ""

@@ -15,6 +15,7 @@ LINKS = {
             "tcp",
             "TCP",
             Framing(IP_TCP_BYTES, stream=True),
+            congestion_control=True,
             place="transport.meshes.opening:bind_tcp",
             mesh="transport.meshes.tcp:open_mesh",
         ),

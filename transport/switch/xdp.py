@@ -20,10 +20,10 @@ from switchagg.job import JobConfig
 from switchagg.native import bpf
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.links.addresses import resolve_host
+from transport.links.framing import IP_UDP_BYTES
 from transport.switch.impairments import PERFECT, Impairments, LinkImpairments
 from transport.switch.interfaces import Interface, LinkEvents, interfaces
 
-IP_UDP_BYTES = 28
 ANY = "0.0.0.0"
 
 MTU_ONE_BUFFER = 3000

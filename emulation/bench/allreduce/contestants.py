@@ -14,6 +14,7 @@ from emulation.bench.allreduce.messages import MethodOptions, RankPlace
 from emulation.bench.allreduce.methods import Method
 from emulation.errors import RunFailed
 from transport.group.opening import GroupOptions, open_group
+from transport.links.table import LINKS
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
@@ -77,6 +78,7 @@ class HostMethod:
 
     def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
         addresses = [(address, PORT + options.number) for address in place.addresses]
+        chosen = LINKS[method.carrier].congestion_control
         over_tcp = {"congestion_control": method.variant, "buffer_bytes": options.buffer_bytes}
         self._group = open_group(
             method.kind,
@@ -84,10 +86,10 @@ class HostMethod:
             place.rank,
             addresses,
             job=f"bench-{method.name}",
-            options=GroupOptions(60.0, CALL_TIMEOUT_S, more=over_tcp if method.carrier == "tcp" else {}),
+            options=GroupOptions(60.0, CALL_TIMEOUT_S, more=over_tcp if chosen else {}),
         )
         self._details = {"link": method.carrier, **self._group.status()}
-        if method.carrier == "tcp":
+        if chosen:
             self._details["send_buffer_bytes"] = options.buffer_bytes
             if self._details["congestion_control"] != method.variant:
                 self._group.close()

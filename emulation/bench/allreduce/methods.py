@@ -65,7 +65,7 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
             variants = [resolve_plane(variant or dataplane)]
             if not LINKS[method.link].takes_plane(variants[0]):
                 raise ScenarioError(f"--methods: {word}: the data plane {variants[0]} has no link {method.link}")
-        elif method.link not in ("", "tcp"):
+        elif method.link and not LINKS[method.link].congestion_control:
             if variant:
                 raise ScenarioError(f"--methods: {word}: only TCP has a congestion control to choose")
             variants = [""]
