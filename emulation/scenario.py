@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.bounds import Network, elements_most
+from emulation.training.tasks.table import WORKLOADS, workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
@@ -26,10 +27,8 @@ from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
 
 BACKENDS = ("mininet", "sim")
-WORKLOADS = ("digits", "text")
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
-DIGITS_SAMPLES = 1437  # what `digits` has to learn from; known here, so that too large a batch is refused at once
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
 
 
@@ -96,7 +95,7 @@ class Faults:
 class Workload:
     """What is trained: real models on real data, data parallel, one share per worker."""
 
-    name: str = _choice("digits", WORKLOADS)
+    name: str = _choice("digits", workload_names)
     iterations: int = _integer(150, 2, 1_000_000, "iterations")  # enough for digits to pass 97 %
     warmup_iterations: int = _integer(
         5, 1, 1_000, "iterations"
@@ -395,10 +394,11 @@ def _check_together(scenario: Scenario) -> None:
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
     together = topology.workers * workload.batch_per_worker
-    if workload.name == "digits" and together > DIGITS_SAMPLES:
+    kind = WORKLOADS[workload.name]
+    if kind.samples is not None and together > kind.samples:
         raise ScenarioError(
             f"{scenario.file}: [workload] batch_per_worker: {workload.batch_per_worker} on each of {topology.workers} "
-            f"workers is out of range; allowed: 1 … {DIGITS_SAMPLES // topology.workers} ({DIGITS_SAMPLES} images to "
+            f"workers is out of range; allowed: 1 … {kind.samples // topology.workers} ({kind.samples} {kind.unit} to "
             "learn from)"
         )
     if switch.streams * switch.window_slots > 65_536:

@@ -22,7 +22,7 @@ from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.training import Progress, Training
 from emulation.training.replicas import Replicas
-from emulation.training.workload import WorkloadError
+from emulation.training.tasks.task import WorkloadError
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName

@@ -7,6 +7,7 @@ import pytest
 
 from emulation import scenario as scenarios
 from emulation.scenario import ScenarioError, canonical, find, load, parse, shipped
+from emulation.training.tasks.table import WORKLOADS
 
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'
 
@@ -167,8 +168,8 @@ def test_find_says_why_a_path_is_no_scenario(tmp_path: Path) -> None:
 
 
 def test_the_samples_of_digits_are_as_many_as_the_scenario_says() -> None:
-    workload = pytest.importorskip("emulation.training.workload")
-    assert workload.Digits().samples == scenarios.DIGITS_SAMPLES
+    pytest.importorskip("torch")
+    assert WORKLOADS["digits"].task().samples == WORKLOADS["digits"].samples
 
 
 def test_the_default_window_fits_the_queue() -> None:

@@ -7,9 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from emulation.training import workload as workload_module
 from emulation.training.replicas import Replicas, bucket_layout
-from emulation.training.workload import TASKS, Digits, Text, WorkloadError, build_workload
+from emulation.training.tasks import text as text_module
+from emulation.training.tasks.digits import Digits
+from emulation.training.tasks.table import WORKLOADS
+from emulation.training.tasks.task import WorkloadError
+from emulation.training.tasks.text import Text
+from emulation.training.workload import build_workload
 
 WORKERS, BATCH = 4, 32
 
@@ -81,9 +85,9 @@ def test_text_asks_for_the_next_byte_and_windows_are_disjoint() -> None:
 
 
 def test_text_without_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(workload_module.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(text_module.sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(WorkloadError, match="use a Python that ships them, or the workload digits"):
-        workload_module._standard_library.__wrapped__()
+        text_module._standard_library.__wrapped__()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_measuring_changes_no_parameters() -> None:
 
 
 def test_every_workload_says_where_its_data_come_from() -> None:
-    for task in TASKS.values():
-        one = task()
+    for kind in WORKLOADS.values():
+        one = kind.task()
         assert one.source
         assert len(one.source_sha256) == 64

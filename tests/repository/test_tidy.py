@@ -43,6 +43,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "torch": (
         "transport/torch/",
         "examples/",
+        "emulation/training/tasks/",
         "emulation/training/workload.py",
         "emulation/training/replicas.py",
         "emulation/training/trainer.py",

@@ -1,0 +1,46 @@
+"""The workloads, an entry each. Importing the table loads none of them, and no PyTorch: scenarios are checked by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emulation.training.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class WorkloadKind:
+    """One workload, as everything else knows it.
+
+    make: gives its Task, or "module:attribute", imported when a trainer needs it. samples: what it has to learn from,
+    where that is the same on every machine, so that too large a batch is refused at once; None: the task says.
+    """
+
+    name: str
+    make: str | Callable[[], Task]
+    samples: int | None = None
+    unit: str = "samples"
+
+    def task(self) -> Task:
+        """Its data and model. Raises WorkloadError."""
+        if not isinstance(self.make, str):
+            return self.make()
+        module, _, name = self.make.partition(":")
+        made: Task = getattr(import_module(module), name)()
+        return made
+
+
+WORKLOADS: dict[str, WorkloadKind] = {
+    kind.name: kind
+    for kind in (
+        WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
+        WorkloadKind("text", "emulation.training.tasks.text:Text"),
+    )
+}
+
+
+def workload_names() -> tuple[str, ...]:
+    return tuple(WORKLOADS)

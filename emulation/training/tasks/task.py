@@ -1,0 +1,39 @@
+"""The contract of a workload's data and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs (b, ...) and targets: class indices, int64, (b,) or (b, positions)."""
+
+SPLIT_SEED = 0  # the held-out data are the same in every scenario, whatever its seed
+
+
+class WorkloadError(Exception):
+    """The workload isn't available as requested: one line with what to do."""
+
+
+class Task(Protocol):
+    """What a workload learns: data, model and rate. Knows nothing of ranks."""
+
+    name: str
+    description: str
+    source: str  # where the data come from, with their extent
+    source_sha256: str
+    samples: int  # in the training data
+    peak_learning_rate: float
+
+    def build_model(self) -> nn.Module:
+        """A model with initial parameters from torch's global generator. Logits (..., classes)."""
+
+    def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
+        """The training samples with these indices (b,) in 0 … samples-1, varied by the generator if at all."""
+
+    def held_out(self) -> Iterator[Batch]:
+        """All held-out data, always the same."""
