@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
+from switchagg.call import share_of_chunks, share_of_rounds
+from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.collectives.cost import traffic_factor
 from transport.group.method_name import METHODS, MethodName
@@ -17,12 +21,16 @@ from transport.links.table import LINKS
 
 @dataclass(frozen=True)
 class Network:
-    """Equal links in a network. rate_bps: of a port, each way. elements: E of the switch's packets, as asked for."""
+    """Equal links in a network. rate_bps: of a port, each way. elements: E of the switch's packets, as asked for.
+
+    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
+    """
 
     workers: int
     rate_bps: int
     mtu_bytes: int
     elements: int
+    codec: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,10 +79,21 @@ def payload_share(name: MethodName, elements: int, mtu_bytes: int) -> Fraction:
     return values * frames
 
 
-def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int) -> float:
-    """Gradient bytes per byte of Ethernet frames: of the switch's packets of floats, one in E + 1 carries exponents."""
+def coded_share(name: MethodName, dtype: str, elements: int, codec: str = "") -> float:
+    """Bytes of a long array per byte that travels for it: more than 1 if the codec packs values, less if it agrees on
+    exponents, which of the switch's packets of floats one in E + 1 carries."""
+    kind = np.dtype(dtype)
+    if name.is_switch:
+        return share_of_chunks(kind, elements, codec_named(codec) if codec else FIXED_POINT)
+    if codec and kind in codec_named(codec).dtypes:
+        return share_of_rounds(kind, elements, codec_named(codec))
+    return 1.0
+
+
+def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int, codec: str = "") -> float:
+    """Gradient bytes (float32) per byte of Ethernet frames."""
     values, frames = _shares(name, elements, mtu_bytes)
-    return float(values) * (elements / (elements + 1) if name.is_switch else 1.0) * float(frames)
+    return float(values) * coded_share(name, "float32", elements, codec) * float(frames)
 
 
 def elements_of(name: MethodName, elements: int, mtu_bytes: int) -> int:
@@ -97,7 +116,7 @@ def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Of one allreduce of so many bytes of floats."""
     factor = traffic(name.method, network.workers)
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    efficiency = framing_efficiency(name, elements, network.mtu_bytes)
+    efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
     wire_bytes = size_bytes * factor / efficiency
     return Bound(factor, efficiency, wire_bytes, wire_bytes * 8e9 / network.rate_bps)
 
@@ -111,7 +130,5 @@ def payload_limit(name: MethodName, network: Network) -> float:
 def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
     """Most bytes per second of an array that the method can sum. Integers need no exponents."""
     most = payload_limit(name, network) / traffic(name.method, network.workers)
-    if not name.is_switch or dtype != "float32":
-        return most
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return most * elements / (elements + 1)
+    return most * coded_share(name, dtype, elements, network.codec)

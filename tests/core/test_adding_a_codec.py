@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.bounds import Network, algbw_bound, bound
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.star import StarConfig
 from emulation.sim.network.timing import time_allreduce
@@ -16,6 +17,7 @@ from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
 from switchagg.wire import Op
 from tests.contract.meshes import free_addresses
+from transport.group.method_name import parse
 from transport.group.opening import open_group
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -143,6 +145,17 @@ def test_bits_and_shares(halves: Codec) -> None:
     assert share_of_chunks(FLOAT64, 360, halves) == share_of_chunks(FLOAT64, 360)
     assert share_of_rounds(FLOAT32, 360, FIXED_POINT) == 360 / 361
     assert share_of_rounds(FLOAT32, 360, halves) == 2
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "tree@udp", "ps@rdma"])
+def test_bounds(method: str, halves: Codec) -> None:
+    """Half the bits on the wire, and no scale chunks: the bound of floats is twice that of integers."""
+    name, network = parse(method), Network(4, 10**9, 1500, 360)
+    coded = replace(network, codec="halves")
+    assert algbw_bound(name, "float32", coded) == 2 * algbw_bound(name, "int32", network)
+    assert algbw_bound(name, "int32", coded) == algbw_bound(name, "int32", network)
+    efficiency = [bound(name, 10**6, one).framing_efficiency for one in (coded, network)]
+    assert efficiency[0] == pytest.approx(efficiency[1] * (2 * 361 / 360 if method == "switch" else 2))
 
 
 def test_names() -> None:
