@@ -53,7 +53,7 @@ class Member:
     def place(self) -> str:
         return f"iteration {self.iterations}" if self.iterations else "its start"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return f"exit status {self.child.process.returncode}: {self.child.last_line()} (more in {self.child.log.name})"
 
 
@@ -129,7 +129,7 @@ class Crew:
         failed = next((member for member in self.members if member.named(TrainingFailed)), gone[0] if gone else None)
         if failed is not None:
             said = failed.named(TrainingFailed)
-            reason = said[0].message if said else failed.last_words()
+            reason = said[0].message if said else failed.last_output()
             raise RunFailed(f"{self._method}: rank {failed.rank} failed at {failed.place}: {reason}")
 
     def _where(self) -> str:
@@ -144,4 +144,4 @@ class Crew:
             except subprocess.TimeoutExpired:
                 continue
             if status != 0:
-                raise RunFailed(f"{self._method}: rank {member.rank} finished and then failed: {member.last_words()}")
+                raise RunFailed(f"{self._method}: rank {member.rank} finished and then failed: {member.last_output()}")

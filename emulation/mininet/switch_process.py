@@ -89,10 +89,10 @@ class RunningDataPlane:
         command = " ".join(self.plane.command)
         while self.plane.ready not in self.output():
             if self.ended:
-                raise UnfitError(f"the data plane ended at its start ({self._last_words()}): {command}")
+                raise UnfitError(f"the data plane ended at its start ({self._last_output()}): {command}")
             if time.monotonic() > deadline:
                 raise UnfitError(
-                    f"the data plane was not ready after {self.plane.timeout_s:g} s ({self._last_words()}): {command}"
+                    f"the data plane was not ready after {self.plane.timeout_s:g} s ({self._last_output()}): {command}"
                 )
             time.sleep(0.01)
 
@@ -125,6 +125,6 @@ class RunningDataPlane:
         netns.end(self.process)
         self._log.close()
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         line = self.last_line()
         return f"its last line: {line}" if line else "it wrote nothing"

@@ -22,7 +22,7 @@ from switchagg.errors import DecodeError, JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.membership import Address
 from switchagg.priority import tos_of
-from transport.control import messages as say
+from transport.control import messages
 from transport.control import service as control
 from transport.control.service import ControlClient, ControlServer, query_status
 from transport.links.addresses import parse_endpoint
@@ -99,14 +99,14 @@ class Heard:
     """What a client was told, and the client."""
 
     def __init__(self, endpoint: str, rank: int = 0, workers: int = 2, timeout_s: float = 5.0, **changes: Any) -> None:
-        self.departed: list[say.Gone] = []
-        self.ends: list[tuple[list[say.Place], str]] = []
+        self.departed: list[messages.Gone] = []
+        self.ends: list[tuple[list[messages.Place], str]] = []
         self.beats = 0
         self.ended = threading.Event()
         self.left = threading.Event()
-        wish = say.Join(
+        wish = messages.Join(
             job=changes.get("job", "train"),
-            place=say.Place(rank, "127.0.0.1", 4000 + rank),
+            place=messages.Place(rank, "127.0.0.1", 4000 + rank),
             workers=workers,
             elements=changes.get("elements", 360),
             streams=1,
@@ -117,18 +117,18 @@ class Heard:
         self.client = ControlClient(endpoint, wish, self.on_departure, self.on_end, self.on_beat, BEAT_S)
         self.client.start()
 
-    def on_departure(self, departed: list[say.Gone]) -> None:
+    def on_departure(self, departed: list[messages.Gone]) -> None:
         self.departed = departed
         self.left.set()
 
-    def on_end(self, dead: list[say.Place], reason: str) -> None:
+    def on_end(self, dead: list[messages.Place], reason: str) -> None:
         self.ends.append((dead, reason))
         self.ended.set()
 
     def on_beat(self) -> None:
         self.beats += 1
 
-    def admitted(self) -> say.Admitted:
+    def admitted(self) -> messages.Admitted:
         return self.client.admitted.result(SOON_S)
 
     def refusal(self) -> str:
@@ -157,24 +157,24 @@ def until(condition: Callable[[], bool]) -> None:
 
 # ---- messages
 
-MESSAGES: list[say.Request | say.Answer] = [
-    say.Join("j", say.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
-    say.Heartbeat(1),
-    say.Leave(1, [2], "why"),
-    say.StatusQuery(3, None),
-    say.Gathering([say.Place(0, "h", 1)], [1], ""),
-    say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
-    say.Alive(3, [say.Gone(say.Place(1, "h", 2), [4], "bye")]),
-    say.Refused("no"),
-    say.Failed(3, [say.Place(1, "h", 2)], "dead"),
-    say.Unknown(),
+MESSAGES: list[messages.Request | messages.Answer] = [
+    messages.Join("j", messages.Place(0, "10.0.0.1", 1), 2, 360, 2, 64, 77, 5, [64, 32], [0, 7]),
+    messages.Heartbeat(1),
+    messages.Leave(1, [2], "why"),
+    messages.StatusQuery(3, None),
+    messages.Gathering([messages.Place(0, "h", 1)], [1], ""),
+    messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [], [3]),
+    messages.Alive(3, [messages.Gone(messages.Place(1, "h", 2), [4], "bye")]),
+    messages.Refused("no"),
+    messages.Failed(3, [messages.Place(1, "h", 2)], "dead"),
+    messages.Unknown(),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_comes_back_from_its_bytes(message: say.Request | say.Answer) -> None:
-    decode = say.decode_request if isinstance(message, say.Request) else say.decode_answer
-    assert decode(say.encode(message)) == message
+def test_a_message_comes_back_from_its_bytes(message: messages.Request | messages.Answer) -> None:
+    decode = messages.decode_request if isinstance(message, messages.Request) else messages.decode_answer
+    assert decode(messages.encode(message)) == message
 
 
 def test_control_messages_travel_in_the_most_urgent_class() -> None:
@@ -185,41 +185,41 @@ def test_control_messages_travel_in_the_most_urgent_class() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_any_frames_decode_or_raise(frames: list[bytes]) -> None:
-    for decode in (say.decode_request, say.decode_answer):
+    for decode in (messages.decode_request, messages.decode_answer):
         with contextlib.suppress(DecodeError):
             decode(frames)
 
 
 @given(st.sampled_from(MESSAGES[:4]), st.integers(0, 200), st.integers(0, 255))
-def test_a_changed_byte_decodes_or_raises(message: say.Request, place: int, value: int) -> None:
-    header, body = say.encode(message)
+def test_a_changed_byte_decodes_or_raises(message: messages.Request, place: int, value: int) -> None:
+    header, body = messages.encode(message)
     changed = bytearray(body)
     changed[place % len(body)] = value
     with contextlib.suppress(DecodeError):
-        say.decode_request([header, bytes(changed)])
+        messages.decode_request([header, bytes(changed)])
 
 
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
         ([], "frames"),
-        ([say.HEADER], "frames"),
-        ([say.HEADER, b"", b""], "frames"),
+        ([messages.HEADER], "frames"),
+        ([messages.HEADER, b"", b""], "frames"),
         ([b"GET", b"/"], "magic"),
         ([b"", b""], "magic"),
         ([b"SAC\x01", b""], "control_version"),
-        ([say.HEADER, b""], "body"),
-        ([say.HEADER, b"\x81\xa4type\xa4join"], "body"),
-        ([say.HEADER, b"\x91" * 5000], "body"),
-        ([say.HEADER, msgspec.msgpack.encode({"type": "heartbeat", "incarnation": -1})], "body"),
-        ([say.HEADER, msgspec.msgpack.encode({"type": "leave", "incarnation": 1, "calls": 1, "reason": "x" * 1001})],
-         "body"),
-        ([say.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
+        ([messages.HEADER, b""], "body"),
+        ([messages.HEADER, b"\x81\xa4type\xa4join"], "body"),
+        ([messages.HEADER, b"\x91" * 5000], "body"),
+        ([messages.HEADER, msgspec.msgpack.encode({"type": "heartbeat", "incarnation": -1})], "body"),
+        ([messages.HEADER, msgspec.msgpack.encode({"type": "leave", "incarnation": 1, "calls": 1, "reason": "x" * 1001})
+          ], "body"),
+        ([messages.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
     ],
 )  # fmt: skip
 def test_what_is_no_request_says_why(frames: list[bytes], reason: str) -> None:
     with pytest.raises(DecodeError) as raised:
-        say.decode_request(frames)
+        messages.decode_request(frames)
     assert raised.value.reason == reason
 
 
@@ -245,7 +245,7 @@ def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
         assert addresses == [("127.0.0.1", 4000), ("127.0.0.1", 4001)]
         assert one.client.leave([7, 5], "done", SOON_S)
         assert zero.left.wait(SOON_S)
-        assert zero.departed == [say.Gone(say.Place(1, "127.0.0.1", 4001), [7, 5], "done")]
+        assert zero.departed == [messages.Gone(messages.Place(1, "127.0.0.1", 4001), [7, 5], "done")]
         assert switch.host.evicted == []
         assert zero.client.leave([7, 5], "", SOON_S)
         assert switch.host.evicted == [job.job_id]
@@ -300,7 +300,7 @@ def test_workers_may_come_before_the_switch() -> None:
 class MuteServer(ControlServer):
     """Loses every notification: members only hear answers to what they ask."""
 
-    def _tell(self, members: Sequence[Any], answer: say.Answer) -> None:
+    def _tell(self, members: Sequence[Any], answer: messages.Answer) -> None:
         pass
 
 
@@ -380,7 +380,7 @@ def test_status_tells_slots_counters_and_members(switch: Switch) -> None:
         assert answer.free_slots == 56
         assert answer.data_counters == {"absorbed": 7}
         assert query_status(switch.endpoint).jobs[0].slots == []
-        assert say.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+        assert messages.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
 
 
 def test_status_does_without_a_data_plane_that_does_not_answer(switch: Switch) -> None:
@@ -421,15 +421,15 @@ def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> Non
             stranger.connect(switch.endpoint)
             for number in range(100):
                 stranger.send_multipart([chance.randbytes(chance.randrange(8))] * chance.randrange(1, 4))
-                stranger.send_multipart([say.HEADER, chance.randbytes(chance.randrange(60))])
+                stranger.send_multipart([messages.HEADER, chance.randbytes(chance.randrange(60))])
                 stranger.send_multipart([b"SAC\x63", b""])
-                stranger.send_multipart(say.encode(say.Heartbeat(number)))
-                stranger.send_multipart(say.encode(say.Leave(number, [1], "")))
+                stranger.send_multipart(messages.encode(messages.Heartbeat(number)))
+                stranger.send_multipart(messages.encode(messages.Leave(number, [1], "")))
             answers = set()
             while len(answers) < 2:
                 assert stranger.poll(10_000)
-                answers.add(type(say.decode_answer(stranger.recv_multipart())))
-            assert answers == {say.Refused, say.Unknown}
+                answers.add(type(messages.decode_answer(stranger.recv_multipart())))
+            assert answers == {messages.Refused, messages.Unknown}
             until(lambda: query_status(switch.endpoint).control_counters["strangers"] == 200)
         counters = query_status(switch.endpoint).control_counters
         assert counters["drop_control_version"] == 100
@@ -449,7 +449,7 @@ def test_what_is_not_even_zeromq_disturbs_no_one(switch: Switch) -> None:
         with zmq.Context() as context, context.socket(zmq.DEALER) as greedy:
             greedy.set(zmq.LINGER, 0)
             greedy.connect(switch.endpoint)
-            greedy.send_multipart([say.HEADER, b"\x00" * (2 << 20)])
+            greedy.send_multipart([messages.HEADER, b"\x00" * (2 << 20)])
             beats = heard.beats
             until(lambda: heard.beats > beats + 3)
         assert query_status(switch.endpoint).jobs[0].name == "train"

@@ -14,7 +14,7 @@ from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import StreamConfig
 from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
 from switchagg.native import library
-from transport.control import messages as say
+from transport.control import messages
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
@@ -57,11 +57,11 @@ def test_c1_ranks_that_disagree_on_classes_or_windows_are_refused_naming_both() 
 
 
 def test_the_classes_of_a_job_come_back_from_its_message() -> None:
-    admitted = say.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
-    (frames,) = [say.decode_answer(say.encode(admitted))]
-    assert isinstance(frames, say.Admitted)
+    admitted = messages.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
+    (frames,) = [messages.decode_answer(messages.encode(admitted))]
+    assert isinstance(frames, messages.Admitted)
     assert [stream.priority for stream in frames.config().streams] == [3, 0]
-    silent = say.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
+    silent = messages.Admitted("j", 1, 2, 2, 360, [(0, 64)], "", 5556, 4, [])
     assert [stream.priority for stream in silent.config().streams] == [7]
 
 

@@ -37,8 +37,8 @@ from switchagg.membership import (
     Waiting,
 )
 from switchagg.priority import MOST_URGENT, tos_of
-from transport.control import messages as say
-from transport.control.stalls import HELD_UP_NS, HoldUps
+from transport.control import messages
+from transport.control.stalls import STALL_NS, StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host
 from transport.links.table import LINKS
 from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
@@ -62,7 +62,7 @@ ROUTES_KEPT = 8192
 UNSENT_NS = 50_000_000
 """How soon to try again what found no connection."""
 
-LAST_WORDS_S = 1.5 * HEARTBEAT_S
+FINAL_ANSWERS_S = 1.5 * HEARTBEAT_S
 STOP_LINGER_MS = 500
 """How long sending the final answers may take when the switch stops."""
 
@@ -90,7 +90,7 @@ class ControlServer:
         link: str = "udp",
         keys: Keys | None = None,
     ) -> None:
-        self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in say.REASONS), "requests", "answers"), 0)
+        self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in messages.REASONS), "requests", "answers"), 0)
         self._controller = controller
         self._host = host
         self._ends = QueuePairEnds(host, queue_pairs)
@@ -98,7 +98,7 @@ class ControlServer:
         self._link = link
         self._log = log
         self._routes: dict[int, bytes] = {}
-        self._hold_ups = HoldUps()
+        self._stalls = StallDetector()
         self._patient_ns = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -135,8 +135,8 @@ class ControlServer:
                 self._take(frames)
         # Only now: heartbeats that lay in the queue count before any lease ends.
         now_ns = time.monotonic_ns()
-        if self._hold_ups.ended(now_ns):
-            self._patient_ns = now_ns + HELD_UP_NS
+        if self._stalls.ended(now_ns):
+            self._patient_ns = now_ns + STALL_NS
         if now_ns >= self._patient_ns:
             self._controller.handle_timer(now_ns)
         self._carry_out()
@@ -151,7 +151,7 @@ class ControlServer:
         try:
             self._controller.stop(reason)
             self._carry_out()
-            end_s = time.monotonic() + (LAST_WORDS_S if members else 0.0)
+            end_s = time.monotonic() + (FINAL_ANSWERS_S if members else 0.0)
             while (left_s := end_s - time.monotonic()) > 0:
                 self.turn(min(left_s, HEARTBEAT_S))
         finally:
@@ -160,56 +160,56 @@ class ControlServer:
     def _take(self, frames: list[bytes]) -> None:
         peer, *message = frames
         try:
-            request = say.decode_request(message)
+            request = messages.decode_request(message)
         except DecodeError as error:
             self.counters[f"drop_{error.reason}"] += 1
             if error.reason == "control_version":  # the other version's client knows our header, if not our messages
-                self._send(peer, say.Refused(f"control protocol: {error}"))
+                self._send(peer, messages.Refused(f"control protocol: {error}"))
             return
         self.counters["requests"] += 1
-        if isinstance(request, say.StatusQuery):
+        if isinstance(request, messages.StatusQuery):
             self._send(peer, self._status(request))
             return
         now_ns = time.monotonic_ns()
         match request:
-            case say.Join():
+            case messages.Join():
                 if fault := self._ends.fault(request) or self._link_fault(request):
-                    self._send(peer, say.Refused(fault))
+                    self._send(peer, messages.Refused(fault))
                     return
                 self._controller.join(_join_request(request), now_ns)
-            case say.Heartbeat():
+            case messages.Heartbeat():
                 self._controller.heartbeat(request.incarnation, now_ns)
-            case say.Leave():
+            case messages.Leave():
                 self._controller.leave(request.incarnation, request.calls, request.reason)
         standing = self._controller.standing(request.incarnation)
         if standing is not None:
             self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
         self._carry_out()
-        self._send(peer, self._answer(standing, brief=isinstance(request, say.Heartbeat)))
+        self._send(peer, self._answer(standing, brief=isinstance(request, messages.Heartbeat)))
 
-    def _link_fault(self, request: say.Join) -> str:
+    def _link_fault(self, request: messages.Join) -> str:
         if request.queue_pair is None and request.link != self._link:
             return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
         return LINKS[self._link].elements_fault(request.elements)
 
-    def _answer(self, standing: Standing | None, brief: bool) -> say.Answer:
+    def _answer(self, standing: Standing | None, brief: bool) -> messages.Answer:
         match standing:
             case None:
-                return say.Unknown()
+                return messages.Unknown()
             case Waiting():
-                return say.Gathering(say.places(standing.present), list(standing.missing), standing.reason)
+                return messages.Gathering(messages.places(standing.present), list(standing.missing), standing.reason)
             case Running() if brief:
-                return say.Alive(standing.admitted.job.generation, say.gone(standing.departed))
+                return messages.Alive(standing.admitted.job.generation, messages.gone(standing.departed))
             case Running():
                 return self._admitted(standing.admitted)
             case JoinRefused():
-                return say.Refused(standing.reason, standing.lacks_room)
+                return messages.Refused(standing.reason, standing.lacks_room)
             case JobFailed():
-                return say.Failed(standing.generation, say.places(standing.dead), standing.reason)
+                return messages.Failed(standing.generation, messages.places(standing.dead), standing.reason)
 
-    def _admitted(self, event: JobAdmitted) -> say.Admitted:
+    def _admitted(self, event: JobAdmitted) -> messages.Admitted:
         job = event.job
-        return say.Admitted(
+        return messages.Admitted(
             name=event.name,
             job_id=job.job_id,
             generation=job.generation,
@@ -219,7 +219,7 @@ class ControlServer:
             host=self._data_address[0],
             port=self._data_address[1],
             lease_ns=self._controller.lease_ns,
-            members=say.places(event.members),
+            members=messages.places(event.members),
             priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
         )
@@ -250,31 +250,33 @@ class ControlServer:
                 for member in event.members:
                     self._tell([member], self._answer(self._controller.standing(member.incarnation), brief=True))
 
-    def _tell(self, members: Sequence[Member], answer: say.Answer) -> None:
+    def _tell(self, members: Sequence[Member], answer: messages.Answer) -> None:
         for member in members:
             peer = self._routes.get(member.incarnation)
             if peer is not None:
                 self._send(peer, answer)
 
-    def _send(self, peer: bytes, answer: say.Answer) -> None:
+    def _send(self, peer: bytes, answer: messages.Answer) -> None:
         """Best effort: a peer that can't take it now asks again."""
         try:
-            self._socket.send_multipart([peer, *say.encode(answer)], zmq.NOBLOCK)
+            self._socket.send_multipart([peer, *messages.encode(answer)], zmq.NOBLOCK)
             self.counters["answers"] += 1
         except zmq.ZMQError:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
 
-    def _status(self, query: say.StatusQuery) -> say.StatusAnswer:
+    def _status(self, query: messages.StatusQuery) -> messages.StatusAnswer:
         """Slots and counters are left empty when the data plane doesn't answer: the rest is still worth knowing."""
         controller = self._controller
         counters: dict[str, int] = {}
         with contextlib.suppress(SwitchaggError):
             counters = self._host.counters()
         waiting = {
-            gathering.name: say.Gathering(say.places(gathering.present), list(gathering.missing), gathering.reason)
+            gathering.name: messages.Gathering(
+                messages.places(gathering.present), list(gathering.missing), gathering.reason
+            )
             for gathering in controller.waiting()
         }
-        return say.StatusAnswer(
+        return messages.StatusAnswer(
             token=query.token,
             slots=controller.slots,
             free_slots=controller.free_slots(),
@@ -284,28 +286,28 @@ class ControlServer:
             data_counters=counters,
         )
 
-    def _job_status(self, running: Running, with_slots: bool) -> say.JobStatus:
+    def _job_status(self, running: Running, with_slots: bool) -> messages.JobStatus:
         job = running.admitted.job
-        return say.JobStatus(
+        return messages.JobStatus(
             name=running.admitted.name,
             job_id=job.job_id,
             generation=job.generation,
             workers=job.workers,
             elements=job.elements,
             streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
-            members=say.places(running.admitted.members),
-            departed=say.gone(running.departed),
+            members=messages.places(running.admitted.members),
+            departed=messages.gone(running.departed),
             slots=self._slots(job) if with_slots else [],
             priorities=[stream.priority for stream in job.streams],
         )
 
-    def _slots(self, job: JobConfig) -> list[say.SlotStatus]:
+    def _slots(self, job: JobConfig) -> list[messages.SlotStatus]:
         """The job's slot versions, unfinished ones first."""
         views: list[tuple[tuple[int, int], SlotView]] = []
         with contextlib.suppress(SwitchaggError):
             views = sorted(self._host.slots_of(job).items(), key=lambda item: len(item[1].ranks) == job.workers)
         return [
-            say.SlotStatus(slot, version, view.chunk, list(view.ranks))
+            messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
             for (slot, version), view in views[:SLOTS_REPORTED_MAX]
         ]
 
@@ -328,16 +330,16 @@ class ControlClient:
     def __init__(
         self,
         switch: str,
-        wish: say.Join,
-        on_departure: Callable[[list[say.Gone]], None],
-        on_end: Callable[[list[say.Place], str], None],
+        wish: messages.Join,
+        on_departure: Callable[[list[messages.Gone]], None],
+        on_end: Callable[[list[messages.Place], str], None],
         on_beat: Callable[[], None],
         heartbeat_s: float = HEARTBEAT_S,
         keys: Keys | None = None,
     ) -> None:
         host, port = parse_endpoint(switch)
         self.switch = switch
-        self.admitted: Future[say.Admitted] = Future()
+        self.admitted: Future[messages.Admitted] = Future()
         self._target = f"tcp://{resolve_host(host)}:{port}"
         self._wish = wish
         self._keys = keys
@@ -351,14 +353,14 @@ class ControlClient:
         self._heard = False
         self._lease_ns = 0
         self._departed = 0
-        self._last_words = ""
+        self._last_reason = ""
         self._farewell: tuple[list[int], str] | None = None
         self._left = threading.Event()
         self._stopping = False
-        self._asked: SimpleQueue[tuple[str | None, Future[say.StatusAnswer]]] = SimpleQueue()
-        self._queries: dict[int, Future[say.StatusAnswer]] = {}
+        self._asked: SimpleQueue[tuple[str | None, Future[messages.StatusAnswer]]] = SimpleQueue()
+        self._queries: dict[int, Future[messages.StatusAnswer]] = {}
         self._token = 0
-        self._hold_ups = HoldUps()
+        self._stalls = StallDetector()
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -370,9 +372,9 @@ class ControlClient:
         """Start the thread, and with it the join; once."""
         self._thread.start()
 
-    def query(self, job: str | None) -> "Future[say.StatusAnswer]":
+    def query(self, job: str | None) -> "Future[messages.StatusAnswer]":
         """Ask for the switch's status, with the slots of this job; wait for the future with a timeout."""
-        future: Future[say.StatusAnswer] = Future()
+        future: Future[messages.StatusAnswer] = Future()
         self._asked.put((job, future))
         self._wake()
         return future
@@ -383,7 +385,7 @@ class ControlClient:
         calls: how many are finished, by stream (C7). Only the first leave message is sent.
         """
         if self._farewell is None:
-            self._farewell = (list(calls), reason[: say.TEXT_MAX])
+            self._farewell = (list(calls), reason[: messages.TEXT_MAX])
         self._wake()
         return self._left.wait(timeout_s)
 
@@ -442,7 +444,7 @@ class ControlClient:
                 break
             self._token += 1
             self._queries[self._token] = future
-            self._send(dealer, say.StatusQuery(self._token, job))
+            self._send(dealer, messages.StatusQuery(self._token, job))
         if self._farewell is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
             self._phase = _Phase.LEAVING
             self._due_ns = now_ns
@@ -455,25 +457,25 @@ class ControlClient:
         if self._phase is _Phase.RUNNING:
             self._on_beat()
 
-    def _due_request(self) -> say.Request:
+    def _due_request(self) -> messages.Request:
         match self._phase:
             case _Phase.JOINING:
                 return self._wish
             case _Phase.RUNNING:
-                return say.Heartbeat(self._wish.incarnation)
+                return messages.Heartbeat(self._wish.incarnation)
             case _:
                 assert self._farewell is not None
-                return say.Leave(self._wish.incarnation, *self._farewell)
+                return messages.Leave(self._wish.incarnation, *self._farewell)
 
-    def _send(self, dealer: "zmq.Socket[bytes]", request: say.Request) -> bool:
+    def _send(self, dealer: "zmq.Socket[bytes]", request: messages.Request) -> bool:
         """False if there is no connection (yet), or its queue is full."""
         try:
-            dealer.send_multipart(say.encode(request), zmq.NOBLOCK)
+            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def _receive(self, dealer: "zmq.Socket[bytes]") -> say.Answer | None:
+    def _receive(self, dealer: "zmq.Socket[bytes]") -> messages.Answer | None:
         """The next answer; what is none counts as one that ends the join if only the version is at fault."""
         while True:
             try:
@@ -481,39 +483,39 @@ class ControlClient:
             except zmq.Again:
                 return None
             try:
-                return say.decode_answer(frames)
+                return messages.decode_answer(frames)
             except DecodeError as error:
                 if error.reason == "control_version":
-                    return say.Refused(f"control protocol of switch {self.switch}: {error}")
+                    return messages.Refused(f"control protocol of switch {self.switch}: {error}")
 
-    def _hear(self, answer: say.Answer) -> None:
+    def _hear(self, answer: messages.Answer) -> None:
         self._heard = True
         self._unanswered_ns = None
         match answer:
-            case say.StatusAnswer():
+            case messages.StatusAnswer():
                 future = self._queries.pop(answer.token, None)
                 if future is not None:
                     future.set_result(answer)
-            case say.Gathering():
+            case messages.Gathering():
                 ranks = ", ".join(map(str, answer.missing))
-                self._last_words = answer.reason or f"waiting for ranks {ranks}"
-            case say.Admitted() if self._phase is _Phase.JOINING:
+                self._last_reason = answer.reason or f"waiting for ranks {ranks}"
+            case messages.Admitted() if self._phase is _Phase.JOINING:
                 self._lease_ns = answer.lease_ns
                 self._phase = _Phase.RUNNING
                 self.admitted.set_result(answer)
-            case say.Alive() if self._phase is _Phase.RUNNING and len(answer.departed) > self._departed:
+            case messages.Alive() if self._phase is _Phase.RUNNING and len(answer.departed) > self._departed:
                 self._departed = len(answer.departed)
                 self._on_departure(answer.departed)
-            case say.Refused():
+            case messages.Refused():
                 self._end([], answer.reason, lacks_room=answer.lacks_room)
-            case say.Failed():
+            case messages.Failed():
                 self._end(answer.dead, answer.reason)
-            case say.Unknown():
+            case messages.Unknown():
                 self._end([], f"switch {self.switch} does not know this job any more: it was restarted")
 
     def _judge(self, now_ns: int, deadline_ns: int) -> None:
         """Give up on a switch that doesn't answer (C12)."""
-        if self._hold_ups.ended(now_ns) and self._unanswered_ns is not None:
+        if self._stalls.ended(now_ns) and self._unanswered_ns is not None:
             self._unanswered_ns = now_ns
         silent_ns = 0 if self._unanswered_ns is None else now_ns - self._unanswered_ns
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
@@ -524,9 +526,9 @@ class ControlClient:
                 remedy = f"start it there with `switchagg switch`, correct the address, or {key_advice(self._keys)}"
                 self._end([], f"no answer from switch {self.switch} {waited}; {remedy}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
-                self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_words}")
+                self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
 
-    def _end(self, dead: list[say.Place], reason: str, *, lacks_room: bool = False) -> None:
+    def _end(self, dead: list[messages.Place], reason: str, *, lacks_room: bool = False) -> None:
         phase, self._phase = self._phase, _Phase.ENDED
         self._left.set()
         if phase is _Phase.JOINING or not self.admitted.done():
@@ -551,7 +553,7 @@ class ControlClient:
 
 def query_status(
     switch: str, job: str | None = None, timeout_s: float = 5.0, keys: Keys | None = None
-) -> say.StatusAnswer:
+) -> messages.StatusAnswer:
     """Ask a switch once, without joining. Raises JobError if no answer comes in time."""
     host, port = parse_endpoint(switch)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -559,16 +561,16 @@ def query_status(
         if keys is not None:
             keys.secure_dialler(dealer)
         dealer.connect(f"tcp://{resolve_host(host)}:{port}")
-        dealer.send_multipart(say.encode(say.StatusQuery(1, job)))
+        dealer.send_multipart(messages.encode(messages.StatusQuery(1, job)))
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
         while dealer.poll(max(0, (deadline_ns - time.monotonic_ns()) // 1_000_000)):
             try:
-                answer = say.decode_answer(dealer.recv_multipart())
+                answer = messages.decode_answer(dealer.recv_multipart())
             except DecodeError as error:
                 raise JobError(f"{switch} answers, but is no switch of this version: {error}") from error
-            if isinstance(answer, say.StatusAnswer):
+            if isinstance(answer, messages.StatusAnswer):
                 return answer
-            if isinstance(answer, say.Refused):
+            if isinstance(answer, messages.Refused):
                 raise JobError(answer.reason)
     asked = f"no answer from switch {switch} within {timeout_s:g} s; is `switchagg switch` running there?"
     raise JobError(f"{asked} If so, {key_advice(keys)}")
@@ -583,7 +585,7 @@ def _bound(zmq_socket: "zmq.Socket[bytes]") -> None:
     zmq_socket.set(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
 
 
-def _join_request(request: say.Join) -> JoinRequest:
+def _join_request(request: messages.Join) -> JoinRequest:
     alike = ("job", "workers", "elements", "streams", "window_slots", "incarnation", "timeout_ns", "codec")
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

@@ -2,13 +2,14 @@
 
 import time
 
-HELD_UP_NS = 1_000_000_000
+STALL_NS = 1_000_000_000
 """An iteration of an event loop that takes longer was stalled: it waits for half a second at most."""
 
-FORGIVEN_AGAIN_NS = 30_000_000_000
+BETWEEN_STALLS_NS = 30_000_000_000
+"""Stalls that follow sooner are not reported."""
 
 
-class HoldUps:
+class StallDetector:
     """Notices that its own thread was stalled, by a busy machine or a long call under the GIL.
 
     A peer that sent nothing meanwhile may have been stalled too: on one machine, all are. So timeouts count from the
@@ -16,13 +17,13 @@ class HoldUps:
     """
 
     def __init__(self) -> None:
-        self._turned_ns = time.monotonic_ns()
-        self._forgiven_ns = -FORGIVEN_AGAIN_NS
+        self._last_iteration_ns = time.monotonic_ns()
+        self._last_stall_ns = -BETWEEN_STALLS_NS
 
     def ended(self, now_ns: int) -> bool:
         """True once after a stall; call it in every iteration of a loop that never waits as long."""
-        held_up = now_ns - self._turned_ns > HELD_UP_NS and now_ns - self._forgiven_ns > FORGIVEN_AGAIN_NS
-        self._turned_ns = now_ns
-        if held_up:
-            self._forgiven_ns = now_ns
-        return held_up
+        stalled = now_ns - self._last_iteration_ns > STALL_NS and now_ns - self._last_stall_ns > BETWEEN_STALLS_NS
+        self._last_iteration_ns = now_ns
+        if stalled:
+            self._last_stall_ns = now_ns
+        return stalled

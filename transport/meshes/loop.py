@@ -131,12 +131,12 @@ class MeshLoop:
                 while self._orders:  # no other can follow
                     self._orders.popleft()[1](failure)
                 self._on_end(failure)
-                self._say_last_words()
+                self._send_failure()
             finally:
                 self._mesh.close(self._linger_s)
 
-    def _say_last_words(self) -> None:
-        """Who learnt of a failure from `on_turn` may have ended us before the party's words on it were carried."""
+    def _send_failure(self) -> None:
+        """The failure may have ended the loop, by `on_turn`, before the party's messages about it were sent."""
         with contextlib.suppress(SwitchaggError, OSError):
             for message in self._party.messages_to_send():
                 if message.priority == URGENT:

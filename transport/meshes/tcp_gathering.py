@@ -288,10 +288,10 @@ class Gathering:
             self._dismiss(guest, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
             return
         guest.greeted = True
-        if self._say(guest):
+        if self._send_hello(guest):
             self._poll.modify(guest.connection, select.EPOLLIN)
 
-    def _say(self, guest: _Guest) -> bool:
+    def _send_hello(self, guest: _Guest) -> bool:
         try:
             to = ANYBODY if guest.expected is None else guest.expected
             guest.connection.send(replace(self._mine, to=to).pack())  # far less than any socket takes at once
@@ -323,7 +323,7 @@ class Gathering:
     def _meet(self, guest: _Guest, theirs: Hello) -> None:
         words = disagreement(self._mine, theirs, guest.place, guest.expected)
         if guest.expected is None:
-            if not self._say(guest):
+            if not self._send_hello(guest):
                 return
             if not words and theirs.member < self._mine.member:
                 words = f"member {theirs.member} at {guest.place} connects to this member {self._mine.member}, "

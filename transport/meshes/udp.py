@@ -165,7 +165,7 @@ class UdpMesh:
 
     def _greet(self, address: Address, peer: _Peer | None, ask: bool) -> None:
         hello = self._mine if peer is None else replace(self._mine, to=peer.member)
-        self._say(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
+        self._transmit(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
 
     def _greeted(self, frame: bytes, address: Address, meeting: bool) -> None:
         """A hello came: of a member that does not know us yet, or of an unknown sender."""
@@ -204,7 +204,7 @@ class UdpMesh:
         if asks or (news and not peer.met):
             self._greet(address, peer, ask=news and not peer.met)
 
-    def _say(self, frame: bytes, address: Address) -> None:
+    def _transmit(self, frame: bytes, address: Address) -> None:
         """A datagram that may get lost."""
         self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address)
 
@@ -232,7 +232,7 @@ class UdpMesh:
         assert peer.receiver is not None
         for frame in peer.receiver.frames_to_send(now_ns):
             peer.said_ns = now_ns
-            self._say(frame, peer.address)
+            self._transmit(frame, peer.address)
         if not self._push(peer):
             return
         for _ in range(_FRAMES_PER_TURN // 64):
@@ -354,7 +354,7 @@ class UdpMesh:
         peer.receiver.handle_timer(now_ns)
         if now_ns - peer.said_ns >= self._silence_ns // 4:
             peer.said_ns = now_ns
-            self._say(_WORD.pack(_PING, peer.number), peer.address)
+            self._transmit(_WORD.pack(_PING, peer.number), peer.address)
 
     def _note_deadline(self, peer: _Peer) -> None:
         assert peer.sender is not None
@@ -407,7 +407,7 @@ class UdpMesh:
                     self._link.wait(max(0.0, left_s), writable=any(peer.unsent for peer in self._peers.values()))
             for peer in self._peers.values():
                 for _ in range(3 if peer.number else 0):  # without it, silence is noticed
-                    self._say(_WORD.pack(_BYE, peer.number), peer.address)
+                    self._transmit(_WORD.pack(_BYE, peer.number), peer.address)
         finally:
             self._closed = True
             self._link.close()

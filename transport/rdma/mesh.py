@@ -387,7 +387,7 @@ class RdmaMesh:
         for descriptor, _ in self._poll.poll(0) if self._peers else ():
             for peer in self._peers.values():
                 if peer.connection.fileno() == descriptor:
-                    ended.append((peer, _last_words(peer.connection)))
+                    ended.append((peer, _how_it_ended(peer.connection)))
         return ended
 
     def _lose(self, peer: _Peer, reason: str) -> None:
@@ -475,7 +475,7 @@ def _open(provider: str, host: str) -> Any:
         return open_context(provider, host, 0, thread=True)
 
 
-def _last_words(connection: socket.socket) -> str:
+def _how_it_ended(connection: socket.socket) -> str:
     try:
         return "it left" if connection.recv(1) == _LEAVES else "it closed the connection, or died"
     except BlockingIOError:

@@ -33,7 +33,7 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
 from switchagg.native import library
 from switchagg.native.codec import missing
-from transport.control import messages as say
+from transport.control import messages
 from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
 from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
@@ -80,13 +80,13 @@ class SwitchSession:
     method = "switch"
     matching: Matching = "class"
 
-    def __init__(self, end: WorkerEnd, wish: say.Join, switch: str, options: JoinOptions) -> None:
+    def __init__(self, end: WorkerEnd, wish: messages.Join, switch: str, options: JoinOptions) -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
         self._lock = threading.Lock()  # guards the next four
         self._calls = CallLedger(())
-        self._departed: list[say.Gone] = []
+        self._departed: list[messages.Gone] = []
         self._failure: AggregationFailed | None = None
         self._closed = False
         self._departed_ns = 0
@@ -116,7 +116,7 @@ class SwitchSession:
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
-            theirs = say.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
+            theirs = messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
             native = self.core == "native"
             loop = end.loop(Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs))
         except BaseException as error:
@@ -149,9 +149,9 @@ class SwitchSession:
         except ValueError as error:
             raise JobError(str(error)) from None
         try:
-            wish = say.Join(
+            wish = messages.Join(
                 job=job,
-                place=say.Place(rank, *end.address),
+                place=messages.Place(rank, *end.address),
                 workers=workers,
                 elements=options.packet_elements,
                 streams=options.stream_count,
@@ -161,7 +161,7 @@ class SwitchSession:
                 windows=options.windows,
                 priorities=list(options.priorities),
                 link=options.link,
-                queue_pair=say.queue_pair(end.queue_pair) if end.queue_pair else None,
+                queue_pair=messages.queue_pair(end.queue_pair) if end.queue_pair else None,
                 codec=options.codec,
             )
             return cls(end, wish, switch, options)
@@ -204,7 +204,7 @@ class SwitchSession:
         if self._closed:
             raise JobError(f"job {self.name}, rank {self.rank}: the session is closed")
         try:
-            return say.as_dict(self._client.query(self.name).result(STATUS_S))
+            return messages.as_dict(self._client.query(self.name).result(STATUS_S))
         except TimeoutError:
             raise JobError(f"no answer from switch {self._switch} within {STATUS_S:g} s") from None
 
@@ -299,14 +299,14 @@ class SwitchSession:
 
     # Private: called in the control thread
 
-    def _on_departure(self, departed: list[say.Gone]) -> None:
+    def _on_departure(self, departed: list[messages.Gone]) -> None:
         with self._lock:
             self._departed = departed
             self._departed_ns = time.monotonic_ns()
         if self._loop is not None:
             self._check_departures()
 
-    def _on_end(self, dead: list[say.Place], reason: str) -> None:
+    def _on_end(self, dead: list[messages.Place], reason: str) -> None:
         ranks = tuple(place.rank for place in dead)
         if self.rank in ranks:
             reason += "; this rank was taken for dead: was it stopped, or in one long call that holds the GIL?"
@@ -339,7 +339,7 @@ class SwitchSession:
             stall.asked_ns = now_ns
             self._client.query(self.name).add_done_callback(lambda answer: self._diagnose(stall, answer))
 
-    def _diagnose(self, stall: _Stall, answer: "Future[say.StatusAnswer]") -> None:
+    def _diagnose(self, stall: _Stall, answer: "Future[messages.StatusAnswer]") -> None:
         """If no unfinished slot holds our contribution, our packets or the switch's are lost (C13)."""
         slots = self._slots(answer)
         if slots is None or len(slots) >= SLOTS_REPORTED_MAX or stall is not self._stall:
@@ -363,7 +363,7 @@ class SwitchSession:
         (W9)."""
         self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
 
-    def _blame(self, event: StreamFailed, answer: "Future[say.StatusAnswer]") -> None:
+    def _blame(self, event: StreamFailed, answer: "Future[messages.StatusAnswer]") -> None:
         slots = self._slots(answer)
         if slots is None:
             return
@@ -381,7 +381,7 @@ class SwitchSession:
             detail = f"{waited}; missing at the switch: {', '.join(str(self._places[rank]) for rank in missing)}"
         self._failed(detail, missing, event)
 
-    def _slots(self, answer: "Future[say.StatusAnswer]") -> list[say.SlotStatus] | None:
+    def _slots(self, answer: "Future[messages.StatusAnswer]") -> list[messages.SlotStatus] | None:
         """This job's slots in an answer; None if there was none."""
         if answer.exception() is None:
             for job in answer.result().jobs:

@@ -48,7 +48,7 @@ class Gathering:
         self._answered: set[int] = set()
         self._came: dict[int, bytes] = {}
         self._left: dict[int, float] = {}
-        self._last_words: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self.early: list[tuple[int, list[zmq.Frame]]] = []
 
     def run(self) -> dict[int, tuple[Line, bytes]]:
@@ -130,7 +130,7 @@ class Gathering:
                 self._meet(identity.bytes, words[1], place)
             elif sender is not None and words is not None and words[0] == BYE:
                 self._left.setdefault(sender, time.monotonic())
-                self._last_words[sender] = words[1].decode(errors="replace")
+                self._reasons[sender] = words[1].decode(errors="replace")
             elif sender is not None:
                 self.early.append((sender, frames))
 
@@ -164,7 +164,7 @@ class Gathering:
             raise self._error(self._words(missing) + f" within {self._timeout_s:g} s")
         for member, since in self._left.items():
             if now - since >= LEFT_S:
-                why = f": {self._last_words[member]}" if self._last_words.get(member) else ""
+                why = f": {self._reasons[member]}" if self._reasons.get(member) else ""
                 lacking = f"{self._words(missing)}, and " if missing else ""
                 raise self._error(f"{lacking}member {member} came and left again{why}")
 
