@@ -1,5 +1,5 @@
 """Models, data, and one rank of a training run.
 
 Imported by sim and by the processes that mininet starts.
-Start at tasks/, workload.py, then trainer.py (real time; ddp_trainer.py, scheduled_trainer.py) and replicas.py (virtual time).
+Start at tasks/ and workload.py, then trainer.py (real time; DDP or a schedule) and replicas.py (virtual time).
 """
