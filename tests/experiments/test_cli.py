@@ -17,7 +17,7 @@ from emulation.cli.main import app, main
 from emulation.cli.status import status_lines
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
-from transport.control import messages as say
+from transport.control import messages
 from transport.group.method_name import MethodName
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -221,11 +221,11 @@ def test_status_of_a_running_switch_and_of_none() -> None:
 
 
 def test_status_names_the_ranks_a_slot_waits_for() -> None:
-    members = [say.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
-    slots = [say.SlotStatus(4, 1, 9, [0, 2]), say.SlotStatus(5, 0, 10, [0, 1, 2])]
-    job = say.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [say.Gone(members[1], [12], "")], slots)
-    waiting = {"other": say.Gathering([members[0]], [1], "")}
-    lines = status_lines(say.StatusAnswer(1, 16, 8, [job], waiting, {"requests": 2}, {"accepted": 0}))
+    members = [messages.Place(rank, "10.0.0.1", 7000 + rank) for rank in range(3)]
+    slots = [messages.SlotStatus(4, 1, 9, [0, 2]), messages.SlotStatus(5, 0, 10, [0, 1, 2])]
+    job = messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [messages.Gone(members[1], [12], "")], slots)
+    waiting = {"other": messages.Gathering([members[0]], [1], "")}
+    lines = status_lines(messages.StatusAnswer(1, 16, 8, [job], waiting, {"requests": 2}, {"accepted": 0}))
     assert "8 of 16 slots in use" in lines
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
     assert "  rank 1 at 10.0.0.1:7001 has left" in lines
