@@ -120,6 +120,8 @@ class Ask(NamedTuple):
 def whole(ask: Ask) -> Ask:
     """The call with its numbers as whole numbers. Raises ValueError for what is none."""
     kind, op, key, priority, root = ask
+    if type(priority) is type(root) is int and (key is None or type(key) is int):
+        return ask
     try:
         return Ask(kind, op, None if key is None else index(key), index(priority), index(root))
     except TypeError:
@@ -128,12 +130,13 @@ def whole(ask: Ask) -> Ask:
 
 def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = tuple(OPS)) -> Ask:
     """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
-    if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
+    flags, dtype = array.flags, array.dtype
+    if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
         raise ValueError("an array must be 1-D, C-contiguous and writable")
     if ask.op not in ops:
         raise ValueError(f"op '{ask.op}': one of {', '.join(ops)}")
-    if array.dtype.hasobject or array.dtype.kind not in "biufc" or not array.dtype.isnative:
-        raise ValueError(f"dtype {array.dtype}: numbers of this machine's byte order")
+    if dtype.kind not in "biufc" or not dtype.isnative:
+        raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
     ask = whole(ask)
     if not 0 <= ask.root < workers:
         raise ValueError(f"root {ask.root}: 0 to {workers - 1}")

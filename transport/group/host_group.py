@@ -139,9 +139,10 @@ class HostGroup:
                 f"open its own"
             )
         ask, staged = self._staged(ask, array)
-        with self._coding:
-            if self._coded is not None and (coded := self._coded.staged(ask, array)) is not None:
-                return self._coded.sum(ask, coded, result)
+        if self._coded is not None:
+            with self._coding:
+                if (coded := self._coded.staged(ask, array)) is not None:
+                    return self._coded.sum(ask, coded, result)
         return self._begin(ask, staged, result, **more)
 
     def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
