@@ -13,8 +13,7 @@ import numpy as np
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.collectives.cost import traffic_factor
-from transport.group.method_name import METHODS, MethodName
+from transport.group.method_name import MethodName, traffic
 from transport.links.framing import Framing
 from transport.links.table import LINKS
 
@@ -44,12 +43,6 @@ class Bound:
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
-
-
-def traffic(method: str, workers: int) -> float:
-    """How often each byte of a long array must cross the busiest link, in its busier direction."""
-    collective = METHODS[method].bounded_by
-    return float(traffic_factor(collective, workers)) if collective else 1.0
 
 
 def _framing(name: MethodName) -> Framing:

@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulation.bounds import traffic
 from emulation.results import percentile
-from transport.group.method_name import MethodName
+from transport.group.method_name import MethodName, traffic
 
 ITEM_BYTES = 4  # float32 and int32
 LINK_SHARE = 0.97  # of the line rate on the wire: more means that the link was the bottleneck

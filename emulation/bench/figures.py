@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.bench.targets import IN_SWITCH, loss_shares
-from emulation.bounds import payload_share, traffic
+from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import STYLE
 from switchagg.dataplane.table import DATAPLANES
-from transport.group.method_name import METHODS, parse
+from transport.group.method_name import METHODS, parse, traffic
 
 PLANE_MARKERS = {"native": "o", "xdp": "D", "batched": "s"}
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}

@@ -23,6 +23,7 @@ from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict, switch_seconds, textbook
 from transport.collectives.party import HEAD_BYTES
+from transport.group.method_name import METHODS as ALL
 
 RATE_BPS = 1_000_000_000
 WORKERS = 8
@@ -32,16 +33,6 @@ LONG_BYTES = 1 << 20  # beyond, only what could be chosen for long arrays
 METHODS = ("switch", "ring", "halving_doubling", "recursive_doubling", "tree", "double_tree", "direct", "naive_ring")
 LONG_METHODS = ("switch", "ring", "halving_doubling")
 ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-LOOKS = {
-    "switch": ("#0072B2", "o"),
-    "ring": ("#D55E00", "v"),
-    "halving_doubling": ("#009E73", "s"),
-    "recursive_doubling": ("#CC79A7", "D"),
-    "tree": ("#E69F00", "^"),
-    "double_tree": ("#8C6D1F", "<"),
-    "direct": ("#56B4E9", "P"),
-    "naive_ring": ("#999999", "x"),
-}
 
 
 @dataclass(frozen=True)
@@ -118,7 +109,7 @@ def draw(sweeps: Sequence[Sequence[Point]], ratios: Sequence[tuple[int, float, f
 def _times(axes: Axes, points: Sequence[Point]) -> None:
     for method in METHODS:
         mine = [each for each in points if each.method == method]
-        colour, marker = LOOKS[method]
+        colour, marker = ALL[method].look.colour, ALL[method].look.marker
         sizes = [each.size_bytes for each in mine]
         axes.plot(sizes, [1e3 * each.model_s for each in mine], color=colour, linewidth=1)
         axes.plot(sizes, [1e3 * each.measured_s for each in mine], marker, color=colour, markersize=5, label=method)
@@ -138,7 +129,7 @@ def _times(axes: Axes, points: Sequence[Point]) -> None:
 def _ratios(axes: Axes, ratios: Sequence[tuple[int, float, float]]) -> None:
     workers = [row[0] for row in ratios]
     axes.plot(workers, [row[2] for row in ratios], color="#222222", linewidth=1, label="textbook")
-    axes.plot(workers, [row[1] for row in ratios], "s", color=LOOKS["halving_doubling"][0], label="virtual time")
+    axes.plot(workers, [row[1] for row in ratios], "s", color=ALL["halving_doubling"].look.colour, label="virtual time")
     axes.axhline(1, color="#999999", linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.set_xticks([2, 4, 8, 16, 32, 64])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from emulation.bounds import framing_efficiency, traffic
+from emulation.bounds import framing_efficiency
 from emulation.scenario import Scenario
 from switchagg.priority import CLASSES
-from transport.group.method_name import MethodName
+from transport.group.method_name import MethodName, traffic
 from transport.schedule.model import Network, Prediction, predict
 from transport.schedule.scheduler import Policy, Profile
 

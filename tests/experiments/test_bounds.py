@@ -15,13 +15,12 @@ from emulation.bounds import (
     framing_efficiency,
     payload_limit,
     payload_share,
-    traffic,
 )
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.star import StarConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.native import library
-from transport.group.method_name import parse
+from transport.group.method_name import parse, traffic
 from transport.links.table import LINKS
 from transport.rdma import soft
 from transport.rdma.verbs import AccessFlags, Opcode, QPAttributes, QPEnd, QPType, SendRequest

@@ -5,7 +5,8 @@ import random
 import pytest
 from test_scheduler_plan import MS, chain, random_profile
 
-from transport.schedule.model import Network, method_factor, predict, serve
+from transport.group.method_name import traffic
+from transport.schedule.model import Network, predict, serve
 from transport.schedule.scheduler import LinearCost, Part, Transfer, plan_transfers
 
 
@@ -127,12 +128,14 @@ def test_serve_carries_every_byte_once_in_order_among_equals() -> None:
         ("switch", 8, 0, 1.0),
         ("ring", 4, 0, 1.5),
         ("halving_doubling", 8, 0, 1.75),
+        ("halving_doubling", 3, 0, 1.5),
+        ("tree", 8, 0, 3.0),
         ("ps", 4, 0, 1.5),
         ("ps", 4, 2, 2.0),
         ("ps", 2, 4, 1.0),
     ],
 )
 def test_factors(method: str, workers: int, servers: int, factor: float) -> None:
-    assert method_factor(method, workers, servers) == factor
+    assert traffic(method, workers, servers) == factor
     network = Network.of_method(method, workers, 1e9, servers=servers, framing=1.1)
     assert network.beta_ns_per_byte == pytest.approx(8 * 1.1 * factor)

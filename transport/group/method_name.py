@@ -6,6 +6,7 @@ The same names are used in scenarios, on command lines, in environment variables
 from dataclasses import dataclass
 
 from transport.collectives.collective import Look
+from transport.collectives.cost import traffic_factor
 from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
 from transport.schedule.policy import POLICIES, parse_policy
@@ -74,6 +75,18 @@ METHODS = {
     ),
 }
 """All methods, by name."""
+
+
+def traffic(method: str, workers: int, servers: int = 0) -> float:
+    """How often each byte of a long array must cross the busiest link of a member, in its busier direction.
+
+    servers: of `ps`, on nodes of their own, each of which carries its share n times.
+    """
+    if servers:
+        return max(1.0, workers / servers)
+    collective = METHODS[method].bounded_by
+    return float(traffic_factor(collective, workers)) if collective else 1.0
+
 
 SCHEDULES = tuple(POLICIES)
 """When gradients leave, and in which order; options may follow a colon. None: PyTorch's own (DDP's buckets)."""

@@ -15,7 +15,7 @@ from transport.collectives.auto import AutoParty
 from transport.collectives.collective import Kind
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.collectives.party import CollectiveParty
-from transport.collectives.table import fitting
+from transport.collectives.table import COLLECTIVES, fitting
 from transport.group.contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS
@@ -34,17 +34,20 @@ LONG_SEGMENT_BYTES = 4 * SEGMENT_BYTES
 SEGMENT_BYTES_MAX = 1 << 24
 """What every link carries in one message."""
 
-_PIPELINES = ("tree", "double_tree")
-"""Methods whose members pass a long array on piece by piece: short pieces fill the pipeline sooner."""
-
 _OPTIONS_OF: dict[str, Callable[[str, bool], bool]] = {
     "segment_bytes": lambda method, servers: method not in ("ps", "switch"),
-    "ranks_per_group": lambda method, servers: method == "hierarchical",
+    "ranks_per_group": lambda method, servers: _option_of(method) == "ranks_per_group",
     "ps": lambda method, servers: method == "ps",
     "switch": lambda method, servers: method == "switch",
     "codec_elements": lambda method, servers: method != "switch",
 }
 """Options of methods, and whether a method, with dedicated servers or without, has them."""
+
+
+def _option_of(method: str) -> str:
+    """The name of the one number that a method's collective takes, or ""."""
+    option = COLLECTIVES[method].option if method in COLLECTIVES else None
+    return option.name if option else ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ def _open_host_group(
 ) -> Group:
     workers = len(addresses)
     ranks_per_group = _number("ranks_per_group", how.ranks_per_group, 0, 0, workers)
-    segment_bytes = SEGMENT_BYTES if method in _PIPELINES else LONG_SEGMENT_BYTES
+    pipelined = method in COLLECTIVES and COLLECTIVES[method].pipelined  # short pieces fill a pipeline sooner
+    segment_bytes = SEGMENT_BYTES if pipelined else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
     codec = _codec(how)
     what = ", ".join(filter(None, (method, _said(codec))))

@@ -11,22 +11,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from transport.group.method_name import traffic
 from transport.schedule.plan import Transfer, classes_of, plan_transfers
 from transport.schedule.policy import Fusion, Policy, credit_of, parse_policy
 from transport.schedule.profile import LinearCost, Profile
-
-
-def method_factor(method: str, workers: int, servers: int = 0) -> float:
-    """How often each byte of an array crosses the busiest link of a worker or server, in one direction.
-
-    Host collectives: the bound 2(n-1)/n. switch: 1. ps: on `servers` nodes of their own, each of which carries n times
-    its share, else (0) beside the workers.
-    """
-    if method == "switch":
-        return 1.0
-    if method == "ps" and servers:
-        return max(1.0, workers / servers)
-    return 2 * (workers - 1) / workers
 
 
 @dataclass(frozen=True)
@@ -56,7 +44,7 @@ class Network:
         grain_bytes: int | None = None,
     ) -> "Network":
         """A star of equal links. framing: bytes on the wire per byte of payload."""
-        beta = 8e9 / rate_bps * framing * method_factor(method, workers, servers)
+        beta = 8e9 / rate_bps * framing * traffic(method, workers, servers)
         return cls(beta, latency_ns, overhead_ns, grain_bytes)
 
 
