@@ -233,6 +233,26 @@ def test_a_worker_that_dies_is_named_everywhere() -> None:
     assert all(place in failure for failure, _ in ended)
 
 
+def test_a_rank_that_dies_with_the_server_beside_it_is_named_everywhere() -> None:
+    places = free_addresses(3)
+    all_began = threading.Barrier(3)
+
+    def act(rank: int) -> str:
+        with open_ps_group("tcp", rank, places, options=PsOptions(JOIN_S)) as group:
+            group.barrier().result(JOIN_S)
+            all_began.wait(JOIN_S)
+            if rank == 1:
+                group._loop.close(0.0)  # as a process that ends: no word of leaving
+                return ""
+            with pytest.raises(AggregationFailed) as caught:
+                group.allreduce(np.ones(100_000, np.float32)).result(JOIN_S)
+            return str(caught.value)
+
+    words = all_at_once([lambda rank=rank: act(rank) for rank in range(3)])  # type: ignore[misc]
+    place = f"1 ({places[1][0]}:{places[1][1]})"
+    assert all(f"{place} is lost" in words[rank] for rank in (0, 2)), words
+
+
 def test_a_job_may_go_on_without_a_worker() -> None:
     job = Job(3, 2)
     all_began = threading.Barrier(3)
