@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p4vm.algorithms import custom_crc
 from p4vm.control.switch import Switch
-from p4vm.control.values import fit, key_words, parse_key, parse_number
+from p4vm.control.values import Pair, fit, full_mask, parse_key, parse_number
 from p4vm.engine import Crc, GroupRef, MemberRef, MeterRate, Replica
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
@@ -19,6 +19,16 @@ from .everything import packet, switch
 @pytest.fixture
 def running() -> Switch:
     return switch()
+
+
+def key_words(pair: Pair, kind: ir.Type, match: str) -> str:
+    """A key as a command takes it."""
+    value, other = pair[0] & full_mask(kind), pair[1]
+    if match == "exact" or other is None:
+        return f"{value:#x}"
+    if match == "lpm":
+        return f"{value:#x}/{other}"
+    return f"{value:#x}->{other & full_mask(kind):#x}" if match == "range" else f"{value:#x}&&&{other:#x}"
 
 
 def ports(running: Switch, data: bytes, port: int = 0, now_us: int = 0) -> list[int]:

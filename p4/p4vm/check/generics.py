@@ -185,11 +185,6 @@ def specialise_method(state: State, extern: types.Extern, signature: types.Calla
     return types.Callable(made.kind, made.name, made.parameters, made.returns, kept)
 
 
-def origin(state: State, kind: types.Type) -> tuple[tree.Structure, tuple[types.Type, ...]] | None:
-    """The generic structure that a type was made of, and its arguments."""
-    return state.specialised.get(id(kind))
-
-
 def check_field(structure: tree.Structure, field: tree.Field, kind: types.Type, loose: bool = False) -> None:
     """Raises P4Error: the field's type is not allowed in this kind of structure. loose: fields of generic ones."""
     where = f"field {field.name!r} of {structure.kind} {structure.name!r} cannot be of type {kind}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from p4vm.control.core import Arguments, ControlCore, action_call, action_names, refused
 from p4vm.control.names import Names
-from p4vm.control.values import PRIORITIZED, Pair, Word, key_pair, key_words, whole_range
+from p4vm.control.values import PRIORITIZED, Pair, Word, key_pair, whole_range
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
@@ -291,8 +291,3 @@ def _anything(state: TableState, key: ir.Key) -> Word:
     if key.match == "exact":
         raise P4Error(f"Table {state.name} needs a value for {key.name}: its kind is exact")
     return whole_range(key.expression.type) if key.match == "range" else (0, 0)
-
-
-def entry_words(state: TableState, entry: TableEntry) -> list[str]:
-    """The entry's key as table_add takes it."""
-    return [key_words(pair, key.expression.type, key.match) for key, pair in zip(state.keys, entry.keys, strict=True)]

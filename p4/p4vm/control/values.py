@@ -219,13 +219,3 @@ def show_key(pair: Pair, kind: ir.Type, match: str, separator: str = "") -> str:
     if match == "range":
         return f"{first} -> {hex_bytes(other, kind, separator)}"
     return f"{first} &&& {hex_bytes(other, ir.Bits(width_of(kind)), separator)}"
-
-
-def key_words(pair: Pair, kind: ir.Type, match: str) -> str:
-    """A key as a command takes it."""
-    value, other = pair[0] & full_mask(kind), pair[1]
-    if match == "exact" or other is None:
-        return f"{value:#x}"
-    if match == "lpm":
-        return f"{value:#x}/{other}"
-    return f"{value:#x}->{other & full_mask(kind):#x}" if match == "range" else f"{value:#x}&&&{other:#x}"

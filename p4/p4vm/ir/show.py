@@ -130,11 +130,6 @@ def listed(of: Iterable[ir.Expression]) -> str:
 # ---- statements
 
 
-def statements(of: Iterable[ir.Statement], indent: str = STEP) -> str:
-    """One line each, nested ones further in; ends without a line break."""
-    return "\n".join(line for one in of for line in statement(one, indent))
-
-
 def statement(of: ir.Statement, indent: str = "") -> list[str]:
     inner = indent + STEP
     match of:
