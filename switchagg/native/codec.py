@@ -22,6 +22,7 @@ class NativeCoding(ctypes.Structure):
         ("elements", ctypes.c_uint32),
         ("width", ctypes.c_uint32),
         ("workers", ctypes.c_uint32),
+        ("headroom", ctypes.c_uint32),
     ]
 
 

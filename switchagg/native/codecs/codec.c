@@ -29,35 +29,42 @@ SA_EXPORT void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_
         .elements = elements,
         .width = codecs[codec]->width((enum sa_dtype)dtype, elements),
         .workers = workers,
+        .headroom = workers > 1 ? 32u - (uint32_t)__builtin_clz(workers - 1) : 0,
     };
 }
 
-static uint64_t bytes_before(const struct sa_coding *coding, uint64_t row) {
-    return row * coding->width * sa_value_bytes(coding->dtype);
+/* Rows of an array, one after the other; `left`: values from there on. */
+struct rows {
+    uint64_t left;
+    uint32_t width, bytes;
+};
+
+static struct rows rows_of(const struct sa_coding *coding, uint64_t count) {
+    return (struct rows){count, coding->width, coding->width * sa_value_bytes(coding->dtype)};
 }
 
-static uint32_t values_in(const struct sa_coding *coding, uint64_t row, uint64_t count) {
-    uint64_t rest = count - row * coding->width;
-    return rest < coding->width ? (uint32_t)rest : coding->width;
+static inline uint32_t next_of(struct rows *rows) {
+    uint32_t count = rows->left < rows->width ? (uint32_t)rows->left : rows->width;
+    rows->left -= count;
+    return count;
 }
 
 SA_EXPORT void sa_codec_prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count,
                                 int32_t *codes) {
-    for (uint64_t row = 0; row * coding->width < count; row++)
-        codes[row] =
-            coding->codec->prepare(coding, values + bytes_before(coding, row), values_in(coding, row, count));
+    struct rows rows = rows_of(coding, count);
+    for (; rows.left; values += rows.bytes) *codes++ = coding->codec->prepare(coding, values, next_of(&rows));
 }
 
 SA_EXPORT void sa_codec_encode(const struct sa_coding *coding, const uint8_t *values, uint64_t count,
                                const int16_t *codes, uint8_t *out, uint64_t stride) {
-    for (uint64_t row = 0; row * coding->width < count; row++)
-        coding->codec->encode(coding, values + bytes_before(coding, row), values_in(coding, row, count), codes[row],
-                              out + row * stride);
+    struct rows rows = rows_of(coding, count);
+    for (; rows.left; values += rows.bytes, out += stride)
+        coding->codec->encode(coding, values, next_of(&rows), *codes++, out);
 }
 
 SA_EXPORT void sa_codec_decode(const struct sa_coding *coding, uint8_t *values, uint64_t count, const int16_t *codes,
                                const uint8_t *sums, uint64_t stride) {
-    for (uint64_t row = 0; row * coding->width < count; row++)
-        coding->codec->decode(coding, values + bytes_before(coding, row), values_in(coding, row, count), codes[row],
-                              sums + row * stride);
+    struct rows rows = rows_of(coding, count);
+    for (; rows.left; values += rows.bytes, sums += stride)
+        coding->codec->decode(coding, values, next_of(&rows), *codes++, sums);
 }

@@ -20,6 +20,7 @@ struct sa_coding {
     uint32_t elements; /* of a chunk */
     uint32_t width;    /* values in a row */
     uint32_t workers;
+    uint32_t headroom; /* L: bits kept free so that no sum of `workers` integers overflows (F3) */
 };
 
 struct sa_codec {

@@ -60,14 +60,13 @@ static double power64(int32_t exponent) {
     return power;
 }
 
-/* The power of two for a row, in two parts, and what the integers' bits allow (F3). */
+/* The power of two for a row, in two parts. */
 struct shift {
     int32_t near, rest;
 };
 
 static struct shift shift_of(const struct sa_coding *coding, int16_t code, int32_t bits, int32_t limit) {
-    int32_t headroom = coding->workers > 1 ? 32 - __builtin_clz(coding->workers - 1) : 0;
-    int32_t shift = clip(bits - headroom - (code == ZERO ? 0 : code), 2 * limit), near = clip(shift, limit);
+    int32_t shift = clip(bits - (int32_t)coding->headroom - (code == ZERO ? 0 : code), 2 * limit), near = clip(shift, limit);
     return (struct shift){near, shift - near};
 }
 
