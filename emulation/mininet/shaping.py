@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from emulation.mininet import netns, qdisc
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
-from transport.links.framing import ETHERNET_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
 
 if TYPE_CHECKING:
     from emulation.scenario import Scenario

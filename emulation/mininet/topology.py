@@ -24,7 +24,7 @@ from typing import Any
 from emulation.mininet import netns, qdisc, shaping
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
 from emulation.mininet.switch_process import SWITCH_ADDRESS, DataPlaneProcess, RunningDataPlane
-from transport.links.framing import ETHERNET_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 

@@ -95,7 +95,8 @@ def test_interrupted_it_ends_all_it_started() -> None:
 
 def test_a_rank_that_dies_is_named_and_the_other_methods_go_on() -> None:
     process = running_bench("ring:cubic")
-    ranks = [pid for pid in processes_below(process.pid) if b"bench.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_below(process.pid)}
+    ranks = [pid for pid, command in commands.items() if b"allreduce.rank" in command]
     os.kill(ranks[1], signal.SIGKILL)
     _, words = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -264,10 +264,9 @@ def as_nobody(folder: Path, program: str, *prefix: str) -> subprocess.CompletedP
     """Runs a program as a user without rights, on a copy of our files that this user can read."""
     package = folder / "code"
     shutil.copytree(REPOSITORY / "emulation", package / "emulation", ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "switchagg").mkdir()
-    (package / "switchagg/__init__.py").touch()
-    for name in ("errors.py", "priority.py"):
-        shutil.copy(REPOSITORY / "switchagg" / name, package / "switchagg")
+    for name in ("switchagg/errors.py", "switchagg/priority.py", "transport/links/ethernet.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, package / name)
     (package / "program.py").write_text(program)
     for path in [*folder.parents, folder]:
         if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from switchagg.wire import HEADER_BYTES, frame_bytes
-
-ETHERNET_BYTES = 14
-"""Header; neither the kernel's interface counters nor its shapers count FCS, preamble and gap."""
+from transport.links.ethernet import ETHERNET_BYTES
 
 IP_UDP_BYTES = 28
 IP_TCP_BYTES = 52

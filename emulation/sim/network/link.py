@@ -17,7 +17,8 @@ import numpy as np
 
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.links.framing import ETHERNET_BYTES, IP_UDP_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
+from transport.links.framing import IP_UDP_BYTES
 
 IP_BYTES = 20
 UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_UDP_BYTES

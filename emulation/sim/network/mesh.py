@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from emulation.sim.network.hosts import Alarm, Uplink
 from emulation.sim.network.link import IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
-from transport.links.framing import ETHERNET_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import Outgoing, Party
 from transport.meshes.reliable import DATA, HEADER_BYTES, KIND_OFFSET, Receiver, ReliableConfig, Sender

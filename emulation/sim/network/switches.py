@@ -6,7 +6,7 @@ from typing import Any
 from emulation.sim.network.link import IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
 from emulation.sim.network.network import Network
 from switchagg.dataplane.contract import DataPlane
-from transport.links.framing import ETHERNET_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
 
 
 class Bridge:
