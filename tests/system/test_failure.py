@@ -151,9 +151,7 @@ def test_a_switch_told_to_stop_tells_its_ranks(daemon: Process, control: str, nu
 
 def test_the_ready_file_holds_the_ready_line(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    program = DAEMON.replace(
-        "('127.0.0.1', 0))", f"('127.0.0.1', 0), ready_file=__import__('pathlib').Path({str(ready)!r}))"
-    )
+    program = DAEMON.replace("0)))", f"0)), ready_file=__import__('pathlib').Path({str(ready)!r}))")
     with running(Process("-c", program)) as (process,):
         line = process.line("switchagg")
         end = time.monotonic() + START_S
