@@ -70,4 +70,4 @@ def test_its_plans_are_tested_like_all_others() -> None:
         "toy or (closed_formula and allreduce)",
     )
     said = run(ROOT, *words, "tests/groups/test_collective_plans.py")
-    assert int(said.split(" passed")[0].split()[-1]) > 20
+    assert int(said.split(" passed")[0].split()[-1]) > 15
