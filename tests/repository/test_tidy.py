@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,13 @@ def tree() -> Tree:
 def python_files(tree: Tree) -> Iterator[tuple[str, ast.Module]]:
     for name, text in tree.items():
         if name.endswith(".py"):
-            yield name, ast.parse(text, name)
+            yield name, parsed(text)
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """A file's tree, for all checks: they only read it."""
+    return ast.parse(text)
 
 
 # ---- sizes and names
@@ -273,7 +280,8 @@ def module_name(path: str) -> str:
 
 def import_cycles(tree: Tree) -> list[str]:
     """Modules that import each other, by whatever ways, at load or inside functions."""
-    files = {module_name(name): (name, module) for name, module in python_files(tree) if name.startswith(TOPS)}
+    ours = [name for name in tree if name.endswith(".py") and name.startswith(TOPS)]
+    files = {module_name(name): (name, ast.parse(tree[name])) for name in ours}  # trees of its own: it prunes them
     imports: dict[str, set[str]] = {}
     for own, (name, module) in files.items():
         targets = {target for _, target in imported(name.removeprefix("p4/"), _AtRunTime().visit(module))}

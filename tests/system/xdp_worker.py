@@ -18,7 +18,7 @@ from transport.worker.session import SwitchSession
 
 def contribution(rank: int, call: int, size: int) -> Any:
     """int32 (size,), any bits: sums wrap modulo 2**32."""
-    return np.random.default_rng((rank, call)).integers(-(2**31), 2**31, size, dtype=np.int64).astype(np.int32)
+    return np.random.default_rng((rank, call)).integers(-(2**31), 2**31, size, dtype=np.int32)
 
 
 def work(options: argparse.Namespace, rank: int, said: list[dict[str, Any]]) -> None:
