@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from p4vm.control.values import hex_bytes, show_key
@@ -42,6 +41,27 @@ NUMBERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """words: those after a command's name, of alternatives the first. numbers: how errors call each; None: no number.
+    least, most: how many words it takes."""
+
+    words: list[str]
+    numbers: list[str | None]
+    least: int
+    most: int | None
+
+
+def form_of(usage: str) -> Form:
+    """`KEYS…` stands for any number of words; what begins with `[` may be left out."""
+    name, *written = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
+    optional = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
+    least = sum(not word.endswith("…") and word != "=>" for word in written[:optional])
+    words = [word.strip("[]…") for word in written]
+    numbers = [NUMBERS.get(f"{name.partition('_')[0]}.{word}") or NUMBERS.get(word) for word in words]
+    return Form(words, numbers, least, None if "…" in usage else len(words))
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A row of a table of commands: how it is written, what help says, what it does and what it prints.
 
@@ -55,6 +75,10 @@ class Command:
     does: Run | None = None
     prints: str = ""
     counted: str = ""
+    form: Form = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "form", form_of(self.counted or self.usage))
 
     @property
     def name(self) -> str:
@@ -63,7 +87,7 @@ class Command:
     @property
     def names(self) -> tuple[str, ...]:
         """What each word after the command names ("table", "table action", "register", …), for completion."""
-        words = _form(self.counted or self.usage).words
+        words = self.form.words
         if not words or words[0] not in NAMED:
             return ()
         named = NAMED[words[0]]
@@ -71,7 +95,7 @@ class Command:
 
     def run(self, switch: Switch, words: list[str]) -> str:
         """Raises P4Error."""
-        form = _form(self.counted or self.usage)
+        form = self.form
         if len(words) < form.least and form.most != form.least:
             raise P4Error(f"Insufficient number of args, expected {form.least} but got {len(words)}; {self.usage}")
         if len(words) < form.least or (form.most is not None and len(words) > form.most):
@@ -81,28 +105,6 @@ class Command:
         given = [number(text, what) if what else text for text, what in zip(words, form.numbers, strict=False)]
         result = getattr(switch, self.name)(*given, *words[len(given) :])
         return self.prints.format(result=result, **dict(zip(form.words, given, strict=False))) if self.prints else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """words: those after a command's name, of alternatives the first. numbers: how errors call each; None: no number.
-    least, most: how many words it takes."""
-
-    words: list[str]
-    numbers: list[str | None]
-    least: int
-    most: int | None
-
-
-@cache
-def _form(usage: str) -> _Form:
-    """`KEYS…` stands for any number of words; what begins with `[` may be left out."""
-    name, *written = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
-    optional = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
-    least = sum(not word.endswith("…") and word != "=>" for word in written[:optional])
-    words = [word.strip("[]…") for word in written]
-    numbers = [NUMBERS.get(f"{name.partition('_')[0]}.{word}") or NUMBERS.get(word) for word in words]
-    return _Form(words, numbers, least, None if "…" in usage else len(words))
 
 
 def table(commands: Iterable[Command]) -> dict[str, Command]:
