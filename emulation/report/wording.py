@@ -9,23 +9,14 @@ from typing import Any
 
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
+from transport.schedule.table import POLICIES
 
 COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
-
-_SCHEDULES = {
-    "bsp": "BSP",
-    "wfbp": "WFBP",
-    "mg_wfbp": "MG-WFBP",
-    "fusion": "fusion",
-    "p3": "P3",
-    "tictac": "TicTac",
-    "bytescheduler": "ByteScheduler",
-}
 
 
 def name_of(method: MethodName) -> str:
     """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't named."""
-    schedule = f", {_SCHEDULES[method.policy]}{_options(method)}" if method.schedule else ""
+    schedule = f", {POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
     return method.look.label + _over(method) + schedule
 
 
@@ -38,19 +29,8 @@ def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
 
 def in_text(method: MethodName) -> str:
     """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with P3"."""
-    schedule = f" with {_SCHEDULES[method.policy]}{_options(method)}" if method.schedule else ""
+    schedule = f" with {POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
     return method.look.article + method.look.label + _over(method) + schedule
-
-
-_ORDERS = {
-    "bsp": "everything fused leaves after the backward pass",
-    "wfbp": "each tensor leaves as soon as its gradient is there, first come, first served",
-    "mg_wfbp": "tensors leave as they come, merged where waiting costs less than a start-up",
-    "fusion": "tensors leave fused up to a threshold",
-    "p3": "slices leave in the order of the next forward pass",
-    "tictac": "tensors leave in the order in which the model's graph needs them",
-    "bytescheduler": "partitions leave in the order of the next forward pass, within a byte credit",
-}
 
 
 def description(entry: dict[str, Any]) -> str:
@@ -58,7 +38,7 @@ def description(entry: dict[str, Any]) -> str:
     method: MethodName = entry["method"]
     control = entry["environment"].get("tcp_congestion_control")
     text = method.look.summary.format(control=f" ({control})" if control else "")
-    return text + (f"; {_ORDERS[method.policy]}." if method.schedule else ".")
+    return text + (f"; {POLICIES[method.policy].summary}." if method.schedule else ".")
 
 
 def _over(method: MethodName) -> str:

@@ -22,7 +22,6 @@ from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
 from switchagg.priority import CLASSES
 from transport.schedule.model import Prediction
-from transport.schedule.policy import Fusion
 from transport.schedule.scheduler import Lanes, Policy, Profile, Scheduler, Transfer, class_lanes, classes_of, describe
 
 
@@ -106,11 +105,10 @@ class LayeredRank:
         self._computing = False
         self._waiting_for = [0] * len(training.profile.layers)  # transfers in flight or to come, by layer
         self._gradients: list[NDArray[np.float32]] = []
-        policy = training.schedule.policy
         self._scheduler = Scheduler(
             training.transfers,
             lanes=training.schedule.lanes,
-            cycle_ns=policy.cycle_ns if isinstance(policy, Fusion) else 0,
+            cycle_ns=training.schedule.policy.cycle_ns,
         )
         self._classes = training.schedule.classes
         self._under_way: list[tuple[int, int]] = []

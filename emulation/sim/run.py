@@ -28,8 +28,7 @@ from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
-from transport.schedule.policy import MgWfbp
-from transport.schedule.scheduler import LinearCost, Profile, credit_of, fit_cost, parse_policy, plan_transfers
+from transport.schedule.scheduler import LinearCost, Profile, fit_cost, parse_policy
 
 RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
@@ -82,21 +81,9 @@ def _training(
 
 def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:
     """The plan of a method's schedule on the scenario's links, and the model's prediction."""
-    policy = parse_policy(name.schedule)
-    if isinstance(policy, MgWfbp):
-        policy = with_cost(policy, _cost(scenario, name))
+    policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
     prediction = predicted(scenario, name, policy, profile)
-    return Schedule(policy, profile, plan_transfers(policy, profile), name.is_switch, prediction)
-
-
-def with_cost(policy: MgWfbp, fitted: LinearCost) -> MgWfbp:
-    """MG-WFBP with what its options leave open, as it was fitted."""
-    alpha_ns, beta = policy.alpha_ns, policy.beta_ns_per_byte
-    return dataclasses.replace(
-        policy,
-        alpha_ns=fitted.alpha_ns if alpha_ns is None else alpha_ns,
-        beta_ns_per_byte=fitted.beta_ns_per_byte if beta is None else beta,
-    )
+    return Schedule(policy, profile, policy.plan(profile, None), name.is_switch, prediction)
 
 
 def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
@@ -109,7 +96,7 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
 def scheduled(config: StarConfig, name: MethodName, schedule: Schedule) -> StarConfig:
     """The star for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
     if not name.is_switch:
-        credit_bytes = credit_of(schedule.policy)
+        credit_bytes = schedule.policy.credit_bytes
         return config if credit_bytes is None else dataclasses.replace(config, credit_bytes=credit_bytes)
     if not schedule.urgencies:
         return config

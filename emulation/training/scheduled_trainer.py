@@ -20,13 +20,13 @@ from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup
 from transport.group.opening import GroupOptions, open_group
 from transport.schedule.scheduler import describe
+from transport.schedule.table import POLICIES
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 GROUP_PORT = 29_600
-URGENT_POLICIES = ("p3", "tictac", "bytescheduler")
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ScheduledTrainer(Trainer):
         if name.method == "gloo":
             return None
         if name.is_switch:
-            urgent = name.policy in URGENT_POLICIES
+            urgent = POLICIES[name.policy].urgent
             return SwitchSession.join(
                 str(config.switch),
                 "train",
@@ -168,9 +168,8 @@ class ScheduledTrainer(Trainer):
             Transfer(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
             for record in mine
         ]
-        first = (
-            [record for record in mine if record.priority == 0] if self.name.policy in URGENT_POLICIES else mine[-1:]
-        )
+        urgent = POLICIES[self.name.policy].urgent
+        first = [record for record in mine if record.priority == 0] if urgent else mine[-1:]
         duration_ns = next_start_ns - told.start_ns
         waited_ns = sum(wait.end_ns - wait.begin_ns for wait in told.waits)
         say(

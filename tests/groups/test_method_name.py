@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from transport.group.method_name import METHODS, SCHEDULES, MethodName, links_of, parse
+from transport.group.method_name import METHODS, MethodName, links_of, parse
+from transport.schedule.table import POLICIES
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_parse(text: str, expected: MethodName) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_written_is_read_back(method: str) -> None:
     for link in ("", *links_of(method)):
-        for schedule in ("", *SCHEDULES):
+        for schedule in ("", *POLICIES):
             name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""))
             assert parse(str(name)) == name
             assert name.slug.replace("-", "").replace("_", "").isalnum()

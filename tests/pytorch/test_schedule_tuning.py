@@ -15,7 +15,7 @@ from fake_groups import FakeNetwork, run_ranks
 from test_torch_priority import batch, mlp, sgd
 from torch.nn.functional import cross_entropy
 
-from transport.schedule.policy import ByteScheduler
+from transport.schedule.by_urgency import ByteScheduler
 from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Point, Tuner, missing
 from transport.torch.priority import handle as priority
 from transport.torch.priority import tuning as priority_tuning
@@ -113,12 +113,14 @@ def test_ranks_count_alike_and_rank_0_measures(tmp_path: Path) -> None:
 
     clock = itertools.count(0, 1000).__next__
     policy = ByteScheduler(*vars(FIRST).values(), tune_steps=2)
+    tunable = policy.tuning
+    assert tunable is not None
     log = tmp_path / "tuning.csv"
 
     def make(first: Point, steps: int) -> Tuner:
         return Tuner(first, steps, make=lambda bounds, seed: Recorder([]))
 
-    ranks = [Tuning(policy, rank, tell, log, make_tuner=make, clock=clock) for rank in (0, 1)]
+    ranks = [Tuning(tunable, rank, tell, log, make_tuner=make, clock=clock) for rank in (0, 1)]
     for step in range(2):
         for _ in range(SETTLING_ITERATIONS + MEASURED_ITERATIONS - 1):
             assert not any(rank.due for rank in ranks)

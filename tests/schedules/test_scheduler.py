@@ -18,7 +18,6 @@ from transport.schedule.scheduler import (
     Scheduler,
     Transfer,
     class_lanes,
-    credit_of,
     parse_policy,
     plan_transfers,
 )
@@ -240,7 +239,7 @@ def ordered_lanes(kind: str, plan: tuple[Transfer, ...], profile: Profile, words
     if kind == "keyed":
         return None
     if kind == "one lane":
-        return (tuple(launch_order(plan, profile, COST, credit_of(parse_policy(words)))),)
+        return (tuple(launch_order(plan, profile, COST, parse_policy(words).credit_bytes)),)
     return class_lanes(plan, 3)
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from transport.group.method_name import SCHEDULES
-from transport.schedule.policy import OPTIONS, P3, POLICIES, ByteScheduler, Fusion, MgWfbp, TicTac
+from transport.schedule.by_arrival import Fusion, MgWfbp
+from transport.schedule.by_urgency import P3, ByteScheduler, TicTac
 from transport.schedule.scheduler import (
     LayerProfile,
     LinearCost,
@@ -342,10 +342,6 @@ def test_bad_words_are_named_in_one_line(words: str, error: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(error)) as caught:
         parse_policy(words)
     assert "\n" not in str(caught.value)
-
-
-def test_the_words_are_those_of_methods() -> None:
-    assert tuple(POLICIES) == SCHEDULES == tuple(OPTIONS)
 
 
 @pytest.mark.parametrize(

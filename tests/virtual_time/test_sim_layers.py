@@ -11,13 +11,13 @@ from emulation.results import document
 from emulation.scenario import Scenario, parse
 from emulation.sim.layers import LayeredTraining
 from emulation.sim.network.stars import STARS
-from emulation.sim.run import run_method, schedule_of, scheduled, star_config, with_cost
+from emulation.sim.run import run_method, schedule_of, scheduled, star_config
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score
-from transport.group.method_name import SCHEDULES
 from transport.group.method_name import parse as parse_method
-from transport.schedule.policy import MgWfbp
+from transport.schedule.by_arrival import MgWfbp
 from transport.schedule.scheduler import LayerProfile, LinearCost, Profile, TensorProfile
+from transport.schedule.table import POLICIES
 
 SIZES = (120_000, 300, 50_000, 1, 4000)  # in order of arrival: most parameters are in the last layers
 LAYERS = (3, 3, 2, 1, 0)
@@ -91,7 +91,7 @@ def train(given: Scenario, method: str) -> tuple[Any, CountingReplicas]:
     return training.result(name, []), replicas
 
 
-@pytest.mark.parametrize("policy", SCHEDULES)
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_rank_applies_the_exact_average_in_every_iteration(method: str, policy: str) -> None:
     result, replicas = train(scenario(**{"faults.loss": 0.005}), f"{method}+{policy}")
@@ -149,9 +149,9 @@ def test_without_overlap_an_iteration_is_compute_and_then_communication() -> Non
 def test_what_a_policy_says_of_its_cost_is_not_fitted_again() -> None:
     """Plan and prediction use the same cost: the options', and what they leave open as fitted."""
     fitted = LinearCost(500.0, 3.0)
-    assert with_cost(MgWfbp(alpha_ns=7.0), fitted) == MgWfbp(7.0, 3.0)
-    assert with_cost(MgWfbp(), fitted) == MgWfbp(500.0, 3.0)
-    assert with_cost(MgWfbp(7.0, 8.0), fitted) == MgWfbp(7.0, 8.0)
+    assert MgWfbp(alpha_ns=7.0).with_cost(lambda: fitted) == MgWfbp(7.0, 3.0)
+    assert MgWfbp().with_cost(lambda: fitted) == MgWfbp(500.0, 3.0)
+    assert MgWfbp(7.0, 8.0).with_cost(lambda: fitted) == MgWfbp(7.0, 8.0)
 
 
 def test_spans_cover_layers_and_transfers() -> None:

@@ -9,7 +9,7 @@ from transport.collectives.collective import Look
 from transport.collectives.cost import traffic_factor
 from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
-from transport.schedule.policy import POLICIES, parse_policy
+from transport.schedule.table import parse_policy
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,6 @@ def traffic(method: str, workers: int, servers: int = 0) -> float:
         return max(1.0, workers / servers)
     collective = METHODS[method].bounded_by
     return float(traffic_factor(collective, workers)) if collective else 1.0
-
-
-SCHEDULES = tuple(POLICIES)
-"""When gradients leave, and in which order; options may follow a colon. None: PyTorch's own (DDP's buckets)."""
 
 
 def links_of(method: str) -> tuple[str, ...]:

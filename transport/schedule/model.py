@@ -12,9 +12,10 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from transport.group.method_name import traffic
-from transport.schedule.plan import Transfer, classes_of, plan_transfers
-from transport.schedule.policy import Fusion, Policy, credit_of, parse_policy
+from transport.schedule.plan import Transfer, classes_of
+from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
+from transport.schedule.table import parse_policy
 
 
 @dataclass(frozen=True)
@@ -88,18 +89,17 @@ def predict(
     if isinstance(policy, str):
         policy = parse_policy(policy)
     cost = LinearCost(network.overhead_ns + network.latency_ns, network.beta_ns_per_byte)
-    transfers = plan_transfers(policy, profile, cost)
+    transfers = policy.plan(profile, cost)
     if classes is not None:
         transfers = tuple(
             transfer._replace(priority=number)
             for transfer, number in zip(transfers, classes_of(transfers, classes), strict=True)
         )
-    cycle_ns = policy.cycle_ns if isinstance(policy, Fusion) else 0
     services = serve(
         transfers,
-        ready_times(transfers, profile, cycle_ns),
+        ready_times(transfers, profile, policy.cycle_ns),
         network,
-        credit_of(policy) if credit_bytes is None else credit_bytes,
+        policy.credit_bytes if credit_bytes is None else credit_bytes,
     )
     arrived = [0.0] * len(profile.layers)
     for service in services:

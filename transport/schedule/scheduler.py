@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of, plan_transfers
-from transport.schedule.policy import Policy, credit_of, describe, parse_policy, policy_name
+from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of
+from transport.schedule.policy import Policy, describe
 from transport.schedule.profile import LayerProfile, LinearCost, Profile, TensorProfile, fit_cost
+from transport.schedule.table import parse_policy, plan_transfers
 
 __all__ = [
     "RECORDS_MAX",
@@ -39,12 +40,10 @@ __all__ = [
     "Transfer",
     "class_lanes",
     "classes_of",
-    "credit_of",
     "describe",
     "fit_cost",
     "parse_policy",
     "plan_transfers",
-    "policy_name",
 ]
 
 RECORDS_MAX = 100_000

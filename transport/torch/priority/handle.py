@@ -37,8 +37,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from transport.group.contract import AllreduceGroup
-from transport.schedule.policy import ByteScheduler, Fusion, MgWfbp, Policy, TicTac, credit_of, parse_policy
-from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Profile, plan_transfers
+from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Policy, Profile, parse_policy
 from transport.schedule.tuning import missing
 from transport.torch.priority.channel import Channel, failure_of, open_channel, tell
 from transport.torch.priority.exchange import Exchange, TransferRecord, measure_cost
@@ -167,7 +166,7 @@ class PriorityHandle:
             if parameter in self._index
         }
         self._observed_left = options.observed_iterations
-        self._observer: Observer | None = Observer(model, self._parameters, graph=isinstance(policy, TicTac))
+        self._observer: Observer | None = Observer(model, self._parameters, graph=policy.reads_graph)
         self._observer_hooks: list[Any] = []
         self._exchange = Exchange(channel, self._parameters, options.find_unused_parameters)
         self._steps: SteppedByParts | None = None
@@ -269,7 +268,7 @@ class PriorityHandle:
         """Fail on all ranks if they have other parameters or another schedule than rank 0."""
         mine = repr((self.policy, [(name, tuple(p.shape), p.dtype) for name, p in self._parameters])).encode()
         theirs = self._told(mine)
-        lacking = missing() if isinstance(self.policy, ByteScheduler) and self.policy.tune_steps else ""
+        lacking = missing() if self.policy.tuning is not None else ""
         faults = np.zeros(self._channel.workers, np.int32)
         faults[self._channel.rank] = 2 if lacking else mine != theirs
         self._sum(faults)
@@ -363,16 +362,12 @@ class PriorityHandle:
             told = self._told(f"{measured.alpha_ns!r} {measured.beta_ns_per_byte!r}".encode()).decode()
             self._cost = LinearCost(*map(float, told.split()))
         self._plan(self.policy)
-        if isinstance(self.policy, ByteScheduler) and self.policy.tune_steps:
+        if (tunable := self.policy.tuning) is not None:
             log = None if self._how.tuning_log is None else Path(self._how.tuning_log)
-            self._tuning = Tuning(self.policy, self._channel.rank, self._told, log)
+            self._tuning = Tuning(tunable, self._channel.rank, self._told, log)
 
     def _needs_cost(self) -> bool:
-        policy = self.policy
-        if isinstance(policy, MgWfbp):
-            return policy.alpha_ns is None or policy.beta_ns_per_byte is None
-        weighed = isinstance(policy, TicTac) and policy.order == "tac"
-        return weighed or (self._channel.gates_starts and credit_of(policy) is not None)
+        return self.policy.needs_cost or (self._channel.gates_starts and self.policy.credit_bytes is not None)
 
     def _measured(self) -> LinearCost:
         try:
@@ -383,9 +378,8 @@ class PriorityHandle:
     def _plan(self, policy: Policy) -> None:
         assert self.profile is not None
         self.policy = policy
-        cycle_ns = policy.cycle_ns if isinstance(policy, Fusion) else 0
-        transfers = plan_transfers(policy, self.profile, self._cost)
-        self._exchange.plan(transfers, self.profile, self._cost, credit_of(policy), cycle_ns)
+        transfers = policy.plan(self.profile, self._cost)
+        self._exchange.plan(transfers, self.profile, self._cost, policy.credit_bytes, policy.cycle_ns)
 
     # Private: what the hooks do, all on the thread that trains
 

@@ -3,10 +3,9 @@
 import csv
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from transport.schedule.policy import ByteScheduler
+from transport.schedule.policy import Policy, Tunable
 from transport.schedule.tuning import Point, Tuner
 
 SETTLING_ITERATIONS = 2
@@ -23,7 +22,7 @@ class Tuning:
 
     def __init__(
         self,
-        policy: ByteScheduler,
+        tunable: Tunable,
         rank: int,
         tell: Callable[[bytes], bytes],
         log: Path | None,
@@ -31,9 +30,9 @@ class Tuning:
         make_tuner: Callable[[Point, int], Tuner] = Tuner,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._policy, self._tell, self._log, self._clock = policy, tell, log, clock
-        self._tuner = make_tuner(_point(policy), policy.tune_steps) if rank == 0 else None
-        self._left = policy.tune_steps
+        self._tunable, self._tell, self._log, self._clock = tunable, tell, log, clock
+        self._tuner = make_tuner(tunable.first, tunable.steps) if rank == 0 else None
+        self._left = tunable.steps
         self._since = 0
         self._began_ns = 0
         if self._tuner is not None and log is not None:
@@ -51,7 +50,7 @@ class Tuning:
         if self._since == SETTLING_ITERATIONS:
             self._began_ns = self._clock()
 
-    def next_policy(self, iteration: int) -> ByteScheduler:
+    def next_policy(self, iteration: int) -> Policy:
         """Called on every rank when `due`, with nothing in flight: what to use from now on. A collective."""
         found = b""
         if self._tuner is not None:
@@ -60,18 +59,13 @@ class Tuning:
             point = self._tuner.observe(iteration_ns)
             self._write(len(self._tuner.tried), iteration, tried, iteration_ns)
             found = f"{point.partition_bytes} {point.credit_bytes}".encode()
-        partition, credit = map(int, self._tell(found).split())
+        point = Point(*map(int, self._tell(found).split()))
         self._since = 0
         self._left -= 1
-        self._policy = replace(self._policy, partition_bytes=partition, credit_bytes=credit)
-        return self._policy
+        return self._tunable.at(point)
 
     def _write(self, step: int, iteration: int, tried: Point, iteration_ns: float) -> None:
         if self._log is not None:
             with self._log.open("a", newline="") as file:
                 row = (step, iteration, tried.partition_bytes, tried.credit_bytes, round(iteration_ns))
                 csv.writer(file).writerow(row)
-
-
-def _point(policy: ByteScheduler) -> Point:
-    return Point(policy.partition_bytes, policy.credit_bytes)
