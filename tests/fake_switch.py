@@ -28,9 +28,11 @@ class FakeSwitch:
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
 
-    def join(self, switch: str, job: str, rank: int, workers: int, options: JoinOptions) -> "FakeSession":
+    def join(self, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "FakeSession":
         with self._lock:
-            self.joined.append({"switch": switch, "job": job, "rank": rank, "workers": workers, **vars(options)})
+            self.joined.append(
+                {"switch": switch, "job": job, "rank": rank, "workers": workers, **vars(options or JoinOptions())}
+            )
         if rank in self.refusals:
             raise JobError(self.refusals[rank], lacks_room="slots" in self.refusals[rank])
         return FakeSession(self, job, rank, workers)
