@@ -16,7 +16,8 @@ from test_torch_priority import batch, mlp, sgd
 from torch.nn.functional import cross_entropy
 
 from transport.schedule.by_urgency import ByteScheduler
-from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Point, Tuner, missing
+from transport.schedule.policy import Point
+from transport.schedule.tuning import CREDIT_BYTES, PARTITION_BYTES, Tuner, missing
 from transport.torch.priority import handle as priority
 from transport.torch.priority import tuning as priority_tuning
 from transport.torch.priority.tuning import MEASURED_ITERATIONS, SETTLING_ITERATIONS, Tuning

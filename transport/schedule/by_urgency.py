@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 from transport.schedule.order import layer_order
 from transport.schedule.plan import Transfer, numbered, sliced, whole
-from transport.schedule.policy import Policy, Tunable, count, one_of, option, size
+from transport.schedule.policy import Point, Policy, Tunable, count, one_of, option, size
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.tuning import Point
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,19 @@ from typing import Any, ClassVar, NamedTuple
 
 from transport.schedule.plan import Transfer
 from transport.schedule.profile import LinearCost, Profile
-from transport.schedule.tuning import Point
 
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([A-Za-zµ]*)")
 _SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+
+
+@dataclass(frozen=True)
+class Point:
+    """What tuning tries: both in bytes."""
+
+    partition_bytes: int
+    credit_bytes: int
 
 
 class Tunable(NamedTuple):

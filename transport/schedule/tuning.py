@@ -8,8 +8,9 @@ gives it the times of iterations, and sends the other ranks what to use next.
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from transport.schedule.policy import Point
 
 PARTITION_BYTES = (1 << 16, 1 << 25)
 CREDIT_BYTES = (1 << 16, 1 << 26)
@@ -51,14 +52,6 @@ def bayesian_optimiser(bounds: dict[str, tuple[float, float]], seed: int) -> Opt
         allow_duplicate_points=True,
     )
     return optimiser
-
-
-@dataclass(frozen=True)
-class Point:
-    """What is tried: both in bytes."""
-
-    partition_bytes: int
-    credit_bytes: int
 
 
 class Tuner:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from transport.schedule.policy import Policy, Tunable
-from transport.schedule.tuning import Point, Tuner
+from transport.schedule.policy import Point, Policy, Tunable
+from transport.schedule.tuning import Tuner
 
 SETTLING_ITERATIONS = 2
 """After each change, not measured."""
