@@ -291,11 +291,6 @@ class XdpPlane:
             outputs.append(Output(result, self._ports[job_id] if to_all else (port,)))
         return outputs
 
-    def run_ns(self, datagram: bytes, port: int) -> int:
-        """Process one datagram; how long the program took in the kernel, clock readings included (about 40 ns)."""
-        sent = frame_of(datagram, address_of(port), self.SWITCH, partial=self._partial)
-        return bpf.run(self._program, sent)[2]
-
     def close(self) -> None:
         """Unload; it is also done with the last reference."""
         self._switch.close()
