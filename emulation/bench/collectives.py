@@ -13,7 +13,7 @@ from typing import Any
 
 from emulation.bench import arithmetic, table
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict
@@ -42,7 +42,7 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
 
 
 def _row(algorithm: str, size: int) -> dict[str, Any]:
-    config = StarConfig(WORKERS, LinkConfig(RATE_BPS, DELAY_NS))
+    config = SimulationConfig(WORKERS, LinkConfig(RATE_BPS, DELAY_NS))
     timing = time_allreduce(config, algorithm, size, "float32")
     model_ns = predict(algorithm, WORKERS, size, link_cost(config)) * 1e9
     return {
@@ -57,7 +57,7 @@ def _row(algorithm: str, size: int) -> dict[str, Any]:
     }
 
 
-def link_cost(config: StarConfig) -> LinkCost:
+def link_cost(config: SimulationConfig) -> LinkCost:
     """α: two delays, and the last frame once more on the second link. β: bytes on the wire per byte of payload."""
     frame_s = (SEGMENT_BYTES + HEADER_BYTES) * 8 / config.link.rate_bps
     wire = SEGMENT_BYTES + HEADER_BYTES + ACKNOWLEDGEMENT_BYTES / 2

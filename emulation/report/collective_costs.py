@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from emulation.report.figures import STYLE
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict, switch_seconds, textbook
@@ -49,13 +49,13 @@ class Point:
 
 def point(method: str, workers: int, size_bytes: int, delay_ns: int) -> Point:
     """Measure one."""
-    config = StarConfig(workers, LinkConfig(RATE_BPS, delay_ns))
+    config = SimulationConfig(workers, LinkConfig(RATE_BPS, delay_ns))
     timing = time_allreduce(config, method, size_bytes, "int32")
     assert timing.wrong_elements == 0
     return Point(method, workers, size_bytes, delay_ns, timing.duration_ns / 1e9, model_s(config, method, size_bytes))
 
 
-def link_cost(config: StarConfig) -> LinkCost:
+def link_cost(config: SimulationConfig) -> LinkCost:
     """α and β of a star of host methods: two links, the last frame once more on the second, TCP's framing."""
     frame_s = 1514 * 8 / config.link.rate_bps
     framing = (1514 + 66 / 2) / (1448 * (1 - HEAD_BYTES / config.message_bytes))
@@ -64,7 +64,7 @@ def link_cost(config: StarConfig) -> LinkCost:
     )
 
 
-def model_s(config: StarConfig, method: str, size_bytes: int) -> float:
+def model_s(config: SimulationConfig, method: str, size_bytes: int) -> float:
     """What the model predicts."""
     if method == "switch":
         frame = LinkCost((2 * config.link.delay_ns) / 1e9 + 1502 * 8 / RATE_BPS, 8 / RATE_BPS)
@@ -87,7 +87,7 @@ def routes(delay_ns: int) -> list[tuple[int, float, float]]:
     found = []
     for workers in ROUTE_WORKERS:
         ring, halving = (point(method, workers, 65_536, delay_ns) for method in ("ring", "halving_doubling"))
-        link = link_cost(StarConfig(workers, LinkConfig(RATE_BPS, delay_ns)))
+        link = link_cost(SimulationConfig(workers, LinkConfig(RATE_BPS, delay_ns)))
         book = [textbook(method, workers, 65_536).seconds(link) for method in ("ring", "halving_doubling")]
         found.append((workers, ring.measured_s / halving.measured_s, book[0] / book[1]))
     return found

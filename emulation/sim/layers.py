@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.scenario import Scenario
-from emulation.sim.network.star import Star
+from emulation.sim.network.simulation import Simulation
 from emulation.sim.training import Progress, Training, union_ns
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
@@ -65,13 +65,13 @@ class LayeredTraining(Training):
     def __init__(
         self,
         scenario: Scenario,
-        star: Star,
+        simulation: Simulation,
         replicas: Replicas,
         compute_ns: int,
         progress: Progress,
         schedule: Schedule,
     ) -> None:
-        super().__init__(scenario, star, replicas, compute_ns, progress)
+        super().__init__(scenario, simulation, replicas, compute_ns, progress)
         self.schedule = schedule
         self.profile, self.transfers = schedule.profile, schedule.transfers
         self.first_layer_bytes = schedule.first_layer_bytes
@@ -99,7 +99,7 @@ class LayeredRank:
         self.wire_bytes: list[tuple[int, int]] = []
         self.spans: list[Span] = []
         self._training = training
-        self._network = training.star.network
+        self._network = training.simulation.network
         self._rank = rank
         self._layer = 0
         self._computing = False
@@ -180,7 +180,7 @@ class LayeredRank:
             priority = None
             if training.schedule.urgencies:
                 priority = self._classes[transfer.key] if training.schedule.by_order else transfer.priority
-            training.star.launch(
+            training.simulation.launch(
                 self._rank,
                 array,
                 "sum",
@@ -264,5 +264,4 @@ class LayeredRank:
             )
 
     def _count_wire(self) -> None:
-        star = self._training.star
-        self.wire_bytes.append((star.uplinks[self._rank].sent_bytes, star.downlinks[self._rank].delivered_bytes))
+        self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))

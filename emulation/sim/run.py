@@ -16,8 +16,8 @@ from emulation.scenario import Scenario
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
-from emulation.sim.network.star import StarConfig
-from emulation.sim.network.stars import STARS
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.training import Progress, Training
@@ -71,12 +71,12 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 def _training(
     scenario: Scenario, name: MethodName, replicas: Replicas, compute_ns: int, progress: Progress
 ) -> Training:
-    config = star_config(scenario)
+    config = simulation_config(scenario)
     if not name.schedule:
-        return Training(scenario, STARS[name.method](config), replicas, compute_ns, progress)
+        return Training(scenario, SIMULATIONS[name.method](config), replicas, compute_ns, progress)
     schedule = schedule_of(scenario, name, replicas.profile(compute_ns))
-    star = STARS[name.method](scheduled(config, name, schedule))
-    return LayeredTraining(scenario, star, replicas, compute_ns, progress, schedule)
+    simulation = SIMULATIONS[name.method](scheduled(config, name, schedule))
+    return LayeredTraining(scenario, simulation, replicas, compute_ns, progress, schedule)
 
 
 def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:
@@ -89,12 +89,12 @@ def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Sched
 def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """Of one transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
-    times = [time_allreduce(star_config(scenario), name.method, size).duration_ns for size in sizes]
+    times = [time_allreduce(simulation_config(scenario), name.method, size).duration_ns for size in sizes]
     return fit_cost(sizes, times)
 
 
-def scheduled(config: StarConfig, name: MethodName, schedule: Schedule) -> StarConfig:
-    """The star for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
+def scheduled(config: SimulationConfig, name: MethodName, schedule: Schedule) -> SimulationConfig:
+    """The simulation for a schedule: a stream of the switch per priority class, or the credit below a host's queue."""
     if not name.is_switch:
         credit_bytes = schedule.policy.credit_bytes
         return config if credit_bytes is None else dataclasses.replace(config, credit_bytes=credit_bytes)
@@ -110,12 +110,12 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
 
 
-def star_config(scenario: Scenario) -> StarConfig:
-    """The star of a scenario. The ring's segments fill the MTU."""
+def simulation_config(scenario: Scenario) -> SimulationConfig:
+    """The simulation of a scenario. The ring's segments fill the MTU."""
     topology, faults, switch = scenario.topology, scenario.faults, scenario.switch
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
     slots = switch.streams * switch.window_slots
-    return StarConfig(
+    return SimulationConfig(
         workers=topology.workers,
         link=LinkConfig(
             rate_bps=topology.rate_bps,

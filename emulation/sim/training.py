@@ -15,7 +15,7 @@ import numpy as np
 
 from emulation.results import Evaluation, IterationRecord, MethodResult
 from emulation.scenario import Scenario
-from emulation.sim.network.star import Star
+from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
 from transport.group.method_name import MethodName
@@ -52,7 +52,7 @@ class RankClock:
         self.spans: list[Span] = []
         self.wire_bytes: list[tuple[int, int]] = []  # (sent, received) at the start and end of what is counted
         self._training = training
-        self._network = training.star.network
+        self._network = training.simulation.network
         self._rank = rank
         self._begin_ns = 0
         self._complete = False
@@ -76,7 +76,9 @@ class RankClock:
 
     def _launch(self, _frame: None, index: int, _to: int) -> None:
         self._launched_ns[index] = self._network.now_ns
-        self._training.star.launch(self._rank, self._buckets[index], "sum", functools.partial(self._returned, index))
+        self._training.simulation.launch(
+            self._rank, self._buckets[index], "sum", functools.partial(self._returned, index)
+        )
 
     def _returned(self, index: int) -> None:
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
@@ -122,15 +124,16 @@ class RankClock:
             )
 
     def _count_wire(self) -> None:
-        star = self._training.star
-        self.wire_bytes.append((star.uplinks[self._rank].sent_bytes, star.downlinks[self._rank].delivered_bytes))
+        self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))
 
 
 class Training:
-    """A training run on a star. `run` it, then ask for its `result`."""
+    """A training run in virtual time. `run` it, then ask for its `result`."""
 
-    def __init__(self, scenario: Scenario, star: Star, replicas: Replicas, compute_ns: int, progress: Progress) -> None:
-        self.star = star
+    def __init__(
+        self, scenario: Scenario, simulation: Simulation, replicas: Replicas, compute_ns: int, progress: Progress
+    ) -> None:
+        self.simulation = simulation
         self.replicas = replicas
         self.compute_ns = compute_ns
         self.ready_ns = replicas.ready_ns(compute_ns)
@@ -147,8 +150,8 @@ class Training:
     def run(self) -> None:
         """Train to the end. AggregationFailed if a call is given up."""
         for clock in self.clocks:
-            self.star.network.schedule(0, clock.begin)
-        self.star.run(f"{self.iterations} iterations of training")
+            self.simulation.network.schedule(0, clock.begin)
+        self.simulation.run(f"{self.iterations} iterations of training")
 
     def finished(self, rank: int, iteration: int) -> None:
         """A rank has applied its gradients. Rank 0 is the one that evaluates; that takes no virtual time."""
@@ -158,10 +161,10 @@ class Training:
             self._scores.append((iteration, score.accuracy, score.loss))
         self._finished[iteration] += 1
         if self._finished[iteration] == self.workers:
-            virtual_s = self.star.network.now_ns / 1e9
+            virtual_s = self.simulation.network.now_ns / 1e9
             self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
             if last:
-                self.star.network.stop()
+                self.simulation.network.stop()
 
     def facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
@@ -185,11 +188,15 @@ class Training:
             wire_tx_bytes_per_rank=[sent for sent, _ in wire],
             wire_rx_bytes_per_rank=[received for _, received in wire],
             wire_iterations=self.iterations - self.warmup_iterations,
-            retransmissions=self.star.retransmissions(),
-            switch_counters=self.star.switch_counters(),
+            retransmissions=self.simulation.retransmissions(),
+            switch_counters=self.simulation.switch_counters(),
             parameter_hash_per_rank=self.replicas.parameter_hashes(),
             certificate=None,
-            notes=[*notes, *self.star.notes(), "Retransmissions and counters cover the whole run, warm-up included."],
+            notes=[
+                *notes,
+                *self.simulation.notes(),
+                "Retransmissions and counters cover the whole run, warm-up included.",
+            ],
             environment=self._environment(method),
             first_layer_bytes=self.first_layer_bytes,
             timeline=[span for clock in self.clocks for span in clock.spans],
@@ -214,7 +221,7 @@ class Training:
 
     def _environment(self, method: MethodName) -> dict[str, Any]:
         """What the network was, and what its links did to frames; all of it follows from scenario and code."""
-        config = self.star.config
+        config = self.simulation.config
         environment: dict[str, Any] = {
             "link": {"rate_bps": config.link.rate_bps, "delay_ns": config.link.delay_ns},
             "queue_bytes": config.link.queue_bytes,
@@ -225,8 +232,8 @@ class Training:
             "compute_ns": self.compute_ns,
             "bucket_ready_ns": self.ready_ns,
             "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
-            "link_faults": self.star.faults(),
-            "checksum_failures": self.star.drop_checksum(),
+            "link_faults": self.simulation.faults(),
+            "checksum_failures": self.simulation.drop_checksum(),
             **self.facts(),
         }
         if method.is_switch:

@@ -9,7 +9,7 @@ import pytest
 
 from emulation.bounds import Network, algbw_bound, bound
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.call import make_call, share_of_chunks, share_of_rounds
 from switchagg.codecs import CODECS, FIXED_POINT, PLAIN, CallShape, Codec, codec_for, codec_named
@@ -103,7 +103,7 @@ def test_what_it_does_not_take_travels_as_without_it(halves: Codec) -> None:
 @pytest.mark.parametrize("method", ["switch", "ring", "tree", "ps", "auto"])
 def test_virtual_time(method: str, halves: Codec) -> None:
     """Sums are right, of real values, and of the bytes on the wire half are left."""
-    config = StarConfig(WORKERS, LinkConfig(10**9, 10_000), elements=ELEMENTS * 20, servers=2 * (method == "ps"))
+    config = SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), elements=ELEMENTS * 20, servers=2 * (method == "ps"))
     told = {codec: time_allreduce(replace(config, codec=codec), method, 400_000, "float32") for codec in ("", "halves")}
     whole, half = (sum(told[codec].wire_tx_bytes) for codec in ("", "halves"))
     assert told["halves"].wrong_elements == told[""].wrong_elements == 0

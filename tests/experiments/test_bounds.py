@@ -17,7 +17,7 @@ from emulation.bounds import (
     payload_share,
 )
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.native import library
 from transport.group.method_name import parse, traffic
@@ -79,7 +79,7 @@ def test_rdma_puts_on_the_wire_what_the_bound_counts(mtu_bytes: int, opcode: Opc
 
 def test_the_switch_s_packets_in_virtual_time_are_those_of_the_bound() -> None:
     size_bytes = 100 * 1440
-    found = time_allreduce(StarConfig(3, LinkConfig(10**9)), "switch", size_bytes)
+    found = time_allreduce(SimulationConfig(3, LinkConfig(10**9)), "switch", size_bytes)
     share = payload_share(parse("switch"), 360, 1500)
     assert [Fraction(size_bytes, sent) for sent in found.wire_tx_bytes + found.wire_rx_bytes] == [share] * 6
 

@@ -17,7 +17,7 @@ from emulation.bench import collectives, figures
 from emulation.bench.allreduce import methods
 from emulation.bounds import Network, bound
 from emulation.cli.main import app
-from emulation.sim.network.stars import STARS
+from emulation.sim.network.simulations import SIMULATIONS
 from transport.collectives.cost import predict, textbook
 from transport.collectives.collective import LinkCost
 from transport.group.method_name import links_of, parse
@@ -27,7 +27,7 @@ assert (str(name), name.look.label, links_of("toy")[0]) == ("toy@udp+p3", "toy s
 assert bound(parse("toy"), 1000, Network(5, 10**9, 1500, 360)).traffic_factor == 4
 assert textbook("toy", 3, 10.0) == (2, 40, 20)
 assert predict("toy", 3, 10.0, LinkCost(1.0, 0.0)) == 2
-assert "toy" in STARS
+assert "toy" in SIMULATIONS
 assert "toy" in collectives.ALGORITHMS
 assert [method.name for method in methods.parse("toy:cubic", "auto", ["cubic"])[0]] == ["toy:cubic"]
 assert figures._look("toy:cubic")["color"] == "#123456"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.host_star import HostStar
+from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
-from emulation.sim.network.stars import STARS
+from emulation.sim.network.simulation import Call, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from transport.collectives.choice import CANDIDATES, Choice, fit, to_words
 from transport.collectives.collective import LinkCost
@@ -24,18 +24,18 @@ GIGABIT = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 
 
-def star(workers: int, delay_ns: int, **values: Any) -> StarConfig:
-    return StarConfig(workers, LinkConfig(GIGABIT, delay_ns), **values)
+def star(workers: int, delay_ns: int, **values: Any) -> SimulationConfig:
+    return SimulationConfig(workers, LinkConfig(GIGABIT, delay_ns), **values)
 
 
-def link_cost(config: StarConfig) -> LinkCost:
+def link_cost(config: SimulationConfig) -> LinkCost:
     """In closed form: two links and a switch, and the last frame once more on the second link; TCP's framing."""
     frame_s = 1514 * 8 / config.link.rate_bps
     framing = (1514 + 66 / 2) / (1448 * (1 - HEAD_BYTES / config.message_bytes))
     return LinkCost(2 * config.link.delay_ns / 1e9 + frame_s, 8 / config.link.rate_bps * framing)
 
 
-def measured_s(config: StarConfig, method: str, size_bytes: int) -> float:
+def measured_s(config: SimulationConfig, method: str, size_bytes: int) -> float:
     timing = time_allreduce(config, method, size_bytes, "float32")
     assert timing.wrong_elements == 0
     return timing.duration_ns / 1e9
@@ -207,8 +207,8 @@ def test_auto_is_never_much_slower_than_the_best(workers: int, size_bytes: int) 
 
 def test_auto_measures_at_the_start_and_remembers_what_it_took() -> None:
     config = star(4, 100_000)
-    auto = STARS["auto"](config)
-    assert isinstance(auto, HostStar)
+    auto = SIMULATIONS["auto"](config)
+    assert isinstance(auto, HostSimulation)
     assert auto.choice is not None
     assert auto.choice.link.alpha_s == pytest.approx(2 * 100e-6, rel=0.1)
     assert auto.choice.link.beta_s == pytest.approx(link_cost(config).beta_s, rel=0.05)
@@ -227,7 +227,7 @@ def test_auto_measures_at_the_start_and_remembers_what_it_took() -> None:
 @pytest.mark.parametrize("method", [*HOST_METHODS, "ps", "auto"])
 def test_a_faulty_network_changes_no_sum_and_the_same_seed_gives_the_same_trace(method: str) -> None:
     link = LinkConfig(GIGABIT, 5_000, loss=0.02, duplicate=0.02, reorder=0.05, corrupt=0.02)
-    config = StarConfig(workers=5, link=link, seed=3, trace=True, servers=2 if method == "ps" else 0)
+    config = SimulationConfig(workers=5, link=link, seed=3, trace=True, servers=2 if method == "ps" else 0)
     timings = [time_allreduce(config, method, 60_000, "float32") for _ in range(2)]
     assert timings[0] == timings[1]
     assert timings[0].wrong_elements == 0
@@ -237,20 +237,14 @@ def test_a_faulty_network_changes_no_sum_and_the_same_seed_gives_the_same_trace(
 
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather", "broadcast", "barrier"])
 def test_other_collectives_run_in_virtual_time(kind: Any) -> None:
-    network = STARS["halving_doubling"](star(4, 1000))
-    assert isinstance(network, HostStar)
+    network = SIMULATIONS["halving_doubling"](star(4, 1000))
+    assert isinstance(network, HostSimulation)
     arrays = [np.full(8, float(rank)) for rank in range(4)]
     done: list[int] = []
     for rank, array in enumerate(arrays):
         given = array if kind != "barrier" else array[:0]
-        network.launch(
-            rank,
-            given,
-            "sum",
-            lambda rank=rank: (done.append(rank), len(done) == 4 and network.network.stop()),
-            kind=kind,
-            root=2,
-        )  # type: ignore[misc]
+        done_by = lambda rank=rank: (done.append(rank), len(done) == 4 and network.network.stop())  # noqa: E731
+        network.begin(rank, Call(given, "sum", done_by, kind=kind, root=2))  # type: ignore[arg-type]
     network.run(kind)
     assert sorted(done) == [0, 1, 2, 3]
     expected = {"reduce_scatter": [6.0, 6.0], "all_gather": [1.0, 1.0], "broadcast": [2.0, 2.0], "barrier": [1.0, 1.0]}
@@ -262,7 +256,7 @@ def test_an_urgent_call_overtakes_within_the_credit() -> None:
     size, credit_bytes = 4_000_000, 131_072
     times: dict[str, int] = {}
     for priority in (None, 0):
-        network = STARS["ring"](replace(star(2, 0), credit_bytes=credit_bytes))
+        network = SIMULATIONS["ring"](replace(star(2, 0), credit_bytes=credit_bytes))
         arrays = [np.ones(size // 4, np.float32) for _ in range(4)]
         ends: list[int] = []
 
@@ -288,7 +282,7 @@ def test_strict_links_carry_an_urgent_call_past_the_queue_of_a_servers_port(loss
     ends: dict[bool, int] = {}
     for strict in (False, True):
         link = LinkConfig(GIGABIT, 0, loss=loss)
-        network = STARS["ps"](StarConfig(4, link, servers=1, credit_bytes=65_536, strict_priority=strict))
+        network = SIMULATIONS["ps"](SimulationConfig(4, link, servers=1, credit_bytes=65_536, strict_priority=strict))
         arrays = [np.ones(500_000 if number < 4 else 250, np.float32) for number in range(8)]
         left = 4
 

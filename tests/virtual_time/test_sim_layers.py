@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="training needs torch")
 from emulation.results import document
 from emulation.scenario import Scenario, parse
 from emulation.sim.layers import LayeredTraining
-from emulation.sim.network.stars import STARS
-from emulation.sim.run import run_method, schedule_of, scheduled, star_config
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.run import run_method, schedule_of, scheduled, simulation_config
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score
 from transport.group.method_name import parse as parse_method
@@ -85,7 +85,7 @@ def train(given: Scenario, method: str) -> tuple[Any, CountingReplicas]:
     name = parse_method(method)
     replicas = CountingReplicas(given.topology.workers)
     schedule = schedule_of(given, name, profile())
-    star = STARS[name.method](scheduled(star_config(given), name, schedule))
+    star = SIMULATIONS[name.method](scheduled(simulation_config(given), name, schedule))
     training = LayeredTraining(given, star, replicas, COMPUTE_NS, lambda *_: None, schedule)  # type: ignore[arg-type]
     training.run()
     return training.result(name, []), replicas

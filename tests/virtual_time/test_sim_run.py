@@ -16,8 +16,8 @@ from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.results import document, summary, write_json
 from emulation.scenario import Scenario, parse
-from emulation.sim.network.stars import STARS
-from emulation.sim.run import run_method, star_config
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.run import run_method, simulation_config
 from emulation.sim.training import Training, union_ns
 from emulation.training.workload import Score
 from switchagg.native import library
@@ -84,7 +84,7 @@ def train(
 ) -> tuple[Any, CountingReplicas]:
     replicas = CountingReplicas(given.topology.workers, sizes, ready)
     assert given.workload.compute_ns is not None
-    star = STARS[method](star_config(given))
+    star = SIMULATIONS[method](simulation_config(given))
     training = Training(given, star, replicas, given.workload.compute_ns, lambda *_: None)  # type: ignore[arg-type]
     training.run()
     return training.result(parse_method(method), []), replicas
@@ -175,7 +175,7 @@ def test_overlapping_times_count_once(intervals: list[tuple[int, int]], covered:
 
 
 def test_the_star_is_the_scenarios() -> None:
-    config = star_config(scenario(mtu_bytes=9000, loss=0.25, retry_limit=7))
+    config = simulation_config(scenario(mtu_bytes=9000, loss=0.25, retry_limit=7))
     assert (config.link.rate_bps, config.link.loss, config.retry_limit) == (1_000_000_000, 0.25, 7)
     assert config.reliable.segment_bytes == 9000 - 52
     assert config.message_bytes % config.reliable.segment_bytes == 0

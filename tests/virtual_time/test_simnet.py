@@ -14,7 +14,8 @@ import pytest
 from emulation.sim.network.hosts import Alarm
 from emulation.sim.network.link import BURST_BITS_MAX, CorruptedFrame, Link, LinkConfig, internet_checksum
 from emulation.sim.network.network import Network, SimulationError
-from emulation.sim.network.star import StarConfig, SwitchStar
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import AllreduceTiming, time_allreduce
 from switchagg.errors import AggregationFailed
 from transport.meshes.reliable import ReliableConfig
@@ -101,7 +102,7 @@ def test_a_link_that_falls_idle_within_this_nanosecond_is_still_busy() -> None:
 
 def test_every_link_of_a_star_has_faults_of_its_own_that_follow_from_the_seed() -> None:
     def first_draws(seed: int) -> list[float]:
-        network = SwitchStar(StarConfig(3, LinkConfig(10**9, loss=0.1), seed=seed))
+        network = SwitchSimulation(SimulationConfig(3, LinkConfig(10**9, loss=0.1), seed=seed))
         return [link._random() for link in network.uplinks + network.downlinks if link._random is not None]
 
     assert len({*first_draws(1), *first_draws(2)}) == 2 * 6
@@ -202,8 +203,8 @@ def test_impossible_links_are_refused(values: dict[str, Any]) -> None:
         LinkConfig(**{"rate_bps": 1000, **values})
 
 
-def star(workers: int, rate_bps: int, **values: Any) -> StarConfig:
-    return StarConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=values.pop("delay_ns", 0)), **values)
+def star(workers: int, rate_bps: int, **values: Any) -> SimulationConfig:
+    return SimulationConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=values.pop("delay_ns", 0)), **values)
 
 
 @pytest.mark.parametrize("rate_bps", [10_000_000, 200_000_000, 10_000_000_000, 400_000_000_000])
@@ -260,7 +261,7 @@ def test_a_window_smaller_than_the_round_trip_takes_window_over_round_trip() -> 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sums_stay_exact_under_every_fault(method: str, seed: int) -> None:
     link = LinkConfig(1_000_000_000, 5_000, loss=0.02, duplicate=0.02, reorder=0.05, corrupt=0.02)
-    timing = time_allreduce(StarConfig(workers=3, link=link, seed=seed), method, MEGABYTE // 2, "float32")
+    timing = time_allreduce(SimulationConfig(workers=3, link=link, seed=seed), method, MEGABYTE // 2, "float32")
     assert timing.wrong_elements == 0
     assert all(timing.faults[name] > 0 for name in ("lost", "duplicated", "held_back", "corrupted"))
     assert timing.retransmissions > 0
@@ -271,7 +272,7 @@ def test_sums_stay_exact_under_every_fault(method: str, seed: int) -> None:
 def test_data_planes_give_the_same_trace(dataplane: str) -> None:
     link = LinkConfig(1_000_000_000, loss=0.01, reorder=0.01)
     traces = {
-        time_allreduce(StarConfig(3, link, dataplane=name, trace=True), "switch", 300_000, "float32").trace
+        time_allreduce(SimulationConfig(3, link, dataplane=name, trace=True), "switch", 300_000, "float32").trace
         for name in ("reference", dataplane)
     }
     assert len(traces) == 1
@@ -279,7 +280,7 @@ def test_data_planes_give_the_same_trace(dataplane: str) -> None:
 
 def test_the_switch_gives_up_and_names_the_rank_whose_cable_is_cut() -> None:
     config = star(3, 1_000_000_000, retry_limit=4)
-    network = SwitchStar(config)
+    network = SwitchSimulation(config)
     network.uplinks[1].config = replace(config.link, loss=1.0)
     network.uplinks[1]._random = random.Random(1).random
 
@@ -295,18 +296,18 @@ def test_the_switch_gives_up_and_names_the_rank_whose_cable_is_cut() -> None:
 
 def test_the_ring_gives_up_and_names_the_neighbour() -> None:
     link = LinkConfig(1_000_000_000, loss=1.0)
-    config = StarConfig(workers=3, link=link, retry_limit=3)
+    config = SimulationConfig(workers=3, link=link, retry_limit=3)
     with pytest.raises(AggregationFailed, match=r"no acknowledgement from rank [012] after 3 timeouts"):
         time_allreduce(config, "ring", 1000)
 
 
 TRACE_PROGRAM = """
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 link = LinkConfig(10**10, 1000, loss=0.01, duplicate=0.01, reorder=0.02, corrupt=0.01)
 for method in ("switch", "ring"):
-    print(time_allreduce(StarConfig(4, link, seed=7, trace=True), method, 400_000, "float32"))
+    print(time_allreduce(SimulationConfig(4, link, seed=7, trace=True), method, 400_000, "float32"))
 """
 
 
@@ -337,7 +338,7 @@ def loss_window_table() -> str:
         for loss in (0.0, 0.0001, 0.001, 0.01, 0.05):
             cells = []
             for window_kib in (32, 64, 128, 256):
-                config = StarConfig(
+                config = SimulationConfig(
                     workers=4,
                     link=LinkConfig(1_000_000_000, 50_000, loss=loss),
                     window_slots=window_kib * 1024 // 1440,

@@ -12,9 +12,10 @@ from emulation.scenario import parse
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX
 from emulation.sim.network.link import Link, LinkConfig, addressed
 from emulation.sim.network.network import Network, SimulationError
-from emulation.sim.network.star import StarConfig, SwitchStar
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.run import star_config
+from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.run import simulation_config
 from switchagg.wire import STREAM_OFFSET
 
 FRAME = 1502  # E = 360: 1460 B of packet, 42 B of framing
@@ -111,7 +112,7 @@ def test_the_backlog_is_that_of_all_classes() -> None:
 # ---- an urgent call on a star that is full of bulk
 
 BULK_VALUES = 40_000
-STAR = StarConfig(
+STAR = SimulationConfig(
     4, LinkConfig(200_000_000, delay_ns=10_000), streams=2, priorities=(0, 7), window_slots=64, strict_priority=True
 )
 FRAME_NS = -(-FRAME * 8_000_000_000 // 200_000_000)
@@ -119,9 +120,9 @@ CREDIT_NS = 1_000_000  # what a host keeps on its link: 1 ms at rates up to 524 
 assert CREDIT_BYTES_MAX > 200_000_000 // 8 // 1000
 
 
-def urgent_ns(config: StarConfig, launch_ns: int, elements: int = 360) -> int:
+def urgent_ns(config: SimulationConfig, launch_ns: int, elements: int = 360) -> int:
     """How long a call of one chunk takes that all ranks make at launch_ns, in the midst of a long one."""
-    star = SwitchStar(config)
+    star = SwitchSimulation(config)
     took: list[int] = []
     waiting = [2 * config.workers]
 
@@ -168,7 +169,7 @@ def test_an_urgent_call_takes_as_long_as_alone_but_for_one_frame_on_each_link() 
 
 
 def test_s6_results_have_the_class_of_what_they_answer() -> None:
-    star = SwitchStar(replace(STAR, priorities=(3, 7)))
+    star = SwitchSimulation(replace(STAR, priorities=(3, 7)))
     found: list[tuple[int, int]] = []
     downlink = star.downlinks[2]
     receive = downlink._receive
@@ -196,10 +197,10 @@ def test_w2_classes_never_choose_slots() -> None:
     """The same calls leave the same sums in the same slots, whatever the classes."""
     views = []
     for priorities in ((0, 7), (3, 4), (5, 2)):
-        star = SwitchStar(replace(STAR, priorities=priorities))
+        star = SwitchSimulation(replace(STAR, priorities=priorities))
         waiting = [2 * STAR.workers]
 
-        def done(star: SwitchStar = star, waiting: list[int] = waiting) -> None:
+        def done(star: SwitchSimulation = star, waiting: list[int] = waiting) -> None:
             waiting[0] -= 1
             if not waiting[0]:
                 star.network.stop()
@@ -218,5 +219,5 @@ def test_w2_classes_never_choose_slots() -> None:
 
 def test_a_scenario_s_priority_queues_make_the_links_strict() -> None:
     head = 'name = "n"\ntitle = "t"\n[switch]\ndataplane = "batched"\n[topology]\n'
-    assert star_config(parse(head + "priority_queues = 8\n", "x.toml")).strict_priority
-    assert not star_config(parse(head, "x.toml")).strict_priority
+    assert simulation_config(parse(head + "priority_queues = 8\n", "x.toml")).strict_priority
+    assert not simulation_config(parse(head, "x.toml")).strict_priority

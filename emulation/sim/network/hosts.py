@@ -1,4 +1,4 @@
-"""The ends of the star: hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
+"""Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
 from collections.abc import Callable
 from functools import partial

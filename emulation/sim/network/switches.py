@@ -1,4 +1,4 @@
-"""The middle of the star: a bridge that forwards, and a switch that aggregates. Both are store and forward."""
+"""Switches: a bridge that forwards, and one that aggregates. Both are store and forward."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.sim.network.star import StarConfig
-from emulation.sim.network.stars import STARS
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 
 
 @dataclass(frozen=True)
 class AllreduceTiming:
     """duration_ns: launched on all ranks at once, until the last rank has its result. Wire bytes include all framing.
 
-    algbw is size_bytes over duration. trace: hash of all events if the star was asked for it.
+    algbw is size_bytes over duration. trace: hash of all events if the simulation was asked for it.
     """
 
     size_bytes: int
@@ -33,13 +33,13 @@ class AllreduceTiming:
         return self.size_bytes * 8e9 / self.duration_ns
 
 
-def time_allreduce(config: StarConfig, method: str, size_bytes: int, dtype: str = "int32") -> AllreduceTiming:
-    """Sum one array of size_bytes per rank by `method` ("switch", "ring") on an idle star, and check every element.
+def time_allreduce(config: SimulationConfig, method: str, size_bytes: int, dtype: str = "int32") -> AllreduceTiming:
+    """Sum one array of size_bytes per rank by `method` ("switch", "ring") on idle links, and check every element.
 
     The values are small seeded integers, so that the sum is exact in every dtype (int32, int64, float32, float64).
     AggregationFailed if the method gives up.
     """
-    star = STARS[method](config)
+    simulation = SIMULATIONS[method](config)
     generator = np.random.Generator(np.random.PCG64(config.seed))
     count = size_bytes // np.dtype(dtype).itemsize
     arrays: list[NDArray[Any]] = [
@@ -53,24 +53,25 @@ def time_allreduce(config: StarConfig, method: str, size_bytes: int, dtype: str 
         nonlocal waiting, finished_ns
         waiting -= 1
         if not waiting:
-            finished_ns = star.network.now_ns
-            star.network.stop()
+            finished_ns = simulation.network.now_ns
+            simulation.network.stop()
 
     def launch_all(_frame: None, _sender: int, _to: int) -> None:
         for rank, array in enumerate(arrays):
-            star.launch(rank, array, "sum", done)
+            simulation.launch(rank, array, "sum", done)
 
-    star.network.schedule(0, launch_all)
-    star.run(f"an allreduce of {size_bytes} bytes by {method}")
+    simulation.network.schedule(0, launch_all)
+    simulation.run(f"an allreduce of {size_bytes} bytes by {method}")
+    wire = [simulation.wire_bytes(rank) for rank in range(config.workers)]
     return AllreduceTiming(
         size_bytes=size_bytes,
         duration_ns=finished_ns,
-        wire_tx_bytes=tuple(star.wire_tx_bytes()),
-        wire_rx_bytes=tuple(star.wire_rx_bytes()),
-        retransmissions=star.retransmissions(),
-        faults=star.faults(),
-        switch_counters=star.switch_counters(),
-        drop_checksum=star.drop_checksum(),
+        wire_tx_bytes=tuple(sent for sent, _ in wire),
+        wire_rx_bytes=tuple(received for _, received in wire),
+        retransmissions=simulation.retransmissions(),
+        faults=simulation.faults(),
+        switch_counters=simulation.switch_counters(),
+        drop_checksum=simulation.drop_checksum(),
         wrong_elements=sum(int(np.count_nonzero(array != expected)) for array in arrays),
-        trace=star.network.trace_hash() if config.trace else None,
+        trace=simulation.network.trace_hash() if config.trace else None,
     )

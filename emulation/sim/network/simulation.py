@@ -1,29 +1,26 @@
-"""The star of every scenario: n hosts, each with one full-duplex link to the middle; one class per method.
+"""An allreduce method in virtual time: hosts around a switch, on simulated links; a subclass for each kind of method.
 
-A star knows `launch(rank, array, op, done)` and `run()`; what the middle and the ends do is the method's.
+A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch and the hosts do is the method's.
 """
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from emulation.sim.network.hosts import AggregationHost, Done
+from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.network.switches import AggregationSwitch
 from switchagg.call import rounds_of
 from switchagg.codecs import codec_named
-from switchagg.dataplane.table import DATAPLANES
-from switchagg.endpoint import StreamFailed
-from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT
+from transport.collectives.collective import Kind
+from transport.group.coded_sums import RoundKeys
 from transport.meshes.reliable import ReliableConfig
 
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
@@ -31,7 +28,7 @@ HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowl
 
 
 @dataclass(frozen=True)
-class StarConfig:
+class SimulationConfig:
     """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
 
     switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
@@ -69,7 +66,7 @@ class StarConfig:
     codec: str = ""
 
     def job(self) -> JobConfig:
-        """The one job of the star: streams side by side from slot 0."""
+        """The one job: streams side by side from slot 0."""
         windows = self.windows or (self.window_slots,) * self.streams
         priorities = self.priorities or (BEST_EFFORT,) * self.streams
         assert len(windows) == len(priorities) == self.streams, "one window and one priority for each stream"
@@ -87,7 +84,7 @@ class StarConfig:
         )
 
     def connections(self, together: int = 1) -> ReliableConfig:
-        """Connections of a host method, with the timeouts of the star, of which so many send to one host at once.
+        """Connections of a host method, with the timeouts of the job, of which so many send to one host at once.
 
         Only the window limits a connection, so those that share a port share what the port's queue or the
         way holds: what congestion control would settle on. Otherwise the queue would overflow for as long as they send.
@@ -126,61 +123,74 @@ class StarConfig:
         return 4 * (self.link.delay_ns + frame_ns) + 2 * self.switch_latency_ns
 
 
-class Star(ABC):
-    """Network and links. A method's subclass puts the middle and the hosts in; `uplinks` and `downlinks` go by rank."""
+class Call(NamedTuple):
+    """One rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
+    are matched by; None: their order. kind, root: of any other collective, by host methods that have it.
+    """
 
-    def __init__(self, config: StarConfig) -> None:
+    array: NDArray[Any]
+    op: str
+    done: Done
+    priority: int | None = None
+    key: int | None = None
+    kind: Kind = "allreduce"
+    root: int = 0
+
+
+class Simulation(ABC):
+    """Network and links. A method's subclass puts the switch and the hosts in; `uplinks`, `downlinks` go by member."""
+
+    codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
+
+    def __init__(self, config: SimulationConfig) -> None:
         self.config = config
+        self._keys = [RoundKeys() for _ in range(config.workers)]
         self.network = Network(trace=config.trace)
         self._link_type = StrictLink if config.strict_priority else Link
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
 
-    def codes(self, array: NDArray[Any], op: str) -> bool:
-        """Whether a host method sums this array by the rounds of a codec."""
-        return bool(self.config.codec) and op == "sum" and array.dtype in codec_named(self.config.codec).dtypes
+    def launch(
+        self, rank: int, array: NDArray[Any], op: str, done: Done, priority: int | None = None, key: int | None = None
+    ) -> None:
+        """Rank begins an allreduce now, in place: see `Call`. Floats go through the configured codec, if any.
 
-    def in_rounds(self, array: NDArray[Any], done: Done, key: int, begin: Callable[..., None]) -> None:
-        """Sum an array in place by the codec's plain reductions; `begin(words, op, done, key=)` begins each of them.
-
-        key: of the first, the others follow it.
+        All ranks launch the same ones: in the same order, or, by host methods, with the same keys.
         """
-        rounds = rounds_of(array, self.config.elements, self.config.workers, codec_named(self.config.codec))
+        call = Call(array, op, done, priority, key)
+        codec = self.config.codec
+        if self.codes_in_rounds and codec and op == "sum" and array.dtype in codec_named(codec).dtypes:
+            self._begin_rounds(rank, call)
+        else:
+            self.begin(rank, call)
+
+    def _begin_rounds(self, rank: int, call: Call) -> None:
+        """Sum an array by the codec's plain reductions, whose keys follow each other."""
+        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec_named(self.config.codec))
 
         def step(key: int) -> None:
             words, op = next(rounds, (None, ""))
             if words is None:
-                done()
+                call.done()
             else:
-                begin(words, op, partial(step, key + 1), key=key)
+                self.begin(rank, call._replace(array=words, op=op, done=partial(step, key + 1), key=key))
 
-        step(key)
+        step(self._keys[rank].first(call.key))
+
+    @abstractmethod
+    def begin(self, rank: int, call: Call) -> None:
+        """Rank begins a call now, as it is."""
 
     def _add_uplink(self, rank: int, middle: Action) -> Link:
-        """The link from a rank's host to the middle. A host never overflows its own queue: `Uplink` waits instead."""
+        """The link from a member's host to the switch. A host never overflows its own queue: `Uplink` waits instead."""
         config = replace(self.config.link, queue_bytes=max(self.config.link.queue_bytes, HOST_QUEUE_BYTES))
         link = self._link_type(self.network, config, middle, f"{self.config.seed} up {rank}")
         self.uplinks.append(link)
         return link
 
     def _add_downlink(self, rank: int, host: Action) -> None:
-        """The link from the middle to a rank's host."""
+        """The link from the switch to a member's host."""
         self.downlinks.append(self._link_type(self.network, self.config.link, host, f"{self.config.seed} down {rank}"))
-
-    @abstractmethod
-    def launch(
-        self,
-        rank: int,
-        array: NDArray[Any],
-        op: str,
-        done: Done,
-        priority: int | None = None,
-        key: int | None = None,
-    ) -> None:
-        """Rank begins an allreduce now, in place. priority: lower is more urgent; None: as urgent as any.
-
-        All ranks launch the same ones: in the same order, or, by host methods, with the same keys.
-        """
 
     @abstractmethod
     def retransmissions(self) -> int:
@@ -198,13 +208,10 @@ class Star(ABC):
         """Let virtual time pass until `network.stop()`. AggregationFailed if a call is given up."""
         self.network.run(waiting_for)
 
-    def wire_tx_bytes(self) -> list[int]:
-        """Bytes each worker's host has put on its link so far, framing included."""
-        return [link.sent_bytes for link in self.uplinks[: self.config.workers]]
-
-    def wire_rx_bytes(self) -> list[int]:
-        """Bytes that reached each worker's host so far, or are on their way."""
-        return [link.delivered_bytes for link in self.downlinks[: self.config.workers]]
+    def wire_bytes(self, rank: int) -> tuple[int, int]:
+        """Bytes that a worker's host has put on its link so far, framing included, and that reached it or are on their
+        way."""
+        return self.uplinks[rank].sent_bytes, self.downlinks[rank].delivered_bytes
 
     def notes(self) -> list[str]:
         """The method's choices with their reasons, one sentence each."""
@@ -214,52 +221,3 @@ class Star(ABC):
         """What the links did to frames, summed over all of them."""
         links = self.uplinks + self.downlinks
         return {name: sum(link.faults[name] for link in links) for name in links[0].faults}
-
-
-class SwitchStar(Star):
-    """Method `switch`: an aggregating data plane in the middle."""
-
-    def __init__(self, config: StarConfig) -> None:
-        super().__init__(config)
-        self.job = config.job()
-        dataplane = DATAPLANES[config.dataplane](self.job.slots[1], config.elements)
-        dataplane.admit(self.job, range(config.workers))
-        self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
-        self.hosts: list[AggregationHost] = []
-        for rank in range(config.workers):
-            uplink = self._add_uplink(rank, self.switch.receive)
-            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, config.codec)
-            self._add_downlink(rank, host.receive)
-            self.hosts.append(host)
-
-    def _failed(self, rank: int, event: StreamFailed) -> None:
-        seen = self.switch.dataplane.seen(event.slot, event.version).ranks
-        raise AggregationFailed(
-            f"rank {rank} had no result after {event.timeouts} timeouts in a row",
-            job=self.job.job_id,
-            generation=self.job.generation,
-            stream=event.stream,
-            slot=event.slot,
-            chunk=event.chunk,
-            missing=tuple(r for r in range(self.config.workers) if r not in seen),
-        )
-
-    def launch(
-        self,
-        rank: int,
-        array: NDArray[Any],
-        op: str,
-        done: Done,
-        priority: int | None = None,
-        key: int | None = None,
-    ) -> None:
-        self.hosts[rank].launch(array, op, done, priority)
-
-    def retransmissions(self) -> int:
-        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
-
-    def switch_counters(self) -> dict[str, int]:
-        return {**self.switch.dataplane.counters, "drop_checksum": self.switch.drop_checksum}
-
-    def drop_checksum(self) -> int:
-        return self.switch.drop_checksum + sum(host.drop_checksum for host in self.hosts)

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from emulation.sim.network.link import LinkConfig
-from emulation.sim.network.ps_star import PsStar
-from emulation.sim.network.star import StarConfig
+from emulation.sim.network.ps_simulation import PsSimulation
+from emulation.sim.network.simulation import SimulationConfig
 from transport.ps.config import BACKUP, BSP, SSP, PsConfig
 
 RATE_BPS = 1_000_000_000
 LATE_NS = 50_000_000
 
 
-def star(mode: str = BSP, workers: int = 4, servers: int = 2, **more: Any) -> PsStar:
+def star(mode: str = BSP, workers: int = 4, servers: int = 2, **more: Any) -> PsSimulation:
     link = LinkConfig(rate_bps=RATE_BPS, delay_ns=10_000, **more.pop("link", {}))
     ps = PsConfig(workers, servers, mode=mode, **more)
-    return PsStar(StarConfig(workers, link, servers=servers, trace=True), ps)
+    return PsSimulation(SimulationConfig(workers, link, servers=servers, trace=True), ps)
 
 
-def allreduce(made: PsStar, elements: int, late_ns: int = 0) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
+def allreduce(made: PsSimulation, elements: int, late_ns: int = 0) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
     """When each rank had its sum, and the sums; the last rank begins later."""
     arrays = [np.full(elements, rank + 1, np.int64) for rank in range(len(made.workers))]
     ended = [0] * len(arrays)

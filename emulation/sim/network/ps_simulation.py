@@ -1,17 +1,15 @@
-"""The star of the parameter server in all its modes: a host per worker, and one per server if there are any."""
+"""The parameter server in all its modes in virtual time: a host per worker, and one per server if there are any."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
-from emulation.sim.network.star import Star, StarConfig
+from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
-from transport.group.coded_sums import RoundKeys
 from transport.ps.colocated import Colocated
 from transport.ps.config import PsConfig
 from transport.ps.messages import HEAD_BYTES
@@ -19,14 +17,14 @@ from transport.ps.server import PsServer
 from transport.ps.worker import PsCall, PsWorker
 
 
-class PsStar(Star):
+class PsSimulation(Simulation):
     """config.servers hosts after the workers; with 0, every worker has a server beside it. ps: its numbers of members
-    are the star's; default: "bsp".
+    are the config's; default: "bsp".
 
     `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
     """
 
-    def __init__(self, config: StarConfig, ps: PsConfig | None = None) -> None:
+    def __init__(self, config: SimulationConfig, ps: PsConfig | None = None) -> None:
         super().__init__(config)
         workers, servers = config.workers, config.servers
         ps = ps or PsConfig(workers, slice_elements=(config.message_bytes - HEAD_BYTES) // 4)  # of float32
@@ -37,7 +35,6 @@ class PsStar(Star):
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
-        self._keys = [RoundKeys() for _ in self.workers]
         connections = config.connections(max(workers, servers) if servers else max(1, workers - 1))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
@@ -57,23 +54,9 @@ class PsStar(Star):
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat
 
-    def launch(
-        self,
-        rank: int,
-        array: NDArray[Any],
-        op: str,
-        done: Done,
-        priority: int | None = None,
-        key: int | None = None,
-    ) -> None:
-        begin = partial(self._begin, rank, priority=BEST_EFFORT if priority is None else priority)
-        if self.codes(array, op):
-            self.in_rounds(array, done, self._keys[rank].first(key), begin)
-        else:
-            begin(array, op, done, key=key)
-
-    def _begin(self, rank: int, array: NDArray[Any], op: str, done: Done, *, priority: int, key: int | None) -> None:
-        self.submit(rank, "allreduce", array, done, op, key=key, priority=priority)
+    def begin(self, rank: int, call: Call) -> None:
+        priority = BEST_EFFORT if call.priority is None else call.priority
+        self.submit(rank, call.kind, call.array, call.done, call.op, key=call.key, priority=priority)
 
     def submit(self, rank: int, kind: str, array: NDArray[Any], done: Done, op: str = "sum", **how: Any) -> PsCall:
         """A rank begins a call now; how: as of `PsWorker.submit`. `done` is called when it has ended well."""

@@ -1,0 +1,16 @@
+"""The simulation of each method, by the name that scenarios and reports use."""
+
+from collections.abc import Callable
+from functools import partial
+
+from emulation.sim.network.host_simulation import HostSimulation
+from emulation.sim.network.ps_simulation import PsSimulation
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.switch_simulation import SwitchSimulation
+from transport.group.method_name import HOST_METHODS
+
+SIMULATIONS: dict[str, Callable[[SimulationConfig], Simulation]] = {
+    "switch": SwitchSimulation,
+    **{method: partial(HostSimulation, method=method) for method in (*HOST_METHODS, "auto")},
+    "ps": PsSimulation,
+}

@@ -1,0 +1,51 @@
+"""Method `switch` in virtual time: a switch whose data plane aggregates, and an endpoint on every host."""
+
+from emulation.sim.network.hosts import AggregationHost
+from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
+from emulation.sim.network.switches import AggregationSwitch
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.endpoint import StreamFailed
+from switchagg.errors import AggregationFailed
+
+
+class SwitchSimulation(Simulation):
+    """Codecs are the endpoints': they code what packets hold."""
+
+    codes_in_rounds = False
+
+    def __init__(self, config: SimulationConfig) -> None:
+        super().__init__(config)
+        self.job = config.job()
+        dataplane = DATAPLANES[config.dataplane](self.job.slots[1], config.elements)
+        dataplane.admit(self.job, range(config.workers))
+        self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
+        self.hosts: list[AggregationHost] = []
+        for rank in range(config.workers):
+            uplink = self._add_uplink(rank, self.switch.receive)
+            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, config.codec)
+            self._add_downlink(rank, host.receive)
+            self.hosts.append(host)
+
+    def _failed(self, rank: int, event: StreamFailed) -> None:
+        seen = self.switch.dataplane.seen(event.slot, event.version).ranks
+        raise AggregationFailed(
+            f"rank {rank} had no result after {event.timeouts} timeouts in a row",
+            job=self.job.job_id,
+            generation=self.job.generation,
+            stream=event.stream,
+            slot=event.slot,
+            chunk=event.chunk,
+            missing=tuple(r for r in range(self.config.workers) if r not in seen),
+        )
+
+    def begin(self, rank: int, call: Call) -> None:
+        self.hosts[rank].launch(call.array, call.op, call.done, call.priority)
+
+    def retransmissions(self) -> int:
+        return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
+
+    def switch_counters(self) -> dict[str, int]:
+        return {**self.switch.dataplane.counters, "drop_checksum": self.switch.drop_checksum}
+
+    def drop_checksum(self) -> int:
+        return self.switch.drop_checksum + sum(host.drop_checksum for host in self.hosts)
