@@ -182,7 +182,7 @@ class Endpoint:
             offset = slot - window.first_slot
             if (
                 0 <= offset < window.window
-                and window.flying[offset]
+                and window.in_flight[offset]
                 and (window.chunk[offset] - chunk) % MODULUS == 0
                 and _version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
             ):

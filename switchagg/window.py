@@ -1,4 +1,4 @@
-"""One stream's window at a worker: which chunks may fly, which are lost, when to ask again (rules W2, W3, W6 to W9).
+"""One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9).
 
 `Endpoint` owns one per stream and handles packets; here there are only chunk numbers, unwrapped, and the time.
 """
@@ -44,9 +44,9 @@ class Window:
         self.failed = False
         self.timeouts = 0  # in a row, without any result
         self.chunk = list(range(window))  # in flight, or next for that slot
-        self.flying = [False] * window
+        self.in_flight = [False] * window
         self._sent_ns = [0] * window
-        self._transmission = [0] * window  # the one that carried the chunk last
+        self._transmission = [0] * window  # of the chunk's latest frame
         self._first = [True] * window  # it was the chunk's first
         self._transmissions = 0
         self._end = 0  # chunks submitted so far
@@ -58,10 +58,10 @@ class Window:
         self._newest = [-1] * OVERTAKEN
         self._rtt_ns: int | None = None  # a sample not yet taken into account
         self._timeout = RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
-        self._silence_ns = 0  # since when the timer runs: the last result or timeout
+        self._timer_start_ns = 0  # the last result or timeout
         self._recovering = False  # from a timeout until a first transmission is answered
-        self._doubted = 0  # transmissions before it came before the last timeout
-        self._owed = 0  # chunks that answered retransmissions of this bundle let follow
+        self._before_timeout = 0  # transmissions below were sent before the last timeout
+        self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
 
     def submit(self, call: Call) -> None:
         """Append a call with at least one chunk (W3)."""
@@ -78,7 +78,7 @@ class Window:
         elif self._free and self._free[0] < self._limit:
             chunk = heapq.heappop(self._free)
             self.chunk[chunk % self.window] = chunk
-            self.flying[chunk % self.window] = True
+            self.in_flight[chunk % self.window] = True
         else:
             return None
         offset = chunk % self.window
@@ -99,27 +99,27 @@ class Window:
     def answered(self, offset: int, now_ns: int) -> int:
         """The chunk in flight at this offset has its result: its slot is free for the chunk one window later."""
         chunk = self.chunk[offset]
-        self.flying[offset] = False
+        self.in_flight[offset] = False
         self.timeouts = 0
-        self._silence_ns = now_ns
+        self._timer_start_ns = now_ns
         if self._first[offset]:  # Karn: a retransmitted chunk's result may answer either copy
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
             self._recovering = False
         elif self._recovering:
-            self._owed += 2
+            self._resend_due += 2
         self.chunk[offset] = chunk + self.window
         heapq.heappush(self._free, chunk + self.window)
         return chunk
 
     def after_results(self) -> list[Call]:
-        """Draw the conclusions of a bundle of results: calls that are complete, the RTO, lost chunks, the new limit."""
+        """Update the RTO, the limit and what counts as lost after a bundle of results; the calls that are complete."""
         if self._rtt_ns is not None:
             self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
         if self._recovering:
-            self._resend_newest(self._owed, self._doubted)
-        self._owed = 0
+            self._resend_newest(self._resend_due, self._before_timeout)
+        self._resend_due = 0
         done = [running.call for running in self.running if not running.missing]
         if done:
             self.running = deque(running for running in self.running if running.missing)
@@ -129,30 +129,30 @@ class Window:
         return done
 
     def raise_limit(self) -> None:
-        """Let chunks fly up to the first whose call isn't ready for it (W4)."""
+        """Allow the chunks up to the first whose call isn't ready for it (W4)."""
         for running in self.running:
             self._limit = max(self._limit, running.base + running.call.ready_chunks)
             if running.call.ready_chunks < running.call.chunks:
                 return
 
     def deadline_ns(self) -> int | None:
-        """When to time out; None if nothing is in flight (W7)."""
+        """When the window times out; None if nothing is in flight (W7)."""
         oldest = self.oldest()
         # What waits to be resent counts too: a link that stays full must not stop the timer (W9).
         if self.failed or (oldest is None and self._to_resend() is None):
             return None
-        sent_ns = self._silence_ns if oldest is None else self._sent_ns[oldest[1] % self.window]
+        sent_ns = self._timer_start_ns if oldest is None else self._sent_ns[oldest[1] % self.window]
         timeout = self._timeout
-        return max(sent_ns, self._silence_ns) + min(timeout.rto_ns << min(self.timeouts, 20), timeout.max_ns)
+        return max(sent_ns, self._timer_start_ns) + min(timeout.rto_ns << min(self.timeouts, 20), timeout.max_ns)
 
     def time_out(self, now_ns: int) -> None:
         """Resend a few of the oldest chunks in flight (W7)."""
-        self._silence_ns = now_ns
+        self._timer_start_ns = now_ns
         self._recovering = True
         # A chunk first sent later is no reason for doubt: resent before its result can come, it would be answered as a
         # retransmission, let two more follow, and one timeout too early would have every later chunk sent three times.
-        self._doubted = self._transmissions
-        self._resend_oldest(PROBES, self._doubted)
+        self._before_timeout = self._transmissions
+        self._resend_oldest(PROBES, self._before_timeout)
 
     def oldest(self) -> tuple[int, int] | None:
         """(transmission, chunk): the oldest one unanswered and not yet marked for resending."""
@@ -166,18 +166,18 @@ class Window:
     def _waits(self, transmission: int, chunk: int) -> bool:
         """Whether this was the chunk's latest transmission, and is unanswered."""
         offset = chunk % self.window
-        return self.flying[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission
+        return self.in_flight[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission
 
     def first_unanswered(self) -> int:
         """The lowest chunk in flight; there is one while a deadline is."""
-        return min(chunk for chunk, flying in zip(self.chunk, self.flying, strict=True) if flying)
+        return min(chunk for chunk, in_flight in zip(self.chunk, self.in_flight, strict=True) if in_flight)
 
     def _to_resend(self) -> int | None:
         """The next chunk to be resent, at the head of `_resend`; those answered meanwhile are taken off."""
         while self._resend:
             chunk = self._resend[0]
             offset = chunk % self.window
-            if self.flying[offset] and self.chunk[offset] == chunk:
+            if self.in_flight[offset] and self.chunk[offset] == chunk:
                 return chunk
             self._resend.popleft()
         return None

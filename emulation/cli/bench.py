@@ -99,9 +99,7 @@ def allreduce(
             window,
             mtu,
             segments,
-            iterations or 0,
-            warmup,
-            Pace(seconds),
+            Pace(iterations, warmup, seconds),
         )
         wishes = matrix.wishes()
         for target in (json_file, None if out is None else out / "allreduce.json"):

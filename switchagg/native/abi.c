@@ -1,9 +1,9 @@
-/* What `library.py` asks first: a library built from older sources than the Python beside it must not be used. */
+/* `library.py` checks it first: a library built from older sources than the Python code must not be used. */
 #include "abi.h"
 
 SA_EXPORT uint32_t sa_abi(void) { return SA_ABI; }
 
-/* The instruction set of the clones of SA_VECTORISED that this processor runs, for whoever wants to know. */
+/* Name of the instruction set for which this processor runs the clones of SA_VECTORISED functions. */
 SA_EXPORT const char *sa_vectors(void) {
 #if defined(SA_CLONED)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&

@@ -10,7 +10,7 @@
 
 /* Hot loops over values are compiled for several instruction sets, the best one chosen when the library is loaded.
    Other machines have one baseline that vectorises (NEON on arm64), or no way to choose (musl has no ifunc).
-   x86-64-v4 is AVX-512 by what the processor can do; older compilers know it only by the name of a processor. */
+   x86-64-v4 selects AVX-512 by its feature bits; older compilers can select it only by the name of a processor. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define SA_AVX512 "arch=x86-64-v4"
 #else

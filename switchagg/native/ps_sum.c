@@ -5,13 +5,13 @@
 #include "abi.h"
 #include "codecs/limbs.h"
 
-/* Slices lie anywhere in a message. */
+/* A slice of a message has any alignment. */
 typedef uint64_t SA_ANYWHERE sa_uint64_at;
 
-#define SA_ADD(name, type)                                                                              \
-    SA_VECTORISED static void sa_add_##name(type *restrict total, const type *restrict values, uint64_t count) { \
-        for (uint64_t i = 0; i < count; i++)                                                            \
-            total[i] += values[i];                                                                      \
+#define SA_ADD(name, type)                                                                                             \
+    SA_VECTORISED static void sa_add_##name(type *restrict total, const type *restrict values, uint64_t count) {       \
+        for (uint64_t i = 0; i < count; i++)                                                                           \
+            total[i] += values[i];                                                                                     \
     }
 
 SA_ADD(float32, sa_float32_at)
@@ -45,7 +45,7 @@ SA_EXPORT void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, dou
         sa_divide_float64((sa_float64_at *)values, count, divisor);
 }
 
-/* Which of velocity and backup there are is known outside the loops: each of the four vectorises by itself. */
+/* Which of velocity and backup there are is known outside the loops: so the compiler vectorises each of the four. */
 #define SA_STEP_LOOP(compensate, accelerate)                                                 \
     for (uint64_t i = 0; i < count; i++) {                                                   \
         __typeof__(lr) g = gradient[i], w = weights[i];                                      \
@@ -63,22 +63,22 @@ SA_EXPORT void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, dou
             backup[i] = w;                                                                   \
     }
 
-#define SA_STEP(name, type, value)                                                                                 \
-    SA_VECTORISED static void sa_step_##name(const struct sa_ps_step *step, type *restrict weights,                \
-                                             type *restrict velocity, type *restrict backup,                       \
-                                             const type *restrict gradient, uint64_t count) {                      \
-        value lr = (value)step->learning_rate, momentum = (value)step->momentum;                                   \
-        value decay = (value)step->weight_decay, lambda = (value)step->compensation;                               \
-        int decays = step->weight_decay != 0;                                                                      \
-        if (backup && velocity) {                                                                                  \
-            SA_STEP_LOOP(1, 1)                                                                                     \
-        } else if (backup) {                                                                                       \
-            SA_STEP_LOOP(1, 0)                                                                                     \
-        } else if (velocity) {                                                                                     \
-            SA_STEP_LOOP(0, 1)                                                                                     \
-        } else {                                                                                                   \
-            SA_STEP_LOOP(0, 0)                                                                                     \
-        }                                                                                                          \
+#define SA_STEP(name, type, value)                                                                                     \
+    SA_VECTORISED static void sa_step_##name(const struct sa_ps_step *step, type *restrict weights,                    \
+                                             type *restrict velocity, type *restrict backup,                           \
+                                             const type *restrict gradient, uint64_t count) {                          \
+        value lr = (value)step->learning_rate, momentum = (value)step->momentum;                                       \
+        value decay = (value)step->weight_decay, lambda = (value)step->compensation;                                   \
+        int decays = step->weight_decay != 0;                                                                          \
+        if (backup && velocity) {                                                                                      \
+            SA_STEP_LOOP(1, 1)                                                                                         \
+        } else if (backup) {                                                                                           \
+            SA_STEP_LOOP(1, 0)                                                                                         \
+        } else if (velocity) {                                                                                         \
+            SA_STEP_LOOP(0, 1)                                                                                         \
+        } else {                                                                                                       \
+            SA_STEP_LOOP(0, 0)                                                                                         \
+        }                                                                                                              \
     }
 
 SA_STEP(float32, sa_float32_at, float)

@@ -1,6 +1,6 @@
-/* What a parameter server computes on a slice, bit for bit as transport/ps/arithmetic.py does in NumPy: one rounding per
-   operation, in the order written there, so nothing here may be contracted to fused multiply-adds. Arrays may have any
-   alignment and must not overlap. */
+/* The arithmetic of a parameter server on a slice, bit for bit as transport/ps/arithmetic.py does it in NumPy: one
+   rounding per operation, in the order written there, so nothing here may be contracted to fused multiply-adds. Arrays
+   may have any alignment and must not overlap. */
 #ifndef SWITCHAGG_PS_SUM_H
 #define SWITCHAGG_PS_SUM_H
 
@@ -17,7 +17,7 @@ void sa_ps_add(uint32_t dtype, uint8_t *total, const uint8_t *values, uint64_t c
 void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, double divisor);
 
 /* One step of SGD on floats: compensated for delay if there is a backup, which becomes the new weights; with momentum
-   if there is a velocity; with decay if it isn't 0. The gradient is kept. */
+   if there is a velocity; with decay if it isn't 0. The gradient is not changed. */
 void sa_ps_step(uint32_t dtype, const struct sa_ps_step *step, uint8_t *weights, uint8_t *velocity, uint8_t *backup,
                 const uint8_t *gradient, uint64_t count);
 

@@ -204,7 +204,7 @@ class Script:
         window = self.pairs[rank].python._windows[stream]
         frames = []
         for offset, chunk in enumerate(window.chunk):
-            if not window.flying[offset]:
+            if not window.in_flight[offset]:
                 slot, version = self.job.place(stream, chunk)
                 values = np.full(self.job.elements, 7, np.int32)
                 place = (self.job.job_id, self.job.generation, stream, rank, Op.SUM, slot, version, chunk % MODULUS)

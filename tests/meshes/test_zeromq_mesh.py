@@ -83,7 +83,7 @@ def test_what_counts_as_sent_while_nothing_leaves_is_64_kb(pair: list[Any], size
     for ticket in range(60):
         here.send(1, b"", bytes(size), ticket)
         here._flush()
-    here._hand_back(back)
+    here._report_sent(back)
     assert 0 < len(back) * size <= COPIED_BYTES
     events = turn([here], lambda found: len(sent(found[0])) + len(back) == 60)
     assert sorted(sent(back) + sent(events[0])) == list(range(60))
@@ -224,12 +224,12 @@ def foreign_messages(members: int) -> list[list[bytes]]:
 
 def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
     here, there = pair
-    strangers = [say_over_tcp(here._station.address, data) for data in raw_garbage().values()]
+    strangers = [say_over_tcp(here._sockets.address, data) for data in raw_garbage().values()]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
         dealer.linger = 0
-        dealer.connect(f"tcp://127.0.0.1:{here._station.address[1]}")
+        dealer.connect(f"tcp://127.0.0.1:{here._sockets.address[1]}")
         messages = foreign_messages(2)
         for message in messages:
             dealer.send_multipart(message)
@@ -254,9 +254,9 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
 
 def test_a_member_s_malformed_messages_are_dropped(pair: list[Any]) -> None:
     here, there = pair
-    line = there._peers[0].line
+    connection = there._peers[0].connection
     for frames in ([b"one"], [b"h" * 65, b"data"], [b"a", b"b", b"c"], [CONTROL, b"?", b""], [b""] * 9):
-        line.socket.send_multipart(frames)
+        connection.socket.send_multipart(frames)
     there.send(0, b"fine", b"data", 1)
     events = turn([here, there], lambda found: bool(received(found[0])))
     assert received(events[0]) == [(1, b"fine", b"data")]
@@ -319,7 +319,7 @@ def test_a_link_forgets_who_was_sent_to_long_ago(monkeypatch: pytest.MonkeyPatch
             here.send(rows, other.address)
             assert other.wait(LIVENESS_S)
             assert len(other.receive()) == 1
-        assert list(here._lines) == [other.address for other in others[2:]]
+        assert list(here._connections) == [other.address for other in others[2:]]
         here.send(rows, others[0].address)
         assert others[0].wait(LIVENESS_S)
         assert len(others[0].receive()) == 1

@@ -71,7 +71,7 @@ def test_nothing_is_lost_uncounted_or_taken_apart_wrongly(tmp_path: Path) -> Non
         ("messages[from].accepted == messages[from].rows", "messages[from].accepted"),
         ("pieces[count - 1].iov_len += message->size;", "pieces[count - 1].iov_len += 4;"),
         ("uint32_t rest = size ? size % segment : 0;", "uint32_t rest = 0;"),
-        ("    message->msg_hdr.msg_controllen = sizeof udp->receive_controls[place];\n", ""),
+        ("    message->msg_hdr.msg_controllen = sizeof udp->receive_controls[at];\n", ""),
         ("+= (uint32_t)value - udp->overflow_seen;", "+= (uint32_t)value;"),
         ("if (udp->options.priority) used", "if (udp && rows > 1) used"),
     ],

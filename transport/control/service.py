@@ -43,7 +43,7 @@ from transport.links.addresses import parse_endpoint, resolve_host
 from transport.links.table import LINKS
 from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
 from transport.zeromq.keys import Keys, key_advice
-from transport.zeromq.sockets import Gatekeeper, Refusals
+from transport.zeromq.sockets import Authenticator, Refusals
 
 HEARTBEAT_S = 0.5
 """How often a client repeats its request or sends a heartbeat: an eighth of the default lease."""
@@ -102,12 +102,12 @@ class ControlServer:
         self._patient_ns = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._gate: Gatekeeper | None = None
+        self._authenticator: Authenticator | None = None
         try:
             _bound(self._socket)
             if keys is not None:
-                self._gate = Gatekeeper(self._context, keys, Refusals(f"control plane {bind}"))
-                keys.secure_listener(self._socket)
+                self._authenticator = Authenticator(self._context, keys, Refusals(f"control plane {bind}"))
+                keys.secure_server(self._socket)
             self._socket.bind(bind)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -117,15 +117,15 @@ class ControlServer:
             self._context.destroy(linger=0)
             raise
         self._poller = zmq.Poller()
-        for polled in (self._socket, *([self._gate.socket] if self._gate else [])):
+        for polled in (self._socket, *([self._authenticator.socket] if self._authenticator else [])):
             self._poller.register(polled, zmq.POLLIN)
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
     def turn(self, wait_s: float) -> None:
         """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
         ready = dict(self._poller.poll(max(0, round(wait_s * 1000))))
-        if self._gate is not None:
-            self._gate.serve()
+        if self._authenticator is not None:
+            self._authenticator.serve()
         if self._socket in ready:
             for _ in range(TURN_MESSAGES_MAX):
                 try:
@@ -411,7 +411,7 @@ class ControlClient:
             dealer.set(zmq.RECONNECT_IVL, 100)
             dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
             if self._keys is not None:
-                self._keys.secure_dialler(dealer)
+                self._keys.secure_client(dealer)
             dealer.connect(self._target)
             poller = zmq.Poller()
             poller.register(dealer, zmq.POLLIN)
@@ -559,7 +559,7 @@ def query_status(
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         _bound(dealer)
         if keys is not None:
-            keys.secure_dialler(dealer)
+            keys.secure_client(dealer)
         dealer.connect(f"tcp://{resolve_host(host)}:{port}")
         dealer.send_multipart(messages.encode(messages.StatusQuery(1, job)))
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)

@@ -45,10 +45,10 @@ class Keys:
     server_secret: bytes | None = field(repr=False)
     allowed: dict[bytes, str]
 
-    def secure_listener(self, listening: "zmq.Socket[bytes]") -> None:
+    def secure_server(self, listening: "zmq.Socket[bytes]") -> None:
         """Let in only holders of allowed keys; before the socket is bound. Raises JobError without a server's secret.
 
-        The context needs a `Gatekeeper` (transport.zeromq.sockets), which does the looking.
+        The context needs an `Authenticator` (transport.zeromq.sockets), which checks clients' keys.
         """
         if self.server_secret is None:
             raise JobError(f"keys in {self.folder}: {SERVER}{_SECRET} is missing, which a listening side needs")
@@ -57,7 +57,7 @@ class Keys:
         listening.set(zmq.CURVE_SECRETKEY, self.server_secret)
         listening.set(zmq.ZAP_DOMAIN, b"switchagg")
 
-    def secure_dialler(self, connecting: "zmq.Socket[bytes]") -> None:
+    def secure_client(self, connecting: "zmq.Socket[bytes]") -> None:
         """Encrypt to the holder of server.key alone; before the socket connects. Raises JobError without a secret."""
         if self.client_secret is None:
             raise JobError(f"keys in {self.folder}: no NAME{_SECRET} of a client, which a connecting side needs")

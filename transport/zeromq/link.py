@@ -28,7 +28,7 @@ from transport.switch.options import DaemonOptions
 from transport.worker.ends import LinkEnd, WorkerEnd
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import Keys, as_keys
-from transport.zeromq.sockets import Line, Socket, Station, ZeroMqOptions
+from transport.zeromq.sockets import Connection, Socket, Sockets, ZeroMqOptions
 
 BUNDLE_BYTES_MAX = 1 << 17
 """Most of one message: a longer bundle goes as several."""
@@ -47,16 +47,17 @@ PEERS_MAX = 256
 
 OPTIONS = ZeroMqOptions(queue_messages=256, send_buffer_bytes=1 << 19, message_bytes_max=BUNDLE_BYTES_MAX)
 
-_HEADER = struct.Struct(">4sHHII")  # magic, the sender's port, whether it can be dialled there, rows, bytes of a row
+_HEADER = struct.Struct(">4sHHII")  # magic, the sender's port, whether it listens there, rows, bytes of a row
 _MAGIC = b"sab1"
 _RETRY_S = 0.001  # a ROUTER doesn't report when it has room for one peer
 
 
 class ZeroMqLink:
-    """A link on a ROUTER, where others dial, and a DEALER to each peer that it dials itself.
+    """A link on a ROUTER, to which others connect, and a DEALER to each peer that it connects to itself.
 
-    bind: (host, port), port 0 for any free one. listening: whether others may dial it; a link that doesn't listen is
-    reached by those alone that it has sent to. keys: encrypt, and let in only whom they allow. Raises JobError.
+    bind: (host, port), port 0 for any free one. listening: whether others may connect to it; a link that doesn't
+    listen is reached only by peers that it has sent to. keys: encrypt, and refuse peers that they don't allow. Raises
+    JobError.
 
     Counters: sent_…, received_… as of a UdpLink; send_lost: rows for a peer that isn't there; send_would_block: sends
     that found a peer's queue full; drop_malformed: messages that are no bundle; refused: peers without a right key.
@@ -71,14 +72,14 @@ class ZeroMqLink:
     ) -> None:
         self._closed = False
         self._counts = dict.fromkeys(ZEROMQ_COUNTERS, 0)
-        self._lines: dict[Address, Line] = {}
-        self._callers: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
-        self._full: set[Line] = set()
-        self._crowded = False  # a caller's queue was full
+        self._connections: dict[Address, Connection] = {}
+        self._inbound: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
+        self._full: set[Connection] = set()
+        self._inbound_full = False  # the queue of a peer that connected to us was full
         self._listening = listening
-        self._station = Station(bind, options, keys, options.message_bytes_max, listening=listening)
-        self._address = self._station.address
-        self._router: Socket = self._station.router
+        self._sockets = Sockets(bind, options, keys, options.message_bytes_max, listening=listening)
+        self._address = self._sockets.address
+        self._router: Socket = self._sockets.router
         self._source = "" if self._address[0] in ("0.0.0.0", "::") else self._address[0]
         self._descriptors = select.epoll()
         self._descriptors.register(int(self._router.get(zmq.FD)), select.EPOLLIN)
@@ -91,7 +92,7 @@ class ZeroMqLink:
     @property
     def counters(self) -> dict[str, int]:
         """See the class."""
-        return {**self._counts, "refused": self._station.refusals.count}
+        return {**self._counts, "refused": self._sockets.refusals.count}
 
     def resolve(self, address: Address) -> Address:
         """See `Link.resolve`."""
@@ -126,10 +127,10 @@ class ZeroMqLink:
         return sent
 
     def _send_part(self, part: Bundle, to: Address) -> bool:
-        """False if there is no room now, for a peer that is there."""
+        """False if there is no room now, for a connected peer."""
         rows, size = part.shape
         header = _HEADER.pack(_MAGIC, self._address[1], self._listening, rows, size)
-        outcome = self._answer(header, part, to) if to in self._callers else self._call(header, part, to)
+        outcome = self._send_inbound(header, part, to) if to in self._inbound else self._send_outbound(header, part, to)
         if outcome is None:
             self._counts["send_would_block"] += 1
             return False
@@ -139,59 +140,60 @@ class ZeroMqLink:
             self._counts["send_lost"] += rows
         return True
 
-    def _answer(self, header: bytes, part: Bundle, to: Address) -> bool | None:
-        """To one that has dialled us. False: lost, None: no room."""
-        identity = self._callers[to]
+    def _send_inbound(self, header: bytes, part: Bundle, to: Address) -> bool | None:
+        """To a peer that connected to us. False: lost, None: no room."""
+        identity = self._inbound[to]
         if identity is None:
             return False
         try:
             self._router.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
         except zmq.Again:
-            self._crowded = True
+            self._inbound_full = True
             return None
-        except zmq.ZMQError:  # it has hung up
-            self._callers[to] = None
+        except zmq.ZMQError:  # it has disconnected
+            self._inbound[to] = None
             return False
         self._router.send(header, zmq.NOBLOCK | zmq.SNDMORE)
         self._router.send(part.data, zmq.NOBLOCK)
         return True
 
-    def _call(self, header: bytes, part: Bundle, to: Address) -> bool | None:
-        """To one that we dial. False: lost, None: no room."""
-        line = self._line_to(to)
-        if line is None:
+    def _send_outbound(self, header: bytes, part: Bundle, to: Address) -> bool | None:
+        """On a connection of ours. False: lost, None: no room."""
+        connection = self._connection_to(to)
+        if connection is None:
             return False
         try:
-            line.socket.send(header, zmq.NOBLOCK | zmq.SNDMORE)
+            connection.socket.send(header, zmq.NOBLOCK | zmq.SNDMORE)
         except zmq.ZMQError:
-            line.hear()
-            if not line.up:
+            connection.read_monitor()
+            if not connection.up:
                 return False
-            self._full.add(line)
-            self._station.want_room(line, True)
+            self._full.add(connection)
+            self._sockets.want_room(connection, True)
             return None
-        line.socket.send(part.data, zmq.NOBLOCK)
+        connection.socket.send(part.data, zmq.NOBLOCK)
         return True
 
-    def _line_to(self, to: Address) -> Line | None:
-        """The line to a peer, which becomes the newest of all; None to an address that can't be."""
-        line = self._lines.pop(to, None)
-        if line is None:
-            if len(self._lines) >= PEERS_MAX:
-                self._hang_up(next(iter(self._lines)))
+    def _connection_to(self, to: Address) -> Connection | None:
+        """The connection to a peer, moved to the end of the least-recently-used order; None for an impossible
+        address."""
+        connection = self._connections.pop(to, None)
+        if connection is None:
+            if len(self._connections) >= PEERS_MAX:
+                self._disconnect(next(iter(self._connections)))
             try:
-                line = self._station.dial(to, self._source)
+                connection = self._sockets.connect(to, self._source)
             except JobError:
                 return None
-            self._descriptors.register(int(line.socket.get(zmq.FD)), select.EPOLLIN)
-        self._lines[to] = line
-        return line
+            self._descriptors.register(int(connection.socket.get(zmq.FD)), select.EPOLLIN)
+        self._connections[to] = connection
+        return connection
 
-    def _hang_up(self, address: Address) -> None:
-        line = self._lines.pop(address)
-        self._full.discard(line)
-        self._descriptors.unregister(int(line.socket.get(zmq.FD)))
-        self._station.hang_up(line)
+    def _disconnect(self, address: Address) -> None:
+        connection = self._connections.pop(address)
+        self._full.discard(connection)
+        self._descriptors.unregister(int(connection.socket.get(zmq.FD)))
+        self._sockets.disconnect(connection)
 
     # Receiving
 
@@ -200,7 +202,10 @@ class ZeroMqLink:
         self._require_open()
         arrived: list[tuple[Bundle, Address]] = []
         taken_bytes = 0
-        for source, address in [(self._router, None), *((line.socket, to) for to, line in self._lines.items())]:
+        for source, address in [
+            (self._router, None),
+            *((connection.socket, to) for to, connection in self._connections.items()),
+        ]:
             while len(arrived) < RECEIVE_BUNDLES and taken_bytes < RECEIVE_BYTES:
                 try:
                     frames = source.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -218,7 +223,8 @@ class ZeroMqLink:
         return arrived
 
     def _bundle(self, frames: list[zmq.Frame], address: Address | None) -> tuple[Bundle, Address] | None:
-        """What a message carries, and from whom; None if it is not of our protocol. address: None: from a caller."""
+        """A message's bundle and sender; None if it is not of our protocol. address: None if it came in at the
+        ROUTER."""
         identity = frames.pop(0) if address is None else None
         if len(frames) != 2 or len(frames[0]) != _HEADER.size:
             return None
@@ -233,57 +239,57 @@ class ZeroMqLink:
         self._count("received", rows, rows * size)
         if identity is not None:
             address = (str(frames[0].get("Peer-Address")), port)
-            self._called_by(address, identity.bytes, bool(listening))
+            self._note_inbound(address, identity.bytes, bool(listening))
         assert address is not None
         return bundle, address
 
-    def _called_by(self, address: Address, identity: bytes, listening: bool) -> None:
-        """Note where answers go: on the connection that a caller has used last; to one that listens, our own."""
+    def _note_inbound(self, address: Address, identity: bytes, listening: bool) -> None:
+        """Note where answers go: on the peer's latest connection to us; to a peer that listens, on one of our own."""
         if not listening:
-            self._callers[address] = identity
-            if len(self._callers) > PEERS_MAX:
-                del self._callers[next(key for key in self._callers if key != address)]
+            self._inbound[address] = identity
+            if len(self._inbound) > PEERS_MAX:
+                del self._inbound[next(key for key in self._inbound if key != address)]
 
     # Waiting and closing
 
     def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
         """See `Link.wait`."""
         self._require_open()
-        if writable and not self._full and not self._crowded:
+        if writable and not self._full and not self._inbound_full:
             return True
-        crowded, self._crowded = self._crowded and writable, False
-        if crowded:
+        inbound_full, self._inbound_full = self._inbound_full and writable, False
+        if inbound_full:
             timeout_s = _RETRY_S if timeout_s is None else min(timeout_s, _RETRY_S)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            came, lines = self._station.poll(timeout_s)
-            news = [line for line in lines if self._look_after(line)]
-            if came or news or crowded:
+            came, connections = self._sockets.poll(timeout_s)
+            news = [connection for connection in connections if self._check(connection)]
+            if came or news or inbound_full:
                 return True
-            if not lines:
+            if not connections:
                 return False
             if until is not None:
                 timeout_s = max(0.0, until - time.monotonic())
 
-    def _look_after(self, line: Line) -> bool:
-        """Hear what became of a line; whether something has come there, or it takes messages again."""
-        line.hear()
-        came = bool(line.socket.poll(0, zmq.POLLIN))
-        if line not in self._full or (line.up and not line.socket.poll(0, zmq.POLLOUT)):
+    def _check(self, connection: Connection) -> bool:
+        """Read its monitor; whether something has arrived on it, or it takes messages again."""
+        connection.read_monitor()
+        came = bool(connection.socket.poll(0, zmq.POLLIN))
+        if connection not in self._full or (connection.up and not connection.socket.poll(0, zmq.POLLOUT)):
             return came
-        self._full.discard(line)
-        self._station.want_room(line, False)
+        self._full.discard(connection)
+        self._sockets.want_room(connection, False)
         return True
 
     def wake(self) -> None:
         """See `Link.wake`."""
-        self._station.wake()
+        self._sockets.wake()
 
     def fileno(self) -> int:
         """See `Link.fileno`. It may also poll readable for nothing; `receive` until there is nothing clears it."""
         self._require_open()
-        for polled in (self._router, *(line.socket for line in self._lines.values())):
-            polled.get(zmq.EVENTS)  # consumes what doesn't concern the caller
+        for polled in (self._router, *(connection.socket for connection in self._connections.values())):
+            polled.get(zmq.EVENTS)  # consumes libzmq's internal events
         return self._descriptors.fileno()
 
     def close(self) -> None:
@@ -291,7 +297,7 @@ class ZeroMqLink:
         if not self._closed:
             self._closed = True
             self._descriptors.close()
-            self._station.close(0.0)
+            self._sockets.close(0.0)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -305,9 +311,9 @@ class ZeroMqLink:
 
 
 def open_worker(options: JoinOptions, host: str) -> WorkerEnd:
-    """A worker's end, which nobody dials."""
-    told = replace(OPTIONS, tos=options.tos)
-    return LinkEnd(ZeroMqLink((host, 0), options=told, keys=as_keys(options.keys), listening=False))
+    """A worker's end, which doesn't listen."""
+    zeromq_options = replace(OPTIONS, tos=options.tos)
+    return LinkEnd(ZeroMqLink((host, 0), options=zeromq_options, keys=as_keys(options.keys), listening=False))
 
 
 def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:

@@ -25,9 +25,9 @@ from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
 from transport.meshes.opening import BoundPlace
-from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST, REFUSED, Gathering, control_words
+from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST, REFUSED, Gathering, parse_control
 from transport.zeromq.keys import Keys, as_keys
-from transport.zeromq.sockets import Line, Station, ZeroMqOptions
+from transport.zeromq.sockets import Connection, Sockets, ZeroMqOptions
 
 ZERO_COPY_BYTES = 1 << 16
 """Data this long or longer is sent from, and received into, memory that is not copied again."""
@@ -38,7 +38,7 @@ COPIED_BYTES = 1 << 16
 RECEIVE_MESSAGES, RECEIVE_BYTES = 64, 1 << 20
 """One `receive` ends after so many messages or bytes: what is used while it is in the cache costs half as much."""
 
-LOOK_NS = 20_000_000
+CHECK_NS = 20_000_000
 """How often `receive` checks connections, when `wait` isn't called."""
 
 FADING_S = 0.25
@@ -49,12 +49,12 @@ CONTROL_BYTES_MAX = 4096
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """Another member. copied: bytes that count as sent, and may lie below; unmarked: those with no marker behind them
-    yet. batch: tickets of copied messages that wait for a marker. fading_ns: when it is lost, if nothing more comes of
-    it."""
+    """Another member. copied: bytes that count as sent, and may be unsent in libzmq; unmarked: those with no marker
+    behind them yet. batch: tickets of copied messages that wait for a marker. fading_ns: when it is lost, if nothing
+    more comes of it."""
 
     member: int
-    line: Line
+    connection: Connection
     identity: bytes
     queue: deque[tuple[bytes, Buffer, int]] = field(default_factory=deque)
     copied: int = 0
@@ -70,21 +70,21 @@ class ZeroMqMesh:
 
     link = "zeromq"
 
-    def __init__(self, mine: Hello, station: Station, peers: dict[int, tuple[Line, bytes]],
+    def __init__(self, mine: Hello, sockets: Sockets, peers: dict[int, tuple[Connection, bytes]],
                  early: list[tuple[int, list[zmq.Frame]]]) -> None:  # fmt: skip
         """Private: see `connect`."""
         self.member, self.members = mine.member, mine.members
         self.details: dict[str, Any] = {}
-        self.message_bytes_max = station.options.message_bytes_max
-        self._station = station
+        self.message_bytes_max = sockets.options.message_bytes_max
+        self._sockets = sockets
         self._peers = {member: _Peer(member, *place) for member, place in peers.items()}
         self._by_identity = {peer.identity: peer for peer in self._peers.values()}
-        self._by_line = {peer.line: peer for peer in self._peers.values()}
+        self._by_connection = {peer.connection: peer for peer in self._peers.values()}
         self._early = deque((self._peers[member], frames) for member, frames in early)
         self._dirty: dict[int, _Peer] = {}
         self._closed = False
-        self._news: dict[Line, None] = {peer.line: None for peer in self._peers.values()}
-        self._look_ns = 0
+        self._changed: dict[Connection, None] = {peer.connection: None for peer in self._peers.values()}
+        self._check_ns = 0
         self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
         self._watched: dict[int, weakref.ref[memoryview]] = {}
         self._below: dict[int, tuple[_Peer, list[int], int]] = {}
@@ -106,25 +106,25 @@ class ZeroMqMesh:
     ) -> "ZeroMqMesh":
         """Listen at addresses[member] and connect to all others, within timeout_s.
 
-        job, method: must be the same on all members. keys, or their folder: encrypt, and let in only whom they allow;
-        the same on all members. Raises JobError: which members are missing and why, or what doesn't fit, naming both
-        sides.
+        job, method: must be the same on all members. keys, or their folder: encrypt, and refuse peers that they don't
+        allow; the same on all members. Raises JobError: which members are missing and why, or what doesn't fit, naming
+        both sides.
         """
         options = options or ZeroMqOptions()
         mine = Hello(job, method, cls.link, member, len(addresses))
-        station = Station(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
+        sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
-            gathering = Gathering(mine, addresses, station, timeout_s)
+            gathering = Gathering(mine, addresses, sockets, timeout_s)
             peers = gathering.run()
         except BaseException:
-            station.close(FADING_S)  # the others shall learn why
+            sockets.close(FADING_S)  # time for the reason to reach the others
             raise
-        return cls(mine, station, peers, gathering.early)
+        return cls(mine, sockets, peers, gathering.early)
 
     @property
     def counters(self) -> dict[str, int]:
         """tx_…, rx_… of data handed to and come from libzmq; drop_…: messages of unknown peers, and invalid ones."""
-        return {**self._counts, "refused": self._station.refusals.count}
+        return {**self._counts, "refused": self._sockets.refusals.count}
 
     # Sending
 
@@ -144,13 +144,13 @@ class ZeroMqMesh:
         for peer in list(self._dirty.values()):
             if self._flush_peer(peer):
                 del self._dirty[peer.member]
-                self._station.want_room(peer.line, False)
+                self._sockets.want_room(peer.connection, False)
             else:
-                self._station.want_room(peer.line, True)
+                self._sockets.want_room(peer.connection, True)
 
     def _flush_peer(self, peer: _Peer) -> bool:
         """False if libzmq takes no more for now."""
-        socket, queue = peer.line.socket, peer.queue
+        socket, queue = peer.connection.socket, peer.queue
         while queue:
             head, data, ticket = queue[0]
             size = len(data)
@@ -182,17 +182,17 @@ class ZeroMqMesh:
         view = memoryview(data)
         self._below[ticket] = (peer, peer.batch, peer.unmarked)
         peer.batch, peer.batch_bytes, peer.unmarked = [], 0, 0
-        returned, wake = self._returned, self._station.wake
+        returned, wake = self._returned, self._sockets.wake
 
         def released(_: "weakref.ref[memoryview]") -> None:
             returned.append(ticket)
             wake()
 
         self._watched[ticket] = weakref.ref(view, released)
-        peer.line.socket.send(view, zmq.NOBLOCK, copy=False)
+        peer.connection.socket.send(view, zmq.NOBLOCK, copy=False)
 
-    def _hand_back(self, events: list[Event]) -> None:
-        """Tickets of what has left."""
+    def _report_sent(self, events: list[Event]) -> None:
+        """Report messages that have left as sent."""
         while self._returned:
             ticket = self._returned.popleft()
             below = self._below.pop(ticket, None)
@@ -210,16 +210,16 @@ class ZeroMqMesh:
         self._require_open()
         events: list[Event] = []
         self._flush()
-        self._hand_back(events)
+        self._report_sent(events)
         self._take_messages(events)
         now_ns = time.monotonic_ns()
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + LOOK_NS
-            self._news |= self._station.poll(0)[1]
-        if self._news:
-            self._look_after_lines(events, now_ns)
+        if now_ns >= self._check_ns:
+            self._check_ns = now_ns + CHECK_NS
+            self._changed |= self._sockets.poll(0)[1]
+        if self._changed:
+            self._check_connections(events, now_ns)
         for peer in [p for p in self._peers.values() if p.fading_ns is not None and now_ns >= p.fading_ns]:
-            self._lose(peer, peer.line.trouble or "it is gone", events)
+            self._lose(peer, peer.connection.trouble or "it is gone", events)
         return events
 
     def _take_messages(self, events: list[Event]) -> None:
@@ -231,14 +231,14 @@ class ZeroMqMesh:
                 peer, frames = self._early.popleft()
             else:
                 try:
-                    identity, *frames = self._station.router.recv_multipart(zmq.NOBLOCK, copy=False)
+                    identity, *frames = self._sockets.router.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     return
                 except zmq.ZMQError:  # a peer's connection broke while it was read
                     continue
                 found = self._by_identity.get(identity.bytes)
                 if found is None:
-                    self._turn_away(identity.bytes, frames)
+                    self._reject(identity.bytes, frames)
                     continue
                 peer = found
             taken_bytes += self._take(peer, frames, events)
@@ -246,8 +246,8 @@ class ZeroMqMesh:
     def _take(self, peer: _Peer, frames: list[zmq.Frame], events: list[Event]) -> int:
         """One message of a member; returns the bytes of its data."""
         if len(frames) != 2 or len(frames[0]) > HEAD_BYTES_MAX or len(frames[1]) > self.message_bytes_max:
-            words = control_words(frames)
-            if words is not None and words[0] == BYE:
+            control = parse_control(frames)
+            if control is not None and control[0] == BYE:
                 self._lose(peer, "it closed its end", events)
             else:
                 self._counts["drop_malformed"] += 1
@@ -261,48 +261,50 @@ class ZeroMqMesh:
         events.append(Received(peer.member, head.bytes, data.buffer if size >= ZERO_COPY_BYTES else data.bytes))
         return size
 
-    def _turn_away(self, identity: bytes, frames: list[zmq.Frame]) -> None:
-        """An unknown peer; one that sends a hello gets the answer that it comes too late."""
+    def _reject(self, identity: bytes, frames: list[zmq.Frame]) -> None:
+        """Drop a message of an unknown peer; answer a hello that it comes too late."""
         self._counts["drop_stranger"] += 1
-        words = control_words(frames)
-        if words is not None and words[0] == HELLO:
-            self._tell(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
+        control = parse_control(frames)
+        if control is not None and control[0] == HELLO:
+            self._send_control(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
 
-    def _tell(self, identity: bytes, word: bytes, body: str) -> None:
+    def _send_control(self, identity: bytes, word: bytes, body: str) -> None:
         with contextlib.suppress(zmq.ZMQError):  # best effort: it may be disconnected, or not reading
-            self._station.router.send_multipart([identity, CONTROL, word, body.encode()[:1000]], zmq.NOBLOCK)
+            self._sockets.router.send_multipart([identity, CONTROL, word, body.encode()[:1000]], zmq.NOBLOCK)
 
-    def _look_after_lines(self, events: list[Event], now_ns: int) -> None:
-        """Hear of connections that went, and of members that have given us up."""
-        news, self._news = self._news, {}
-        for line in news:
-            peer = self._by_line.get(line)
+    def _check_connections(self, events: list[Event], now_ns: int) -> None:
+        """Note lost connections, and members that have given us up."""
+        news, self._changed = self._changed, {}
+        for connection in news:
+            peer = self._by_connection.get(connection)
             if peer is None:
                 continue
-            if False in line.hear() and peer.fading_ns is None:
+            if False in connection.read_monitor() and peer.fading_ns is None:
                 peer.fading_ns = now_ns + round(FADING_S * 1e9)
             while peer.member in self._peers:
                 try:
-                    frames = line.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                    frames = connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.ZMQError:
                     break
-                words = control_words(frames)
-                if words is not None and words[0] == LOST:
-                    self._lose(peer, f"it has given this member up: {words[1].decode(errors='replace')}", events)
+                control = parse_control(frames)
+                if control is not None and control[0] == LOST:
+                    self._lose(peer, f"it has given this member up: {control[1].decode(errors='replace')}", events)
 
     def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
         if self._peers.pop(peer.member, None) is None:
             return
-        del self._by_identity[peer.identity], self._by_line[peer.line]
+        del self._by_identity[peer.identity], self._by_connection[peer.connection]
         self._dirty.pop(peer.member, None)
         self._early = deque(item for item in self._early if item[0] is not peer)
-        self._tell(peer.identity, LOST, reason)
-        events.append(Lost(peer.member, f"{reason} (ZeroMQ, {peer.line.address[0]}:{peer.line.address[1]})"))
+        self._send_control(peer.identity, LOST, reason)
+        events.append(
+            Lost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
+        )
         self._returned.extend(peer.batch)
         self._returned.extend(ticket for _, _, ticket in peer.queue)
         peer.queue.clear()
-        self._station.hang_up(peer.line)  # what libzmq still holds for it comes back by this
-        self._hand_back(events)
+        self._sockets.disconnect(peer.connection)  # libzmq then releases what it still holds for it
+        self._report_sent(events)
 
     # Waiting and closing
 
@@ -321,38 +323,38 @@ class ZeroMqMesh:
         return self._sleep(timeout_s)
 
     def _sleep(self, timeout_s: float | None) -> bool:
-        came, lines = self._station.poll(timeout_s)
-        self._news |= lines
-        return came or bool(lines)
+        came, connections = self._sockets.poll(timeout_s)
+        self._changed |= connections
+        return came or bool(connections)
 
     def wake(self) -> None:
         """See `Mesh.wake`."""
-        self._station.wake()
+        self._sockets.wake()
 
     def close(self, linger_s: float = 1.0) -> None:
         """See `Mesh.close`."""
         if self._closed:
             return
         end = time.monotonic() + linger_s
-        unsaid = dict(self._peers)
+        to_notify = dict(self._peers)
         while True:
             self._flush()
-            for peer in [peer for peer in unsaid.values() if not peer.queue]:
+            for peer in [peer for peer in to_notify.values() if not peer.queue]:
                 try:
-                    peer.line.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
+                    peer.connection.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
                 except zmq.ZMQError:
-                    if peer.line.hear() or not peer.line.up:
-                        del unsaid[peer.member]  # disconnected
+                    if peer.connection.read_monitor() or not peer.connection.up:
+                        del to_notify[peer.member]  # disconnected
                     else:
-                        self._station.want_room(peer.line, True)
+                        self._sockets.want_room(peer.connection, True)
                 else:
-                    del unsaid[peer.member]
+                    del to_notify[peer.member]
             left_s = end - time.monotonic()
-            if not unsaid or left_s <= 0:
+            if not to_notify or left_s <= 0:
                 break
-            self._station.poll(min(left_s, 0.05))
+            self._sockets.poll(min(left_s, 0.05))
         self._closed = True
-        self._station.close(max(0.0, end - time.monotonic()))
+        self._sockets.close(max(0.0, end - time.monotonic()))
         self._watched.clear()
 
     def _require_open(self) -> None:

@@ -1,9 +1,9 @@
 """What the ZeroMQ mesh and the ZeroMQ link share: one listening ROUTER, DEALERs to others, and what happens to their
 connections.
 
-A `Station` has a context of its own and is used by one thread. A member that sends to another connects to it (`Line`);
-the other receives at its ROUTER, and may answer there. With keys, all of it is encrypted, and only holders of allowed
-keys get in.
+`Sockets` have a context of their own and are used by one thread. A member that sends to another connects to it
+(`Connection`); the other receives at its ROUTER, and may answer there. With keys, everything is encrypted, and only
+peers with an allowed key can connect.
 """
 
 import itertools
@@ -37,7 +37,7 @@ HANDSHAKE_MS = 10_000
 
 HEARTBEATS_PER_SILENCE = 6
 REFUSALS_KEPT = 256
-_LINE_EVENTS = (
+_CONNECTION_EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
@@ -94,7 +94,7 @@ class ZeroMqOptions:
         made.copy_threshold = 0  # whether to copy is decided at each send
 
 
-class Gatekeeper:
+class Authenticator:
     """Answers libzmq's questions (ZAP, RFC 27) whether a client's key is allowed; for all sockets of its context."""
 
     def __init__(self, context: "zmq.Context[Socket]", keys: Keys, warn: Warn) -> None:
@@ -105,43 +105,43 @@ class Gatekeeper:
         self.socket.bind("inproc://zeromq.zap.01")
 
     def serve(self) -> None:
-        """Answer what has been asked. Never blocks."""
+        """Answer all waiting requests. Never blocks."""
         while True:
             try:
-                asked = self.socket.recv_multipart(zmq.NOBLOCK)
+                request = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             status, text, name = b"400", b"not allowed", ""
-            if len(asked) == 7 and asked[5] == b"CURVE":
-                key = zmq.utils.z85.encode(asked[6])
+            if len(request) == 7 and request[5] == b"CURVE":
+                key = zmq.utils.z85.encode(request[6])
                 name = self._allowed.get(key, "")
                 if name:
                     status, text = b"200", b"OK"
                 else:
                     self._warn(
-                        f"refused {asked[3].decode(errors='replace')}: its key {key.decode()} is none of the "
+                        f"refused {request[3].decode(errors='replace')}: its key {key.decode()} is none of the "
                         f"{len(self._allowed)} in {self._folder / 'clients'}"
                     )
-            identifier = asked[1] if len(asked) > 1 else b""
+            identifier = request[1] if len(request) > 1 else b""
             self.socket.send_multipart([b"1.0", identifier, status, text, name.encode(), b""])
 
 
 class Refusals:
     """Logs refused peers, once per host and reason: a refused peer tries again all the time."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._said: set[str] = set()
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._logged: set[str] = set()
         self.count = 0
 
-    def __call__(self, words: str) -> None:
+    def __call__(self, reason: str) -> None:
         self.count += 1
-        if words not in self._said and len(self._said) < REFUSALS_KEPT:
-            self._said.add(words)
-            logger.warning("ZeroMQ at %s: %s", self._place, words)
+        if reason not in self._logged and len(self._logged) < REFUSALS_KEPT:
+            self._logged.add(reason)
+            logger.warning("ZeroMQ at %s: %s", self.address, reason)
 
 
-class Line:
+class Connection:
     """A DEALER to one address, and what is known of the connection.
 
     up: the handshake is done. ups: how often that was so. trouble: what went wrong last, as a text.
@@ -161,14 +161,14 @@ class Line:
         self._keys = keys
         self._connected, self._weight = False, 0
         self.socket: Socket = context.socket(zmq.DEALER)
-        self.monitor: Socket = self.socket.get_monitor_socket(_LINE_EVENTS, f"inproc://line-{next(_names)}")
+        self.monitor: Socket = self.socket.get_monitor_socket(_CONNECTION_EVENTS, f"inproc://connection-{next(_names)}")
         try:
             options.bound(self.socket, frame_bytes)
             self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
             self.socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
             self.socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
             if keys is not None:
-                keys.secure_dialler(self.socket)
+                keys.secure_client(self.socket)
             self.socket.set(zmq.IPV6, int(":" in address[0]))
             self.socket.connect(endpoint(address, source))
         except zmq.ZMQError as error:
@@ -178,8 +178,9 @@ class Line:
             self.close()
             raise
 
-    def hear(self) -> list[bool]:
-        """True for each time that the connection came up, False for each that it went, in order. Never blocks."""
+    def read_monitor(self) -> list[bool]:
+        """True for each time that the connection was established, False for each that it was lost, in order. Never
+        blocks."""
         changes: list[bool] = []
         while True:
             try:
@@ -189,35 +190,35 @@ class Line:
             if (change := self._note(parse_monitor_message(frames))) is not None:
                 changes.append(change)
 
-    def _note(self, told: Any) -> bool | None:
-        match told["event"]:
+    def _note(self, event: Any) -> bool | None:
+        match event["event"]:
             case zmq.EVENT_CONNECTED:
                 self._connected = True
-                self._blame("it is silent in the handshake")
+                self._note_trouble("it is silent in the handshake")
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up, self.trouble, self._weight = True, "", 0
                 self.ups += 1
                 return True
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self._blame(f"it refuses our key{self._key_words()}: add the key to its folder `clients`", 2)
+                self._note_trouble(f"it refuses our key{self._key_text()}: add the key to its folder `clients`", 2)
             case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                self._blame(handshake_words(told["value"], self._keys), 2)
+                self._note_trouble(handshake_error(event["value"], self._keys), 2)
             case zmq.EVENT_CLOSED if not self._connected:
-                self._blame("nobody listens there")
+                self._note_trouble("nobody listens there")
             case zmq.EVENT_DISCONNECTED:
                 was, self.up, self._connected = self.up, False, False
-                self._blame(
-                    "it closed the connection, or did not answer any more" if was else broken_off(self._keys), 1
+                self._note_trouble(
+                    "it closed the connection, or did not answer any more" if was else handshake_ended(self._keys), 1
                 )
                 return False if was else None
         return None
 
-    def _blame(self, trouble: str, weight: int = 0) -> None:
-        """Note what is wrong, unless more is known: a peer's own message is kept over guesses of later tries."""
+    def _note_trouble(self, trouble: str, weight: int = 0) -> None:
+        """Note what is wrong, unless a message of more weight is known: a peer's own over guesses of later tries."""
         if weight >= self._weight:
             self.trouble, self._weight = trouble, weight
 
-    def _key_words(self) -> str:
+    def _key_text(self) -> str:
         return "" if self._keys is None else f" {self._keys.client_public.decode()}"
 
     def close(self, linger_ms: int = 0) -> None:
@@ -227,10 +228,10 @@ class Line:
         self.socket.close(linger_ms)
 
 
-class Station:
+class Sockets:
     """The sockets of one member of a mesh, or of one link; used by one thread, but for `wake`.
 
-    bind: (host, port), port 0 for any; `address` is what it became. listening: whether others may dial it there; if
+    bind: (host, port), port 0 for any; `address` is what it became. listening: whether others may connect to it; if
     not, the port is only occupied, as a name that no other process of this host has. Raises JobError that names the
     address.
     """
@@ -242,7 +243,7 @@ class Station:
         self._keys, self._frame_bytes = keys, frame_bytes
         self._closed = False
         self._wake_lock = threading.Lock()
-        self._lines: dict[Socket, Line] = {}
+        self._connections: dict[Socket, Connection] = {}
         self._wanting: set[Socket] = set()
         self._accepted: dict[int, str] = {}
         self._refused_for = ""
@@ -254,12 +255,12 @@ class Station:
             options.bound(self.router, frame_bytes)
             self.router.set(zmq.ROUTER_MANDATORY, 1)
             self.refusals = Refusals(text(bind))
-            self._gatekeeper: Gatekeeper | None = None
+            self._authenticator: Authenticator | None = None
             self._held: socket.socket | None = None
             if listening:
                 if keys is not None:
-                    self._gatekeeper = Gatekeeper(self.context, keys, self.refusals)
-                    keys.secure_listener(self.router)
+                    self._authenticator = Authenticator(self.context, keys, self.refusals)
+                    keys.secure_server(self.router)
                 self.address = self._listen(bind)
             else:
                 self._held = socket.socket(socket.AF_INET6 if ":" in bind[0] else socket.AF_INET)
@@ -275,10 +276,10 @@ class Station:
         except BaseException:
             self.context.destroy(0)
             raise
-        self.refusals._place = text(self.address)
+        self.refusals.address = text(self.address)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = zmq.Poller()
-        for polled in (self.router, self._monitor, self._wake_fd, *filter(None, [self._gate])):
+        for polled in (self.router, self._monitor, self._wake_fd, *filter(None, [self._zap_socket])):
             self._poller.register(polled, zmq.POLLIN)
 
     def _listen(self, bind: Address) -> Address:
@@ -289,66 +290,66 @@ class Station:
         return bound[0].removeprefix("tcp://").strip("[]"), int(bound[2])
 
     @property
-    def _gate(self) -> Socket | None:
-        return None if self._gatekeeper is None else self._gatekeeper.socket
+    def _zap_socket(self) -> Socket | None:
+        return None if self._authenticator is None else self._authenticator.socket
 
-    def dial(self, address: Address, source: str = "") -> Line:
+    def connect(self, address: Address, source: str = "") -> Connection:
         """Connect to an address, and again whenever the connection is lost; messages wait for it meanwhile.
 
         source: own address to connect from; "": the kernel's choice. Raises JobError.
         """
-        line = Line(self.context, address, self.options, self._keys, self._frame_bytes, source)
-        for polled in (line.socket, line.monitor):
-            self._lines[polled] = line
+        connection = Connection(self.context, address, self.options, self._keys, self._frame_bytes, source)
+        for polled in (connection.socket, connection.monitor):
+            self._connections[polled] = connection
             self._poller.register(polled, zmq.POLLIN)
-        return line
+        return connection
 
-    def hang_up(self, line: Line, linger_ms: int = 0) -> None:
-        """Close a line."""
-        for polled in (line.socket, line.monitor):
-            if self._lines.pop(polled, None) is not None:
+    def disconnect(self, connection: Connection, linger_ms: int = 0) -> None:
+        """Close a connection for good."""
+        for polled in (connection.socket, connection.monitor):
+            if self._connections.pop(polled, None) is not None:
                 self._poller.unregister(polled)
-        self._wanting.discard(line.socket)
-        line.close(linger_ms)
+        self._wanting.discard(connection.socket)
+        connection.close(linger_ms)
 
-    def want_room(self, line: Line, wanted: bool) -> None:
-        """Whether `poll` shall end when the line takes a message again."""
-        if wanted != (line.socket in self._wanting) and line.socket in self._lines:
-            self._poller.modify(line.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
-            (self._wanting.add if wanted else self._wanting.discard)(line.socket)
+    def want_room(self, connection: Connection, wanted: bool) -> None:
+        """Whether `poll` shall end when the connection takes a message again."""
+        if wanted != (connection.socket in self._wanting) and connection.socket in self._connections:
+            self._poller.modify(connection.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
+            (self._wanting.add if wanted else self._wanting.discard)(connection.socket)
 
-    def poll(self, timeout_s: float | None) -> tuple[bool, dict[Line, None]]:
-        """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, lines with changes or
-        room, in order).
+    def poll(self, timeout_s: float | None) -> tuple[bool, dict[Connection, None]]:
+        """Sleep until something comes, a `wake`, or the timeout: (whether one of the former two, connections with
+        changes or room, in order).
 
-        Serves the gate and logs refused peers meanwhile; that ends no sleep.
+        Authenticates clients and logs refused peers meanwhile; that ends no sleep.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         timeout_ms = None if timeout_s is None else max(0, -(-round(timeout_s * 1e6) // 1000))
         while True:
-            came, lines = False, dict[Line, None]()
+            came, connections = False, dict[Connection, None]()
             ready = self._poller.poll(timeout_ms)
             for polled, _ in ready:
                 if polled is self._monitor:
                     self._note_refusals()
-                elif polled is self._gate:
-                    assert self._gatekeeper is not None
-                    self._gatekeeper.serve()
+                elif polled is self._zap_socket:
+                    assert self._authenticator is not None
+                    self._authenticator.serve()
                 elif polled == self._wake_fd:
                     os.eventfd_read(self._wake_fd)
                     came = True
                 elif polled is self.router:
                     came = True
                 elif isinstance(polled, zmq.Socket):
-                    lines[self._lines[polled]] = None
-            if came or lines or not ready:
-                return came, lines
+                    connections[self._connections[polled]] = None
+            if came or connections or not ready:
+                return came, connections
             if until is not None:
                 timeout_ms = max(0, math.ceil((until - time.monotonic()) * 1e3))
 
     def wake(self) -> None:
         """End the present or else the next `poll`; any thread; after `close` nothing."""
-        with self._wake_lock:  # after close the descriptor's number may already belong to someone else
+        with self._wake_lock:  # after close the descriptor's number may be another file's
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
@@ -360,8 +361,8 @@ class Station:
             self._closed = True
             os.close(self._wake_fd)
         linger_ms = max(0, round(linger_s * 1e3))
-        for line in set(self._lines.values()):
-            line.close(linger_ms)
+        for connection in set(self._connections.values()):
+            connection.close(linger_ms)
         self.router.disable_monitor()
         self.context.destroy(linger_ms)
         if self._held is not None:
@@ -371,18 +372,18 @@ class Station:
         """Log handshakes that failed, with the address: a refused connection's end tells which it was."""
         while True:
             try:
-                told = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            match told["event"]:
+            match event["event"]:
                 case zmq.EVENT_ACCEPTED:
-                    self._accepted[told["value"]] = _peer_of(told["value"])
+                    self._accepted[event["value"]] = _peer_of(event["value"])
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    self._refused_for = handshake_words(told["value"], self._keys)
+                    self._refused_for = handshake_error(event["value"], self._keys)
                 case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                    self._refused_for = broken_off(self._keys)
+                    self._refused_for = handshake_ended(self._keys)
                 case zmq.EVENT_DISCONNECTED:
-                    who = self._accepted.pop(told["value"], "")
+                    who = self._accepted.pop(event["value"], "")
                     if self._refused_for:
                         self.refusals(f"refused {who or 'a peer that is gone already'}: {self._refused_for}")
                     self._refused_for = ""
@@ -405,7 +406,7 @@ def text(address: Address) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-def handshake_words(value: int, keys: Keys | None) -> str:
+def handshake_error(value: int, keys: Keys | None) -> str:
     """What is wrong with a peer whose handshake failed."""
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
         return "it uses keys (CURVE), this side doesn't" if keys is None else "it uses no keys (CURVE), this side does"
@@ -417,7 +418,7 @@ def handshake_words(value: int, keys: Keys | None) -> str:
     return f"it speaks another protocol (ZMTP error {value:#x})"
 
 
-def broken_off(keys: Keys | None) -> str:
+def handshake_ended(keys: Keys | None) -> str:
     """What may be wrong with a peer that ended a handshake without a message."""
     what = "it wants keys (CURVE), perhaps" if keys is None else "it has other keys than ours, or none, perhaps"
     return f"it broke off the handshake: {what}, or it is no ZeroMQ peer"

@@ -8,7 +8,6 @@ import msgspec
 
 from emulation.bench.allreduce.methods import Method
 from emulation.children import Order, Report
-from emulation.scenario import Scenario
 
 
 class RankPlace(msgspec.Struct, frozen=True):
@@ -27,14 +26,21 @@ class RankPlace(msgspec.Struct, frozen=True):
         return len(self.addresses)
 
 
-class Open(Order):
-    """Opens a method with a scenario's options, the same on every rank. number: of methods opened before it."""
+class MethodOptions(msgspec.Struct, frozen=True):
+    """How a method is opened, the same on every rank. number: of methods opened before it."""
 
-    method: Method
-    scenario: Scenario
     number: int
+    buffer_bytes: int  # of a socket of ours
+    elements: int
+    window_slots: int
+    streams: int
     segments_max: int
     switch: str = ""  # its control address
+
+
+class Open(Order):
+    method: Method
+    options: MethodOptions
 
 
 class Run(Order):

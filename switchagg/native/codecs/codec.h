@@ -13,7 +13,7 @@ enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64 };
 
 static inline uint32_t sa_value_bytes(enum sa_dtype dtype) { return dtype == SA_FLOAT32 || dtype == SA_INT32 ? 4 : 8; }
 
-/* What all rows of a call have in common. */
+/* Parameters of a call that all its rows share. */
 struct sa_coding {
     const struct sa_codec *codec;
     enum sa_dtype dtype;
@@ -32,23 +32,23 @@ struct sa_codec {
     int32_t (*prepare)(const struct sa_coding *coding, const uint8_t *values, uint64_t count);
 
     /* Write the 4 * elements payload bytes that carry `count` values, at most a row, as a row padded with zeros does.
-       `code` is the agreed one, if there is any; a row whose own code exceeds it has values without meaning, but no
-       fault. */
+       `code` is the agreed one, if there is any; a row whose own code exceeds it gives unspecified values, but no
+       undefined behaviour. */
     void (*encode)(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
                    uint8_t *payload);
 
-    /* Take the first `count` values of a result's payload. */
+    /* Convert the first `count` values of a result's payload. */
     void (*decode)(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
                    const uint8_t *payload);
 };
 
-/* The number of a codec by its name, for sa_coding_begin; -1: it is only in Python. */
+/* The number of a codec by its name, for sa_coding_begin; -1: only Python has it. */
 int sa_codec_number(const char *name);
 
 /* codec: its number; dtype: one that it takes, as enum sa_dtype. */
 void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_t dtype, uint32_t elements, uint32_t workers);
 
-/* An agreed code as it is kept; what lies outside the range of codes counts as its end. */
+/* An agreed code as 16 bits, clamped to the range of codes. */
 static inline int16_t sa_agreed(int32_t code) {
     if (code > SA_CODE_GREATEST) return SA_CODE_GREATEST;
     return (int16_t)(code < SA_CODE_LEAST ? SA_CODE_LEAST : code);

@@ -1,4 +1,4 @@
-/* Values where they lie, and 64-bit integers in the int32 elements of a chunk, as three limbs (F6). */
+/* Unaligned access to values, and 64-bit integers in the int32 elements of a chunk, as three limbs (F6). */
 #ifndef SWITCHAGG_LIMBS_H
 #define SWITCHAGG_LIMBS_H
 
@@ -7,7 +7,7 @@
 #include "codecs/codec.h"
 #include "rule/wire.h"
 
-/* Payloads start 20 bytes into a frame, and arrays are the caller's: neither promises more than byte alignment. */
+/* Payloads start 20 bytes into a frame, and arrays are the caller's: both may have any alignment. */
 #define SA_ANYWHERE __attribute__((aligned(1), may_alias))
 typedef float SA_ANYWHERE sa_float32_at;
 typedef double SA_ANYWHERE sa_float64_at;

@@ -5,7 +5,7 @@
 
 #define GOLDEN 0x9e3779b97f4a7c15ull
 
-/* Which draw of a packet decides what. New ones go to the end: results of earlier versions stay. */
+/* Index of the random number that decides each fault. Append new ones: seeded results then stay as they were. */
 enum draw { DRAW_LOSS = 1, DRAW_CORRUPT, DRAW_DUPLICATE, DRAW_REORDER, DRAW_COPY, DRAW_HOLD, DRAW_JITTER, DRAW_COPY_JITTER };
 
 static uint64_t mix(uint64_t z) {
@@ -20,7 +20,7 @@ static bool happens(uint64_t packet, enum draw which, uint64_t probability) {
     return probability && draw(packet, which) >> 1 < probability;
 }
 
-/* 0 ... below - 1. The bias, below / 2^64, is beyond measuring; the remainder is the same on every machine. */
+/* 0 ... below - 1. The bias, below / 2^64, is negligible; the remainder is the same on every machine. */
 static int64_t uniform(uint64_t packet, enum draw which, int64_t below) {
     return (int64_t)(draw(packet, which) % (uint64_t)below);
 }

@@ -1,9 +1,9 @@
-/* What becomes of a packet on an imperfect link: loss, corruption, duplication, reordering, delay, jitter.
+/* The faults that an imperfect link does to a packet: loss, corruption, duplication, reordering, delay, jitter.
 
-   Pure and seeded. The fate of packet `number` (0, 1, ...) of a port and direction is a function of (seed, port, direction,
-   number) alone: the same on every machine, however packets are bundled, and whatever happens at other ports. Each kind of
-   fault has a draw of its own, so that asking for one more never changes what another does. The generator is SplitMix64
-   (Steele, Lea, Flood 2014), used by position. */
+   Pure and seeded. What happens to packet `number` (0, 1, ...) of a port and direction is a function of (seed, port,
+   direction, number) alone: the same on every machine, however packets are bundled, and whatever happens at other
+   ports. Each kind of fault has a random number of its own, so that adding one kind never changes another. The
+   generator is SplitMix64 (Steele, Lea, Flood 2014), indexed by the packet's number. */
 #ifndef SWITCHAGG_IMPAIR_H
 #define SWITCHAGG_IMPAIR_H
 
@@ -18,19 +18,19 @@ struct sa_impairment {
     uint64_t duplicate;
     uint64_t reorder;
     int64_t delay_ns;
-    int64_t jitter_ns; /* each copy is late by delay_ns + 0 ... jitter_ns, uniform; so packets may overtake each other */
+    int64_t jitter_ns; /* each copy is late by delay_ns + 0 ... jitter_ns, uniform; so packets may be reordered */
     int64_t span_ns;   /* at least 1: a packet held back is late by 1 ... span_ns more, a second copy by 0 ... span_ns - 1 */
 };
 
 enum sa_mishap { SA_LOST = 1, SA_CORRUPTED = 2, SA_DUPLICATED = 4, SA_HELD_BACK = 8 };
 
 struct sa_fate {
-    uint32_t mishaps; /* enum sa_mishap, together */
+    uint32_t mishaps; /* enum sa_mishap, or-ed */
     uint32_t copies;  /* 0, 1 or 2 */
     int64_t late_ns[2];
 };
 
-/* Whether anything is asked for. */
+/* Whether any fault or delay is configured. */
 bool sa_impairs(const struct sa_impairment *impairment);
 
 /* The key of one port (its number) and direction (0 up, 1 down). */

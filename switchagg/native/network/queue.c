@@ -10,17 +10,17 @@
 #define ECN_MASK 3u
 #define ECN_CE 3u
 
-/* Buffers and packets are as many: a packet without a buffer of its own shares one. */
+/* There are as many buffers as packets: a packet without a buffer of its own shares one. */
 struct sa_pool {
     struct sa_packet *packets;
     uint8_t *buffers;
     size_t stride;
     uint32_t capacity;
     uint32_t buffer_bytes;
-    uint32_t packets_begun; /* those from here on were never used: pages nobody has touched */
+    uint32_t packets_begun; /* those from here on were never used: their pages are untouched */
     uint32_t buffers_begun;
     uint32_t used;
-    struct sa_packet *free_packets; /* the one given back last is taken first: it is in the cache */
+    struct sa_packet *free_packets; /* last in, first out: it is still in the cache */
     struct sa_buffer *free_buffers;
 };
 
@@ -64,7 +64,7 @@ static struct sa_packet *take_packet(struct sa_pool *pool) {
     return packet;
 }
 
-/* Never fails after take_packet: there are at most as many buffers out as packets. */
+/* Never fails after take_packet: at most as many buffers are in use as packets. */
 static struct sa_buffer *take_buffer(struct sa_pool *pool) {
     struct sa_buffer *buffer = pool->free_buffers;
     if (buffer)
@@ -171,7 +171,7 @@ SA_EXPORT enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_pa
     queue->held_packets++;
     append(queue, packet);
     if (queue->config.rate_bps && !queue->serving) {
-        if (queue->free_ns < now_ns) { /* else it falls idle within this very nanosecond */
+        if (queue->free_ns < now_ns) { /* else it becomes idle within this nanosecond */
             queue->free_ns = now_ns;
             queue->free_part = 0;
         }

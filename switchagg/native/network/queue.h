@@ -1,5 +1,5 @@
-/* What waits at a port: a pool of packets, and a queue with strict priority, a byte limit, ECN marks and a rate.
-   Pure: told the time, it answers with the next departure. Nothing but sa_pool_new allocates. Not thread-safe. */
+/* The queue of a port, with strict priority, a byte limit, ECN marks and a rate; and the pool that its packets are
+   from. Pure: given the time, it returns the next departure. Nothing but sa_pool_new allocates. Not thread-safe. */
 #ifndef SWITCHAGG_QUEUE_H
 #define SWITCHAGG_QUEUE_H
 
@@ -25,7 +25,7 @@ struct sa_packet {
 
 struct sa_pool;
 
-/* Room for `packets` datagrams of up to `buffer_bytes`. Memory that was never used is never touched. NULL: no memory. */
+/* Room for `packets` datagrams of up to `buffer_bytes`. Unused memory is never touched. NULL: no memory. */
 struct sa_pool *sa_pool_new(uint32_t packets, uint32_t buffer_bytes);
 void sa_pool_free(struct sa_pool *pool);
 uint32_t sa_pool_buffer_bytes(const struct sa_pool *pool);
@@ -36,7 +36,7 @@ struct sa_packet *sa_pool_take(struct sa_pool *pool, const uint8_t *bytes, uint3
 /* Another packet with the same bytes, TOS, port and direction, which must not be written from now on. NULL as above. */
 struct sa_packet *sa_pool_share(struct sa_pool *pool, const struct sa_packet *packet);
 void sa_pool_give(struct sa_pool *pool, struct sa_packet *packet);
-/* Packets out at present. */
+/* Packets in use. */
 uint32_t sa_pool_used(const struct sa_pool *pool);
 
 #define SA_CLASSES 8u
@@ -77,23 +77,24 @@ void sa_queue_init(struct sa_queue *queue, const struct sa_queue_config *config)
 /* Class of a packet: DSCP >> 3, the higher the more urgent. */
 static inline uint32_t sa_class(uint8_t tos) { return tos >> 5; }
 
-/* Add a packet at the tail of its class. Above the class's byte limit it is refused and stays the caller's: what others
-   hold takes no room from an urgent one. If the whole queue holds more than the ECN threshold before it, an ECT(0) or
-   ECT(1) packet becomes CE. What has left by now_ns must have been taken out before; now_ns never runs backwards. */
+/* Add a packet at the tail of its class. Above the class's byte limit it is refused and stays the caller's: packets of
+   other classes take no room from an urgent one. If the whole queue holds more than the ECN threshold before it, an
+   ECT(0) or ECT(1) packet becomes CE. What has left by now_ns must have been taken out before; now_ns never runs
+   backwards. */
 enum sa_enqueued sa_queue_enqueue(struct sa_queue *queue, struct sa_packet *packet, int64_t now_ns);
 
 /* When the next packet has left: SA_NEVER if none is held, 0 (at once) without a rate. */
 int64_t sa_queue_departure_ns(const struct sa_queue *queue);
 
 /* The packet that has left by now_ns, or NULL. Serialisation is exact: n frames back to back take ceil(bits * 10^9 /
-   rate) ns at any rate. Which packet goes next is decided at the instant the wire falls idle: nothing on the wire is
-   interrupted. */
+   rate) ns at any rate. Which packet goes next is decided at the instant the wire becomes idle: a packet on the wire is
+   never preempted. */
 struct sa_packet *sa_queue_depart(struct sa_queue *queue, int64_t now_ns);
 
 /* Undo the latest departure of this packet; only without a rate. */
 void sa_queue_put_back(struct sa_queue *queue, struct sa_packet *packet);
 
-/* Give all packets back. */
+/* Return all packets to the pool. */
 void sa_queue_clear(struct sa_queue *queue, struct sa_pool *pool);
 
 #endif

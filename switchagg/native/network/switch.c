@@ -12,11 +12,11 @@
 #include "rule/wire.h"
 
 #define ARENA_BYTES (4u * 65536u) /* results of one flush; with what is received it stays in the second-level cache */
-#define RESULTS_MAX 64u           /* packets of one flush: workers hear early, and four sends of 16 still go in one call */
+#define RESULTS_MAX 64u           /* packets of one flush: few, so that results leave early, yet four sends of 16 */
 #define GROUPS_MAX 16u
 #define MESSAGES_MAX 64u
 #define SEGMENTS_MAX 64u
-#define TURNS_UNHEARD 8u /* turns under load between two looks at the eventfd */
+#define ITERATIONS_PER_CHECK 8u /* iterations under load between two checks of the eventfd */
 
 struct lane {
     struct sa_queue queue;
@@ -28,7 +28,7 @@ struct lane {
 struct port {
     struct sa_address address;
     uint32_t number;
-    bool waiting; /* something is in its outbox, and it stands in the ring */
+    bool waiting; /* its outbox isn't empty, and it is in the ring */
     struct port *next_waiting;
     struct lane lanes[SA_DIRECTIONS];
     struct sa_queue outbox; /* what may be sent when the kernel has room */
@@ -77,9 +77,9 @@ struct sa_switch {
     struct port *addressees[MESSAGES_MAX];
     struct sa_packet *packets[MESSAGES_MAX][SEGMENTS_MAX];
     const uint8_t *gathered[MESSAGES_MAX][SEGMENTS_MAX];
-    struct port *first_waiting; /* the ring: whose turn it is */
+    struct port *first_waiting; /* the ring: the next to send */
     struct port *last_waiting;
-    bool full; /* the kernel had no room in this turn */
+    bool full; /* the kernel had no room in this iteration */
     int64_t now_ns;
     int64_t flushed_ns; /* when outboxes were emptied last */
     int error;          /* -errno */
@@ -91,7 +91,7 @@ static struct port *port_of(const struct sa_switch *sw, uint32_t number) {
     return number < sw->ports_size ? sw->ports[number] : NULL;
 }
 
-/* Room for one more port, of this number, in all that grows with them. 0, or -1: no memory. */
+/* Make room for one more port, of this number, in all arrays that grow with them. 0, or -1: no memory. */
 static int reserve_ports(struct sa_switch *sw, uint32_t number) {
     if (number >= sw->ports_size) {
         uint32_t size = number < 32 ? 64 : 2 * number;
@@ -163,7 +163,7 @@ static void join_ring(struct sa_switch *sw, struct port *port, bool first) {
         sw->last_waiting = sw->last_waiting->next_waiting = port;
 }
 
-/* The packet is the queue's, or dropped and counted. */
+/* Give the packet to the queue, or drop and count it. */
 static bool enqueue(struct sa_switch *sw, struct sa_queue *queue, struct sa_packet *packet, int64_t time_ns,
                     enum sa_switch_counter dropped, enum sa_switch_counter marked) {
     switch (sa_queue_enqueue(queue, packet, time_ns)) {
@@ -203,7 +203,7 @@ static void gather_message(struct sa_switch *sw, struct port *port, uint32_t ind
                                                   .tos = tos ? tos : SA_TOS_OF_SOCKET};
 }
 
-/* What the kernel did not take goes back to where it was; from the last message on, since a port may have two. */
+/* Put back what the kernel did not take; from the last message on, since a port may have two. */
 static void settle_messages(struct sa_switch *sw, uint32_t count) {
     for (uint32_t index = count; index-- > 0;) {
         const struct sa_udp_message *message = &sw->messages[index];
@@ -217,7 +217,7 @@ static void settle_messages(struct sa_switch *sw, uint32_t count) {
     }
 }
 
-/* A bundle of each port at a time, so that none waits for another's backlog. */
+/* One bundle per port and round, so that no port waits for another's backlog. */
 static void flush_outboxes(struct sa_switch *sw) {
     sw->flushed_ns = sw->now_ns;
     while (sw->first_waiting && !sw->full && !sw->error) {
@@ -261,7 +261,7 @@ static void send_messages(struct sa_switch *sw) {
     sw->message_count = 0;
 }
 
-/* Results of a group that lie back to back are one piece of memory. */
+/* The memory of a group's results if they lie back to back, else NULL. */
 static const uint8_t *one_piece(const struct sa_switch *sw, const struct group *group) {
     const uint8_t *first = sw->frames[group->first], *last = sw->frames[group->first + group->rows - 1];
     return last == first + (size_t)(group->rows - 1) * group->size ? first : NULL;
@@ -276,7 +276,7 @@ static void send_group(struct sa_switch *sw, const struct group *group) {
     for (uint32_t i = 0; i < group->count; i++) {
         struct port *port = port_of(sw, group->ports[i]);
         if (!port) continue;
-        if (port->waiting || sw->full) { /* nothing overtakes what waits */
+        if (port->waiting || sw->full) { /* keep the order: packets wait already */
             park(sw, port, &message, 0);
             continue;
         }
@@ -357,7 +357,7 @@ static void arrive_late(struct sa_switch *sw, struct port *port, struct sa_packe
                                                       .direction = packet->direction});
 }
 
-/* Draw the fate of a lane's next packet, and count it. */
+/* Draw the faults of a lane's next packet, and count them. */
 static struct sa_fate next_fate(struct sa_switch *sw, struct port *port, enum sa_direction direction) {
     struct sa_fate fate = {0, 1, {0, 0}};
     if (!sw->faulty[direction]) return fate;
@@ -368,7 +368,7 @@ static struct sa_fate next_fate(struct sa_switch *sw, struct port *port, enum sa
     return fate;
 }
 
-/* A packet whose last bit left the queue at time_ns. */
+/* Put a packet on the link; its last bit left the queue at time_ns. */
 static void travel(struct sa_switch *sw, struct port *port, struct sa_packet *packet, const struct sa_fate *fate,
                    int64_t time_ns) {
     if (!fate->copies) {
@@ -409,12 +409,12 @@ static void enter_link(struct sa_switch *sw, struct port *port, struct sa_packet
         schedule_departure(sw, port, direction);
 }
 
-/* Take a result to the links of its ports; all share its bytes. */
+/* Give the datagram to the data plane, and its result to the links of its targets; all share one buffer. */
 static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,
                            int64_t time_ns) {
     struct sa_packet *result = size <= sa_pool_buffer_bytes(sw->pool) ? sa_pool_take(sw->pool, NULL, size, tos) : NULL;
     struct sa_targets targets;
-    uint8_t *out = result ? result->buffer->bytes : sw->arena; /* the switch's state goes on, also without memory */
+    uint8_t *out = result ? result->buffer->bytes : sw->arena; /* without memory the data plane still sums it */
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, &targets);
     if (outcome == SA_BROADCAST || outcome == SA_REPLY) {
         for (uint32_t i = 0; i < targets.count; i++) {
@@ -441,7 +441,7 @@ static void decide(struct sa_switch *sw, const uint8_t *datagram, uint32_t size,
         decide_in_arena(sw, datagram, size, port, tos);
 }
 
-/* A datagram has come in by a port whose way up has a queue or impairments. */
+/* Handle a datagram that arrived on a port whose link up has a queue or impairments. */
 static void enter_up(struct sa_switch *sw, struct port *port, const uint8_t *datagram, uint32_t size, uint8_t tos) {
     struct sa_fate fate;
     if (!sw->rated[SA_UP]) {
@@ -449,7 +449,7 @@ static void enter_up(struct sa_switch *sw, struct port *port, const uint8_t *dat
         if (!fate.copies) return;
     }
     bool at_once = !sw->rated[SA_UP] && fate.copies == 1 && !fate.late_ns[0];
-    if (at_once || size > sa_pool_buffer_bytes(sw->pool)) { /* larger than any job's: the plane counts why it is none */
+    if (at_once || size > sa_pool_buffer_bytes(sw->pool)) { /* too large for any job: counted and dropped */
         decide(sw, datagram, size, port->number, tos, sw->now_ns);
         return;
     }
@@ -481,7 +481,7 @@ static void run_timeline(struct sa_switch *sw) {
     }
 }
 
-/* ---- the turn */
+/* ---- the event loop */
 
 /* Returns the number of arrivals, or -errno. */
 static int receive(struct sa_switch *sw) {
@@ -505,8 +505,8 @@ static int receive(struct sa_switch *sw) {
     return count;
 }
 
-/* When there will be something to do without an arrival. Under load that is once per grain, so that what leaves in it
-   is sent together; after a pause, at once. */
+/* When there will be something to do without an arrival. Under load that is once per grain, so that packets of one
+   grain are sent together; after a pause, at once. */
 static int64_t wake_ns(const struct sa_switch *sw, int64_t until_ns) {
     int64_t next_ns = sw->first_waiting && !sw->full ? 0 : sa_timeline_next_ns(&sw->timeline);
     if (next_ns < sw->flushed_ns + sw->grain_ns) next_ns = sw->flushed_ns + sw->grain_ns;
@@ -516,7 +516,7 @@ static int64_t wake_ns(const struct sa_switch *sw, int64_t until_ns) {
 SA_EXPORT int sa_switch_run(struct sa_switch *sw, int64_t until_ns) {
     if (sw->timed) prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* the default lets every sleep be 50 us longer */
     sw->error = 0;
-    for (uint32_t turn = 1;; turn++) {
+    for (uint32_t iteration = 1;; iteration++) {
         sw->now_ns = sa_now_ns();
         sw->full = false;
         run_timeline(sw);
@@ -526,7 +526,7 @@ SA_EXPORT int sa_switch_run(struct sa_switch *sw, int64_t until_ns) {
         if (sw->now_ns - sw->flushed_ns >= sw->grain_ns) flush_outboxes(sw);
         if (sw->error) return sw->error;
         if (sw->now_ns >= until_ns) return 0;
-        if (arrived && turn % TURNS_UNHEARD) continue;
+        if (arrived && iteration % ITERATIONS_PER_CHECK) continue;
         int woken = sa_udp_wait(sw->config.udp, sw->config.wake, arrived ? 0 : wake_ns(sw, until_ns), sw->full);
         if (woken < 0) return woken;
         if (woken & SA_WOKE_CALLED) return 1;

@@ -1,11 +1,11 @@
 /* The user-space switch: a native data plane on a UDP socket, with a queue and impairments per port and direction.
 
-   up:   receive -> [queue, rate] -> [impairments] -> data plane
-   down: data plane -> [queue, rate] -> [impairments] -> outbox of the port -> send
+   up:   receive -> [queue, rate] -> [impairments] -> data plane down: data plane -> [queue, rate] -> [impairments] ->
+   outbox of the port -> send
 
-   Bundles are taken apart first: every fault and mark is a packet's own. Links with a rate or a delay run in virtual time
-   (a heap of departures and arrivals), which follows the clock: what the loop does late is not computed late. Without
-   impairments results are written once, into memory that is sent to all ports. One thread at a time. */
+   Bundles are split into packets first: faults and marks are drawn per packet. Links with a rate or a delay run in
+   virtual time (a heap of departures and arrivals), which follows the clock: a late iteration doesn't shift departures.
+   Without impairments results are written once, into memory that is sent to all ports. One thread at a time. */
 #ifndef SWITCHAGG_SWITCH_H
 #define SWITCHAGG_SWITCH_H
 
@@ -20,16 +20,16 @@ enum sa_direction { SA_UP, SA_DOWN, SA_DIRECTIONS };
 
 /* Field by field as `SwitchConfig` in transport/switch/native_loop.py. */
 struct sa_switch_config {
-    struct sa_udp *udp;     /* these two stay the caller's and live as long as the switch */
+    struct sa_udp *udp;     /* these two stay the caller's and must outlive the switch */
     struct sa_plane *plane;
     uint64_t seed;
     struct sa_queue_config queues[SA_DIRECTIONS];
     struct sa_impairment impairments[SA_DIRECTIONS];
-    uint64_t outbox_bytes;  /* what may wait at a port that has a rate for room in the kernel; without, queues[SA_DOWN] */
+    uint64_t outbox_bytes;  /* limit of a port's outbox if it has a rate; else that of queues[SA_DOWN] holds */
     int64_t grain_ns;       /* with a rate or delay: how long a packet may wait to be sent together with others */
     int32_t wake;           /* an eventfd */
     uint32_t segments_max;  /* datagrams of one GSO send */
-    uint32_t pool_packets;  /* that may wait in all queues and on all links together */
+    uint32_t pool_packets;  /* capacity of all queues and links together */
     uint32_t datagram_bytes; /* the largest packet of a job */
 };
 
@@ -58,13 +58,14 @@ enum sa_switch_counter {
 struct sa_switch *sa_switch_new(const struct sa_switch_config *config);
 void sa_switch_free(struct sa_switch *sw);
 
-/* Say where a port (< SA_PORTS_MAX, not in use) is; its faults begin anew. 0, or -1: no memory, nothing has changed. */
+/* Set the address of a port (< SA_PORTS_MAX, not in use); its faults restart. 0, or -1: no memory, and nothing has
+   changed. */
 int sa_switch_set_port(struct sa_switch *sw, uint32_t number, const struct sa_address *address);
-/* Forget a port with all that waits for it. Its jobs must have been evicted from the plane. */
+/* Remove a port and drop all that waits for it. Its jobs must have been evicted from the plane. */
 void sa_switch_clear_port(struct sa_switch *sw, uint32_t number);
 
-/* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. Ports, plane and counters are
-   the caller's between two runs. */
+/* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use ports,
+   plane and counters between two runs. */
 int sa_switch_run(struct sa_switch *sw, int64_t until_ns);
 
 /* SA_SWITCH_COUNTERS numbers that live as long as the switch. */

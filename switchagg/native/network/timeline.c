@@ -21,8 +21,8 @@ static bool before(const struct sa_timed *a, const struct sa_timed *b) {
     return a->time_ns != b->time_ns ? a->time_ns < b->time_ns : a->sequence < b->sequence;
 }
 
-/* Let an entry rise from the hole at `index`. */
-static void rise(struct sa_timed *entries, uint32_t index, struct sa_timed entry) {
+/* Sift an entry up from the hole at `index`. */
+static void sift_up(struct sa_timed *entries, uint32_t index, struct sa_timed entry) {
     while (index) {
         uint32_t parent = (index - 1) / 2;
         if (!before(&entry, &entries[parent])) break;
@@ -32,8 +32,8 @@ static void rise(struct sa_timed *entries, uint32_t index, struct sa_timed entry
     entries[index] = entry;
 }
 
-/* Let an entry sink from the hole at `index` of `count`. */
-static void sink(struct sa_timed *entries, uint32_t count, uint32_t index, struct sa_timed entry) {
+/* Sift an entry down from the hole at `index` of `count`. */
+static void sift_down(struct sa_timed *entries, uint32_t count, uint32_t index, struct sa_timed entry) {
     for (;;) {
         uint32_t child = 2 * index + 1;
         if (child >= count) break;
@@ -47,13 +47,13 @@ static void sink(struct sa_timed *entries, uint32_t count, uint32_t index, struc
 
 void sa_timeline_push(struct sa_timeline *timeline, struct sa_timed entry) {
     entry.sequence = timeline->pushed++;
-    rise(timeline->entries, timeline->count++, entry);
+    sift_up(timeline->entries, timeline->count++, entry);
 }
 
 struct sa_timed sa_timeline_pop(struct sa_timeline *timeline) {
     struct sa_timed first = timeline->entries[0];
     timeline->count--;
-    if (timeline->count) sink(timeline->entries, timeline->count, 0, timeline->entries[timeline->count]);
+    if (timeline->count) sift_down(timeline->entries, timeline->count, 0, timeline->entries[timeline->count]);
     return first;
 }
 
@@ -64,7 +64,7 @@ void sa_timeline_forget(struct sa_timeline *timeline, uint32_t port, struct sa_p
         if (entry.port == port) {
             if (entry.packet) sa_pool_give(pool, entry.packet);
         } else {
-            rise(timeline->entries, kept++, entry); /* places up to i are free by now */
+            sift_up(timeline->entries, kept++, entry); /* places up to i are free by now */
         }
     }
     timeline->count = kept;

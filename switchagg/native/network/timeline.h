@@ -1,4 +1,4 @@
-/* What happens when, in the order of time; what is due at the same nanosecond, in the order it was pushed. A binary heap. */
+/* A binary heap of events by time; events of the same nanosecond in the order in which they were pushed. */
 #ifndef SWITCHAGG_TIMELINE_H
 #define SWITCHAGG_TIMELINE_H
 
@@ -23,7 +23,7 @@ struct sa_timeline {
 int sa_timeline_reserve(struct sa_timeline *timeline, uint32_t capacity);
 void sa_timeline_free(struct sa_timeline *timeline);
 
-/* SA_NEVER if nothing is to come. */
+/* SA_NEVER if it is empty. */
 static inline int64_t sa_timeline_next_ns(const struct sa_timeline *timeline) {
     return timeline->count ? timeline->entries[0].time_ns : SA_NEVER;
 }
@@ -33,7 +33,7 @@ void sa_timeline_push(struct sa_timeline *timeline, struct sa_timed entry);
 /* The first entry; there must be one. */
 struct sa_timed sa_timeline_pop(struct sa_timeline *timeline);
 
-/* Take out all entries of a port, giving their packets back. */
+/* Remove all entries of a port, returning their packets to the pool. */
 void sa_timeline_forget(struct sa_timeline *timeline, uint32_t port, struct sa_pool *pool);
 
 #endif

@@ -1,5 +1,5 @@
-/* See udp.h. A system call per packet costs about 4 us, nearly all of it inside the kernel; UDP_SEGMENT and UDP_GRO move
-   up to 64 packets per call. */
+/* See udp.h. A system call per packet costs about 4 us, nearly all of it inside the kernel; UDP_SEGMENT and UDP_GRO
+   move up to 64 packets per call. */
 #define _GNU_SOURCE
 #include "network/udp.h"
 
@@ -54,7 +54,7 @@ union receive_control { /* overflow count, GRO's segment size, TOS */
     char bytes[3 * CMSG_SPACE(sizeof(int))];
 };
 
-/* What one message of a sendmmsg carries. */
+/* The rows that one message of a sendmmsg transports, and the sa_udp_message they are of. */
 struct portion {
     uint32_t message;
     uint32_t rows;
@@ -76,7 +76,7 @@ struct sa_udp {
     uint32_t stride;
     uint8_t *arena;
     struct mmsghdr *receives;
-    struct iovec *places;
+    struct iovec *buffers;
     union name *from;
     union receive_control *receive_controls;
     struct sa_address *senders;
@@ -114,11 +114,11 @@ static void address_of(const union name *name, struct sa_address *address) {
 
 static void prepare_receives(struct sa_udp *udp) {
     for (uint32_t i = 0; i < udp->options.receive_messages; i++) {
-        udp->places[i] = (struct iovec){udp->arena + (size_t)i * udp->stride,
+        udp->buffers[i] = (struct iovec){udp->arena + (size_t)i * udp->stride,
                                         udp->options.gro ? 65536 : udp->options.receive_bytes};
         udp->receives[i].msg_hdr = (struct msghdr){.msg_name = &udp->from[i],
                                                    .msg_namelen = sizeof udp->from[i],
-                                                   .msg_iov = &udp->places[i],
+                                                   .msg_iov = &udp->buffers[i],
                                                    .msg_iovlen = 1,
                                                    .msg_control = &udp->receive_controls[i],
                                                    .msg_controllen = sizeof udp->receive_controls[i]};
@@ -142,12 +142,12 @@ SA_EXPORT struct sa_udp *sa_udp_new(const struct sa_udp_options *options) {
     udp->stride = options->gro ? ARENA_STRIDE_GRO : (options->receive_bytes + 127u) / 64u * 64u;
     udp->arena = malloc((size_t)messages * udp->stride);
     udp->receives = calloc(messages, sizeof *udp->receives);
-    udp->places = calloc(messages, sizeof *udp->places);
+    udp->buffers = calloc(messages, sizeof *udp->buffers);
     udp->from = calloc(messages, sizeof *udp->from);
     udp->receive_controls = calloc(messages, sizeof *udp->receive_controls);
     udp->senders = calloc(messages, sizeof *udp->senders);
     udp->arrivals = calloc((size_t)messages * 2, sizeof *udp->arrivals);
-    if (!udp->arena || !udp->receives || !udp->places || !udp->from || !udp->receive_controls || !udp->senders ||
+    if (!udp->arena || !udp->receives || !udp->buffers || !udp->from || !udp->receive_controls || !udp->senders ||
         !udp->arrivals) {
         sa_udp_free(udp);
         errno = ENOMEM;
@@ -161,7 +161,7 @@ SA_EXPORT void sa_udp_free(struct sa_udp *udp) {
     if (!udp) return;
     free(udp->arena);
     free(udp->receives);
-    free(udp->places);
+    free(udp->buffers);
     free(udp->from);
     free(udp->receive_controls);
     free(udp->senders);
@@ -226,40 +226,40 @@ static size_t control_of(const struct sa_udp *udp, union send_control *control, 
     if (message->tos == SA_TOS_OF_SOCKET) return used;
     bool v6 = message->to->family == AF_INET6;
     used = add_control(control, used, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_TCLASS : IP_TOS, message->tos);
-    /* After the TOS, from which the kernel makes a priority of its own that ignores the class selectors. */
+    /* After the TOS, since that makes the kernel set a priority that ignores the class selectors. */
     if (udp->options.priority) used = add_control(control, used, SOL_SOCKET, SO_PRIORITY, priority_of(message->tos));
     return used;
 }
 
-/* Lay out message `index` from row `first` as send `place`. */
-static void prepare_send(struct sa_udp *udp, uint32_t place, const struct sa_udp_message *messages, uint32_t index,
+/* Prepare rows of message `index`, from row `first` on, as entry `at` of the sendmmsg. */
+static void prepare_send(struct sa_udp *udp, uint32_t at, const struct sa_udp_message *messages, uint32_t index,
                          uint32_t first, uint32_t rows) {
     const struct sa_udp_message *message = &messages[index];
-    struct msghdr *header = &udp->sends[place].msg_hdr;
-    struct iovec *pieces = &udp->pieces[place * SEGMENTS_MAX];
-    udp->portions[place] = (struct portion){index, rows};
-    header->msg_name = &udp->to[place];
-    header->msg_namelen = name_of(message->to, &udp->to[place]);
+    struct msghdr *header = &udp->sends[at].msg_hdr;
+    struct iovec *pieces = &udp->pieces[at * SEGMENTS_MAX];
+    udp->portions[at] = (struct portion){index, rows};
+    header->msg_name = &udp->to[at];
+    header->msg_namelen = name_of(message->to, &udp->to[at]);
     header->msg_iov = pieces;
     header->msg_iovlen = gather(pieces, message, first, rows);
-    header->msg_controllen = control_of(udp, &udp->send_controls[place], message, rows);
-    header->msg_control = header->msg_controllen ? &udp->send_controls[place] : NULL;
+    header->msg_controllen = control_of(udp, &udp->send_controls[at], message, rows);
+    header->msg_control = header->msg_controllen ? &udp->send_controls[at] : NULL;
     header->msg_flags = 0;
 }
 
-/* Lay out the next sends, from the first row not yet accepted; returns how many, at most SENDS_MAX. */
+/* Prepare the next sends, from the first row not yet accepted; returns how many, at most SENDS_MAX. */
 static uint32_t prepare_batch(struct sa_udp *udp, const struct sa_udp_message *messages, uint32_t from, uint32_t count) {
-    uint32_t place = 0;
-    for (uint32_t index = from; index < count && place < SENDS_MAX; index++) {
+    uint32_t at = 0;
+    for (uint32_t index = from; index < count && at < SENDS_MAX; index++) {
         uint32_t most = rows_together(udp, messages[index].size);
-        for (uint32_t row = messages[index].accepted; row < messages[index].rows && place < SENDS_MAX;) {
+        for (uint32_t row = messages[index].accepted; row < messages[index].rows && at < SENDS_MAX;) {
             uint32_t left = messages[index].rows - row;
             uint32_t rows = left < most ? left : most;
-            prepare_send(udp, place++, messages, index, row, rows);
+            prepare_send(udp, at++, messages, index, row, rows);
             row += rows;
         }
     }
-    return place;
+    return at;
 }
 
 static void count_sent(struct sa_udp *udp, const struct sa_udp_message *message, uint32_t rows) {
@@ -280,8 +280,8 @@ static bool is_full(struct sa_udp *udp, int error) {
 
 static bool is_fatal(int error) { return error == EBADF || error == ENOTSOCK || error == EFAULT; }
 
-/* Another thread may read the state at any time: an errno stands there only after all it is about. */
-static void publish(int32_t *place, int error) { __atomic_store_n(place, error, __ATOMIC_RELEASE); }
+/* Another thread may read the state at any time: the errno is written last, after what belongs to it. */
+static void publish(int32_t *field, int error) { __atomic_store_n(field, error, __ATOMIC_RELEASE); }
 
 static int64_t lose(struct sa_udp *udp, const struct sa_udp_message *message, uint32_t rows, int error) {
     udp->counters[SA_UDP_SEND_ERRORS] += rows;
@@ -290,8 +290,8 @@ static int64_t lose(struct sa_udp *udp, const struct sa_udp_message *message, ui
     return rows;
 }
 
-/* Segmentation was refused, or is it this destination? One plain datagram tells. As `refused`. */
-static int64_t prove_gso(struct sa_udp *udp, const struct sa_udp_message *messages, uint32_t index, uint32_t rows,
+/* Was segmentation refused, or this destination? Find out with one plain datagram. Returns as `refused`. */
+static int64_t probe_gso(struct sa_udp *udp, const struct sa_udp_message *messages, uint32_t index, uint32_t rows,
                          int error) {
     const struct sa_udp_message *message = &messages[index];
     prepare_send(udp, 0, messages, index, message->accepted, 1);
@@ -315,7 +315,7 @@ static int64_t refused(struct sa_udp *udp, const struct sa_udp_message *messages
     struct portion first = udp->portions[0];
     if (is_fatal(error)) return -error;
     if (is_full(udp, error)) return 0;
-    if (first.rows > 1 && refuses_gso(error)) return prove_gso(udp, messages, first.message, first.rows, error);
+    if (first.rows > 1 && refuses_gso(error)) return probe_gso(udp, messages, first.message, first.rows, error);
     return lose(udp, &messages[first.message], first.rows, error);
 }
 
@@ -341,10 +341,10 @@ SA_EXPORT int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, u
             messages[index].accepted += (uint32_t)rows;
             continue;
         }
-        for (int place = 0; place < sent; place++) {
-            struct sa_udp_message *message = &messages[udp->portions[place].message];
-            message->accepted += udp->portions[place].rows;
-            count_sent(udp, message, udp->portions[place].rows);
+        for (int at = 0; at < sent; at++) {
+            struct sa_udp_message *message = &messages[udp->portions[at].message];
+            message->accepted += udp->portions[at].rows;
+            count_sent(udp, message, udp->portions[at].rows);
         }
     }
     return 0;
@@ -383,23 +383,23 @@ static uint32_t read_controls(struct sa_udp *udp, struct msghdr *header, uint32_
     return tos;
 }
 
-/* Book message `place`; returns the number of arrivals it gave: 1, or 2 if its last datagram is shorter. */
-static uint32_t take(struct sa_udp *udp, uint32_t place, struct sa_udp_arrival *arrivals) {
-    struct mmsghdr *message = &udp->receives[place];
+/* Record received message `at`; returns the number of arrivals it gave: 1, or 2 if its last datagram is shorter. */
+static uint32_t take(struct sa_udp *udp, uint32_t at, struct sa_udp_arrival *arrivals) {
+    struct mmsghdr *message = &udp->receives[at];
     uint32_t size = message->msg_len, segment = size;
     uint32_t tos = read_controls(udp, &message->msg_hdr, &segment);
     if (!segment || segment > size) segment = size;
-    address_of(&udp->from[place], &udp->senders[place]);
+    address_of(&udp->from[at], &udp->senders[at]);
     uint32_t rows = size ? size / segment : 1;
     uint32_t rest = size ? size % segment : 0;
-    const uint8_t *bytes = udp->arena + (size_t)place * udp->stride;
-    arrivals[0] = (struct sa_udp_arrival){bytes, rows, segment, &udp->senders[place], tos, 0};
-    if (rest) arrivals[1] = (struct sa_udp_arrival){bytes + (size - rest), 1, rest, &udp->senders[place], tos, 0};
+    const uint8_t *bytes = udp->arena + (size_t)at * udp->stride;
+    arrivals[0] = (struct sa_udp_arrival){bytes, rows, segment, &udp->senders[at], tos, 0};
+    if (rest) arrivals[1] = (struct sa_udp_arrival){bytes + (size - rest), 1, rest, &udp->senders[at], tos, 0};
     udp->counters[SA_UDP_RECEIVED_BUNDLES]++;
     udp->counters[SA_UDP_RECEIVED_DATAGRAMS] += rows + (rest != 0);
     udp->counters[SA_UDP_RECEIVED_BYTES] += size;
-    message->msg_hdr.msg_namelen = sizeof udp->from[place];
-    message->msg_hdr.msg_controllen = sizeof udp->receive_controls[place];
+    message->msg_hdr.msg_namelen = sizeof udp->from[at];
+    message->msg_hdr.msg_controllen = sizeof udp->receive_controls[at];
     return rest ? 2 : 1;
 }
 
@@ -410,7 +410,7 @@ SA_EXPORT int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **a
         int got = recvmmsg(udp->options.descriptor, udp->receives, udp->options.receive_messages, MSG_DONTWAIT, NULL);
         if (got >= 0) {
             uint32_t count = 0;
-            for (int place = 0; place < got; place++) count += take(udp, (uint32_t)place, &udp->arrivals[count]);
+            for (int at = 0; at < got; at++) count += take(udp, (uint32_t)at, &udp->arrivals[count]);
             return (int)count;
         }
         if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;

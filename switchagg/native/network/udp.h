@@ -1,9 +1,9 @@
-/* Bundles of datagrams over a non-blocking UDP socket that somebody else made and closes (transport/links/udp.py's UdpLink):
-   UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
+/* Bundles of datagrams over a non-blocking UDP socket that the caller opens and closes (transport/links/udp.py's
+   UdpLink): UDP_SEGMENT, UDP_GRO, sendmmsg and recvmmsg, with UdpLink's error rules and counters.
 
-   What it guarantees. No function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized;
-   those accepted by one sa_udp_send leave in order. What the network refuses (no route, a peer's ICMP, interface down) is
-   loss: accepted and counted. Only a descriptor that is none any more is an error, -errno. One thread at a time. */
+   Guarantees: no function but sa_udp_wait sleeps, and none but sa_udp_new allocates. Datagrams are never resized; those
+   accepted by one sa_udp_send leave in order. What the network refuses (no route, a peer's ICMP, interface down) is
+   loss: accepted and counted. Only an invalid descriptor is an error, -errno. One thread at a time. */
 #ifndef SWITCHAGG_UDP_H
 #define SWITCHAGG_UDP_H
 
@@ -28,9 +28,9 @@ struct sa_udp_options {
     uint32_t gro; /* whether UDP_GRO is on */
     uint32_t segments_max;     /* datagrams per GSO send, 1 to 64 */
     uint32_t receive_messages; /* system-call messages, of up to 64 kB where gro is on, that one receive takes at most */
-    uint32_t receive_bytes;    /* largest datagram looked for where gro is off; longer ones arrive cut, as `receive_bytes` */
-    uint32_t priority;         /* whether a message with a TOS of its own also says SO_PRIORITY (Linux 6.14) */
-    uint32_t credit_bytes;     /* what may lie in the kernel before sa_udp_has_room says no; 0: as much as it takes */
+    uint32_t receive_bytes;    /* largest datagram expected where gro is off; longer ones are truncated to it */
+    uint32_t priority;         /* whether a message with a TOS of its own also sets SO_PRIORITY (Linux 6.14) */
+    uint32_t credit_bytes;     /* most bytes in the kernel for which sa_udp_has_room is true; 0: no limit but the socket's */
 };
 
 /* The order is that of `UDP_COUNTERS` in native_udp.py. */
@@ -51,7 +51,8 @@ enum sa_udp_counter {
 
 #define SA_TOS_OF_SOCKET (-1)
 
-/* `rows` datagrams of `size` bytes for one peer: back to back at `bytes`, or, where bytes is NULL, each at frames[row]. */
+/* `rows` datagrams of `size` bytes for one peer: back to back at `bytes`, or, where bytes is NULL, each at
+   frames[row]. */
 struct sa_udp_message {
     const uint8_t *bytes;
     const uint8_t *const *frames;
@@ -72,7 +73,7 @@ struct sa_udp_arrival {
     uint32_t unused;
 };
 
-/* Asks the socket for TOS and overflow counts. NULL: no memory, or no such socket (errno says which). */
+/* Enables TOS and overflow counts on the socket. NULL: no memory, or no such socket (errno says which). */
 struct sa_udp *sa_udp_new(const struct sa_udp_options *options);
 void sa_udp_free(struct sa_udp *udp);
 
@@ -80,8 +81,8 @@ void sa_udp_free(struct sa_udp *udp);
    that message's `accepted` is below its rows, and that of the later ones is 0. Returns 0, or -errno. */
 int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t count);
 
-/* Whether less than the credit lies in the kernel, as it counts memory, which is more than the bytes on the wire: whoever
-   asks before each bundle leaves at most the credit and one bundle in the queues below. */
+/* Whether less than the credit is in the kernel, which counts memory, more than the bytes on the wire. A caller that
+   checks before each bundle leaves at most the credit and one bundle in the queues below. */
 bool sa_udp_has_room(const struct sa_udp *udp);
 uint32_t sa_udp_credit_bytes(const struct sa_udp *udp);
 
@@ -93,19 +94,19 @@ enum sa_udp_wakeup { SA_WOKE_READABLE = 1, SA_WOKE_WRITABLE = 2, SA_WOKE_CALLED 
 
 /* Sleep until something has arrived, there is room (if `writable`; 1 ms after ENOBUFS, when the socket polls writable
    although the device is full), the eventfd `wake` was written (it is read), or CLOCK_MONOTONIC is until_ns. Room is in
-   the credit, too, if the kernel's send buffer is twice the credit. Returns the reasons as enum sa_udp_wakeup, 0 for the
-   time, or -errno. */
+   the credit, too, if the kernel's send buffer is twice the credit. Returns the reasons as enum sa_udp_wakeup, 0 for
+   the timeout, or -errno. */
 int sa_udp_wait(struct sa_udp *udp, int wake, int64_t until_ns, bool writable);
 
 int64_t sa_now_ns(void);
 
-/* SA_UDP_COUNTERS numbers that live as long as `udp`. */
+/* SA_UDP_COUNTERS numbers, valid as long as `udp`. */
 const uint64_t *sa_udp_counters(const struct sa_udp *udp);
 
 /* Field by field as `native_udp.State`. */
 struct sa_udp_state {
     uint32_t gso;              /* still in use */
-    int32_t send_errno;        /* the newest refusal, 0 if none; and where it was sent */
+    int32_t send_errno;        /* of the newest refused send, 0 if none; `refused` is its destination */
     int32_t receive_errno;     /* likewise */
     int32_t fallback_errno;    /* why GSO was given up; the rows and size it was tried with */
     uint32_t fallback_rows;

@@ -15,7 +15,7 @@
 
 #define CQS_MAX 4096u
 #define DOMAINS_MAX 4096u
-#define BUNDLES_PER_TURN 4u /* of each queue pair, before what has arrived is looked at */
+#define BUNDLES_PER_ITERATION 4u /* of each queue pair, before the socket is read again */
 #define QUEUE_PAIRS_MAX 65536u
 #define NS_PER_S 1000000000
 #define AWAKE INT64_MIN
@@ -31,17 +31,17 @@ struct sa_rdma {
     struct sa_cq *cqs[CQS_MAX];
     uint32_t cqs_used;
     bool domains[DOMAINS_MAX]; /* domain d is domains[d - 1] */
-    struct sa_rdma_port **ports; /* by number mod places */
-    uint32_t places;
-    uint32_t *live; /* places in use, in the order in which they send */
+    struct sa_rdma_port **ports; /* by number mod ports_size */
+    uint32_t ports_size;
+    uint32_t *live; /* indices of the ports in use, in the order in which they send */
     uint32_t live_count;
     uint32_t next_number;
     uint32_t waiters;
-    int64_t sleeps_until; /* AWAKE, or when the loop will look again by itself */
+    int64_t sleeps_until; /* AWAKE, or when the loop's present sleep ends */
     uint64_t pushed_seen;
 };
 
-/* ---- life */
+/* ---- creation, stop, locking */
 
 static int prepare_lock(struct sa_rdma *rdma) {
     pthread_condattr_t attributes;
@@ -56,21 +56,21 @@ static int prepare_lock(struct sa_rdma *rdma) {
 }
 
 SA_EXPORT struct sa_rdma *sa_rdma_new(const struct sa_rdma_options *options) {
-    uint32_t places = options->queue_pairs;
-    if (!places || places > QUEUE_PAIRS_MAX || places & (places - 1) || !options->segments_max ||
+    uint32_t ports_size = options->queue_pairs;
+    if (!ports_size || ports_size > QUEUE_PAIRS_MAX || ports_size & (ports_size - 1) || !options->segments_max ||
         options->segments_max > SA_BUNDLE_PACKETS) {
         errno = EINVAL;
         return NULL;
     }
     struct sa_rdma *rdma = calloc(1, sizeof *rdma);
     if (!rdma) return NULL;
-    rdma->places = places;
-    rdma->next_number = places; /* above the reserved numbers 0 and 1, as `places` more are with each round */
+    rdma->ports_size = ports_size;
+    rdma->next_number = ports_size; /* above the reserved numbers 0 and 1, as `ports_size` more are with each round */
     rdma->sleeps_until = AWAKE;
     if (rdma->next_number < 2) rdma->next_number = 2;
     sa_memory_init(&rdma->memory);
-    rdma->ports = calloc(places, sizeof *rdma->ports);
-    rdma->live = calloc(places, sizeof *rdma->live);
+    rdma->ports = calloc(ports_size, sizeof *rdma->ports);
+    rdma->live = calloc(ports_size, sizeof *rdma->live);
     int result = rdma->ports && rdma->live ? prepare_lock(rdma) : -ENOMEM;
     if (!result) {
         result = sa_rdma_wire_init(&rdma->wire, options);
@@ -136,7 +136,7 @@ static uint64_t pushed(const struct sa_rdma *rdma) {
     return sum;
 }
 
-/* Tell who waits for completions. Whether there were new ones. */
+/* Wake the threads that wait for completions. Returns whether there were new ones. */
 static bool announce(struct sa_rdma *rdma) {
     uint64_t now = pushed(rdma);
     if (now == rdma->pushed_seen) return false;
@@ -145,7 +145,7 @@ static bool announce(struct sa_rdma *rdma) {
     return true;
 }
 
-/* Everything that may leave now, up to a bound. Whether anything did. */
+/* Send what may leave now, up to a bound. Returns whether anything left. */
 static bool transmit(struct sa_rdma *rdma, int64_t now_ns) {
     bool moved = false;
     if (rdma->wire.full_until_ns > now_ns) return false;
@@ -154,7 +154,7 @@ static bool transmit(struct sa_rdma *rdma, int64_t now_ns) {
         struct sa_rdma_port *port = rdma->ports[rdma->live[i]];
         while (port->qp.answers && sa_rdma_wire_answer(&rdma->wire, port)) moved = true;
     }
-    for (uint32_t round = 0; round < BUNDLES_PER_TURN && !rdma->wire.full; round++) {
+    for (uint32_t round = 0; round < BUNDLES_PER_ITERATION && !rdma->wire.full; round++) {
         bool any = false;
         for (uint32_t i = 0; i < rdma->live_count && !rdma->wire.full; i++)
             any |= sa_rdma_wire_send(&rdma->wire, rdma->ports[rdma->live[i]], now_ns);
@@ -174,10 +174,10 @@ static int64_t deadline(struct sa_rdma *rdma, int64_t now_ns) {
     return first;
 }
 
-/* One turn under the lock. Whether anything moved; negative: -errno. */
-static int turn(struct sa_rdma *rdma) {
+/* One iteration under the lock. Returns whether anything was received or sent; negative: -errno. */
+static int iterate(struct sa_rdma *rdma) {
     int64_t now_ns = sa_now_ns();
-    int64_t packets = sa_rdma_wire_receive(&rdma->wire, rdma->ports, rdma->places, now_ns);
+    int64_t packets = sa_rdma_wire_receive(&rdma->wire, rdma->ports, rdma->ports_size, now_ns);
     if (packets < 0) return (int)packets;
     for (uint32_t i = 0; i < rdma->live_count; i++) sa_qp_tick(&rdma->ports[rdma->live[i]]->qp, now_ns);
     return transmit(rdma, now_ns) || packets;
@@ -194,7 +194,7 @@ SA_EXPORT int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay
             result = -ESHUTDOWN;
             break;
         }
-        int moved = turn(rdma);
+        int moved = iterate(rdma);
         announce(rdma);
         if (moved < 0) {
             result = moved;
@@ -285,12 +285,12 @@ SA_EXPORT int64_t sa_rdma_create_cq(struct sa_rdma *rdma, uint32_t capacity) {
         return result;
     }
     enter(rdma);
-    uint32_t place = 0;
-    while (place < rdma->cqs_used && rdma->cqs[place]) place++;
-    if (place < CQS_MAX) {
-        rdma->cqs[place] = cq;
-        if (place == rdma->cqs_used) rdma->cqs_used++;
-        result = place;
+    uint32_t index = 0;
+    while (index < rdma->cqs_used && rdma->cqs[index]) index++;
+    if (index < CQS_MAX) {
+        rdma->cqs[index] = cq;
+        if (index == rdma->cqs_used) rdma->cqs_used++;
+        result = index;
     } else {
         result = -ENOMEM;
     }
@@ -315,7 +315,7 @@ SA_EXPORT int sa_rdma_destroy_cq(struct sa_rdma *rdma, uint32_t number) {
         rdma->cqs[number] = NULL;
         sa_cq_free(cq);
         free(cq);
-        pthread_cond_broadcast(&rdma->completed); /* whoever waits for it finds it gone */
+        pthread_cond_broadcast(&rdma->completed); /* threads that wait for it find it gone */
     }
     rdma->pushed_seen = pushed(rdma);
     leave(rdma);
@@ -355,7 +355,7 @@ SA_EXPORT int sa_rdma_interrupt(struct sa_rdma *rdma, uint32_t number) {
 /* ---- queue pairs */
 
 static struct sa_rdma_port *port_of(const struct sa_rdma *rdma, uint32_t number) {
-    struct sa_rdma_port *port = rdma->ports[number & (rdma->places - 1)];
+    struct sa_rdma_port *port = rdma->ports[number & (rdma->ports_size - 1)];
     return port && port->qp.number == number ? port : NULL;
 }
 
@@ -365,16 +365,16 @@ SA_EXPORT int64_t sa_rdma_create_qp(struct sa_rdma *rdma, const struct sa_rdma_q
     enter(rdma);
     struct sa_cq *sends = cq_of(rdma, wanted->send_cq), *receives = cq_of(rdma, wanted->receive_cq);
     int64_t result = sends && receives && domain_exists(rdma, wanted->domain) ? 0 : -EINVAL;
-    if (!result && rdma->live_count == rdma->places) result = -ENOMEM;
+    if (!result && rdma->live_count == rdma->ports_size) result = -ENOMEM;
     uint32_t number = rdma->next_number;
-    while (!result && (number < 2 || rdma->ports[number & (rdma->places - 1)])) number = sa_psn_add(number, 1);
+    while (!result && (number < 2 || rdma->ports[number & (rdma->ports_size - 1)])) number = sa_psn_add(number, 1);
     if (!result)
         result = sa_qp_init(&port->qp, number, wanted->transport, wanted->domain, &rdma->memory, sends, receives,
                             wanted->send_depth, wanted->receive_depth, wanted->signal_all);
     if (!result) {
         rdma->next_number = sa_psn_add(number, 1);
-        rdma->ports[number & (rdma->places - 1)] = port;
-        rdma->live[rdma->live_count++] = number & (rdma->places - 1);
+        rdma->ports[number & (rdma->ports_size - 1)] = port;
+        rdma->live[rdma->live_count++] = number & (rdma->ports_size - 1);
         result = number;
         port = NULL;
     }
@@ -387,11 +387,11 @@ SA_EXPORT int sa_rdma_destroy_qp(struct sa_rdma *rdma, uint32_t number) {
     enter(rdma);
     struct sa_rdma_port *port = port_of(rdma, number);
     if (port) {
-        uint32_t place = number & (rdma->places - 1), i = 0;
-        while (rdma->live[i] != place) i++;
+        uint32_t index = number & (rdma->ports_size - 1), i = 0;
+        while (rdma->live[i] != index) i++;
         memmove(&rdma->live[i], &rdma->live[i + 1], (rdma->live_count - i - 1) * sizeof *rdma->live);
         rdma->live_count--;
-        rdma->ports[place] = NULL;
+        rdma->ports[index] = NULL;
         sa_qp_free(&port->qp);
         free(port);
     }
@@ -399,7 +399,7 @@ SA_EXPORT int sa_rdma_destroy_qp(struct sa_rdma *rdma, uint32_t number) {
     return port ? 0 : -EINVAL;
 }
 
-/* After work was given from outside: some of it leaves at once; the loop is woken if it would look too late. */
+/* After work was posted: send what may leave at once; wake the loop if it would sleep past the next deadline. */
 static void kick(struct sa_rdma *rdma) {
     if (atomic_load(&rdma->stopped)) return;
     int64_t now_ns = sa_now_ns();

@@ -3,13 +3,13 @@
    Packets of one size that follow each other leave in one system call (UDP_SEGMENT), straight from registered memory:
    each byte is read once for the ICRC and once, then in the cache, by the kernel. What arrives together (UDP_GRO) is
    checked and copied to its place, then acknowledged once. Packets are sent as ECN-capable (ECT(0)); those that arrive
-   with "congestion experienced" make their queue pair send notifications (CNP), at most one in 50 us.
+   marked "congestion experienced" make their queue pair send notifications (CNP), at most one in 50 us.
 
    Identification of IPv4 packets (see roce.h): until 65 packets of a queue pair in a row had one below 64, which no
-   counter does, any is believed; from then on only those.
+   counter produces, any identification is accepted; from then on only those below 64.
 
-   Any thread may call any function but sa_rdma_progress, which one thread at a time may be in. Functions answer 0 or
-   what they are asked for, or -errno: -EINVAL wrong arguments or state, -ENOMEM no memory or a queue is full, -EBUSY
+   Any thread may call any function but sa_rdma_progress, which one thread at a time may be in. Functions return 0 or
+   their result, or -errno: -EINVAL wrong arguments or state, -ENOMEM no memory or a queue is full, -EBUSY
    still in use, -ESHUTDOWN after sa_rdma_stop. Socket and eventfd are the caller's, to be closed after sa_rdma_free. */
 #ifndef SWITCHAGG_RDMA_H
 #define SWITCHAGG_RDMA_H
@@ -32,13 +32,13 @@ struct sa_rdma_options {
 
 /* NULL: no memory, or the socket can't be used (errno). */
 struct sa_rdma *sa_rdma_new(const struct sa_rdma_options *options);
-/* No other thread may be in any function, or come. */
+/* No other thread may be in, or later call, any function. */
 void sa_rdma_free(struct sa_rdma *rdma);
 /* All waiting functions return, registered memory isn't touched any more once sa_rdma_progress has returned. */
 void sa_rdma_stop(struct sa_rdma *rdma);
 
 /* Send and receive until CLOCK_MONOTONIC is until_ns, or, unless `stay`, there are new completions or sa_rdma_wake was
-   called. 0, or -errno: -EBUSY another thread is here; else the socket is gone. */
+   called. 0, or -errno: -EBUSY another thread is in it; else the socket has failed. */
 int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay);
 void sa_rdma_wake(struct sa_rdma *rdma);
 
@@ -46,7 +46,8 @@ void sa_rdma_wake(struct sa_rdma *rdma);
 int64_t sa_rdma_alloc_domain(struct sa_rdma *rdma);
 int sa_rdma_free_domain(struct sa_rdma *rdma, uint32_t domain);
 
-/* The key, as lkey and, if `access` has SA_ACCESS_REMOTE_WRITE, as rkey. The memory must stay until it is deregistered. */
+/* The key, as lkey and, if `access` has SA_ACCESS_REMOTE_WRITE, as rkey. The memory must stay until it is
+   deregistered. */
 int64_t sa_rdma_register(struct sa_rdma *rdma, uint32_t domain, uint64_t address, uint64_t length, uint32_t access);
 int sa_rdma_deregister(struct sa_rdma *rdma, uint32_t key);
 
@@ -55,7 +56,7 @@ int64_t sa_rdma_create_cq(struct sa_rdma *rdma, uint32_t capacity);
 int sa_rdma_destroy_cq(struct sa_rdma *rdma, uint32_t cq);
 /* Up to `most` completions. Waits for the first until until_ns; 0: doesn't wait. Returns how many. */
 int sa_rdma_poll(struct sa_rdma *rdma, uint32_t cq, struct sa_completion *completions, uint32_t most, int64_t until_ns);
-/* Have the present sa_rdma_poll of this queue that waits, or else the next one, return soon. */
+/* Make the present waiting sa_rdma_poll of this queue, or else the next one, return soon. */
 int sa_rdma_interrupt(struct sa_rdma *rdma, uint32_t cq);
 
 /* Field by field as `NativeQueuePair` in transport/rdma/soft.py. */
@@ -69,16 +70,16 @@ struct sa_rdma_queue_pair {
     uint32_t signal_all;
 };
 
-/* The queue pair's number, 24 bits; one that was freed comes back late. */
+/* The queue pair's number, 24 bits; a freed number is reused as late as possible. */
 int64_t sa_rdma_create_qp(struct sa_rdma *rdma, const struct sa_rdma_queue_pair *wanted);
 int sa_rdma_destroy_qp(struct sa_rdma *rdma, uint32_t number);
-/* See sa_qp_modify. To RTR: the peer's address, its port is where packets go; and the DSCP of what is sent, 0 to 63. */
+/* See sa_qp_modify. For RTR: the peer's address and port, and the DSCP of the packets to it, 0 to 63. */
 int sa_rdma_modify_qp(struct sa_rdma *rdma, uint32_t number, uint32_t state, const struct sa_qp_attributes *attributes,
                       const struct sa_address *peer, uint32_t dscp);
 /* The state, enum sa_qp_state. counters, unless NULL: SA_QP_COUNTERS of them. rate_bps, unless NULL: 0 without one. */
 int sa_rdma_query_qp(struct sa_rdma *rdma, uint32_t number, uint64_t *counters, uint64_t *rate_bps);
 
-/* How many of `count` were posted, from the first on, if any; they may leave at once, from this thread. */
+/* Returns how many of `count`, from the first on, were posted; they may be sent at once, in this thread. */
 int sa_rdma_post_send(struct sa_rdma *rdma, uint32_t number, const struct sa_send_request *requests, uint32_t count);
 int sa_rdma_post_receive(struct sa_rdma *rdma, uint32_t number, const struct sa_receive_request *requests,
                          uint32_t count);
@@ -95,7 +96,7 @@ enum sa_rdma_counter {
     SA_RDMA_RECEIVED_PACKETS,
     SA_RDMA_RECEIVE_OVERFLOW, /* bundles that the kernel dropped */
     SA_RDMA_DROP_MALFORMED,
-    SA_RDMA_DROP_QUEUE_PAIR, /* for none that is there */
+    SA_RDMA_DROP_QUEUE_PAIR, /* for a queue pair that doesn't exist */
     SA_RDMA_DROP_STRANGER,   /* not from the queue pair's peer */
     SA_RDMA_DROP_PARTITION,
     SA_RDMA_DROP_ICRC,

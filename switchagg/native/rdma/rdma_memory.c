@@ -14,27 +14,27 @@ void sa_memory_clear(struct sa_memory *memory) {
 }
 
 static bool grow(struct sa_memory *memory) {
-    uint32_t places = memory->places ? 2 * memory->places : PLACES_FIRST;
-    if (places > SA_REGIONS_MAX) return false;
-    struct sa_region *regions = realloc(memory->regions, places * sizeof *regions);
+    uint32_t capacity = memory->capacity ? 2 * memory->capacity : PLACES_FIRST;
+    if (capacity > SA_REGIONS_MAX) return false;
+    struct sa_region *regions = realloc(memory->regions, capacity * sizeof *regions);
     if (!regions) return false;
-    memset(regions + memory->places, 0, (places - memory->places) * sizeof *regions);
+    memset(regions + memory->capacity, 0, (capacity - memory->capacity) * sizeof *regions);
     memory->regions = regions;
-    memory->places = places;
+    memory->capacity = capacity;
     return true;
 }
 
 uint32_t sa_memory_register(struct sa_memory *memory, uint32_t domain, uint8_t *bytes, uint64_t length,
                             uint32_t access) {
-    uint32_t place = memory->free_hint;
-    while (place < memory->places && memory->regions[place].key) place++;
-    if (place == memory->places && !grow(memory)) return 0;
-    struct sa_region *region = &memory->regions[place];
-    memory->free_hint = place + 1;
+    uint32_t index = memory->free_hint;
+    while (index < memory->capacity && memory->regions[index].key) index++;
+    if (index == memory->capacity && !grow(memory)) return 0;
+    struct sa_region *region = &memory->regions[index];
+    memory->free_hint = index + 1;
     region->last = region->last == 255 ? 1 : (uint8_t)(region->last + 1);
     region->memory = bytes;
     region->length = length;
-    region->key = place << 8 | region->last;
+    region->key = index << 8 | region->last;
     region->domain = domain;
     region->access = access;
     region->uses = 0;
@@ -42,9 +42,9 @@ uint32_t sa_memory_register(struct sa_memory *memory, uint32_t domain, uint8_t *
 }
 
 struct sa_region *sa_memory_find(const struct sa_memory *memory, uint32_t key) {
-    uint32_t place = key >> 8;
-    if (!key || place >= memory->places || memory->regions[place].key != key) return NULL;
-    return &memory->regions[place];
+    uint32_t index = key >> 8;
+    if (!key || index >= memory->capacity || memory->regions[index].key != key) return NULL;
+    return &memory->regions[index];
 }
 
 int sa_memory_forget(struct sa_memory *memory, uint32_t key) {
@@ -58,8 +58,8 @@ int sa_memory_forget(struct sa_memory *memory, uint32_t key) {
 }
 
 bool sa_memory_uses_domain(const struct sa_memory *memory, uint32_t domain) {
-    for (uint32_t place = 0; place < memory->places; place++)
-        if (memory->regions[place].key && memory->regions[place].domain == domain) return true;
+    for (uint32_t index = 0; index < memory->capacity; index++)
+        if (memory->regions[index].key && memory->regions[index].domain == domain) return true;
     return false;
 }
 

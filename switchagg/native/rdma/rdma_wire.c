@@ -15,7 +15,7 @@
 #endif
 
 #define BUNDLE_BYTES 65000u  /* of UDP payload: an IPv4 datagram's limit, less headers */
-#define RECEIVE_MESSAGES 8u  /* of 64 kB each where GRO is on: they lie in the second-level cache together */
+#define RECEIVE_MESSAGES 8u  /* of 64 kB each where GRO is on: together they fit the second-level cache */
 #define PLAIN_MESSAGES 64u
 #define BACKOFF_NS 1000000
 #define ECN_CAPABLE 2 /* ECT(0) */
@@ -159,7 +159,7 @@ bool sa_rdma_wire_send(struct sa_rdma_wire *wire, struct sa_rdma_port *port, int
     if (!count) return false;
     int error = send_packets(wire, port, count, &bytes);
     if (error == EAGAIN) return false;
-    if (count > 1 && refuses_gso(error)) { /* segmentation, or is it this destination? One packet tells. */
+    if (count > 1 && refuses_gso(error)) { /* was it segmentation, or this destination? One packet shows. */
         int alone = send_packets(wire, port, 1, &bytes);
         if (alone == EAGAIN) return false;
         if (!alone) {
@@ -213,20 +213,20 @@ static bool is_intact(struct sa_rdma_port *port, uint16_t from_port, const uint8
     return true;
 }
 
-static void take(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t places, const uint8_t *bytes,
-                 const struct sa_udp_arrival *arrival, uint32_t place, int64_t now_ns) {
+static void take(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t ports_size, const uint8_t *bytes,
+                 const struct sa_udp_arrival *arrival, uint32_t position, int64_t now_ns) {
     struct sa_roce_packet packet;
     enum sa_rdma_counter fault;
     struct sa_rdma_port *port = NULL;
     if (sa_roce_parse(bytes, arrival->size, &packet) != SA_ROCE_GOOD)
         fault = SA_RDMA_DROP_MALFORMED;
-    else if (!(port = ports[packet.queue_pair & (places - 1)]) || port->qp.number != packet.queue_pair)
+    else if (!(port = ports[packet.queue_pair & (ports_size - 1)]) || port->qp.number != packet.queue_pair)
         fault = SA_RDMA_DROP_QUEUE_PAIR;
     else if (!port->name_bytes || !same_host(arrival->sender, &port->peer))
         fault = SA_RDMA_DROP_STRANGER;
     else if ((packet.partition & PARTITION_MEMBER) != PARTITION_MEMBER)
         fault = SA_RDMA_DROP_PARTITION;
-    else if (!is_intact(port, arrival->sender->port, bytes, arrival->size, (uint16_t)place))
+    else if (!is_intact(port, arrival->sender->port, bytes, arrival->size, (uint16_t)position))
         fault = SA_RDMA_DROP_ICRC;
     else {
         sa_qp_receive(&port->qp, &packet, (arrival->tos & 3u) == CONGESTION_EXPERIENCED, now_ns);
@@ -235,7 +235,8 @@ static void take(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_
     wire->counters[fault]++;
 }
 
-int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t places, int64_t now_ns) {
+int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t ports_size,
+                              int64_t now_ns) {
     const struct sa_udp_arrival *arrivals;
     int count = sa_udp_receive(wire->udp, &arrivals);
     if (count < 0) return count;
@@ -245,7 +246,7 @@ int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **po
         bool rest = i && arrival->sender == arrivals[i - 1].sender; /* the shorter last packet of one bundle */
         uint32_t first = rest ? arrivals[i - 1].rows : 0;
         for (uint32_t row = 0; row < arrival->rows; row++)
-            take(wire, ports, places, arrival->bytes + (size_t)row * arrival->size, arrival, first + row, now_ns);
+            take(wire, ports, ports_size, arrival->bytes + (size_t)row * arrival->size, arrival, first + row, now_ns);
         packets += arrival->rows;
     }
     const uint64_t *udp = sa_udp_counters(wire->udp);

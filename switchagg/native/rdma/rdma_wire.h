@@ -8,7 +8,7 @@
 
 #define SA_BUNDLE_PACKETS 64u
 
-/* A queue pair and the way to its peer. */
+/* A queue pair and the network path to its peer. */
 struct sa_rdma_port {
     struct sa_qp qp;
     struct sa_address peer;
@@ -22,7 +22,7 @@ struct sa_rdma_port {
     struct sa_roce_path out;
     struct sa_roce_path in;
     uint16_t in_port;      /* that `in` was made for; a peer may send from any */
-    bool small_only;       /* which identifications are believed */
+    bool small_only;       /* accept only identifications below 64 (rdma.h) */
     uint32_t small_in_row;
 };
 
@@ -33,7 +33,7 @@ struct sa_rdma_wire {
     int32_t send_errno;
     bool gso;
     bool full;            /* the socket had no room */
-    int64_t full_until_ns; /* the device had none: the socket polls writable all the same */
+    int64_t full_until_ns; /* the device had no room: the socket polls writable nevertheless */
     struct sa_qp_packet packets[SA_BUNDLE_PACKETS];
     struct iovec *pieces; /* 3 per packet */
     uint8_t trailers[SA_BUNDLE_PACKETS][8];
@@ -46,12 +46,13 @@ void sa_rdma_wire_clear(struct sa_rdma_wire *wire);
 int sa_rdma_wire_connect(const struct sa_rdma_wire *wire, struct sa_rdma_port *port, const struct sa_address *peer,
                          uint32_t dscp);
 
-/* One bundle, or one acknowledgement. Whether anything left (or was refused for good, which counts as lost). */
+/* Send one bundle, or one acknowledgement. Returns whether anything left (or was refused permanently, which counts as
+   lost). */
 bool sa_rdma_wire_send(struct sa_rdma_wire *wire, struct sa_rdma_port *port, int64_t now_ns);
 bool sa_rdma_wire_answer(struct sa_rdma_wire *wire, struct sa_rdma_port *port);
 
-/* What has arrived, to the queue pairs among `ports` (place: number mod places, a power of two). How many packets, or
+/* What has arrived, to the queue pairs among `ports` (at number mod ports_size, a power of two). How many packets, or
    -errno. */
-int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t places, int64_t now_ns);
+int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t ports_size, int64_t now_ns);
 
 #endif

@@ -1,4 +1,4 @@
-/* See uc_plane.h. What a frame means is the data plane's business; this file knows packets, keys and addresses. */
+/* See uc_plane.h. The data plane interprets frames; this file handles packets, keys and addresses. */
 #include "rdma/uc_plane.h"
 
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #define ECN_CAPABLE 2u
 #define ECN_CE 3u
 #define TOS_CNP 192u /* DSCP 48, as NICs send them; not ECN-capable */
-#define PARTITION_MASK 0x7fffu /* the highest bit says only "full member" */
+#define PARTITION_MASK 0x7fffu /* the highest bit is only "full member" */
 #define ARENA_BYTES ((size_t)SA_UC_MESSAGES * SA_ROCE_PACKET_MAX)
 #define NOTICES_MAX 64u
-#define COPIES_MAX (SA_UC_MESSAGES - NOTICES_MAX) /* each packet may come to be a UDP message of its own */
+#define COPIES_MAX (SA_UC_MESSAGES - NOTICES_MAX) /* each packet may need a UDP message of its own */
 
 /* One worker's queue pair. */
 struct member {
@@ -21,10 +21,10 @@ struct member {
     struct sa_roce_path up; /* for packets from up_port */
     struct sa_roce_path down;
     struct sa_cnp_gate gate;
-    uint32_t up_psn; /* that would follow */
+    uint32_t up_psn; /* expected next */
     uint32_t down_psn; /* of the next packet */
     uint16_t up_port;
-    bool granted; /* the last message that began named key and address rightly */
+    bool granted; /* the message in progress has the right key and address */
 };
 
 struct uc_job {
@@ -62,13 +62,13 @@ struct sa_uc_plane {
     uint32_t result_count;
     uint32_t copies; /* packets that will carry them */
     uint8_t *frames; /* SA_UC_RESULTS of up to SA_ROCE_MTU_MAX bytes */
-    struct member *notices[NOTICES_MAX]; /* who gets a CNP */
+    struct member *notices[NOTICES_MAX]; /* members that get a CNP */
     uint32_t notice_count;
     uint8_t *arena; /* packets laid out */
     size_t arena_used;
     uint32_t segments; /* of the present layout */
     struct sa_udp_message messages[SA_UC_MESSAGES];
-    struct sa_address to[SA_UC_MESSAGES]; /* theirs: a job may go while they wait */
+    struct sa_address to[SA_UC_MESSAGES]; /* copied: a job may be evicted while they wait */
     uint32_t message_count;
 };
 
@@ -85,7 +85,7 @@ static bool same_host(const struct sa_address *a, const struct sa_address *b) {
     return a->family == b->family && !memcmp(a->host, b->host, sizeof a->host);
 }
 
-/* NICs spread queue pairs over paths by their source port: any will do, and it may change. */
+/* NICs spread queue pairs over paths by their source port: any is accepted, and it may change. */
 static const struct sa_roce_path *path_up(const struct sa_uc_plane *rdma, struct member *member, uint16_t port) {
     if (member->up_port != port) {
         member->up_port = port;
@@ -95,14 +95,14 @@ static const struct sa_roce_path *path_up(const struct sa_uc_plane *rdma, struct
     return &member->up;
 }
 
-/* Whether a message that begins so stays within the job's slot versions. */
+/* Whether a message with this first packet stays within the job's slot versions. */
 static bool lies_within(const struct uc_job *job, const struct sa_roce_packet *packet) {
     uint64_t end = (uint64_t)job->places * job->mtu;
     return packet->length && packet->address % job->mtu == 0 && packet->length % job->mtu == 0 &&
            packet->address < end && packet->length <= end - packet->address;
 }
 
-/* Where a frame's slot version is among the job's; UINT32_MAX: nowhere. */
+/* Index of a frame's slot version among the job's; UINT32_MAX: it isn't the job's. */
 static uint32_t place_of(const struct uc_job *job, const uint8_t *frame) {
     struct sa_header header;
     memcpy(&header, frame, sizeof header);

@@ -1,6 +1,6 @@
-/* The switch's end of UC queue pairs (R1 to R8 of PROTOCOL.md): takes RoCEv2 packets apart, shows each chunk frame to a
-   data plane as it comes, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. Told packets and the
-   time; no socket, no allocation per packet. Not thread-safe. */
+/* The switch's end of UC queue pairs (R1 to R8 of PROTOCOL.md): parses RoCEv2 packets, gives each chunk frame to a data
+   plane as it arrives, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. Its inputs are packets
+   and the time; no socket, no allocation per packet. Not thread-safe. */
 #ifndef SWITCHAGG_UC_PLANE_H
 #define SWITCHAGG_UC_PLANE_H
 
@@ -29,7 +29,7 @@ struct sa_uc_peer {
 };
 
 /* The order is that of `UC_COUNTERS` in transport/rdma/switch.py. Each packet is counted once among the first thirteen,
-   with those the data plane counts under what became of its frame. */
+   including those that the data plane counts by the outcome of their frame. */
 enum sa_uc_counter {
     SA_UC_DROP_SHORT, /* in the order of enum sa_roce_fault */
     SA_UC_DROP_VERSION,
@@ -53,8 +53,8 @@ enum sa_uc_counter {
     SA_UC_COUNTERS
 };
 
-/* plane stays the caller's. own: the address whose packets these are. packets: most of a message that results are joined
-   to, 1 to SA_UC_PACKETS_MAX. NULL: no memory. */
+/* plane stays the caller's. own: the switch's address. packets: most packets of one message of results, 1 to
+   SA_UC_PACKETS_MAX. NULL: no memory. */
 SA_EXPORT struct sa_uc_plane *sa_uc_plane_new(struct sa_plane *plane, const struct sa_address *own, uint32_t packets);
 SA_EXPORT void sa_uc_plane_free(struct sa_uc_plane *rdma);
 
@@ -63,22 +63,22 @@ SA_EXPORT void sa_uc_plane_free(struct sa_uc_plane *rdma);
    256 to 4096, which the caller has checked. peers[rank]; their addresses need not differ. 0, or -1: no memory, and
    nothing has changed. */
 SA_EXPORT int sa_uc_plane_admit(struct sa_uc_plane *rdma, const struct sa_job *job, const struct sa_uc_peer *peers);
-/* Forget a job's queue pairs, with all that waits for them; the data plane is the caller's to tell. */
+/* Remove a job's queue pairs and what waits for them; the caller evicts the job from the data plane. */
 SA_EXPORT void sa_uc_plane_evict(struct sa_uc_plane *rdma, uint32_t job_id);
 
-/* Take one datagram. position: its place in a bundle, as sa_roce_check wants it. Total: defined for any bytes. False: no
+/* Take one datagram. position: its place in a bundle, for sa_roce_check. Defined for any bytes. False: no
    room for one more result after this one: lay out first. */
 SA_EXPORT bool sa_uc_plane_take(struct sa_uc_plane *rdma, const uint8_t *datagram, uint32_t size,
                                   const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns);
 
-/* Lay out what waits, sealed, as messages of which each is one send of up to `segments` datagrams: *messages[0 .. return
-   value). They and their bytes stay until the next layout; frames no longer wait. */
+/* Lay out what waits, sealed, as messages of which each is one send of up to `segments` datagrams: *messages[0 ..
+   return value). They and their bytes stay until the next layout; frames no longer wait. */
 SA_EXPORT uint32_t sa_uc_plane_lay_out(struct sa_uc_plane *rdma, uint32_t segments, struct sa_udp_message **messages);
 
-/* So many packets of a layout were given up. */
+/* Count `packets` packets of a layout as lost: the socket had no room. */
 SA_EXPORT void sa_uc_plane_lost(struct sa_uc_plane *rdma, uint32_t packets);
 
-/* SA_UC_COUNTERS numbers that live as long as `rdma`. */
+/* SA_UC_COUNTERS numbers, valid as long as `rdma`. */
 SA_EXPORT const uint64_t *sa_uc_plane_counters(const struct sa_uc_plane *rdma);
 
 #endif

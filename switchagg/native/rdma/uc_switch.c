@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define TURNS_UNHEARD 8u /* turns with arrivals before the eventfd is looked at */
+#define ITERATIONS_PER_CHECK 8u /* iterations with arrivals between two checks of the eventfd */
 
 struct sa_uc_switch {
     struct sa_uc_plane *rdma;
@@ -23,7 +23,7 @@ struct sa_uc_switch *sa_uc_switch_new(struct sa_uc_plane *rdma, struct sa_udp *u
 
 void sa_uc_switch_free(struct sa_uc_switch *sw) { free(sw); }
 
-/* 0 or -errno. What is left over is kept. */
+/* 0 or -errno. Keeps what the socket had no room for. */
 static int send_unsent(struct sa_uc_switch *sw) {
     if (!sw->unsent_count) return 0;
     int broken = sa_udp_send(sw->udp, sw->unsent, sw->unsent_count);
@@ -41,7 +41,7 @@ static int send_unsent(struct sa_uc_switch *sw) {
 
 /* Lay out what waits, and send what the socket takes of it. 0 or -errno. */
 static int send_all(struct sa_uc_switch *sw) {
-    /* In the midst of a receive the socket may still be full: what it had no room for is lost, and sent for again. */
+    /* During a receive the socket may still be full: what it had no room for is dropped; workers ask for it again. */
     for (uint32_t i = 0; i < sw->unsent_count; i++) sa_uc_plane_lost(sw->rdma, sw->unsent[i].rows);
     /* A bundle's packets have identifications of their own; single ones have none (roce.h). */
     uint32_t segments = sa_udp_state(sw->udp)->gso ? sw->segments : 1;
@@ -68,7 +68,7 @@ static int receive(struct sa_uc_switch *sw) {
 }
 
 int sa_uc_switch_run(struct sa_uc_switch *sw, int64_t until_ns) {
-    for (uint32_t turn = 1;; turn++) {
+    for (uint32_t iteration = 1;; iteration++) {
         int arrived = 0, broken = send_unsent(sw);
         if (broken) return broken;
         if (!sw->unsent_count) {
@@ -78,7 +78,7 @@ int sa_uc_switch_run(struct sa_uc_switch *sw, int64_t until_ns) {
             if (broken) return broken;
         }
         if (sa_now_ns() >= until_ns) return 0;
-        if (arrived && turn % TURNS_UNHEARD) continue;
+        if (arrived && iteration % ITERATIONS_PER_CHECK) continue;
         int woken = sa_udp_wait(sw->udp, sw->wake, arrived ? 0 : until_ns, sw->unsent_count > 0);
         if (woken < 0) return woken;
         if (woken & SA_WOKE_CALLED) return 1;

@@ -15,7 +15,7 @@ SA_EXPORT struct sa_uc_switch *sa_uc_switch_new(struct sa_uc_plane *rdma, struct
                                                     uint32_t segments);
 SA_EXPORT void sa_uc_switch_free(struct sa_uc_switch *sw);
 
-/* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The plane is the caller's
+/* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use the plane
    between two runs. */
 SA_EXPORT int sa_uc_switch_run(struct sa_uc_switch *sw, int64_t until_ns);
 

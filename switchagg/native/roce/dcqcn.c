@@ -57,7 +57,7 @@ static void raise_rate(struct sa_dcqcn *rp) {
         }
         rp->target_bps = rp->target_bps + more > c->line_bps ? c->line_bps : rp->target_bps + more;
     }
-    rp->current_bps = (rp->current_bps + rp->target_bps + 1) / 2; /* rounded up, or it would never arrive */
+    rp->current_bps = (rp->current_bps + rp->target_bps + 1) / 2; /* rounded up, or it would never reach the target */
 }
 
 static void pay(struct sa_dcqcn *rp, int64_t now_ns) {
@@ -66,8 +66,9 @@ static void pay(struct sa_dcqcn *rp, int64_t now_ns) {
     rp->debt_ns = now_ns;
 }
 
-/* What the time up to now brings, paid for at the rates that there were meanwhile. Ends early where nothing changes any
-   more, so a long silence costs little: each step beyond recovery raises the target by at least a 65536th of the line. */
+/* Apply the timer steps up to now, and let the debt be paid at the rates between them. Ends early where nothing changes
+   any more, so a long pause costs little: each step beyond recovery raises the target by at least a 65536th of the
+   line. */
 static void pass_time(struct sa_dcqcn *rp, int64_t now_ns) {
     const struct sa_dcqcn_config *c = &rp->config;
     while (now_ns - rp->alpha_from_ns >= c->alpha_timer_ns) {
@@ -124,7 +125,7 @@ SA_EXPORT void sa_dcqcn_sent(struct sa_dcqcn *rp, uint64_t bytes, int64_t now_ns
     if (bytes > BYTES_MAX) bytes = BYTES_MAX;
     pass_time(rp, now_ns);
     rp->debt += bytes * 8 * GIGA;
-    if (rp->debt > 2 * BYTES_MAX * 8 * GIGA) rp->debt = 2 * BYTES_MAX * 8 * GIGA; /* who asks first never comes here */
+    if (rp->debt > 2 * BYTES_MAX * 8 * GIGA) rp->debt = 2 * BYTES_MAX * 8 * GIGA; /* only without an allowance */
     for (rp->bytes += bytes; rp->bytes >= c->byte_counter && !at_line(rp); rp->bytes -= c->byte_counter) {
         if (rp->byte_steps < STEPS_MAX) rp->byte_steps++;
         raise_rate(rp);

@@ -39,8 +39,8 @@ static bool claim(struct sa_cq *cq) {
 }
 
 static void complete(struct sa_cq *cq, const struct sa_completion *completion) {
-    uint32_t place = cq->first + cq->count;
-    cq->ring[place < cq->capacity ? place : place - cq->capacity] = *completion;
+    uint32_t at = cq->first + cq->count;
+    cq->ring[at < cq->capacity ? at : at - cq->capacity] = *completion;
     cq->claimed--;
     cq->count++;
     cq->pushed++;
@@ -207,13 +207,13 @@ int sa_qp_post_send(struct sa_qp *qp, const struct sa_send_request *request) {
 int sa_qp_post_receive(struct sa_qp *qp, const struct sa_receive_request *request) {
     if (qp->state == SA_QPS_RESET) return -EINVAL;
     if (qp->receive_tail - qp->receive_head == qp->receive_depth || !claim(qp->receive_cq)) return -ENOMEM;
-    struct sa_receive_request *place = &qp->receives[qp->receive_tail++ % qp->receive_depth];
-    *place = *request;
+    struct sa_receive_request *receive = &qp->receives[qp->receive_tail++ % qp->receive_depth];
+    *receive = *request;
     struct sa_region *region = sa_memory_find(qp->memory, request->lkey);
     if (region && region->domain == qp->domain)
         region->uses++;
     else
-        place->lkey = 0; /* also if such a key is made later: nothing would guard its region */
+        receive->lkey = 0; /* even if the key becomes valid later: nothing would keep its region registered */
     if (qp->state == SA_QPS_ERR)
         sa_qp_finish_receive(qp, &(struct sa_completion){.status = SA_WC_FLUSHED, .opcode = SA_WC_RECEIVE});
     return 0;

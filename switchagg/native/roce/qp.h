@@ -1,15 +1,15 @@
-/* A queue pair of verbs, reliable (RC) or not (UC): work requests in, RoCEv2 packets out and in, completions out.
+/* An RDMA queue pair, reliable (RC) or not (UC): work requests in, RoCEv2 packets out and in, completions out.
 
-   Sans-IO: no socket, no clock, no thread, no chance; it is told the time (now_ns, never decreasing) and packets whose
-   ICRC was checked and whose sender is the peer. Nothing but sa_cq_new and sa_qp_new allocates. The same calls give the
-   same packets everywhere. One thread at a time for all queue pairs of one sa_memory and sa_cq.
+   Sans-IO: no socket, no clock, no thread, no randomness; its inputs are the time (now_ns, never decreasing) and
+   packets whose ICRC was checked and whose sender is the peer. Nothing but sa_cq_new and sa_qp_new allocates. The same
+   calls give the same packets everywhere. One thread at a time for all queue pairs of one sa_memory and sa_cq.
 
-   RC delivers every message once and in order, or ends with an error completion and the state ERR: acknowledgements with
-   go-back-N, one for many packets, asked for at each message's end and at least every 64 packets; NAK for a gap, for a
-   missing receive (RNR), for a wrong key or bounds. UC acknowledges nothing: a message with one packet lost, late or
-   refused is dropped as a whole (a WRITE may have stored its first part, but never completes at the receiver).
+   RC delivers every message once and in order, or ends with an error completion and the state ERR: acknowledgements
+   with go-back-N, one for many packets, requested at each message's end and at least every 64 packets; NAK for a gap,
+   for a missing receive (RNR), for a wrong key or bounds. UC acknowledges nothing: a message with one packet lost, late
+   or refused is dropped as a whole (a WRITE may have stored its first part, but never completes at the receiver).
    Beyond the specification: the window of unacknowledged packets is halved when packets were lost and grows back, as
-   Ethernet here has no pause frames; and UC takes packets with a PSN of the past for late or duplicate ones. */
+   Ethernet here has no pause frames; and UC treats packets with a PSN of the past as late or duplicate. */
 #ifndef SWITCHAGG_QP_H
 #define SWITCHAGG_QP_H
 
@@ -27,7 +27,7 @@ enum sa_wc_status {
     SA_WC_LOCAL_LENGTH = 1,       /* the message was longer than the receive */
     SA_WC_LOCAL_PROTECTION = 4,   /* lkey, bounds or access of the work request's own memory */
     SA_WC_FLUSHED = 5,            /* not done, as the queue pair is in ERR */
-    SA_WC_REMOTE_INVALID = 9,     /* the peer took the request for malformed, or too long for its receive */
+    SA_WC_REMOTE_INVALID = 9,     /* for the peer the request was malformed, or too long for its receive */
     SA_WC_REMOTE_ACCESS = 10,     /* the peer refused key, bounds or access */
     SA_WC_REMOTE_OPERATION = 11,  /* the peer couldn't do it for a reason of its own */
     SA_WC_RETRY_EXCEEDED = 12,    /* no answer */
@@ -54,7 +54,7 @@ struct sa_completion {
     uint32_t flags;
 };
 
-/* A ring that never overflows: whoever posts a work request claims a place first. */
+/* A ring that never overflows: posting a work request reserves an entry. */
 struct sa_cq {
     struct sa_completion *ring;
     uint32_t capacity;
@@ -63,7 +63,7 @@ struct sa_cq {
     uint32_t claimed; /* work requests that may still complete */
     uint32_t users;   /* queue pairs */
     uint64_t pushed;  /* completions so far */
-    bool called;      /* whoever waits for it, or will, shall come back: see sa_rdma_interrupt */
+    bool called;      /* its present or next waiting poll shall return: see sa_rdma_interrupt */
 };
 
 int sa_cq_new(struct sa_cq *cq, uint32_t capacity); /* 0, -EINVAL, -ENOMEM */
@@ -103,7 +103,7 @@ struct sa_receive_request {
 enum sa_qp_state { SA_QPS_RESET, SA_QPS_INIT, SA_QPS_RTR, SA_QPS_RTS, SA_QPS_SQD, SA_QPS_ERR = 6 };
 
 /* What a change of state sets, as in libibverbs: INIT access; RTR peer, path_mtu, receive_psn, min_rnr_timer; RTS
-   send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest isn't looked at.
+   send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest is ignored.
    Field by field as `NativeAttributes` in transport/rdma/soft.py. */
 struct sa_qp_attributes {
     uint32_t access;        /* SA_ACCESS_REMOTE_WRITE: peers may write */
@@ -111,7 +111,7 @@ struct sa_qp_attributes {
     uint32_t peer;          /* its number, 24 bits */
     uint32_t receive_psn;   /* 24 bits */
     uint32_t send_psn;      /* 24 bits */
-    uint32_t min_rnr_timer; /* code 0 to 31 of what we ask for when no receive is posted */
+    uint32_t min_rnr_timer; /* code 0 to 31: the pause requested of the peer when no receive is posted */
     uint32_t timeout;       /* 0 to 31: 4.096 us * 2^timeout; 0: never */
     uint32_t retry_count;   /* 0 to 7 */
     uint32_t rnr_retry;     /* 0 to 7; 7: for ever */
@@ -174,11 +174,11 @@ struct sa_qp {
     uint64_t next_sequence; /* of the next packet to send */
     uint64_t high_sequence; /* one beyond the highest ever sent */
     uint64_t unacked;       /* of the oldest packet not acknowledged */
-    uint64_t asked;         /* one beyond the latest packet sent that asked for an acknowledgement */
+    uint64_t asked;         /* one beyond the latest packet sent that requested an acknowledgement */
     uint64_t window;        /* packets */
     uint64_t loss_sequence; /* the window isn't halved again before this is acknowledged */
     int64_t retry_ns;       /* when what is unacknowledged counts as lost; SA_QP_NEVER: nothing is */
-    int64_t rnr_ns;         /* nothing is sent before, as the peer wasn't ready; 0: it is */
+    int64_t rnr_ns;         /* nothing is sent before, as the peer wasn't ready (RNR); 0: it is */
     uint32_t retries;       /* left */
     uint32_t rnr_retries;
     bool paced;
@@ -191,8 +191,8 @@ struct sa_qp {
     uint64_t receive_tail;
     uint32_t expected; /* PSN */
     uint32_t msn;
-    uint32_t verb;     /* of the message under way: SA_ROCE_STARTS | SA_ROCE_WRITES, SA_ROCE_STARTS, or 0: none */
-    bool skipping;     /* UC: what comes belongs to a dropped message, until the next one starts */
+    uint32_t verb;     /* of the message in progress: SA_ROCE_STARTS | SA_ROCE_WRITES, SA_ROCE_STARTS, or 0: none */
+    bool skipping;     /* UC: packets belong to a dropped message, until the next one starts */
     bool nak_sent;     /* for the gap at `expected` */
     uint32_t write_key;
     uint64_t write_address; /* of the next packet's payload */
@@ -209,11 +209,11 @@ struct sa_qp {
 int sa_qp_init(struct sa_qp *qp, uint32_t number, uint32_t transport, uint32_t domain, struct sa_memory *memory,
                struct sa_cq *send_cq, struct sa_cq *receive_cq, uint32_t send_depth, uint32_t receive_depth,
                bool signal_all);
-/* Drops all work requests without completions, and gives back what it holds. */
+/* Drops all work requests without completions, and frees its memory. */
 void sa_qp_free(struct sa_qp *qp);
 
-/* To `state`, from one that allows it: RESET - INIT - RTR - RTS - SQD - RTS, and from any to ERR and RESET. ERR completes
-   all work requests as flushed; RESET drops them. Returns 0 or -EINVAL: nothing was changed. */
+/* To `state`, from one that allows it: RESET - INIT - RTR - RTS - SQD - RTS, and from any to ERR and RESET. ERR
+   completes all work requests as flushed; RESET drops them. Returns 0 or -EINVAL: nothing was changed. */
 int sa_qp_modify(struct sa_qp *qp, enum sa_qp_state state, const struct sa_qp_attributes *attributes, int64_t now_ns);
 
 /* 0; -EINVAL: not in this state, or the request is malformed; -ENOMEM: queue full, or no place in the completion queue.
@@ -222,7 +222,7 @@ int sa_qp_modify(struct sa_qp *qp, enum sa_qp_state state, const struct sa_qp_at
 int sa_qp_post_send(struct sa_qp *qp, const struct sa_send_request *request);
 int sa_qp_post_receive(struct sa_qp *qp, const struct sa_receive_request *request);
 
-/* ---- sending: look at what may leave, hand it over, and say how much was taken */
+/* ---- sending: sa_qp_peek lists what may leave, the caller sends it, sa_qp_sent records how much left */
 
 /* Headers from the BTH on; payload in registered memory; pad (zeros) and ICRC are the caller's to add. */
 struct sa_qp_packet {
@@ -254,23 +254,23 @@ void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool m
 
 /* ---- time */
 
-/* When sa_qp_tick, or sa_qp_peek for what is paced, has something to do; SA_QP_NEVER. */
+/* When sa_qp_tick, or sa_qp_peek for paced packets, has something to do; SA_QP_NEVER: nothing. */
 int64_t sa_qp_deadline_ns(struct sa_qp *qp, int64_t now_ns);
 void sa_qp_tick(struct sa_qp *qp, int64_t now_ns);
 
-/* How long an RNR timer code lasts. */
+/* The duration of an RNR timer code. */
 int64_t sa_rnr_timer_ns(uint32_t code);
 
 /* ---- for the files of the queue pair itself: qp.c, qp_request.c, qp_respond.c */
 
 void sa_qp_reset_requests(struct sa_qp *qp, int64_t now_ns);
-/* An acknowledgement or a negative one came. */
+/* An ACK or NAK arrived. */
 void sa_qp_acknowledged(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns);
 void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet);
-/* The oldest send, the oldest receive is done. */
+/* Complete the oldest send; the oldest receive. */
 void sa_qp_finish_send(struct sa_qp *qp, uint32_t status);
 void sa_qp_finish_receive(struct sa_qp *qp, const struct sa_completion *completion);
-/* If the oldest send can't be done: complete it so, and fail. */
+/* If the oldest send can't be done: complete it with its error, and go to ERR. */
 void sa_qp_check_front(struct sa_qp *qp);
 /* To ERR: complete all work requests as flushed. */
 void sa_qp_fail(struct sa_qp *qp);

@@ -4,9 +4,9 @@
 #include <stddef.h>
 
 #define ACK_EVERY 64u        /* packets; a power of two */
-#define WINDOW_LEAST 16u     /* loss doesn't make it smaller, unless it was asked for */
-#define WINDOW_GROWTH 16u    /* a packet more for so many acknowledged */
-#define PACING_BURST 131072u /* bytes at once, so that a bundle of 64 kB may wait for its turn and still keep the rate */
+#define WINDOW_LEAST 16u     /* loss doesn't halve it below this, unless the window was configured smaller */
+#define WINDOW_GROWTH 16u    /* one packet more per so many acknowledged */
+#define PACING_BURST 131072u /* bytes at once: a bundle of 64 kB may be delayed without lowering the rate */
 #define TIMEOUT_UNIT_NS 4096
 #define FOR_EVER 7u
 
@@ -19,7 +19,7 @@ int64_t sa_rnr_timer_ns(uint32_t code) {
     return (code & 31u ? hundredths_of_ms[code & 31u] : 65536) * INT64_C(10000);
 }
 
-/* Only for a packet that asked: what a slow rate sends before it takes its time, and is answered by nobody. */
+/* Only for a packet that requested an acknowledgement: at a slow rate those before it take long, and get none. */
 static void start_timer(struct sa_qp *qp, int64_t now_ns) {
     uint32_t timeout = qp->attributes.timeout;
     bool waits = qp->transport == SA_ROCE_RC && timeout && qp->unacked < qp->asked;
@@ -45,7 +45,7 @@ static uint32_t operation(bool writes, bool immediate, bool first, bool last) {
     return base + (first ? SA_ROCE_SEND_ONLY : SA_ROCE_SEND_LAST) + immediate;
 }
 
-/* One beyond the last packet that the window lets out. */
+/* One beyond the last packet that the window allows. */
 static uint64_t limit_of(const struct sa_qp *qp) {
     return qp->transport == SA_ROCE_RC ? qp->unacked + qp->window : UINT64_MAX;
 }
@@ -178,7 +178,7 @@ static void advance(struct sa_qp *qp, uint64_t to, int64_t now_ns) {
         if (entry->first + entry->packets > to) break;
         sa_qp_finish_send(qp, SA_WC_SUCCESS);
     }
-    if (qp->next_sequence < to) { /* we had gone back, but it had arrived */
+    if (qp->next_sequence < to) { /* it was to be sent again, but had arrived */
         qp->next_sequence = to;
         qp->send_cursor = qp->send_head;
     }

@@ -3,13 +3,13 @@
 
 #include "roce/qp.h"
 
-/* What became of a packet in its place. */
+/* Outcome of a packet with the expected PSN. */
 enum outcome { DONE, NOT_READY, INVALID, NO_ACCESS, TOO_LONG, UNREACHABLE };
 
 #define SENDING SA_ROCE_STARTS /* sa_qp.verb */
 #define WRITING (SA_ROCE_STARTS | SA_ROCE_WRITES)
 
-/* ---- one packet of a message, in its place */
+/* ---- one packet with the expected PSN */
 
 static bool well_formed(const struct sa_qp *qp, const struct sa_roce_packet *packet) {
     uint32_t verb = packet->shape & SA_ROCE_WRITES ? WRITING : SENDING;
@@ -36,10 +36,10 @@ static enum outcome take_send(struct sa_qp *qp, const struct sa_roce_packet *pac
     uint64_t before = packet->shape & SA_ROCE_STARTS ? 0 : qp->message_bytes;
     if (before + packet->payload_bytes > receive->length) return TOO_LONG;
     if (packet->payload_bytes) {
-        uint8_t *place = sa_memory_reach(qp->memory, qp->domain, receive->lkey, receive->address + before,
+        uint8_t *memory = sa_memory_reach(qp->memory, qp->domain, receive->lkey, receive->address + before,
                                          packet->payload_bytes, SA_ACCESS_LOCAL_WRITE);
-        if (!place) return UNREACHABLE;
-        memcpy(place, packet->payload, packet->payload_bytes);
+        if (!memory) return UNREACHABLE;
+        memcpy(memory, packet->payload, packet->payload_bytes);
     }
     qp->message_bytes = before + packet->payload_bytes;
     qp->verb = packet->shape & SA_ROCE_ENDS ? 0 : SENDING;
@@ -47,7 +47,7 @@ static enum outcome take_send(struct sa_qp *qp, const struct sa_roce_packet *pac
     return DONE;
 }
 
-/* A write begins: its whole range must be the peer's to write. */
+/* A write begins: the peer must be allowed to write its whole range. */
 static enum outcome begin_write(struct sa_qp *qp, const struct sa_roce_packet *packet) {
     if (packet->length > SA_MESSAGE_MAX) return INVALID;
     if (!(qp->attributes.access & SA_ACCESS_REMOTE_WRITE)) return NO_ACCESS;
@@ -72,10 +72,10 @@ static enum outcome take_write(struct sa_qp *qp, const struct sa_roce_packet *pa
         return INVALID;
     if (immediate && !receive_posted(qp)) return NOT_READY;
     if (packet->payload_bytes) {
-        uint8_t *place = sa_memory_reach(qp->memory, qp->domain, qp->write_key, qp->write_address,
+        uint8_t *memory = sa_memory_reach(qp->memory, qp->domain, qp->write_key, qp->write_address,
                                          packet->payload_bytes, SA_ACCESS_REMOTE_WRITE);
-        if (!place) return NO_ACCESS; /* the region is gone meanwhile */
-        memcpy(place, packet->payload, packet->payload_bytes);
+        if (!memory) return NO_ACCESS; /* the region was deregistered meanwhile */
+        memcpy(memory, packet->payload, packet->payload_bytes);
     }
     qp->write_address += packet->payload_bytes;
     qp->message_bytes += packet->payload_bytes;
@@ -98,13 +98,13 @@ static enum outcome take(struct sa_qp *qp, const struct sa_roce_packet *packet) 
 
 /* ---- RC */
 
-static void say_no(struct sa_qp *qp, uint32_t syndrome) {
+static void queue_nak(struct sa_qp *qp, uint32_t syndrome) {
     qp->nak = (uint8_t)syndrome;
     qp->nak_sent = true;
     qp->answers |= SA_ANSWER_NAK;
 }
 
-/* What can't be mended: the peer is told, and nothing more is taken. */
+/* An unrecoverable error: NAK it, and go to ERR. */
 static void refuse(struct sa_qp *qp, enum outcome outcome) {
     uint32_t syndrome = outcome == NO_ACCESS     ? SA_ROCE_NAK_ACCESS
                         : outcome == UNREACHABLE ? SA_ROCE_NAK_OPERATION
@@ -113,7 +113,7 @@ static void refuse(struct sa_qp *qp, enum outcome outcome) {
     failed.status = outcome == TOO_LONG ? SA_WC_LOCAL_LENGTH : SA_WC_LOCAL_PROTECTION;
     if (outcome == TOO_LONG || outcome == UNREACHABLE) sa_qp_finish_receive(qp, &failed);
     sa_qp_fail(qp);
-    say_no(qp, syndrome);
+    queue_nak(qp, syndrome);
 }
 
 static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *packet) {
@@ -125,7 +125,7 @@ static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *pack
     }
     if (ahead > 0) {
         qp->counters[SA_QP_OUT_OF_ORDER]++;
-        if (!qp->nak_sent) say_no(qp, SA_ROCE_NAK_SEQUENCE);
+        if (!qp->nak_sent) queue_nak(qp, SA_ROCE_NAK_SEQUENCE);
         return;
     }
     qp->nak_sent = false;
@@ -135,7 +135,7 @@ static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *pack
         qp->expected = sa_psn_add(qp->expected, 1);
         if (packet->ack_request) qp->answers |= SA_ANSWER_ACK;
     } else if (outcome == NOT_READY) {
-        say_no(qp, SA_ROCE_RNR_NAK | qp->attributes.min_rnr_timer);
+        queue_nak(qp, SA_ROCE_RNR_NAK | qp->attributes.min_rnr_timer);
     } else {
         refuse(qp, outcome);
     }

@@ -192,7 +192,7 @@ SA_EXPORT uint32_t sa_roce_icrc_padded(const struct sa_roce_path *path, uint16_t
         put16(first + 8 + 4, identification);
     }
     put16(first + fixed - 4, udp_bytes);
-    /* With a payload of its own the headers are few; without, everything lies in one piece. */
+    /* With a separate payload the headers are short; without one, all bytes are in one piece. */
     uint32_t joined = payload_bytes && headers_bytes <= SA_ROCE_HEADERS_MAX ? headers_bytes : SA_ROCE_BTH_BYTES;
     memcpy(first + fixed, headers, joined);
     first[fixed + 4] = 0xff; /* FECN, BECN and reserved bits */

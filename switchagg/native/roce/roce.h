@@ -1,8 +1,8 @@
-/* RoCEv2 packets as UDP port 4791 carries them: BTH, then RETH or AETH, ImmDt, payload, pad, ICRC (InfiniBand
+/* RoCEv2 packets as in the payload of UDP port 4791: BTH, then RETH or AETH, ImmDt, payload, pad, ICRC (InfiniBand
    Architecture Specification, volume 1, chapter 9 and annex A17). Pure: no socket, no clock, no allocation.
 
-   All lengths are checked: sa_roce_parse never reads beyond `size` bytes, and a packet it accepts has all the headers of
-   its opcode. Numbers are in host byte order here, big-endian on the wire; only the ICRC is stored little-endian.
+   All lengths are checked: sa_roce_parse never reads beyond `size` bytes, and a packet it accepts has all the headers
+   of its opcode. Numbers are in host byte order here, big-endian on the wire; only the ICRC is stored little-endian.
 
    The ICRC covers fields of the IP header that a UDP socket can't see or set. What Linux does with them, read in its
    source and seen on captures (6.18; lo, and veth with and without its segmentation offload):
@@ -11,18 +11,18 @@
      masked.
    - Don't-fragment, set with IP_MTU_DISCOVER = IP_PMTUDISC_DO: always on the wire, nothing is ever fragmented.
    - Identification. An unconnected UDP socket with don't-fragment set sends 0. (A connected one counts up from a random
-     number: so ours never connects.) A GSO send is given one identification, 0, and whoever cuts it into packets, the
+     number: so ours is never connected.) A GSO send is given one identification, 0, and what cuts it into packets, the
      kernel or a NIC, counts up: packet i of a GSO send leaves with identification i. So the sender knows it, and computes
      the ICRC of packet i with identification i: what is on the wire is right, for any real RoCEv2 receiver too.
    - Across lo, and veth with its offloads, a GSO send arrives without ever being cut; a capture there shows one long
-     frame, with several RoCE packets in it, which no tool dissects; `ethtool -K DEVICE tx-udp-segmentation off` lets
-     packets be seen as a wire carries them. GRO puts packets together again only while their identifications count up or
+     frame, with several RoCE packets in it, which no tool dissects; after `ethtool -K DEVICE tx-udp-segmentation off` a
+     capture shows packets as on a wire. GRO puts packets together again only while their identifications count up or
      stay the same.
    - A receiver behind a UDP socket sees neither. But the CRC is linear: (ICRC computed with an assumed identification) xor
      (ICRC received) is the contribution of the identification's difference alone, which can be divided by x^k to give
      that difference back. So sa_roce_check finds the identification (and don't-fragment) with which the packet is intact;
-     there is none for most damaged packets, and SA_IDENT_SMALL or SA_IDENT_ANY says which ones are believed: damage goes
-     unseen with probability 2^-26 or 2^-15, besides what UDP's own checksum finds, which Linux checks before us.
+     there is none for most damaged packets, and SA_IDENT_SMALL or SA_IDENT_ANY selects which ones are accepted: damage goes
+     undetected with probability 2^-26 or 2^-15, besides what UDP's own checksum finds, which Linux checks before us.
    - UDP checksums stay on: UDP_SEGMENT needs them, and the ICRC masks them.
    IPv6 has no identification. Its flow label, traffic class and hop limit are masked. */
 #ifndef SWITCHAGG_ROCE_H
@@ -45,7 +45,7 @@
 #define SA_ROCE_PACKET_MAX (SA_ROCE_HEADERS_MAX + SA_ROCE_MTU_MAX + SA_ROCE_ICRC_BYTES)
 #define SA_ROCE_BITS24 0xffffffu
 
-/* An opcode is a transport and an operation. RD, UD and atomics are not spoken here; reads neither. */
+/* An opcode is a transport and an operation. RD, UD, atomics and reads are not supported. */
 #define SA_ROCE_RC 0x00u
 #define SA_ROCE_UC 0x20u
 #define SA_ROCE_TRANSPORT 0xe0u /* mask */
@@ -79,7 +79,7 @@ enum sa_roce_shape {
     SA_ROCE_KNOWN = 128
 };
 
-/* What the AETH of an acknowledgement says: the two high bits of 7 choose the kind. */
+/* The syndrome in the AETH of an acknowledgement: the two high bits of 7 choose the kind. */
 #define SA_ROCE_SYNDROME_KIND 0x60u
 #define SA_ROCE_ACK 0x00u             /* | credit count */
 #define SA_ROCE_ACK_UNLIMITED 0x1fu   /* what we send: no end-to-end credit */
@@ -89,7 +89,7 @@ enum sa_roce_shape {
 #define SA_ROCE_NAK_ACCESS 0x62u
 #define SA_ROCE_NAK_OPERATION 0x63u
 
-/* A packet's headers, and where its payload lies. */
+/* A packet's headers, and a pointer to its payload. */
 struct sa_roce_packet {
     uint8_t opcode;
     uint8_t shape; /* enum sa_roce_shape; set by parsing, ignored by building */
@@ -116,29 +116,29 @@ enum sa_roce_fault {
     SA_ROCE_GOOD,
     SA_ROCE_SHORT,   /* less than its headers and ICRC */
     SA_ROCE_VERSION, /* of the transport header, not 0 */
-    SA_ROCE_OPCODE,  /* none that is spoken here */
+    SA_ROCE_OPCODE,  /* not supported */
     SA_ROCE_LENGTH,  /* not a multiple of 4, more than 4096 bytes of payload, or payload where none belongs */
     SA_ROCE_PAD      /* more than there is payload */
 };
 
-/* What follows from an opcode: enum sa_roce_shape, 0 for one that is not spoken here. */
+/* The flags of an opcode: enum sa_roce_shape, 0 for one that is not supported. */
 uint32_t sa_roce_shape(uint32_t opcode);
 
 /* Read the UDP payload of `size` bytes; the ICRC is checked by sa_roce_check. Anything may be in `bytes`. */
 enum sa_roce_fault sa_roce_parse(const uint8_t *bytes, uint32_t size, struct sa_roce_packet *packet);
 
 /* Write BTH and what belongs to the opcode; returns their length, at most SA_ROCE_HEADERS_MAX. Payload, pad (zeros) and
-   ICRC come behind. `pad` must be what payload_bytes asks for: sa_roce_pad. A CNP's 16 bytes are written as well. */
+   ICRC follow. `pad` must be sa_roce_pad of payload_bytes. A CNP's 16 bytes are written as well. */
 uint32_t sa_roce_build(const struct sa_roce_packet *packet, uint8_t *headers);
 
 static inline uint32_t sa_roce_pad(uint32_t payload_bytes) { return (0u - payload_bytes) & 3u; }
 
 /* ---- ICRC */
 
-/* The two ends of a packet's way, as its IP and UDP headers have them. Make it with sa_roce_path_init. */
+/* Source and destination of packets, as in their IP and UDP headers. Initialised by sa_roce_path_init. */
 struct sa_roce_path {
     bool v6;
-    uint8_t masked[56]; /* 8 bytes 0xff, IP header (20 or 40) and UDP header, what may change on the way all ones */
+    uint8_t masked[56]; /* 8 bytes 0xff, IP header (20 or 40) and UDP header, mutable fields all ones */
 };
 
 /* family AF_INET or AF_INET6; hosts of 4 or 16 bytes; ports in host byte order. */
@@ -151,7 +151,7 @@ void sa_roce_path_init(struct sa_roce_path *path, int family, const uint8_t *fro
 uint32_t sa_roce_icrc(const struct sa_roce_path *path, uint16_t identification, const uint8_t *headers,
                       uint32_t headers_bytes, const uint8_t *payload, uint32_t payload_bytes);
 
-/* As sa_roce_icrc, with up to 3 bytes of pad (zeros) that lie nowhere. */
+/* As sa_roce_icrc, with up to 3 bytes of pad (zeros) that need not be in memory. */
 uint32_t sa_roce_icrc_padded(const struct sa_roce_path *path, uint16_t identification, const uint8_t *headers,
                              uint32_t headers_bytes, const uint8_t *payload, uint32_t payload_bytes, uint32_t pad);
 
@@ -165,9 +165,9 @@ enum sa_roce_ident {
     SA_IDENT_ANY    /* any IPv4 identification, don't-fragment or not: any NIC */
 };
 
-/* Whether a packet of at least SA_ROCE_BTH_BYTES + 4 bytes, parsed or not, came over `path` undamaged. `expected` is the
-   identification to try first (its place in a bundle); *found, unless NULL, is set to the true one of an intact IPv4
-   packet. Fast if the guess is right or the path is IPv6. */
+/* Whether a packet of at least SA_ROCE_BTH_BYTES + 4 bytes, parsed or not, came over `path` undamaged. `expected` is
+   the identification to try first (its place in a bundle); *found, unless NULL, is set to the true one of an intact
+   IPv4 packet. Fast if the guess is right or the path is IPv6. */
 bool sa_roce_check(const struct sa_roce_path *path, const uint8_t *bytes, uint32_t size, uint16_t expected,
                    enum sa_roce_ident believed, uint16_t *found);
 

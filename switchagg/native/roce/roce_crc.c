@@ -61,9 +61,9 @@ static uint32_t by_tables(uint32_t state, const uint8_t *bytes, size_t size) {
 
 static bool has_pclmul;
 
-/* After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009: four lanes of 16 bytes,
-   each folded over the next 64 bytes; then one lane; then 128 bits to 64 to 32 (Barrett). At least 64 bytes, a multiple
-   of 16. */
+/* After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009: four lanes of 16
+   bytes, each folded over the next 64 bytes; then one lane; then 128 bits to 64 to 32 (Barrett). At least 64 bytes, a
+   multiple of 16. */
 SA_PCLMUL static __m128i fold(__m128i lane, __m128i next, __m128i powers) {
     __m128i low = _mm_clmulepi64_si128(lane, powers, 0x00);
     __m128i high = _mm_clmulepi64_si128(lane, powers, 0x11);
@@ -105,7 +105,7 @@ SA_PCLMUL static uint32_t by_folding(uint32_t state, const uint8_t *first, size_
 }
 #endif
 
-/* When the library is loaded: before any thread can ask. */
+/* Runs when the library is loaded: before any thread can need the tables. */
 __attribute__((constructor)) static void prepare(void) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t value = i;

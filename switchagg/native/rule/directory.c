@@ -16,7 +16,7 @@ static uint32_t hash_of(const struct sa_address *address) {
     return (uint32_t)hash;
 }
 
-/* The entry of an address, or the free one where it would stand. */
+/* The entry of an address, or the free entry where it would be inserted. */
 static struct sa_entry *entry_of(const struct sa_directory *directory, const struct sa_address *address) {
     for (uint32_t i = hash_of(address);; i++) {
         struct sa_entry *entry = &directory->entries[i & (directory->size - 1)];
@@ -28,7 +28,7 @@ void *sa_directory_find(const struct sa_directory *directory, const struct sa_ad
     return directory->count ? entry_of(directory, address)->value : NULL;
 }
 
-/* Move all entries to a table of another size, or of the same, which closes gaps. 0, or -1: no memory. */
+/* Move all entries to a new table of `size` entries, which may be the present size. 0, or -1: no memory. */
 static int resize(struct sa_directory *directory, uint32_t size) {
     struct sa_directory moved = {calloc(size, sizeof *moved.entries), size, directory->count};
     if (!moved.entries) return -1;
@@ -53,7 +53,7 @@ void sa_directory_remove(struct sa_directory *directory, const struct sa_address
     uint32_t i = (uint32_t)(entry_of(directory, address) - directory->entries);
     directory->entries[i].value = NULL;
     directory->count--;
-    for (i = (i + 1) & mask; directory->entries[i].value; i = (i + 1) & mask) { /* they may have stood here because of it */
+    for (i = (i + 1) & mask; directory->entries[i].value; i = (i + 1) & mask) { /* reinsert the rest of its run */
         struct sa_entry moved = directory->entries[i];
         directory->entries[i].value = NULL;
         *entry_of(directory, &moved.address) = moved;

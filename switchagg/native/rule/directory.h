@@ -1,4 +1,4 @@
-/* Who is at an address: a hash table that finds a sender in constant time. */
+/* A hash table from addresses to what the caller keeps for each: finds the sender of a packet in constant time. */
 #ifndef SWITCHAGG_DIRECTORY_H
 #define SWITCHAGG_DIRECTORY_H
 
@@ -16,7 +16,7 @@ struct sa_directory {
     uint32_t count;
 };
 
-/* NULL: nobody. */
+/* NULL: the address is not in the table. */
 void *sa_directory_find(const struct sa_directory *directory, const struct sa_address *address);
 /* The address must be new, `value` not NULL. 0, or -1: no memory, and nothing has changed. */
 int sa_directory_add(struct sa_directory *directory, const struct sa_address *address, void *value);

@@ -40,7 +40,7 @@ struct sa_plane {
 
 /* ---- S4 and S6: one pass over the values */
 
-/* Datagrams are aligned to nothing; a memcpy of constant size is how C says so, and it vectorises. */
+/* Datagrams have any alignment: a memcpy of constant size is an unaligned load in C, and it vectorises. */
 SA_INLINE uint32_t load(const uint8_t *from) {
     uint32_t value;
     memcpy(&value, from, sizeof value);
@@ -52,18 +52,18 @@ SA_INLINE void store(uint8_t *to, uint32_t value) {
     memcpy(to, &value, sizeof value);
 }
 
-#define SA_PASS(name, how)                                                                                            \
+#define SA_PASS(name, action)                                                                                          \
     SA_VECTORISED static void name(uint32_t *restrict sums, const uint8_t *restrict values, uint32_t count) {          \
-        for (uint64_t i = 0; i < count; i++) sums[i] = sa_combine(how, sums[i], load(values + 4 * i));                 \
+        for (uint64_t i = 0; i < count; i++) sums[i] = sa_combine(action, sums[i], load(values + 4 * i));              \
     }
-#define SA_PASS_AND_EMIT(name, how)                                                                                   \
+#define SA_PASS_AND_EMIT(name, action)                                                                                 \
     SA_VECTORISED static void name(uint32_t *restrict sums, const uint8_t *restrict values, uint8_t *restrict out,     \
-                                   uint32_t count) {                                                                  \
-        for (uint64_t i = 0; i < count; i++) {                                                                        \
-            uint32_t sum = sa_combine(how, sums[i], load(values + 4 * i));                                            \
-            sums[i] = sum;                                                                                            \
-            store(out + 4 * i, sum);                                                                                  \
-        }                                                                                                             \
+                                   uint32_t count) {                                                                   \
+        for (uint64_t i = 0; i < count; i++) {                                                                         \
+            uint32_t sum = sa_combine(action, sums[i], load(values + 4 * i));                                          \
+            sums[i] = sum;                                                                                             \
+            store(out + 4 * i, sum);                                                                                   \
+        }                                                                                                              \
     }
 
 SA_PASS(write_values, SA_WRITE)
@@ -77,8 +77,8 @@ SA_VECTORISED static void emit(const uint32_t *restrict sums, uint8_t *restrict 
     for (uint64_t i = 0; i < count; i++) store(out + 4 * i, sums[i]);
 }
 
-static void combine(enum sa_values how, uint32_t *sums, const uint8_t *values, uint32_t count) {
-    switch (how) {
+static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values, uint32_t count) {
+    switch (action) {
     case SA_WRITE: write_values(sums, values, count); break;
     case SA_ADD: add_values(sums, values, count); break;
     case SA_MAXIMUM: take_maxima(sums, values, count); break;
@@ -86,8 +86,9 @@ static void combine(enum sa_values how, uint32_t *sums, const uint8_t *values, u
     }
 }
 
-static void combine_and_emit(enum sa_values how, uint32_t *sums, const uint8_t *values, uint8_t *out, uint32_t count) {
-    switch (how) {
+static void combine_and_emit(enum sa_values action, uint32_t *sums, const uint8_t *values, uint8_t *out,
+                             uint32_t count) {
+    switch (action) {
     case SA_WRITE: write_and_emit(sums, values, out, count); break;
     case SA_ADD: add_and_emit(sums, values, out, count); break;
     case SA_MAXIMUM: take_maxima_and_emit(sums, values, out, count); break;
@@ -97,14 +98,14 @@ static void combine_and_emit(enum sa_values how, uint32_t *sums, const uint8_t *
 
 /* ---- packets */
 
-/* Why a well-formed packet is not an admitted job's; SA_ABSORBED if it is (S1). Host byte order. */
-static enum sa_outcome stranger(const struct share *share, const struct sa_header *header, uint32_t port) {
+/* Why a well-formed packet is no packet of an admitted job; SA_ABSORBED if it is one (S1). Host byte order. */
+static enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
     if (header->kind & SA_RESULT) return SA_DROP_RESULT;
     if (!share) return SA_DROP_JOB;
     if (header->generation != share->generation) return SA_DROP_GENERATION;
     if (header->stream >= share->stream_count) return SA_DROP_STREAM;
     const struct sa_stream *stream = &share->streams[header->stream];
-    if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below wraps to far above */
+    if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below first_slot: huge */
     if (header->rank >= share->workers) return SA_DROP_RANK;
     if (share->ports[header->rank] != port) return SA_DROP_PORT;
     if (header->elements != share->elements) return SA_DROP_ELEMENTS;
@@ -125,7 +126,7 @@ static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *data
     header.generation = SA_BE32(header.generation);
     header.chunk = SA_BE32(header.chunk);
     struct share *share = plane->by_id[header.job];
-    fault = stranger(share, &header, port);
+    fault = membership_fault(share, &header, port);
     if (fault != SA_ABSORBED) return fault;
 
     uint64_t index = 2ull * (header.slot - share->first_slot) + (header.kind & SA_VERSION ? 1 : 0);
@@ -154,7 +155,7 @@ enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram,
         targets->ports = owner->ports;
         targets->count = owner->workers;
     } else if (outcome == SA_REPLY) {
-        targets->ports = &owner->ports[datagram[offsetof(struct sa_header, rank)]]; /* S1: the port it came in by */
+        targets->ports = &owner->ports[datagram[offsetof(struct sa_header, rank)]]; /* S1: where it came in */
         targets->count = 1;
     }
     return outcome;
@@ -194,7 +195,7 @@ void sa_plane_free(struct sa_plane *plane) {
     free(plane);
 }
 
-/* The registers as S7 wants them; NULL: no memory. */
+/* A share with its registers as S7 initialises them; NULL: no memory. */
 static struct share *share_new(const struct sa_job *job, const uint32_t *ports) {
     struct share *share = calloc(1, sizeof *share);
     if (!share) return NULL;

@@ -1,11 +1,12 @@
 /* The switch rule: S2 to S5 of PROTOCOL.md on the registers of one slot version, each touched once, in the order held,
-   seen, sums, verdict. One source for user space and XDP; the caller sees to it that nobody else touches the slot. */
+   seen, sums, verdict. One source for user space and XDP; the caller guarantees that nothing else accesses the slot
+   meanwhile. */
 #ifndef SWITCHAGG_SLOT_H
 #define SWITCHAGG_SLOT_H
 
 #include "rule/wire.h"
 
-/* What S4 says to do with the values of the packet. */
+/* What is done with the values of the packet (S4). */
 enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM };
 
 struct sa_decision {
@@ -35,16 +36,16 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
     return decision;
 }
 
-/* What an unused slot version holds: two turns before its first chunk (S7). */
+/* The chunk number in `held` of an unused slot version: two windows before its first chunk (S7). */
 SA_INLINE uint32_t sa_first_held(uint32_t offset, uint32_t version, uint32_t window) {
     return offset + (version - 2u) * window;
 }
 
 /* S4 for one value. Unsigned: sums wrap modulo 2^32. */
-SA_INLINE uint32_t sa_combine(enum sa_values how, uint32_t sum, uint32_t value) {
-    if (how == SA_WRITE) return value;
-    if (how == SA_ADD) return sum + value;
-    if (how == SA_MAXIMUM) return (int32_t)value > (int32_t)sum ? value : sum;
+SA_INLINE uint32_t sa_combine(enum sa_values action, uint32_t sum, uint32_t value) {
+    if (action == SA_WRITE) return value;
+    if (action == SA_ADD) return sum + value;
+    if (action == SA_MAXIMUM) return (int32_t)value > (int32_t)sum ? value : sum;
     return sum;
 }
 

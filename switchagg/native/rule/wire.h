@@ -54,7 +54,7 @@ struct sa_header {
 };
 _Static_assert(sizeof(struct sa_header) == SA_HEADER_BYTES, "a header has 20 bytes");
 
-/* What became of a packet. The order is that of `OUTCOMES` in library.py; each is a counter. */
+/* The outcome of a packet. The order is that of `OUTCOMES` in library.py; each is a counter. */
 enum sa_outcome {
     SA_ABSORBED,
     SA_BROADCAST,

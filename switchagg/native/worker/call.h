@@ -1,6 +1,6 @@
-/* A call over the caller's array: which chunk of a stream carries what (W3, W4 of PROTOCOL.md), worked out from the
-   chunk's position, with nothing stored but the agreed codes, 2 bytes per data chunk where the codec has any. Positions count the
-   call's chunks from 0:
+/* A call over the caller's array: which values each chunk of a stream carries (W3, W4 of PROTOCOL.md), computed from
+   the chunk's position, with nothing stored but the agreed codes, 2 bytes per data chunk where the codec has any.
+   Positions count the call's chunks from 0:
 
        S0  S1 D D D ... D   S2 D D ... D   ...   D D ... D        (a scale chunk S for every group of E data chunks D)
            ^ data of group 0    ^ group 1              ^ last group */
@@ -23,7 +23,7 @@ struct sa_call {
     uint32_t ahead; /* group known + 1 is agreed as well */
 };
 
-/* How many codes a call of `count` values keeps. */
+/* How many codes a call of `count` values stores. */
 uint64_t sa_call_codes(const struct sa_coding *coding, uint64_t count);
 
 /* `codes`: room for sa_call_codes of them. */

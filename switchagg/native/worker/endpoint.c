@@ -16,8 +16,8 @@ struct sa_endpoint {
     uint32_t retry_limit;
     uint64_t bytes;
     struct sa_window *windows;
-    struct sa_window **by_priority; /* whose turn it is: urgent ones first, equal ones in turns */
-    struct sa_window **in_turn;     /* room for the next order */
+    struct sa_window **by_priority; /* in the order of sending: urgent ones first, equal ones round robin */
+    struct sa_window **next_order;     /* scratch for the next order */
     struct sa_window **touched;     /* by the bundle that is being received, in that order */
     struct sa_waiting_event *events, *last_event;
     uint64_t counters[SA_ENDPOINT_COUNTERS];
@@ -34,7 +34,7 @@ static void sa_add_event(struct sa_endpoint *endpoint, struct sa_waiting_event *
     endpoint->last_event = waiting;
 }
 
-/* A call's memory is its event's: both end together. */
+/* A call and its event are one block of memory, freed together. */
 static void sa_forget(struct sa_endpoint *endpoint, struct sa_waiting_event *waiting) {
     if (waiting->event.kind != SA_CALL_COMPLETED) return;
     struct sa_running *running = (struct sa_running *)waiting;
@@ -76,8 +76,8 @@ SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, 
 
 /* ---- inputs */
 
-/* Count a datagram that has not all the marks of a result of this job under the first that it lacks (P6, W5). */
-static void sa_count_stranger(struct sa_endpoint *endpoint, const struct sa_header *header, uint32_t size) {
+/* Count a datagram that is no result of this job, under the first check that it fails (P6, W5). */
+static void sa_count_rejected(struct sa_endpoint *endpoint, const struct sa_header *header, uint32_t size) {
     static const uint8_t faults[SA_OUTCOMES] = {
         [SA_DROP_MAGIC] = SA_BAD_MAGIC, [SA_DROP_WIRE_VERSION] = SA_BAD_WIRE_VERSION, [SA_DROP_OP] = SA_BAD_OP,
         [SA_DROP_FLAGS] = SA_BAD_FLAGS, [SA_DROP_LENGTH] = SA_BAD_LENGTH,
@@ -104,13 +104,13 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         header.job != endpoint->header.job || header.generation != endpoint->header.generation ||
         header.elements != endpoint->header.elements || size != endpoint->frame_bytes ||
         header.stream >= endpoint->stream_count) {
-        sa_count_stranger(endpoint, &header, size);
+        sa_count_rejected(endpoint, &header, size);
         return;
     }
     struct sa_window *window = &endpoint->windows[header.stream];
     uint32_t offset = (uint32_t)SA_BE16(header.slot) - window->first_slot; /* below first_slot: huge */
     struct sa_slot *slot = &window->slots[offset < window->window ? offset : 0];
-    if (offset >= window->window || slot->place == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
+    if (offset >= window->window || slot->state == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
         (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0)) {
         endpoint->counters[SA_DUPLICATES]++;
         return;
@@ -185,21 +185,21 @@ static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *windo
     endpoint->counters[slot->first ? SA_SENT : SA_RETRANSMITTED]++;
 }
 
-/* Streams of equal priority take turns: those that sent in this bundle stand behind those that did not. */
-static void sa_take_turns(struct sa_endpoint *endpoint) {
+/* Round robin among streams of equal priority: those that sent in this bundle go behind those that did not. */
+static void sa_rotate_equals(struct sa_endpoint *endpoint) {
     struct sa_window **order = endpoint->by_priority;
     uint32_t count = 0;
     for (uint32_t start = 0, end; start < endpoint->stream_count; start = end) {
         for (end = start; end < endpoint->stream_count && order[end]->priority == order[start]->priority; end++)
-            if (!order[end]->sent) endpoint->in_turn[count++] = order[end];
+            if (!order[end]->sent) endpoint->next_order[count++] = order[end];
         for (uint32_t i = start; i < end; i++)
             if (order[i]->sent) {
                 order[i]->sent = 0;
-                endpoint->in_turn[count++] = order[i];
+                endpoint->next_order[count++] = order[i];
             }
     }
-    endpoint->by_priority = endpoint->in_turn;
-    endpoint->in_turn = order;
+    endpoint->by_priority = endpoint->next_order;
+    endpoint->next_order = order;
 }
 
 SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit,
@@ -215,7 +215,7 @@ SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int6
             count++;
         }
     }
-    if (count) sa_take_turns(endpoint);
+    if (count) sa_rotate_equals(endpoint);
     return count;
 }
 
@@ -256,7 +256,7 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
         sa_window_end(&endpoint->windows[stream]);
     free(endpoint->windows);
     free(endpoint->by_priority);
-    free(endpoint->in_turn);
+    free(endpoint->next_order);
     free(endpoint->touched);
     free(endpoint);
 }
@@ -277,9 +277,9 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->bytes = sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *);
     endpoint->windows = calloc(streams, sizeof *endpoint->windows);
     endpoint->by_priority = calloc(streams, sizeof *endpoint->by_priority);
-    endpoint->in_turn = calloc(streams, sizeof *endpoint->in_turn);
+    endpoint->next_order = calloc(streams, sizeof *endpoint->next_order);
     endpoint->touched = calloc(streams, sizeof *endpoint->touched);
-    int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->in_turn || !endpoint->touched;
+    int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(&endpoint->windows[stream], job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);

@@ -1,6 +1,6 @@
 /* One worker's end of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for frame
-   and counter for counter the same. A pure state machine: told packets and the time. No allocation but in new and submit.
-   Not thread-safe. Times are nanoseconds from any origin, not negative, never decreasing. */
+   and counter for counter the same. A pure state machine: its inputs are packets and the time. Only new and submit
+   allocate. Not thread-safe. Times are nanoseconds from any origin, not negative, never decreasing. */
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
@@ -60,19 +60,19 @@ void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns);
 /* Write up to `limit` frames to `out`, back to back; returns how many. */
 uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint8_t *out);
 
-/* The oldest event not yet handed out; its kind is returned and stands in it. */
+/* Take the oldest event not yet taken; returns its kind. */
 uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event);
 
 /* -1: nothing in flight. */
 int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint);
 
-/* SA_ENDPOINT_COUNTERS numbers that live as long as the endpoint. */
+/* SA_ENDPOINT_COUNTERS numbers, valid as long as the endpoint. */
 const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint);
 
 /* Bytes the endpoint holds beyond the callers' arrays. */
 uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint);
 
-/* For tests, which can't walk to where chunk numbers wrap: as if all chunks of a stream below `chunk` were answered,
+/* For tests near the wrap of chunk numbers: continue as if all chunks of a stream below `chunk` were answered,
    with nothing submitted yet. */
 void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk);
 

@@ -7,10 +7,10 @@
 
 /* ---- lists through the slots */
 
-static void sa_append(struct sa_window *window, enum sa_place place, uint32_t offset) {
-    struct sa_list *list = &window->places[place];
+static void sa_append(struct sa_window *window, enum sa_slot_state state, uint32_t offset) {
+    struct sa_list *list = &window->lists[state];
     struct sa_slot *slot = &window->slots[offset];
-    slot->place = (uint8_t)place;
+    slot->state = (uint8_t)state;
     slot->before = list->tail;
     slot->after = SA_NO_SLOT;
     if (list->tail == SA_NO_SLOT)
@@ -22,7 +22,7 @@ static void sa_append(struct sa_window *window, enum sa_place place, uint32_t of
 
 static void sa_remove(struct sa_window *window, uint32_t offset) {
     struct sa_slot *slot = &window->slots[offset];
-    struct sa_list *list = &window->places[slot->place];
+    struct sa_list *list = &window->lists[slot->state];
     if (slot->before == SA_NO_SLOT)
         list->head = slot->after;
     else
@@ -96,7 +96,7 @@ static uint32_t sa_pop_free(struct sa_window *window) {
 
 /* ---- calls */
 
-/* Let chunks fly up to the first whose call isn't ready for it (W4). */
+/* Allow the chunks up to the first whose call isn't ready for it (W4). */
 static void sa_raise_limit(struct sa_window *window) {
     struct sa_running *running = window->unready;
     for (; running; running = running->after) {
@@ -146,7 +146,7 @@ static void sa_unlink(struct sa_window *window, struct sa_running *running) {
 /* ---- sending and answers */
 
 uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
-    uint32_t offset = window->places[SA_TO_RESEND].head;
+    uint32_t offset = window->lists[SA_TO_RESEND].head;
     struct sa_slot *slot;
     if (offset != SA_NO_SLOT) {
         slot = &window->slots[offset];
@@ -168,7 +168,7 @@ uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
 /* Of those sent before transmission `before`. */
 static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t before) {
     for (; chunks; chunks--) {
-        uint32_t oldest = window->places[SA_IN_FLIGHT].head;
+        uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
         if (oldest == SA_NO_SLOT || window->slots[oldest].transmission >= before) return;
         sa_remove(window, oldest);
         sa_append(window, SA_TO_RESEND, oldest);
@@ -176,10 +176,10 @@ static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t
 }
 
 /* Of those sent before transmission `before`, the latest. Results come in the order of sending: if the timeout was too
-   early, the next one is of a chunk that was not resent, and says so. Resending the oldest would stay ahead of the
+   early, the next one is of a chunk that was not resent, and shows it. Resending the oldest would stay ahead of the
    results and send the whole window again. */
 static void sa_resend_newest(struct sa_window *window, uint32_t chunks, uint64_t before) {
-    uint32_t offset = window->places[SA_IN_FLIGHT].tail;
+    uint32_t offset = window->lists[SA_IN_FLIGHT].tail;
     while (offset != SA_NO_SLOT && chunks) {
         uint32_t older = window->slots[offset].before;
         if (window->slots[offset].transmission < before) {
@@ -203,16 +203,16 @@ static void sa_keep_newest(struct sa_window *window, uint64_t transmission) {
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns) {
     struct sa_slot *slot = &window->slots[offset];
     sa_remove(window, offset);
-    slot->place = SA_IS_FREE;
+    slot->state = SA_IS_FREE;
     window->timeouts = 0;
-    window->silence_ns = now_ns;
+    window->timer_start_ns = now_ns;
     if (slot->first) { /* Karn: a retransmitted chunk's result may answer either copy */
         sa_keep_newest(window, slot->transmission + 1);
         window->rtt_ns = (int64_t)((uint64_t)now_ns - (uint64_t)slot->sent_ns);
         window->sampled = 1;
         window->recovering = 0;
     } else if (window->recovering) {
-        window->owed += 2;
+        window->resend_due += 2;
     }
     slot->chunk += window->window;
     slot->version ^= 1;
@@ -243,8 +243,8 @@ static void sa_sample(struct sa_window *window) {
 struct sa_running *sa_window_after_results(struct sa_window *window) {
     struct sa_running *done = NULL, **last = &done;
     if (window->sampled) sa_sample(window);
-    if (window->recovering) sa_resend_newest(window, window->owed, window->doubted);
-    window->owed = 0;
+    if (window->recovering) sa_resend_newest(window, window->resend_due, window->before_timeout);
+    window->resend_due = 0;
     for (struct sa_running *running = window->running, *after; window->complete; running = after) {
         after = running->after;
         if (running->missing) continue;
@@ -256,7 +256,7 @@ struct sa_running *sa_window_after_results(struct sa_window *window) {
     }
     sa_raise_limit(window);
     for (;;) {
-        uint32_t oldest = window->places[SA_IN_FLIGHT].head;
+        uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
         if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return done;
         sa_resend_oldest(window, 1, UINT64_MAX);
     }
@@ -265,10 +265,10 @@ struct sa_running *sa_window_after_results(struct sa_window *window) {
 /* ---- time */
 
 int64_t sa_window_deadline_ns(const struct sa_window *window) {
-    uint32_t oldest = window->places[SA_IN_FLIGHT].head;
-    /* What waits to be resent counts too: a link that stays full must not silence the timer (W9). */
-    if (window->failed || (oldest == SA_NO_SLOT && window->places[SA_TO_RESEND].head == SA_NO_SLOT)) return -1;
-    int64_t since_ns = window->silence_ns, deadline_ns;
+    uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
+    /* What waits to be resent counts too: a link that stays full must not stop the timer (W9). */
+    if (window->failed || (oldest == SA_NO_SLOT && window->lists[SA_TO_RESEND].head == SA_NO_SLOT)) return -1;
+    int64_t since_ns = window->timer_start_ns, deadline_ns;
     if (oldest != SA_NO_SLOT && window->slots[oldest].sent_ns > since_ns) since_ns = window->slots[oldest].sent_ns;
     uint32_t doublings = window->timeouts < SA_BACKOFF_MAX ? window->timeouts : SA_BACKOFF_MAX;
     int64_t wait_ns = window->rto_max_ns;
@@ -277,17 +277,17 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
 }
 
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
-    window->silence_ns = now_ns;
+    window->timer_start_ns = now_ns;
     window->recovering = 1;
-    window->doubted = window->transmissions;
-    sa_resend_oldest(window, SA_PROBES, window->doubted);
+    window->before_timeout = window->transmissions;
+    sa_resend_oldest(window, SA_PROBES, window->before_timeout);
 }
 
 uint32_t sa_window_first_unanswered(const struct sa_window *window) {
     uint32_t lowest = SA_NO_SLOT;
     for (uint32_t offset = 0; offset < window->window; offset++) {
         const struct sa_slot *slot = &window->slots[offset];
-        if (slot->place != SA_IS_FREE && (lowest == SA_NO_SLOT || slot->chunk < window->slots[lowest].chunk))
+        if (slot->state != SA_IS_FREE && (lowest == SA_NO_SLOT || slot->chunk < window->slots[lowest].chunk))
             lowest = offset;
     }
     return lowest;
@@ -321,7 +321,7 @@ int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t 
         .rto_min_ns = job->rto_min_ns,
         .rto_max_ns = job->rto_max_ns,
     };
-    for (int place = 0; place < 3; place++) window->places[place] = (struct sa_list){SA_NO_SLOT, SA_NO_SLOT};
+    for (int state = 0; state < 3; state++) window->lists[state] = (struct sa_list){SA_NO_SLOT, SA_NO_SLOT};
     if (!window->slots || !window->ring || !window->heap) return -1;
     sa_window_start_at(window, 0);
     return 0;

@@ -1,5 +1,5 @@
-/* One stream's window at a worker: which chunks may fly, which are lost, when to ask again (W2, W3, W6 to W9 of
-   PROTOCOL.md); move for move as switchagg/window.py. Its lists run through the slots, each of which is in one list at
+/* One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9 of
+   PROTOCOL.md); step for step as switchagg/window.py. Its lists link the slots, each of which is in one list at
    most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
 #ifndef SWITCHAGG_WINDOW_H
 #define SWITCHAGG_WINDOW_H
@@ -11,7 +11,7 @@
 #define SA_OVERTAKEN 4u
 #define SA_NO_SLOT UINT32_MAX
 
-/* An event that waits to be handed out; part of what it is about. */
+/* An event that waits to be taken; a member of the call or window that it reports on. */
 struct sa_waiting_event {
     struct sa_waiting_event *next;
     struct sa_event event;
@@ -27,16 +27,16 @@ struct sa_running {
     struct sa_call call;
 };
 
-enum sa_place { SA_IS_FREE, SA_IN_FLIGHT, SA_TO_RESEND };
+enum sa_slot_state { SA_IS_FREE, SA_IN_FLIGHT, SA_TO_RESEND };
 
 /* One slot of the range: its chunk in flight, or the one that it takes next. */
 struct sa_slot {
     uint64_t chunk;
-    uint64_t transmission; /* the one that carried the chunk last */
+    uint64_t transmission; /* of the chunk's latest frame */
     int64_t sent_ns;
     struct sa_running *running;
-    uint32_t before, after; /* in the list of its place */
-    uint8_t place;
+    uint32_t before, after; /* neighbours in the list of its state */
+    uint8_t state;
     uint8_t first;   /* the last transmission was the chunk's first */
     uint8_t version; /* of the chunk (W2) */
 };
@@ -51,7 +51,7 @@ struct sa_window {
     uint32_t failed;
     uint32_t timeouts; /* in a row, without any result */
     struct sa_slot *slots;
-    struct sa_list places[3]; /* SA_IN_FLIGHT by transmission; SA_TO_RESEND in the order of marking */
+    struct sa_list lists[3]; /* SA_IN_FLIGHT by transmission; SA_TO_RESEND in the order of marking */
 
     /* Free slots by the chunk they take next: an ascending ring, and a heap for what came out of order. */
     uint32_t *ring, *heap;
@@ -67,13 +67,13 @@ struct sa_window {
     uint64_t newest[SA_OVERTAKEN]; /* answered first transmissions plus 1, the least one first: evidence of loss (W8) */
 
     int64_t srtt_ns, rttvar_ns, rtt_ns, rto_ns, rto_min_ns, rto_max_ns;
-    int64_t silence_ns;  /* since when the timer runs: the last result or timeout */
-    uint32_t sampled;    /* rtt_ns has a sample not yet taken into account */
-    uint64_t doubted; /* transmissions before it came before the last timeout */
-    uint32_t recovering; /* from a timeout until a first transmission is answered */
-    uint32_t owed;       /* chunks that answered retransmissions of this bundle let follow */
-    uint32_t touched;    /* by the bundle that is being received */
-    uint32_t sent;       /* in the bundle that is being built */
+    int64_t timer_start_ns;  /* the last result or timeout */
+    uint32_t sampled;        /* rtt_ns has a sample not yet taken into account */
+    uint64_t before_timeout; /* transmissions below were sent before the last timeout */
+    uint32_t recovering;     /* from a timeout until a first transmission is answered */
+    uint32_t resend_due;     /* chunks to resend because of results of retransmissions in this bundle */
+    uint32_t touched;        /* by the bundle that is being received */
+    uint32_t sent;           /* in the bundle that is being built */
     struct sa_waiting_event failure;
 };
 
@@ -95,15 +95,15 @@ uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns);
 /* The chunk in flight in a slot has its result: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
-/* Draw the conclusions of a bundle of results: the RTO, the new limit, lost chunks. Returns the complete calls, linked
+/* Update the RTO, the limit and what counts as lost after a bundle of results. Returns the complete calls, linked
    by `after`, no longer part of the window. */
 struct sa_running *sa_window_after_results(struct sa_window *window);
 
-/* When to time out; -1 if nothing is in flight (W7). */
+/* When the window times out; -1 if nothing is in flight (W7). */
 int64_t sa_window_deadline_ns(const struct sa_window *window);
 void sa_window_time_out(struct sa_window *window, int64_t now_ns);
 
-/* The slot of the lowest chunk in flight; there is one while a deadline is. */
+/* The slot of the lowest chunk in flight; there is one while there is a deadline. */
 uint32_t sa_window_first_unanswered(const struct sa_window *window);
 
 #endif

@@ -1,4 +1,4 @@
-/* See worker.h. The decisions are the endpoint's; this file only gives it packets and the time. */
+/* See worker.h. The endpoint decides everything; this file gives it packets and the time. */
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include "abi.h"
 #include "rule/wire.h"
 
-#define ROWS_PER_ASK 64u   /* frames asked of the endpoint at a time, rounded down to whole sends */
-#define ROWS_PER_TURN 128u /* frames sent before the loop receives again: results must not wait behind a long send */
+#define ROWS_PER_TAKE 64u       /* frames taken from the endpoint at a time, rounded down to whole sends */
+#define ROWS_PER_ITERATION 128u /* frames sent before the loop receives again: results must not wait behind them */
 #define QUEUE_FIRST 16u
 #define STREAMS_MAX 256u
 #define RUNS_MAX 8u /* of frames with one TOS: the endpoint gives them in the order of their classes */
@@ -41,12 +41,12 @@ struct sa_worker {
     struct sa_address peer;
     uint64_t counters[SA_WORKER_COUNTERS];
     uint32_t frame_bytes;
-    uint32_t rows_per_ask;
+    uint32_t rows_per_take;
     uint32_t rows_per_send;
     bool marked;
-    bool held; /* frames may be waiting, but the credit lies in the kernel */
+    bool out_of_credit; /* frames may be waiting, but the credit is used up by what is in the kernel */
     int16_t tos[STREAMS_MAX];
-    uint8_t *frames;       /* rows_per_ask of them */
+    uint8_t *frames;       /* rows_per_take of them */
     uint32_t unsent_first; /* what the socket had no room for */
     uint32_t unsent_rows;
     struct queue taken; /* the loop's own */
@@ -54,7 +54,7 @@ struct sa_worker {
     struct queue submitted;
     atomic_bool waiting;  /* there are submissions */
     atomic_bool called;
-    atomic_bool sleeping; /* the loop sleeps, or is about to: whoever clears it writes the eventfd */
+    atomic_bool sleeping; /* the loop sleeps, or is about to: the thread that clears it writes the eventfd */
 };
 
 SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
@@ -66,10 +66,10 @@ SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct s
     worker->wake = wake;
     worker->peer = *peer;
     worker->frame_bytes = sa_endpoint_frame_bytes(endpoint);
-    if (rows_per_send < 1 || rows_per_send > ROWS_PER_ASK) rows_per_send = ROWS_PER_ASK;
+    if (rows_per_send < 1 || rows_per_send > ROWS_PER_TAKE) rows_per_send = ROWS_PER_TAKE;
     worker->rows_per_send = rows_per_send;
-    worker->rows_per_ask = ROWS_PER_ASK / rows_per_send * rows_per_send;
-    worker->frames = malloc((size_t)worker->rows_per_ask * worker->frame_bytes);
+    worker->rows_per_take = ROWS_PER_TAKE / rows_per_send * rows_per_send;
+    worker->frames = malloc((size_t)worker->rows_per_take * worker->frame_bytes);
     if (!worker->frames || pthread_mutex_init(&worker->lock, NULL)) {
         free(worker->frames);
         free(worker);
@@ -94,9 +94,9 @@ SA_EXPORT void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint
 
 SA_EXPORT const uint64_t *sa_worker_counters(const struct sa_worker *worker) { return worker->counters; }
 
-/* Any thread */
+/* ---- callable from any thread */
 
-/* The eventfd is written only if the loop sleeps: while it works it looks at what is new by itself. */
+/* The eventfd is written only if the loop sleeps: a running loop checks for submissions in each iteration. */
 static void wake(struct sa_worker *worker) {
     if (!atomic_exchange(&worker->sleeping, false)) return;
     uint64_t one = 1;
@@ -132,7 +132,7 @@ SA_EXPORT void sa_worker_call(struct sa_worker *worker) {
     wake(worker);
 }
 
-/* The loop's thread */
+/* ---- the loop's thread */
 
 static int take_submissions(struct sa_worker *worker) {
     if (!atomic_load(&worker->waiting)) return 0;
@@ -173,7 +173,7 @@ static int32_t tos_of(const struct sa_worker *worker, const uint8_t *frame) {
     return worker->marked ? worker->tos[frame[offsetof(struct sa_header, stream)]] : SA_TOS_OF_SOCKET;
 }
 
-/* What is unsent, as messages of one TOS each: a bundle has one. Returns how many. */
+/* The unsent frames as messages, a new one at each change of TOS: a bundle has one TOS. Returns how many. */
 static uint32_t lay_out(const struct sa_worker *worker, struct sa_udp_message messages[RUNS_MAX]) {
     const uint8_t *frame = worker->frames + (size_t)worker->unsent_first * worker->frame_bytes;
     uint32_t count = 0;
@@ -193,7 +193,7 @@ static uint32_t lay_out(const struct sa_worker *worker, struct sa_udp_message me
     return count;
 }
 
-/* Send what is unsent, as far as the socket has room; *rows: how many went. 1 if it is full, else 0, or -errno. */
+/* Send the unsent frames as far as the socket has room; *rows: how many were sent. 1 if it is full, else 0, or -errno. */
 static int send_unsent(struct sa_worker *worker, uint32_t *rows) {
     struct sa_udp_message messages[RUNS_MAX];
     uint32_t count = lay_out(worker, messages);
@@ -208,13 +208,13 @@ static int send_unsent(struct sa_worker *worker, uint32_t *rows) {
     return result;
 }
 
-/* Ask the endpoint for frames, unless the credit lies in the kernel already: what is asked for can't be overtaken any
-   more. With a credit a bundle at a time. Returns whether that may be all there is. */
-static bool ask(struct sa_worker *worker, int64_t now_ns) {
-    uint32_t limit = sa_udp_credit_bytes(worker->udp) ? worker->rows_per_send : worker->rows_per_ask;
-    worker->held = !sa_udp_has_room(worker->udp);
+/* Take frames from the endpoint, unless the credit is used up: no urgent frame can pass those taken already. With a
+   credit, a bundle at a time. Returns whether the endpoint may have no more. */
+static bool take_frames(struct sa_worker *worker, int64_t now_ns) {
+    uint32_t limit = sa_udp_credit_bytes(worker->udp) ? worker->rows_per_send : worker->rows_per_take;
+    worker->out_of_credit = !sa_udp_has_room(worker->udp);
     worker->unsent_first = 0;
-    if (worker->held) {
+    if (worker->out_of_credit) {
         worker->counters[SA_WORKER_CREDIT_USED]++;
         return true;
     }
@@ -222,11 +222,12 @@ static bool ask(struct sa_worker *worker, int64_t now_ns) {
     return worker->unsent_rows < limit;
 }
 
-/* Send until the endpoint has nothing more, the socket is full, or the turn's share is used: *more then. 0 or -errno. */
+/* Send until the endpoint has nothing more, the socket is full, or ROWS_PER_ITERATION are sent: *more then. 0 or
+   -errno. */
 static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
     *more = false;
-    for (uint32_t rows = 0; rows < ROWS_PER_TURN;) {
-        bool last = !worker->unsent_rows && ask(worker, now_ns);
+    for (uint32_t rows = 0; rows < ROWS_PER_ITERATION;) {
+        bool last = !worker->unsent_rows && take_frames(worker, now_ns);
         if (!worker->unsent_rows) return 0;
         uint32_t sent;
         int result = send_unsent(worker, &sent);
@@ -250,9 +251,9 @@ static int sleep_until(struct sa_worker *worker, int64_t until_ns) {
     if (deadline_ns >= 0 && deadline_ns < until_ns) until_ns = deadline_ns;
     atomic_store(&worker->sleeping, true);
     int reasons = 0;
-    /* Looked at once more after `sleeping` is set: whoever submits later sees it and writes the eventfd. */
+    /* Checked again after `sleeping` is set: a thread that submits later sees `sleeping` and writes the eventfd. */
     if (!atomic_load(&worker->waiting) && !atomic_load(&worker->called))
-        reasons = sa_udp_wait(worker->udp, worker->wake, until_ns, worker->unsent_rows || worker->held);
+        reasons = sa_udp_wait(worker->udp, worker->wake, until_ns, worker->unsent_rows || worker->out_of_credit);
     atomic_store(&worker->sleeping, false);
     return reasons < 0 ? reasons : 0;
 }
@@ -273,8 +274,8 @@ SA_EXPORT int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct s
         uint32_t count = events_of(worker, events, room);
         if (count) return (int)count;
         if (now_ns >= until_ns) return 0;
-        /* A receive that finds nothing costs less than a sleep that ends at once. Looking longer before the sleep only
-           takes the processor from those one waits for: 20 us of it, with 4 workers and the switch on 2 processors, made
+        /* A receive that finds nothing costs less than a sleep that ends at once. Polling longer before the sleep only
+           takes the processor from the peers: 20 us of it, with 4 workers and the switch on 2 processors, made
            a small call 1.0 to 1.6 times slower and cost 1.4 times the CPU. */
         if (more || arrivals) continue;
         result = sleep_until(worker, until_ns);

@@ -1,4 +1,4 @@
-/* The worker's loop: carries one endpoint over one UDP socket,
+/* The worker's event loop: runs one endpoint over one UDP socket,
 
        submissions -> receive -> timer -> send -> events -> sleep
 
@@ -14,32 +14,33 @@ struct sa_worker;
 
 enum sa_worker_counter {
     SA_WORKER_STRANGERS,  /* datagrams from elsewhere than the switch: ignored */
-    SA_WORKER_ECN_MARKED, /* datagrams of the switch that met congestion on their way (CE) */
-    SA_WORKER_CREDIT_USED, /* times that frames waited because the credit lay in the kernel */
+    SA_WORKER_ECN_MARKED, /* datagrams of the switch that were marked on the way (ECN: CE) */
+    SA_WORKER_CREDIT_USED, /* times that frames waited because the credit was used up */
     SA_WORKER_COUNTERS
 };
 
-/* endpoint, udp and `wake`, a non-blocking eventfd, stay the caller's and must outlive the worker; they are the worker's
-   alone meanwhile. NULL: no memory. */
+/* endpoint, udp and `wake`, a non-blocking eventfd, stay the caller's and must outlive the worker, and nothing else may
+   use them meanwhile. NULL: no memory. */
 struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
                                 const struct sa_address *peer, uint32_t rows_per_send);
 void sa_worker_free(struct sa_worker *worker);
 
-/* The TOS of each stream's packets, or SA_TOS_OF_SOCKET (W10). Before the first sa_worker_run; without it none is marked. */
+/* The TOS of each stream's packets, or SA_TOS_OF_SOCKET (W10). Before the first sa_worker_run; without it none is
+   marked. */
 void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
 
-/* Queue a call as sa_endpoint_submit would; the loop takes it up without its caller's help. Any thread. -1: no memory. */
+/* Queue a call for sa_endpoint_submit and wake the loop. Any thread. -1: no memory. */
 int sa_worker_submit(struct sa_worker *worker, uint32_t stream, uint32_t codec, enum sa_dtype dtype, uint32_t op,
                      void *data, uint64_t count, uint64_t call);
 
-/* Have the present sa_worker_run, or else the next, return soon, also in the midst of traffic. Any thread. */
+/* Make the present sa_worker_run, or else the next, return soon, also under load. Any thread. */
 void sa_worker_call(struct sa_worker *worker);
 
 /* Run until there are events, sa_worker_call, or CLOCK_MONOTONIC is until_ns. Returns the number of events written, at
    most `room`; 0; or -errno: the socket is broken, or there was no memory for a submission (ENOMEM). */
 int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room);
 
-/* SA_WORKER_COUNTERS numbers that live as long as the worker. */
+/* SA_WORKER_COUNTERS numbers, valid as long as the worker. */
 const uint64_t *sa_worker_counters(const struct sa_worker *worker);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/chance.bpf.h"
+#include "xdp/random.bpf.h"
 
 struct loss {
     uint64_t state;
@@ -28,7 +28,7 @@ int sa_lose(struct xdp_md *ctx) {
     (void)ctx;
     struct loss *loss = bpf_map_lookup_elem(&losses, &zero);
     if (!loss) return XDP_PASS;
-    if (sa_happens(&loss->state, loss->threshold)) {
+    if (sa_random_hit(&loss->state, loss->threshold)) {
         loss->lost++;
         return XDP_DROP;
     }

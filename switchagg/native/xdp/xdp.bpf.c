@@ -1,10 +1,10 @@
 /* The data plane `xdp`: the switch rule in the kernel, on any Linux box.
 
    sa_switch (XDP, on every port) takes the datagrams sent to the switch's address and nothing else: it checks them (P5,
-   P6, S1), applies S2 to S5 under the lock of the slot version, and drops them, but for the one that has completed or
-   asks again: that one becomes the result (S6), is stamped, and goes up to sa_deliver (tc ingress of the same port),
-   which sends a copy to each target. An XDP redirect would be shorter, but passes by the queueing discipline of the
-   port, and with it the shaper. Built twice: SA_ELEMENTS is the most elements per packet. */
+   P6, S1), applies S2 to S5 under the lock of the slot version, and drops them, but for a packet that completes its
+   chunk or asks for a result again: that one becomes the result (S6), is marked, and goes up to sa_deliver (tc ingress
+   of the same port), which sends a copy to each target. An XDP redirect would be shorter, but bypasses the queueing
+   discipline of the port, and with it the shaper. Built twice: SA_ELEMENTS is the most elements per packet. */
 #include "rule/wire.h"
 
 #include <linux/bpf.h>
@@ -15,7 +15,7 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/chance.bpf.h"
+#include "xdp/random.bpf.h"
 #include "rule/slot.h"
 
 #if SA_ELEMENTS > 860 /* what one page holds, with room for the kernel's own */
@@ -24,7 +24,7 @@
 #define SA_XDP "xdp"
 #endif
 
-#define SA_BLOCK 8u /* elements per turn of a loop; those beyond E are padding that nobody reads */
+#define SA_BLOCK 8u /* elements per iteration; those beyond E are padding that nothing reads */
 _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 #define SA_PACKET_MAX (SA_HEADER_BYTES + 4u * SA_ELEMENTS)
 #define SA_CHECKSUM_BLOCK 512u /* the most bpf_csum_diff takes at once before Linux 6.13 */
@@ -49,14 +49,14 @@ enum sa_extra {
     SA_COUNTERS
 };
 
-/* What the loader sets before the program is loaded, so that the verifier cuts away what is not in use. Big-endian where
-   the wire is. The only constants: they are the whole of .rodata. */
+/* What the loader sets before the program is loaded, so that the verifier removes unused code. Big-endian
+   where the wire is. The only constants: they are the whole of .rodata. */
 struct configuration {
     uint16_t port;
-    uint16_t ticket[3]; /* random: source address of what sa_switch passes up, so that nobody can forge it */
+    uint16_t ticket[3]; /* random: source address of what sa_switch passes up, so that no other packet has it */
     uint32_t partial_accepted; /* a port may carry checksums that are not yet complete */
     uint32_t impaired;
-    uint32_t owner_pid; /* whose program this is: the process, and when it started, in clock ticks since boot */
+    uint32_t owner_pid; /* process that loaded the program, and when it started, in clock ticks since boot */
     uint32_t address_count;
     uint64_t owner_start;
     uint32_t addresses[SA_ADDRESSES];
@@ -66,19 +66,19 @@ const volatile struct configuration configuration = {0};
 
 struct slot {
     struct bpf_spin_lock lock;
-    uint32_t job; /* the owner, for who was still on the way when the slot was given away */
+    uint32_t job; /* the owner, for packets still in flight when the slot was given to another job */
     uint32_t generation;
     uint32_t held;
     uint64_t seen;
     uint32_t sums[SA_ELEMENTS]; /* host byte order */
 };
 
-/* Where a worker is. What its own packets tell is learnt from them: no result goes out before all have sent. */
+/* Where a worker is. Most is learnt from its own packets: no result is sent before every worker has sent one. */
 struct member {
     uint32_t address;
     uint16_t port;
     uint16_t ethernet[6]; /* learnt: of a frame to it, destination and source */
-    uint16_t lost;           /* its interface is gone or down, says the loader: learn another */
+    uint16_t lost;           /* set by the loader when its interface is gone or down: learn another */
     uint32_t switch_address; /* learnt */
     uint32_t ifindex;        /* learnt; 0: not yet */
 };
@@ -183,21 +183,21 @@ SA_INLINE uint64_t packet_sum(struct scratch *scratch, uint32_t size) {
     return sum;
 }
 
-/* Read anew for each loop: the verifier learns the number from the turn a loop ends in, and would go through what
-   follows once for each such number. */
+/* Read again before each loop: the verifier infers the number from the iteration that a loop ends in, and would explore
+   what follows once for each such number. */
 SA_INLINE uint32_t blocks_of(const struct scratch *scratch) {
     return (SA_BE16(*(const volatile uint16_t *)&scratch->header.elements) + SA_BLOCK - 1) / SA_BLOCK;
 }
 
-/* S4 for a packet, in a loop of its own for each way. */
-SA_INLINE void combine(enum sa_values how, struct slot *slot, const struct scratch *scratch) {
+/* S4 for a packet, in a loop of its own for each action. */
+SA_INLINE void combine(enum sa_values action, struct slot *slot, const struct scratch *scratch) {
     uint32_t blocks = blocks_of(scratch);
     for (uint32_t block = 0; block < SA_ELEMENTS / SA_BLOCK; block++) {
         if (block >= blocks) break;
         uint32_t *sums = slot->sums + block * SA_BLOCK;
         const uint32_t *values = scratch->values + block * SA_BLOCK;
 #pragma clang loop unroll(full)
-        for (uint32_t i = 0; i < SA_BLOCK; i++) sums[i] = sa_combine(how, sums[i], SA_BE32(values[i]));
+        for (uint32_t i = 0; i < SA_BLOCK; i++) sums[i] = sa_combine(action, sums[i], SA_BE32(values[i]));
     }
 }
 
@@ -212,9 +212,9 @@ SA_INLINE void copy_out(const struct slot *slot, struct scratch *scratch) {
     }
 }
 
-/* S2 to S5 for the packet in the scratch, under the slot's lock; the sums go into the scratch where a result goes out:
-   whoever is next may overwrite them. The owner is looked at again: the job may have been evicted, its slots given
-   away, since S1 was checked. A function of its own, or the verifier would go through its loops once for every way
+/* S2 to S5 for the packet in the scratch, under the slot's lock; the sums are copied to the scratch if a result is
+   sent: the next packet may overwrite them. The owner is checked again: since S1 was checked the job may have been
+   evicted and its slots given to another. Not inlined, or the verifier would explore its loops once for every path
    that leads here. */
 __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint32_t generation, uint64_t full) {
     uint32_t zero = 0;
@@ -242,7 +242,8 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
 }
 
 /* S1, in its order; SA_ABSORBED if the packet is its job's. */
-SA_INLINE uint32_t stranger(const struct job *job, const struct sa_header *header, uint32_t address, uint16_t port) {
+SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_header *header, uint32_t address,
+                                    uint16_t port) {
     uint32_t rank = header->rank, stream = header->stream, slot = SA_BE16(header->slot);
     if (SA_BE32(header->kind) & SA_RESULT) return SA_DROP_RESULT;
     if (!job) return SA_DROP_JOB;
@@ -258,7 +259,7 @@ SA_INLINE uint32_t stranger(const struct job *job, const struct sa_header *heade
 }
 
 /* Remember how the worker is reached. Written only when new: the line is read by all CPUs. The interface stays until it
-   is gone or down, which the loader sees: whoever has the worker's address on another one gets no results. */
+   is gone or down, which the loader sees: a host with the worker's address behind another interface gets no results. */
 SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint32_t address, uint32_t ifindex) {
     if (member->ifindex && member->ifindex != ifindex && !member->lost) return;
     const uint16_t *to = (const void *)ethernet->h_dest, *from = (const void *)ethernet->h_source;
@@ -284,13 +285,13 @@ SA_INLINE int is_ours(uint32_t address) {
     return 0;
 }
 
-/* What a port does to packets; 0: nothing. */
+/* The impairments of a port; 0: none. */
 SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }
 
 /* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver. The checksum field
-   gets the sum of all that is the same for every target. */
+   gets the sum of what is the same for every target. */
 SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome) {
     uint32_t kind = (SA_BE32(scratch->header.kind) & ~SA_RETRANSMISSION) | SA_RESULT;
     scratch->header.kind = SA_BE32(kind);
@@ -323,7 +324,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         count(SA_DROP_SHORT);
         return XDP_DROP;
     }
-    uint32_t held = size > SA_PACKET_MAX ? SA_HEADER_BYTES : size; /* a larger one fails S1, by its elements at last */
+    uint32_t held = size > SA_PACKET_MAX ? SA_HEADER_BYTES : size; /* a larger one fails S1: no job has so many elements */
     if (bpf_xdp_load_bytes(ctx, SA_HEADERS_BYTES, scratch, held)) return XDP_DROP;
     const struct sa_header *header = &scratch->header;
     uint32_t outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
@@ -343,7 +344,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     }
     uint32_t job_id = SA_BE16(header->job), generation = SA_BE32(header->generation);
     struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
-    outcome = stranger(job, header, address, port);
+    outcome = membership_fault(job, header, address, port);
     if (outcome != SA_ABSORBED || !job || size > SA_PACKET_MAX) {
         count(outcome);
         return XDP_DROP;
@@ -363,8 +364,8 @@ int sa_switch(struct xdp_md *ctx) {
     const struct ethhdr *ethernet = data;
     const struct iphdr *ip = (void *)(ethernet + 1);
     const struct udphdr *udp = (void *)(ip + 1);
-    /* Options and fragments are the stack's business: it has a socket at this address that counts what reaches it. So
-       are frames to a group: results would be sent from its address. */
+    /* IP options and fragments go to the stack, where a socket at this address counts them. So do frames to a multicast
+       address: results would be sent from it. */
     if ((ethernet->h_dest[0] & 1) || ethernet->h_proto != SA_BE16(ETH_P_IP) || *(const uint8_t *)ip != 0x45 || ip->protocol != SA_UDP ||
         (ip->frag_off & SA_BE16(0x3fff)) || udp->dest != configuration.port || !is_ours(ip->daddr))
         return XDP_PASS;
@@ -373,16 +374,16 @@ int sa_switch(struct xdp_md *ctx) {
         bpf_xdp_get_buff_len(ctx) < sizeof(*ethernet) + ip_bytes)
         return XDP_PASS; /* cut off: the stack drops it */
     struct impairment *impairment = impairment_of(ctx->ingress_ifindex);
-    if (impairment && sa_happens(&impairment->state, impairment->loss_in)) {
+    if (impairment && sa_random_hit(&impairment->state, impairment->loss_in)) {
         count(SA_LOST_IN);
         return XDP_DROP;
     }
     return take(ctx, ethernet, ip, udp, udp_bytes - sizeof(*udp));
 }
 
-/* Whether the kernel completes the frame's checksum where it leaves, and wants the pseudo-header's sum in the field until
-   then. Only the frame knows: of requests, 1 in 65,536 has a field that is right either way. The helper changes the
-   field of a frame whose checksum is complete, and no other's. Negative if it fails. */
+/* Whether the kernel completes the frame's checksum where it leaves, and wants the pseudo-header's sum in the field
+   until then. Only the frame shows it: of requests, 1 in 65,536 has a field that is right either way. The helper
+   changes the field of a frame whose checksum is complete, and no other's. Negative if it fails. */
 SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
     const uint32_t at = sizeof(struct ethhdr) + sizeof(struct iphdr) + __builtin_offsetof(struct udphdr, check);
     uint16_t now;
@@ -390,12 +391,12 @@ SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
     return now == field;
 }
 
-/* Address the frame to one worker and send a copy of it by that worker's port, through its queueing discipline. */
+/* Address the frame to one worker and send a copy of it out of that worker's port, through its queueing discipline. */
 SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint32_t sum, uint32_t partial,
                        uint32_t kind) {
     uint32_t ifindex = member->ifindex;
     struct impairment *impairment = impairment_of(ifindex);
-    if (impairment && sa_happens(&impairment->state, impairment->loss_out)) {
+    if (impairment && sa_random_hit(&impairment->state, impairment->loss_out)) {
         count(SA_LOST_OUT);
         return;
     }
@@ -408,7 +409,7 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
 #pragma clang loop unroll(full)
     for (int i = 0; i < 6; i++) ethernet[i] = member->ethernet[i];
     uint32_t saddr = member->switch_address, daddr = member->address, port = member->port;
-    uint32_t mark = impairment && (ip->tos & 3) && sa_happens(&impairment->state, impairment->mark_out);
+    uint32_t mark = impairment && (ip->tos & 3) && sa_random_hit(&impairment->state, impairment->mark_out);
     uint8_t tos = ip->tos | (mark ? 3 : 0);
     uint64_t addresses = address_sum(saddr) + address_sum(daddr), length = udp->len;
     ip->tos = tos;
