@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, MeterRate, Replica, TableEntry
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
-from p4vm.python.routines import code_of, walk
+from p4vm.ir.nodes import is_signed, width_of
+from p4vm.ir.walk import with_tables
 
 CELLS_SEEN = 40
 """Cells of each register, counter and meter that are set and compared."""
@@ -31,7 +31,7 @@ class Chance:
         self.random = random.Random(seed)
         self.pool: dict[int, list[int]] = {}
         for routine in program.routines:
-            for node in walk(code_of(routine)):
+            for node in with_tables(routine):
                 if isinstance(node, ir.Const) and isinstance(node.value, int):
                     self.pool.setdefault(width_of(node.type), []).append(node.value)
 

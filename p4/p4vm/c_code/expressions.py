@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from p4vm.c_code.numbers import Numbers, literal
 from p4vm.c_code.types import CTypes, is_number, rep
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
 from p4vm.ir.externs import EXTERNS, algorithm_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class ExternWriter:
         name = algorithm_of(s, algorithm)
         return self.hash_of(name, data, s, payload=s.name.endswith("_with_payload"))
 
-    def hash_of(self, name: str, data: list[ir.Expression], s: ir.CallExtern | ir.ApplyTable, *, payload: bool) -> str:
+    def hash_of(self, name: str, data: list[ir.Expression], s: ir.Statement, *, payload: bool) -> str:
         """A variable that holds H of the data, as uint64_t."""
         if name not in HASHES:
             raise P4Error(f"there is no algorithm {name}; there are {', '.join(HASHES)}", s.position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 from p4vm.algorithms import RANDOM_SEED
 from p4vm.c_code.states import StateWriter
@@ -21,7 +20,9 @@ from p4vm.engine import (
     RUNS_MAX,
 )
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import width_of
+from p4vm.ir.nodes import width_of
+from p4vm.ir.walk import with_tables
+from p4vm.node import Node
 from p4vm.source import P4Error
 
 STANDARD = (
@@ -68,28 +69,6 @@ FRAMES_MAX = 10_000
 """Python's frames for one program, whose nesting the parser bounds."""
 LOCALS_BYTES_MAX = 1 << 22
 """Of all routines together: no two calls of one are under way at once, so no stack overflows."""
-IN_WALK = ("type", "position", "routine", "instance", "type_arguments", "variable")
-
-
-def walk(node: object) -> Iterator[object]:
-    """All statements and expressions under a node, with those of tables that are applied; not into routines."""
-    waiting = [node]
-    while waiting:
-        at = waiting.pop()
-        yield at
-        if isinstance(at, list | tuple):
-            waiting.extend(at)
-        elif isinstance(at, ir.ApplyTable):
-            waiting += [at.hit, at.action, at.table.setup, [key.expression for key in at.table.keys]]
-            waiting += [action.bound for action in at.table.actions]
-        elif isinstance(at, ir.State):
-            waiting += [at.body, at.keys, [case.sets for case in at.cases]]
-        elif isinstance(at, ir.Statement | ir.Expression | ir.Exactly | ir.Masked | ir.Between):
-            waiting += [getattr(at, name) for name in type(at).__dataclass_fields__ if name not in IN_WALK]
-
-
-def code_of(routine: ir.Routine) -> list[object]:
-    return [routine.body, list(routine.states.values())]
 
 
 class Context:
@@ -147,7 +126,7 @@ class Context:
         own = {id(p.variable) for p in routine.parameters} | {id(variable) for variable in routine.locals}
         if routine.kind == "parser":
             self.ending.add(routine)
-        for node in walk(code_of(routine)):
+        for node in with_tables(routine):
             if self._ends(node):
                 self.ending.add(routine)
             elif isinstance(node, ir.Local) and routine.owner is not None and id(node.variable) not in own:
@@ -166,7 +145,7 @@ class Context:
                     routine.position,
                 )
 
-    def _ends(self, node: object) -> bool:
+    def _ends(self, node: Node) -> bool:
         """Whether a statement or expression may end its routine's caller too."""
         match node:
             case ir.Exit() | ir.Loop() | ir.Next() | ir.Last() | ir.Verify():
@@ -185,7 +164,7 @@ class Context:
             routine = waiting.pop()
             if routine not in self.rejecting:
                 self.rejecting.add(routine)
-                waiting += [node.routine for node in walk(code_of(routine)) if isinstance(node, ir.Invoke)]
+                waiting += [node.routine for node in with_tables(routine) if isinstance(node, ir.Invoke)]
 
 
 class RoutineWriter:

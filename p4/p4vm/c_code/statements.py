@@ -9,7 +9,7 @@ from p4vm.c_code.externs import HASHES, ExternWriter
 from p4vm.c_code.numbers import literal
 from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import width_of
+from p4vm.ir.nodes import width_of
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from p4vm.c_code.numbers import literal
 from p4vm.c_code.statements import StatementWriter
 from p4vm.c_code.types import is_number
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 
 
 class StateWriter(StatementWriter):

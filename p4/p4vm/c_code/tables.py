@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from p4vm.c_code.types import limbs_of
 from p4vm.engine import CELLS_MAX
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
 

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import width_of
+from p4vm.ir.nodes import width_of
 from p4vm.source import P4Error
 
 HAS_128 = struct.calcsize("P") == 8

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from p4vm.c_code.numbers import Numbers
 from p4vm.c_code.types import CTypes, is_number, limbs_of, rep, varbit_of
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import width_of
+from p4vm.ir.nodes import width_of
 
 
 def load_bytes(pointer: str, at: int, count: int) -> str:

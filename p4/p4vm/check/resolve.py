@@ -28,6 +28,7 @@ def resolve(state: State, node: tree.Type) -> types.Type:
     elif isinstance(node, tree.StackType):
         kind = stack(state, node)
     else:
+        assert isinstance(node, tree.TupleType)
         kind = tuple_type(state, node)
     state.depth -= 1
     return state.note(node, kind)

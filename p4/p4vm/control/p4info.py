@@ -16,7 +16,7 @@ from p4vm.control.core import parameter_name
 from p4vm.control.profiles import profile_states
 from p4vm.control.values import full_mask, width_of
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed
+from p4vm.ir.nodes import is_signed
 
 ACTION, TABLE, VALUE_SET, PROFILE = 0x01, 0x02, 0x03, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER = 0x12, 0x13, 0x14, 0x15, 0x16

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed
+from p4vm.ir.nodes import is_signed
 from p4vm.source import P4Error
 
 MASKED = frozenset({"ternary", "optional"})

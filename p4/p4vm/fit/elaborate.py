@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from p4vm.fit.model import Access, Fault, Limits, Memory, Unit, meet
 from p4vm.fit.registers import Body, flat_widths, value_faults
+from p4vm.node import children
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree.checked import Checked
-from p4vm.tree.walk import children
 
 DEPTH_MAX = 32
 """Controls within controls, actions within actions."""

@@ -16,11 +16,11 @@ from p4vm.fit.place import Placement, repeated_accesses
 from p4vm.fit.registers import flat_widths
 from p4vm.front.parse import parse
 from p4vm.front.preprocess import preprocess
+from p4vm.node import nodes
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
-from p4vm.tree.walk import nodes
 
 RECIRCULATIONS = "RECIRCULATIONS"
 """A constant of this name in the program: how many further passes a packet makes."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from p4vm.fit.model import Fault, Limits
+from p4vm.node import children, nodes
 from p4vm.tree import nodes as tree
-from p4vm.tree import types, walk
+from p4vm.tree import types
 from p4vm.tree.checked import Checked
 
 SMALL = range(-8, 8)
@@ -52,7 +53,7 @@ class Body:
         self.checked = checked
         self.limits = limits
         self.own = {parameter.name for parameter in function.prototype.parameters}
-        self.own |= {node.name for node in walk.nodes(function.body) if isinstance(node, tree.Variable)}
+        self.own |= {node.name for node in nodes([function.body]) if isinstance(node, tree.Variable)}
 
     def faults(self) -> list[Fault]:
         found = [*self._operators(), *self._comparisons(), *self._outputs()]
@@ -62,7 +63,7 @@ class Body:
         return Fault(f"register action {self.name}: {message}", node.position)
 
     def _operators(self) -> Iterator[Fault]:
-        for node in walk.nodes(self.function.body):
+        for node in nodes([self.function.body]):
             if isinstance(node, tree.Binary) and node.operator in UNABLE:
                 yield self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node)
             elif isinstance(node, tree.For | tree.ForIn):
@@ -71,7 +72,7 @@ class Body:
     def _comparisons(self) -> Iterator[Fault]:
         """Equal comparisons, wherever they are written, are one."""
         seen: set[str] = set()
-        for node in walk.nodes(self.function.body):
+        for node in nodes([self.function.body]):
             if not isinstance(node, tree.Binary) or node.operator not in ORDERED:
                 continue
             seen.add(words_of(node))
@@ -88,7 +89,7 @@ class Body:
 
     def _constants(self) -> list[Fault]:
         large: dict[int, tree.Node] = {}
-        for node in walk.nodes(self.function.body):
+        for node in nodes([self.function.body]):
             value = self.checked.constants.get(node)
             if isinstance(value, int) and not isinstance(value, bool) and not self._is_inside(node):
                 kind = self.checked.converted.get(node, self.checked.type_of.get(node))
@@ -110,7 +111,7 @@ class Body:
         """A part of a slice's bounds is no operand."""
         return any(
             node in (each.high, each.low, each.width)
-            for each in walk.nodes(self.function.body)
+            for each in nodes([self.function.body])
             if isinstance(each, tree.Slice)
         )
 
@@ -129,14 +130,12 @@ class Body:
             )
         ]
 
-    def _outermost(self, root: object) -> Iterator[tree.Node]:
+    def _outermost(self, root: tree.Node) -> Iterator[tree.Node]:
         if isinstance(root, tree.Member | tree.Name):
             if root not in self.checked.constants and first_name(root) not in self.own | {""}:
                 yield root
-        elif isinstance(root, tree.Call):
-            yield from self._outermost(root.arguments)
         else:
-            for child in walk.children(root):
+            for child in root.arguments if isinstance(root, tree.Call) else children(root):
                 yield from self._outermost(child)
 
 

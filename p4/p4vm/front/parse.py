@@ -19,9 +19,9 @@ from p4vm.front.lexer import Token
 from p4vm.front.lexer_scopes import Classifier
 from p4vm.front.parse_tree import TreeBuilder
 from p4vm.front.preprocess import Preprocessed, preprocess_text
+from p4vm.node import Node, children
 from p4vm.source import P4Error, Position
 from p4vm.tree import nodes as tree
-from p4vm.tree.walk import children
 
 DEPTH_MAX = 450
 """Levels of the tree, for chains of operators and of else if: those who walk it may recurse that deep."""
@@ -152,7 +152,7 @@ def _parser() -> _Parser:
 
 def _check_depth(program: tree.Program) -> None:
     """Raises P4Error where the tree is deeper than DEPTH_MAX."""
-    level: list[tree.Node] = [program]
+    level: list[Node] = [program]
     for _ in range(DEPTH_MAX):
         below = [child for node in level for child in children(node)]
         if not below:

@@ -24,36 +24,246 @@ What holds everywhere, so that back ends agree to the bit:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
-from p4vm.ir.expressions import *
+from p4vm.node import Entity, Node
 from p4vm.source import NOWHERE, Position
+
+# ---- types
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """bit<width>, int<width> where signed. Also serializable enums."""
+
+    width: int
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bool:
+    """Values are 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Varbits:
+    """Up to width bits; the value knows how many."""
+
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An enum without base, error, or which action ran: a value is an index into members."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """kind: struct (also tuples, with fields f0, f1, …), header, union. Equal names are equal types."""
+
+    kind: str
+    name: str
+    fields: tuple[tuple[str, Type], ...] = field(compare=False)
+
+    def field_type(self, name: str) -> Type:
+        return next(kind for field_name, kind in self.fields if field_name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A header stack: elements, and nextIndex that starts at 0. element: header or union."""
+
+    element: Record
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Strings, in arguments of externs only."""
+
+
+Type = Bits | Bool | Varbits | Symbol | Record | Array | Text
+
+
+def width_of(kind: Type) -> int:
+    """Bits on the wire, in keys and in arguments; a varbit's none, as only the value knows."""
+    match kind:
+        case Bits():
+            return kind.width
+        case Bool():
+            return 1
+        case Symbol():
+            return 32
+        case Record():
+            return sum(width_of(field) for _, field in kind.fields)
+        case Array():
+            return kind.size * width_of(kind.element)
+    return 0
+
+
+def is_signed(kind: Type) -> TypeGuard[Bits]:
+    return isinstance(kind, Bits) and kind.signed
+
+
+# ---- expressions: pure
+
+
+class Expression(Node):
+    """type: of its value.
+
+    Targets (of assignments, out, inout, extract) are Local, and Member, Index, Next, Last, Slice of a target.
+    """
+
+    type: Type
+
+
+class Variable(Entity):
+    """routine: name of the routine (control, parser, action, function) whose parameter or local it is."""
+
+    name: str
+    type: Type
+    routine: str
+
+
+class Const(Expression):
+    """Bits, Bool, Symbol: an int; Text: a str."""
+
+    value: int | str
+
+
+class Local(Expression):
+    """A variable of the routine itself, or, in an action, of the control that declares it."""
+
+    variable: Variable
+
+
+class Member(Expression):
+    """A field of a record; base may be any expression."""
+
+    base: Expression
+    field: str
+
+
+class Index(Expression):
+    """An element of an array."""
+
+    base: Expression
+    index: Expression
+
+
+class Next(Expression):
+    """stack.next, in parsers: the element at nextIndex; beyond the end: error StackOutOfBounds, reject."""
+
+    base: Expression
+
+
+class Last(Expression):
+    """stack.last, in parsers: the element before nextIndex; of an empty stack: error StackOutOfBounds, reject."""
+
+    base: Expression
+
+
+class LastIndex(Expression):
+    """stack.lastIndex: nextIndex - 1 modulo 2**32, as bit<32>."""
+
+    base: Expression
+
+
+class Unary(Expression):
+    """operator: - ~ on Bits, ! on Bool."""
+
+    operator: str
+    operand: Expression
+
+
+class Binary(Expression):
+    """operator: + - * / % |+| |-| & | ^ on equal Bits; << >> (right: any Bits, unsigned); == != on equal types, also
+    records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time: operands are pure)."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+class Concat(Expression):
+    """left ++ right: left is the more significant."""
+
+    left: Expression
+    right: Expression
+
+
+class Slice(Expression):
+    """base[high:low], unsigned. As a target it writes these bits alone."""
+
+    base: Expression
+    high: int
+    low: int
+
+
+class Cast(Expression):
+    """Bits to Bits: cut, or extended by the operand's sign; Bool to and from bit<1>; Symbol never."""
+
+    operand: Expression
+
+
+class Mux(Expression):
+    """condition ? yes : no"""
+
+    condition: Expression
+    yes: Expression
+    no: Expression
+
+
+class Valid(Expression):
+    """isValid() of a header; of a union: whether any member is valid."""
+
+    base: Expression
+
+
+class Build(Expression):
+    """A whole record (a header is valid then) or array from its parts, in order."""
+
+    items: list[Expression]
+
+
+class Invalid(Expression):
+    """{#}: an invalid header or union, all its fields zero."""
+
+
+class SizeBits(Expression):
+    """Bits a header or struct takes on the wire now, varbits by their length: bit<32>."""
+
+    base: Expression
+
 
 # ---- statements
 
 
-@dataclass(slots=True, eq=False)
-class Assign:
+class Statement(Node):
+    pass
+
+
+class Assign(Statement):
     target: Expression
     value: Expression
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Reset:
+class Reset(Statement):
     """Set to zero, headers invalid, nextIndex 0: what a variable or out parameter is before it is written."""
 
     target: Expression
 
 
-@dataclass(slots=True, eq=False)
-class If:
+class If(Statement):
     condition: Expression
     yes: list[Statement]
     no: list[Statement]
 
 
-@dataclass(slots=True, eq=False)
-class Switch:
+class Switch(Statement):
     """The first case that holds the subject's value; cases don't fall through; default may be empty."""
 
     subject: Expression
@@ -61,71 +271,58 @@ class Switch:
     default: list[Statement]
 
 
-@dataclass(slots=True, eq=False)
-class Loop:
+class Loop(Statement):
     """for ever: body; Break leaves it; Continue goes on with `step`, which also follows the body."""
 
     body: list[Statement]
     step: list[Statement]
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Break:
+class Break(Statement):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Continue:
+class Continue(Statement):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Invoke:
+class Invoke(Statement):
     """Run a routine: arguments in order of its parameters; result: where a function's value goes."""
 
     routine: Routine
     arguments: list[Expression]
     result: Expression | None = None
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class ApplyTable:
+class ApplyTable(Statement):
     """hit (Bool) and action (Symbol of the table's actions, by index): where to note what happened, if wanted."""
 
     table: Table
     hit: Expression | None = None
     action: Expression | None = None
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Return:
+class Return(Statement):
     value: Expression | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Exit:
+class Exit(Statement):
     """Ends the whole top-level control."""
 
 
-@dataclass(slots=True, eq=False)
-class SetValid:
+class SetValid(Statement):
     target: Expression
     valid: bool
 
 
-@dataclass(slots=True, eq=False)
-class Push:
+class Push(Statement):
     """push_front(count), count < 0: pop_front(-count)."""
 
     target: Expression
     count: int
 
 
-@dataclass(slots=True, eq=False)
-class Extract:
+class Extract(Statement):
     """Into a header; varbits: bits of its one varbit field, an expression. Next, or a member of Next, then advances.
 
     Too short: error PacketTooShort; a varbit longer than its type: HeaderTooShort; not a multiple of 8 bits in all:
@@ -134,39 +331,30 @@ class Extract:
 
     target: Expression
     varbits: Expression | None = None
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Lookahead:
+class Lookahead(Statement):
     """Read a value of the target's type without moving on; headers become valid."""
 
     target: Expression
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Advance:
+class Advance(Statement):
     bits: Expression
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Verify:
+class Verify(Statement):
     condition: Expression
     error: Expression
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Emit:
+class Emit(Statement):
     """Append what is valid: headers, unions, stacks, structs of them in order."""
 
     value: Expression
 
 
-@dataclass(slots=True, eq=False)
-class CallExtern:
+class CallExtern(Statement):
     """name: "hash", "mark_to_drop", "register.read", "packet_in.length", …; arguments: values, and targets where the
     extern writes; result: where a returned value goes. type_arguments as resolved."""
 
@@ -175,45 +363,19 @@ class CallExtern:
     arguments: list[Expression]
     result: Expression | None = None
     type_arguments: tuple[Type, ...] = ()
-    position: Position = NOWHERE
-
-
-Statement = (
-    Assign
-    | Reset
-    | If
-    | Switch
-    | Loop
-    | Break
-    | Continue
-    | Invoke
-    | ApplyTable
-    | Return
-    | Exit
-    | SetValid
-    | Push
-    | Extract
-    | Lookahead
-    | Advance
-    | Verify
-    | Emit
-    | CallExtern
-)
 
 
 # ---- routines
 
 
-@dataclass(slots=True, eq=False)
-class Parameter:
+class Parameter(Entity):
     """direction: in, out, inout, or data (an action's, from the control plane or a direct call)."""
 
     variable: Variable
     direction: str
 
 
-@dataclass(slots=True, eq=False)
-class Routine:
+class Routine(Entity):
     """kind: function, action, control, parser. name: unique. owner: of an action, its control (None: top level).
 
     packet_in, packet_out and extern parameters are gone: there is one packet, and instances are known. locals: all
@@ -234,8 +396,7 @@ class Routine:
     position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class State:
+class State(Node):
     """keys empty: goes to `next`. Else the first case all of whose sets hold the keys; none: NoMatch, reject."""
 
     name: str
@@ -243,51 +404,44 @@ class State:
     keys: list[Expression] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     next: str = "reject"
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Case:
+class Case(Node):
     """sets: one for each key."""
 
     sets: list[KeySet]
     next: str
 
 
-@dataclass(slots=True, eq=False)
-class Anything:
+class KeySet(Node):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Exactly:
+class Anything(KeySet):
+    pass
+
+
+class Exactly(KeySet):
     value: Expression
 
 
-@dataclass(slots=True, eq=False)
-class Masked:
+class Masked(KeySet):
     value: Expression
     mask: Expression
 
 
-@dataclass(slots=True, eq=False)
-class Between:
+class Between(KeySet):
     low: Expression
     high: Expression
 
 
-@dataclass(slots=True, eq=False)
-class InValueSet:
+class InValueSet(KeySet):
     """Stands in the first key's place and holds as many keys as the value set's types; the rest are Anything."""
 
     value_set: ValueSet
 
 
-KeySet = Anything | Exactly | Masked | Between | InValueSet
-
-
-@dataclass(slots=True, eq=False)
-class ValueSet:
+class ValueSet(Entity):
     """matches: match kinds of its fields (exact unless annotated)."""
 
     name: str
@@ -299,8 +453,7 @@ class ValueSet:
 # ---- what the control plane sees
 
 
-@dataclass(slots=True, eq=False)
-class ExternInstance:
+class ExternInstance(Entity):
     """kind: register, counter, direct_counter, meter, direct_meter, action_profile, action_selector, …
 
     arguments: constructor's, enum members by name. name: as in the control plane, "MyIngress.r"; alias: its last part.
@@ -314,18 +467,15 @@ class ExternInstance:
     position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Key:
+class Key(Node):
     """name: as in the control plane ("hdr.ipv4.dst", or @name). match: exact lpm ternary range optional selector."""
 
     name: str
     match: str
     expression: Expression
-    position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class TableAction:
+class TableAction(Node):
     """name: as in the control plane, "MyIngress.forward", "NoAction". bound: arguments of its directed parameters."""
 
     name: str
@@ -340,8 +490,7 @@ class TableAction:
         return [p for p in self.routine.parameters if p.direction == "data"]
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Entity):
     """An entry written in the program. keys: (value, mask or upper bound or prefix length, or None) for each key:
     exact (value, None); lpm (value, prefix length); ternary and optional (value, mask); range (low, high).
     action: index into the table's actions. priority: smaller wins, None for tables without one."""
@@ -352,8 +501,7 @@ class Entry:
     priority: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Table:
+class Table(Entity):
     """default: index of the default action and its arguments. setup: statements that evaluate the keys' parts before
     apply (calls inside key expressions). implementation: action_profile or action_selector."""
 
@@ -375,8 +523,7 @@ class Table:
     position: Position = NOWHERE
 
 
-@dataclass(slots=True, eq=False)
-class Program:
+class Program(Entity):
     """A v1model program. file: its path as given. The six routines have these parameters, in this order:
 
     parser (out headers, inout metadata, inout standard); verify, compute (inout headers, inout metadata); ingress,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.externs import EXTERNS
-from p4vm.ir.walk import expression_fields, inner_lists, parts
+from p4vm.ir.walk import inner_lists, parts
 
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
 
@@ -180,11 +180,11 @@ class Reach:
             case ir.Exit():
                 total.exits = True
             case _:
-                for name in expression_fields(type(statement)):
-                    if name == "target":
-                        total.write(getattr(statement, name))
-                    if name != "target" or isinstance(statement, ir.Push | ir.Extract | ir.Lookahead):
-                        total.read(getattr(statement, name))
+                target = getattr(statement, "target", None)
+                total.write(target)
+                for part in parts(statement):
+                    if part is not target or isinstance(statement, ir.Push | ir.Extract | ir.Lookahead):
+                        total.read(part)
 
     def _arguments(self, parameters: list[ir.Parameter], arguments: list[ir.Expression], total: Effects) -> None:
         for parameter, argument in zip(parameters, arguments, strict=False):

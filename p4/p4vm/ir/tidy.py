@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from p4vm.ir import nodes as ir
 from p4vm.ir.externs import EXTERNS
 from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
-from p4vm.ir.walk import Node, all_lists, variables_in, variables_of
+from p4vm.ir.walk import all_lists, code_at, code_of, variables_in
 
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
@@ -20,7 +20,7 @@ def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> No
 
 
 def _uses(routine: ir.Routine) -> Counter[ir.Variable]:
-    return Counter(variables_of(routine))
+    return Counter(variables_in(code_of(routine)))
 
 
 # ---- results that go through a temporary
@@ -112,7 +112,7 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
     for routine in routines:
         used.update(_looked_at(routine))
     for table in tables:
-        used.update(_in_table(table))
+        used.update(variables_in(code_at(table)))
     for routine in routines:
         seen = used | {parameter.variable for parameter in routine.parameters}
         for statements in all_lists(routine):
@@ -131,14 +131,6 @@ def _looked_at(routine: ir.Routine) -> Iterator[ir.Variable]:
             yield variable
 
 
-def _in_table(table: ir.Table) -> Iterator[ir.Variable]:
-    inside = ir.Routine("", "control", body=table.setup)
-    yield from variables_of(inside)
-    nodes: list[Node] = [*table.keys, *table.actions]
-    for node in nodes:
-        yield from variables_in(node)
-
-
 def _idle(statement: ir.Statement, used: set[ir.Variable]) -> bool:
-    reset = isinstance(statement, ir.Reset) and isinstance(statement.target, ir.Local)
-    return reset and statement.target.variable not in used  # type: ignore[union-attr]
+    target = statement.target if isinstance(statement, ir.Reset) else None
+    return isinstance(target, ir.Local) and target.variable not in used

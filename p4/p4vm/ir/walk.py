@@ -1,43 +1,26 @@
-"""Ways through the small program, read off the fields of its nodes: parts of a node, lists of statements, variables."""
+"""Ways through the small program: what a routine consists of, its lists of statements, its variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
 
 from p4vm.ir import nodes as ir
-
-Node = ir.Expression | ir.Statement | ir.KeySet | ir.State | ir.Key | ir.TableAction
-"""What has expressions in it."""
-
-
-EXPRESSION = ("Expression", "Expression | None", "list[Expression]")
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
-
-def expression_fields(node: type) -> tuple[str, ...]:
-    """Names of the fields of a class of nodes that hold an expression, a list of them, or perhaps none, in order."""
-    if node not in _FIELDS:
-        _FIELDS[node] = tuple(one.name for one in fields(node) if one.type in EXPRESSION)
-    return _FIELDS[node]
+from p4vm.node import Node, nodes
 
 
 def parts(node: Node) -> list[ir.Expression]:
-    """The expressions directly within, places too."""
+    """The expressions directly within, places too; not those of statements within."""
     found: list[ir.Expression] = []
-    for name in expression_fields(type(node)):
+    for name in node.inner:
         value = getattr(node, name)
-        if isinstance(value, list):
-            found += value
-        elif value is not None:
+        if isinstance(value, ir.Expression):
             found.append(value)
+        elif isinstance(value, list):
+            found += [item for item in value if isinstance(item, ir.Expression)]
     return found
 
 
-Lists = list[list[ir.Statement]]
-
-
-def inner_lists(statement: ir.Statement) -> Lists:
+def inner_lists(statement: ir.Statement) -> list[list[ir.Statement]]:
     match statement:
         case ir.If():
             return [statement.yes, statement.no]
@@ -50,7 +33,7 @@ def inner_lists(statement: ir.Statement) -> Lists:
 
 def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
     """Every list of statements in the routine, inner ones too."""
-    pending: Lists = [routine.body, *(state.body for state in routine.states.values())]
+    pending = [routine.body, *(state.body for state in routine.states.values())]
     while pending:
         statements = pending.pop()
         yield statements
@@ -58,23 +41,26 @@ def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
             pending.extend(inner_lists(statement))
 
 
-def variables_in(node: Node) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in it, not in statements within."""
-    pending: list[Node] = [node]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, ir.Local):
-            yield one.variable
-        pending.extend(parts(one))
+def code_of(routine: ir.Routine) -> list[Node]:
+    """What a routine runs: its statements and states."""
+    return [*routine.body, *routine.states.values()]
 
 
-def variables_of(routine: ir.Routine) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in the routine."""
-    for statements in all_lists(routine):
-        for statement in statements:
-            yield from variables_in(statement)
-    for state in routine.states.values():
-        yield from variables_in(state)
-        for case in state.cases:
-            for one in case.sets:
-                yield from variables_in(one)
+def code_at(table: ir.Table) -> list[Node]:
+    """What applying a table runs before an action: what its keys and its actions' arguments are computed by."""
+    return [*table.setup, *table.keys, *table.actions]
+
+
+def with_tables(routine: ir.Routine) -> Iterator[Node]:
+    """Every node in the routine, and in what applying its tables runs; not in other routines."""
+    for node in nodes(code_of(routine)):
+        yield node
+        if isinstance(node, ir.ApplyTable):
+            yield from nodes(code_at(node.table))
+
+
+def variables_in(roots: Iterable[Node]) -> Iterator[ir.Variable]:
+    """One for each time that a variable stands in them."""
+    for node in nodes(roots):
+        if isinstance(node, ir.Local):
+            yield node.variable

@@ -140,7 +140,7 @@ class Body:
         finally:
             self.out = saved
 
-    def declare(self, name: str, kind: ir.Type, position: Position = NOWHERE) -> ir.Variable:
+    def declare(self, name: str, kind: ir.Type, position: Position) -> ir.Variable:
         """A new local of the routine, under this name or one like it."""
         if kind == INT:
             raise P4Error(f"{name} is of type int, which has no width; give it one: bit<32>", position)
@@ -161,22 +161,22 @@ class Body:
         self.routine.parameters.append(ir.Parameter(variable, direction))
         return variable
 
-    def temporary(self, kind: ir.Type, position: Position = NOWHERE) -> ir.Local:
-        variable = self.declare("t", kind, position)
+    def temporary(self, kind: ir.Type) -> ir.Local:
+        variable = self.declare("t", kind, self.world.place)
         self.temporaries.add(variable)
         return ir.Local(kind, variable)
 
-    def keep(self, value: ir.Expression, position: Position = NOWHERE) -> ir.Expression:
+    def keep(self, value: ir.Expression) -> ir.Expression:
         """The value in a temporary of its own; a constant as it is."""
         if isinstance(value, ir.Const):
             return value
-        place = self.temporary(value.type, position)
-        self.emit(ir.Assign(place, value, position))
+        place = self.temporary(value.type)
+        self.emit(ir.Assign(place, value))
         return place
 
-    def plain(self, value: ir.Expression, position: Position = NOWHERE) -> ir.Expression:
+    def plain(self, value: ir.Expression) -> ir.Expression:
         """The value where neither Build nor Invalid may stand."""
-        return self.keep(value, position) if isinstance(value, ir.Build | ir.Invalid) else value
+        return self.keep(value) if isinstance(value, ir.Build | ir.Invalid) else value
 
     def kind(self, written: types.Type, position: Position = NOWHERE) -> ir.Type:
         frame: Frame | None = self.frame
@@ -237,7 +237,7 @@ class Body:
         self, node: tree.Call, hit: ir.Expression | None = None, action: ir.Expression | None = None
     ) -> None:
         """hit, action: where the outcome is to be noted."""
-        self.emit(ir.ApplyTable(self.table_of(node), hit, action, node.position))
+        self.emit(ir.ApplyTable(self.table_of(node), hit, action))
 
     # ---- in order of evaluation
 

@@ -9,7 +9,7 @@ from p4vm.lower import expressions, fold, instances, places
 from p4vm.lower import externs as lower_externs
 from p4vm.lower.body import Body
 from p4vm.lower.kinds import BOOL, INT, bind, width_bounds
-from p4vm.source import P4Error, Position
+from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote
@@ -60,8 +60,8 @@ def _function(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | No
     bound = dict(zip(prototype.type_parameters, (bind(t, _bound(body)) for t in note.type_arguments), strict=True))
     externs = bindings(body, prototype.parameters, note.arguments)
     routine = instances.function(body.world, declaration, bound, externs)
-    result = body.temporary(routine.returns, node.position) if routine.returns is not None else None
-    _invoke(body, routine, prototype.parameters, note.arguments, result, node.position)
+    result = body.temporary(routine.returns) if routine.returns is not None else None
+    _invoke(body, routine, prototype.parameters, note.arguments, result)
     return result
 
 
@@ -77,8 +77,7 @@ def _invoke(
     routine: ir.Routine,
     parameters: Sequence[tree.Parameter],
     arguments: Sequence[tree.Expression | None],
-    result: ir.Expression | None,
-    position: Position,
+    result: ir.Expression | None = None,
 ) -> None:
     """parameters: as declared, those too that the routine has no more because they name instances."""
     kept = [
@@ -88,12 +87,12 @@ def _invoke(
     ]
     for parameter, argument in zip(routine.parameters, kept, strict=True):
         if argument is None and parameter.direction != "out":
-            raise P4Error(f"no argument for parameter {parameter.variable.name}", position)
+            raise P4Error(f"no argument for parameter {parameter.variable.name}", body.world.place)
     given = [
         (argument, parameter.direction, parameter.variable.type)
         for parameter, argument in zip(routine.parameters, kept, strict=True)
     ]
-    places.pass_arguments(body, routine, given, result, position)
+    places.pass_arguments(body, routine, given, result)
 
 
 def bindings(
@@ -116,7 +115,7 @@ def bindings(
 def _action(body: Body, node: tree.Call, note: CallNote) -> None:
     assert isinstance(note.declaration, tree.Action)
     routine = instances.action(body, note.declaration)
-    _invoke(body, routine, note.declaration.parameters, note.arguments, None, node.position)
+    _invoke(body, routine, note.declaration.parameters, note.arguments)
 
 
 def _apply(body: Body, node: tree.Call, note: CallNote) -> None:
@@ -127,7 +126,7 @@ def _apply(body: Body, node: tree.Call, note: CallNote) -> None:
     parameters = made.declaration.parameters
     externs = bindings(body, parameters, note.arguments)
     routine = instances.routine(body.world, made, externs, node.position)
-    _invoke(body, routine, parameters, note.arguments, None, node.position)
+    _invoke(body, routine, parameters, note.arguments)
 
 
 # ---- headers, unions, stacks

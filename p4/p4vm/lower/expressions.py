@@ -41,7 +41,7 @@ def expression(body: Body, node: tree.Expression, want: ir.Type | None = None) -
 
 def plain(body: Body, node: tree.Expression, want: ir.Type | None = None) -> ir.Expression:
     """The value, where neither Build nor Invalid may stand."""
-    return body.plain(expression(body, node, want), node.position)
+    return body.plain(expression(body, node, want))
 
 
 def literal(body: Body, node: tree.Expression, what: str) -> int:
@@ -256,8 +256,8 @@ def _short(body: Body, node: tree.Binary) -> ir.Expression:
     if not later and not may_reject(right):
         return fold.binary(node.operator, BOOL, left, right)
     result = body.temporary(BOOL)
-    body.emit(ir.Assign(result, left, node.position))
-    later.append(ir.Assign(result, right, node.position))
+    body.emit(ir.Assign(result, left))
+    later.append(ir.Assign(result, right))
     body.emit(ir.If(fold.unary("!", BOOL, result) if decided else result, later, []))
     return result
 
@@ -278,8 +278,8 @@ def _conditional(body: Body, node: tree.Conditional, want: ir.Type | None) -> ir
     if scalar and not before_yes and not before_no and not may_reject(yes) and not may_reject(no):
         return fold.mux(kind, condition, yes, no)
     result = body.temporary(kind)
-    before_yes.append(ir.Assign(result, yes, node.position))
-    before_no.append(ir.Assign(result, no, node.position))
+    before_yes.append(ir.Assign(result, yes))
+    before_no.append(ir.Assign(result, no))
     body.emit(ir.If(condition, before_yes, before_no))
     return result
 

@@ -70,16 +70,16 @@ def _extern(
     for at, direction in enumerate(directions):
         target = arguments[at]
         if direction in ("out", "inout") and not is_plain(target):
-            arguments[at] = body.temporary(target.type, node.position)
+            arguments[at] = body.temporary(target.type)
             if direction == "inout":
-                body.emit(ir.Assign(arguments[at], target, node.position))
+                body.emit(ir.Assign(arguments[at], target))
             back.append((target, arguments[at]))
     returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
-    result = body.temporary(returns, node.position) if returns is not None else None
+    result = body.temporary(returns) if returns is not None else None
     given = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
-    body.emit(ir.CallExtern(name, instance, arguments, result, given, node.position))
+    body.emit(ir.CallExtern(name, instance, arguments, result, given, position=node.position))
     for target, place in back:
-        lower_places.assign(body, target, place, node.position)
+        lower_places.assign(body, target, place)
     return result
 
 
@@ -110,7 +110,7 @@ def _verify(body: Body, node: tree.Call, note: CallNote) -> None:
         [lambda: expressions.expression(body, condition), lambda: expressions.expression(body, error)]
     )
     if number(values[0]) != 1:
-        body.emit(ir.Verify(values[0], values[1], node.position))
+        body.emit(ir.Verify(values[0], values[1]))
 
 
 def _static_assert(body: Body, node: tree.Call, note: CallNote) -> ir.Expression:
@@ -137,7 +137,7 @@ def _log(body: Body, node: tree.Call, note: CallNote) -> None:
         values = [_value(body, data)] if data is not None else []
     for value in values:
         _flatten(value, arguments)
-    body.emit(ir.CallExtern("log_msg", None, arguments, None, (), node.position))
+    body.emit(ir.CallExtern("log_msg", None, arguments))
 
 
 def _flatten(value: ir.Expression, into: list[ir.Expression]) -> None:
@@ -158,15 +158,15 @@ def _packet(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None
             _extract(body, node, note)
         case "lookahead":
             kind = body.kind(note.type_arguments[0] if note.type_arguments else note.returns, node.position)
-            place = body.temporary(kind, node.position)
-            body.emit(ir.Lookahead(place, node.position))
+            place = body.temporary(kind)
+            body.emit(ir.Lookahead(place, position=node.position))
             return place
         case "advance":
             assert first is not None
-            body.emit(ir.Advance(expressions.expression(body, first, BIT32), node.position))
+            body.emit(ir.Advance(expressions.expression(body, first, BIT32)))
         case "length":
-            place = body.temporary(BIT32, node.position)
-            body.emit(ir.CallExtern("packet_in.length", None, [], place, (), node.position))
+            place = body.temporary(BIT32)
+            body.emit(ir.CallExtern("packet_in.length", None, [], place))
             return place
         case "emit":
             assert first is not None
@@ -181,7 +181,7 @@ def _extract(body: Body, node: tree.Call, note: CallNote) -> None:
     second = note.arguments[1] if len(note.arguments) > 1 else None
     if first is None:
         kind = body.kind(note.type_arguments[0] if note.type_arguments else note.parameters[0].type, node.position)
-        target: ir.Expression = body.temporary(kind, node.position)
+        target: ir.Expression = body.temporary(kind)
     else:
         target = expressions.place(body, first)
     varbits = None
@@ -190,7 +190,7 @@ def _extract(body: Body, node: tree.Call, note: CallNote) -> None:
             varbits = expressions.expression(body, second, BIT32)
         target = body.frozen(target, body.world.reach.statements(later).writes)
         body.out.extend(later)
-    body.emit(ir.Extract(target, varbits, node.position))
+    body.emit(ir.Extract(target, varbits))
     lower_places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
 
 
@@ -212,4 +212,4 @@ def _emit(body: Body, node: tree.Expression) -> None:
         for item in value.items:
             body.emit(ir.Emit(body.plain(item)))
     else:
-        body.emit(ir.Emit(body.plain(value, node.position)))
+        body.emit(ir.Emit(body.plain(value)))

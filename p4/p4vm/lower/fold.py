@@ -268,7 +268,7 @@ def default(body: Body, kind: ir.Type, position: Position) -> ir.Expression:
     known = zero(kind)
     if known is not None:
         return known
-    place = body.temporary(kind, position)
+    place = body.temporary(kind)
     body.emit(ir.Reset(place))
     return place
 

@@ -34,7 +34,7 @@ def states(body: Body, node: tree.Parser) -> None:
 
 
 def _state(body: Body, node: tree.State) -> ir.State:
-    made = ir.State(node.name, [], position=node.position)
+    made = ir.State(node.name, [])
     with body.into(made.body):
         body.statements(node.items)
         transition = node.transition

@@ -9,18 +9,18 @@ from p4vm.ir import nodes as ir
 from p4vm.ir.reach import Effects, Path, any_overlap, is_plain, is_whole, overlap, path_of
 from p4vm.lower import expressions
 from p4vm.lower.body import Body
-from p4vm.source import NOWHERE, P4Error, Position
+from p4vm.source import P4Error, Position
 from p4vm.tree import nodes as tree
 
 
-def assign(body: Body, target: ir.Expression, value: ir.Expression, position: Position = NOWHERE) -> None:
+def assign(body: Body, target: ir.Expression, value: ir.Expression) -> None:
     """target = value. A Build is made not to read what it is built into; a union's other members become invalid."""
     path = path_of(target)
     if isinstance(value, ir.Build) and path is not None:
         value = body.unchanged(value, {path})
     if isinstance(value, ir.Local) and path == (value.variable, ()):
         return
-    body.emit(ir.Assign(target, value, position))
+    body.emit(ir.Assign(target, value))
     others_invalid(body, target, value)
 
 
@@ -39,11 +39,10 @@ def others_invalid(body: Body, target: ir.Expression, value: ir.Expression | Non
 
 @dataclass(slots=True)
 class Passed:
-    """An argument on its way: how it is passed, and where it comes from."""
+    """An argument on its way: how it is passed, and what."""
 
     direction: str
     value: ir.Expression
-    position: Position
 
     @property
     def writes(self) -> bool:
@@ -60,21 +59,17 @@ def pass_arguments(
     routine: ir.Routine,
     given: list[tuple[tree.Expression | None, str, ir.Type]],
     result: ir.Expression | None,
-    position: Position,
 ) -> None:
     """Invokes the routine. given: for each of its parameters what was written, its direction and type."""
-    invoke(body, routine, prepared(body, given, position), result, position)
+    invoke(body, routine, prepared(body, given), result)
 
 
-def prepared(body: Body, given: list[tuple[tree.Expression | None, str, ir.Type]], position: Position) -> list[Passed]:
+def prepared(body: Body, given: list[tuple[tree.Expression | None, str, ir.Type]]) -> list[Passed]:
     """Arguments evaluated from left to right: values, and places with their indexes."""
     steps = [_step(body, node, direction, kind) for node, direction, kind in given]
     places = sum(1 << number for number, (_, direction, _) in enumerate(given) if direction in ("out", "inout"))
     values = body.sequence(steps, places)
-    return [
-        Passed(direction, value, node.position if node is not None else position)
-        for (node, direction, _), value in zip(given, values, strict=True)
-    ]
+    return [Passed(direction, value) for (_, direction, _), value in zip(given, values, strict=True)]
 
 
 def _step(body: Body, node: tree.Expression | None, direction: str, kind: ir.Type) -> Callable[[], ir.Expression]:
@@ -92,37 +87,35 @@ def _step(body: Body, node: tree.Expression | None, direction: str, kind: ir.Typ
     return target
 
 
-def invoke(
-    body: Body, routine: ir.Routine, passed: list[Passed], result: ir.Expression | None, position: Position
-) -> None:
+def invoke(body: Body, routine: ir.Routine, passed: list[Passed], result: ir.Expression | None) -> None:
     """Invokes with copies of those arguments whose sharing would show, written back afterwards from left to right."""
     outer = body.world.reach.routine(routine)
     copied = [_needs_copy(number, passed, outer) for number in range(len(passed))]
     written = {path for one in passed if one.writes and (path := path_of(one.value)) is not None} | outer.writes
     arguments: list[ir.Expression] = []
-    back: list[tuple[ir.Expression, ir.Expression, Position]] = []
+    back: list[tuple[ir.Expression, ir.Expression]] = []
     for one, copy in zip(passed, copied, strict=True):
         if not copy:
             arguments.append(one.value)
             continue
-        place = body.temporary(one.value.type, one.position)
+        place = body.temporary(one.value.type)
         if one.writes:
             target = body.frozen(one.value, written)
-            back.append((target, place, one.position))
+            back.append((target, place))
             if one.direction == "inout":
-                body.emit(ir.Assign(place, target, one.position))
+                body.emit(ir.Assign(place, target))
         else:
-            body.emit(ir.Assign(place, one.value, one.position))
+            body.emit(ir.Assign(place, one.value))
         arguments.append(place)
     if back and outer.exits:
         raise P4Error(
             f"{routine.name} may exit, and an argument that it writes must be copied here (a slice, an element by"
             " variable index, or something it also reaches otherwise); pass a variable and assign it afterwards",
-            back[0][2],
+            body.world.place,
         )
-    body.emit(ir.Invoke(routine, arguments, result, position))
-    for target, value, where in back:
-        assign(body, target, value, where)
+    body.emit(ir.Invoke(routine, arguments, result))
+    for target, value in back:
+        assign(body, target, value)
 
 
 def _needs_copy(number: int, passed: list[Passed], outer: Effects) -> bool:
@@ -148,5 +141,5 @@ def extern_place(body: Body, node: tree.Expression | None, kind: ir.Type | None,
     if node is None:
         if kind is None:
             raise P4Error("`_` stands here for a value of unknown type; give a variable", position)
-        return body.temporary(kind, position)
+        return body.temporary(kind)
     return expressions.place(body, node)

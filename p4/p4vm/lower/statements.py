@@ -25,7 +25,7 @@ def _variable(body: Body, node: tree.Variable) -> None:
     if value is None:
         body.emit(ir.Reset(local))
     else:
-        places.assign(body, local, value, node.position)
+        places.assign(body, local, value)
 
 
 def _constant(body: Body, node: tree.Constant) -> None:
@@ -62,7 +62,7 @@ def _assign(body: Body, node: tree.Assign) -> None:
     if later:
         target = body.frozen(target, body.world.reach.statements(later).writes)
         body.out.extend(later)
-    places.assign(body, target, value, node.position)
+    places.assign(body, target, value)
 
 
 def _compound(body: Body, node: tree.Assign, target: ir.Expression) -> ir.Expression:
@@ -95,7 +95,7 @@ def _assign_moving_slice(body: Body, node: tree.Assign, target: tree.Slice, low:
     ones = fold.binary("<<", raw, ir.Const(raw, fold.wrapped((1 << width) - 1, raw)), low)
     kept = fold.binary("&", raw, fold.cast(raw, base), fold.unary("~", raw, ones))
     moved = fold.binary("<<", raw, fold.cast(raw, value), low)
-    places.assign(body, base, fold.cast(kind, fold.binary("|", raw, kept, moved)), node.position)
+    places.assign(body, base, fold.cast(kind, fold.binary("|", raw, kept, moved)))
 
 
 def _block(body: Body, node: tree.Block) -> None:
@@ -155,7 +155,7 @@ def _switch(body: Body, node: tree.Switch) -> None:
 def _switch_action(body: Body, node: tree.Switch, call: tree.Call) -> None:
     table = body.table_of(call)
     names = tuple(action.name for action in table.actions)
-    ran = body.temporary(ir.Symbol(table.name, names), node.position)
+    ran = body.temporary(ir.Symbol(table.name, names))
     body.apply_table(call, action=ran)
 
     def number(label: tree.Expression) -> int:
@@ -243,7 +243,7 @@ def _for(body: Body, node: tree.For) -> None:
     inside.extend(body.block(node.body))
     with body.into([]) as step:
         body.statements(node.step)
-    body.emit(ir.Loop(inside, step, node.position))
+    body.emit(ir.Loop(inside, step))
 
 
 def _for_in(body: Body, node: tree.ForIn) -> None:
@@ -260,7 +260,7 @@ def _for_in(body: Body, node: tree.ForIn) -> None:
     if not isinstance(value.type, ir.Array):
         raise P4Error("for … in goes through a range, a list or a header stack", collection.position)
     stack = body.temporary(value.type)
-    places.assign(body, stack, value, collection.position)
+    places.assign(body, stack, value)
     counter = body.temporary(BIT32)
     with body.into([]) as first:
         places.assign(
@@ -313,7 +313,7 @@ def _over_range(body: Body, node: tree.ForIn, collection: tree.Range) -> None:
     counter = body.temporary(wide)
     last = body.keep(fold.cast(wide, high))
     with body.into([]) as first:
-        body.emit(ir.Assign(variable, fold.cast(variable.type, counter), node.position))
+        body.emit(ir.Assign(variable, fold.cast(variable.type, counter)))
     _turns(body, node, counter, fold.cast(wide, low), last, first)
 
 
@@ -327,7 +327,7 @@ def _over_list(body: Body, node: tree.ForIn, items: list[tree.Expression]) -> No
     counter = body.temporary(BIT32)
     with body.into([]) as first:
         cases: list[tuple[list[int], list[ir.Statement]]] = [
-            ([number], [ir.Assign(variable, value, node.position)]) for number, value in enumerate(values)
+            ([number], [ir.Assign(variable, value)]) for number, value in enumerate(values)
         ]
         body.emit(ir.Switch(counter, cases, []))
     _turns(body, node, counter, ir.Const(BIT32, 0), ir.Const(BIT32, len(items) - 1), first)
@@ -337,11 +337,11 @@ def _turns(
     body: Body, node: tree.ForIn, counter: ir.Local, low: ir.Expression, last: ir.Expression, first: list[ir.Statement]
 ) -> None:
     """counter from low to last; `first` begins each turn."""
-    body.emit(ir.Assign(counter, low, node.position))
+    body.emit(ir.Assign(counter, low))
     over = ir.Binary(BOOL, ">", counter, last)
     inside = [ir.If(over, [ir.Break()], []), *first, *body.block(node.body)]
     one = ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))
-    body.emit(ir.Loop(inside, [ir.Assign(counter, one, node.position)], node.position))
+    body.emit(ir.Loop(inside, [ir.Assign(counter, one)]))
 
 
 HANDLERS: dict[type, StatementHandler] = {

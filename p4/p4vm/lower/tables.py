@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed
+from p4vm.ir.nodes import is_signed
 from p4vm.lower import expressions, fold, instances, places, sets
 from p4vm.lower.body import Body, Frame
 from p4vm.lower.names import control_name, find, given_name, key_name, notes
@@ -63,7 +63,7 @@ def _keys(body: Body, node: tree.Table, made: ir.Table) -> None:
         name = given_name(written.annotations) or key_name(written.expression, body.world.checked)
         if name is None:
             raise P4Error('this key needs a name for the control plane: @name("…")', written.position)
-        made.keys.append(ir.Key(name, written.match_kind, value, written.position))
+        made.keys.append(ir.Key(name, written.match_kind, value, position=written.position))
 
 
 # ---- actions
@@ -133,6 +133,7 @@ def _bind(
                 f"action {reference.name} needs an argument for its parameter {parameter.variable.name} here",
                 reference.position,
             )
+    body.world.place = reference.position
     name = body.world.unique(f"{routine.name}.bound")
     wrapper = ir.Routine(name, "action", owner=body.routine, position=reference.position)
     inner = Body(body.world, wrapper, Frame(body.frame, prefix=body.frame.prefix), wrapper.body)
@@ -144,16 +145,16 @@ def _bind(
             data[variable.name] = inner.parameter(variable.name, variable.type, "data", reference.position)
         else:
             arguments.append((given[variable.name], parameter.direction, variable.type))
-    passed = places.prepared(inner, arguments, reference.position)
+    passed = places.prepared(inner, arguments)
     values = iter(passed)
     full = [
-        places.Passed("data", ir.Local(p.variable.type, data[p.variable.name]), reference.position)
+        places.Passed("data", ir.Local(p.variable.type, data[p.variable.name]))
         if p.direction == "data"
         else next(values)
         for p in routine.parameters
     ]
     before = len(wrapper.body)
-    places.invoke(inner, routine, full, None, reference.position)
+    places.invoke(inner, routine, full, None)
     if before == 0 and len(wrapper.body) == 1 and not wrapper.locals:
         return routine, [one.value for one in passed]
     body.world.routines.append(wrapper)

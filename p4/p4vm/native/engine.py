@@ -19,7 +19,7 @@ from p4vm.c_code.types import rep
 from p4vm.c_code.wire import data_limbs
 from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry, formatted
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.native.library import load
 from p4vm.native.tables import (
     KeyParts,

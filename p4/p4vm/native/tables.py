@@ -12,7 +12,7 @@ from p4vm.c_code.tables import KeyLayout, TableLayout
 from p4vm.c_code.types import limbs_of
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import width_of
+from p4vm.ir.nodes import width_of
 
 KeyParts = Sequence[tuple[int, int | None]]
 LIMB = (1 << 64) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed
+from p4vm.ir.nodes import is_signed
 from p4vm.python.names import Names, ProgramNames, fields_of
 from p4vm.python.records import is_scalar, piece, zero
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.python.names import ProgramNames, docstring, fields_of
 
 CODES = {8: "b", 16: "h", 32: "i", 64: "q"}

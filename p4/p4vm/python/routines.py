@@ -7,37 +7,12 @@ whose actions use its variables keeps those in an object, `here`, that it hands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from p4vm.ir import nodes as ir
+from p4vm.ir.walk import with_tables
+from p4vm.node import Node
 from p4vm.python.names import Names, ProgramNames, docstring, identifier
 from p4vm.python.records import RecordWriter, in_order, is_scalar, zero
 from p4vm.python.statements import StatementWriter
-
-
-def walk(node: object) -> Iterator[object]:
-    """All statements and expressions under a list of statements, itself included; not into routines or tables."""
-    waiting = [node]
-    while waiting:
-        at = waiting.pop()
-        yield at
-        if isinstance(at, list | tuple):
-            waiting.extend(at)
-        elif isinstance(at, ir.ApplyTable):
-            waiting += [at.hit, at.action, at.table.setup, [key.expression for key in at.table.keys]]
-            waiting += [action.bound for action in at.table.actions]
-        elif isinstance(at, ir.Statement | ir.Expression):
-            for name in type(at).__dataclass_fields__:
-                if name not in ("type", "position", "routine", "instance", "type_arguments", "variable"):
-                    waiting.append(getattr(at, name))
-        elif isinstance(at, ir.State):
-            waiting += [at.body, at.keys, [case.sets for case in at.cases]]
-        elif isinstance(at, ir.Exactly | ir.Masked | ir.Between):
-            waiting += [getattr(at, name) for name in type(at).__dataclass_fields__]
-
-
-def code_of(routine: ir.Routine) -> list[object]:
-    return [routine.body, list(routine.states.values())]
 
 
 class Layout:
@@ -57,7 +32,7 @@ class Layout:
 
     def learn(self, routine: ir.Routine) -> None:
         own = {id(p.variable) for p in routine.parameters} | {id(variable) for variable in routine.locals}
-        for node in walk(code_of(routine)):
+        for node in with_tables(routine):
             if self.ends_control(node):
                 self.exits.add(routine)
             elif isinstance(node, ir.Local) and routine.owner is not None and id(node.variable) not in own:
@@ -65,7 +40,7 @@ class Layout:
                 if node.variable not in shared:
                     shared.append(node.variable)
 
-    def ends_control(self, node: object) -> bool:
+    def ends_control(self, node: Node) -> bool:
         match node:
             case ir.Exit():
                 return True
@@ -79,7 +54,7 @@ class Layout:
         """Routines that run in the parser."""
         if routine not in self.rejecting:
             self.rejecting.add(routine)
-            for node in walk(code_of(routine)):
+            for node in with_tables(routine):
                 if isinstance(node, ir.Invoke):
                     self.learn_rejecting(node.routine)
 
@@ -229,7 +204,7 @@ def module_of(layout: Layout) -> str:
     for routine in program.routines:
         roots += [p.variable.type for p in routine.parameters] + [variable.type for variable in routine.locals]
         roots += [routine.returns] if routine.returns is not None else []
-        roots += [node.type for node in walk(code_of(routine)) if isinstance(node, ir.Build | ir.Invalid)]
+        roots += [node.type for node in with_tables(routine) if isinstance(node, ir.Build | ir.Invalid)]
     for root in roots:
         for record in in_order(root):
             records.setdefault(record.name, record)

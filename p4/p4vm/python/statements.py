@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.python.expressions import AND, ATOM, COMPARE, LAMBDA, NOT, Expressions, Text
 from p4vm.python.externs import ExternWriter
 from p4vm.python.names import Names

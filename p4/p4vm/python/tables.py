@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from p4vm.algorithms import HASHES
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
-from p4vm.ir.expressions import is_signed, width_of
+from p4vm.ir.nodes import is_signed, width_of
 from p4vm.python.cells import DirectCounter, DirectMeter
 from p4vm.python.runtime import Packet, joined
 

@@ -1,21 +1,226 @@
 """The syntax tree of a P4-16 program: what the parser makes and the checker reads.
 
-A node says what was written, with its place; nothing is resolved. Identity is the node itself (eq=False), so that the
-checker can note types and declarations in dictionaries keyed by node.
+A node says what was written, with its place; nothing is resolved.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from p4vm.node import Node as Node
 from p4vm.source import Position
-from p4vm.tree.expressions import *
+
+
+class Type(Node):
+    """A type as written."""
+
+
+class Expression(Node):
+    pass
+
+
+class Statement(Node):
+    pass
+
+
+class Declaration(Node):
+    pass
+
+
+class Annotation(Node):
+    """@name, @name(body), @name[body]. args: expressions where the body parses as such; tokens: the body's text."""
+
+    name: str
+    args: list[Expression] = field(default_factory=list)
+    pairs: dict[str, Expression] = field(default_factory=dict)
+    tokens: str = ""
+
+
+# ---- types as written
+
+
+class TypeName(Type):
+    """A name in a place for types; dot: written as .name (global scope)."""
+
+    name: str
+    dot: bool = False
+
+
+class BaseType(Type):
+    """bool, error, string, match_kind, void, int (arbitrary precision), and `_` (don't care) by `name`."""
+
+    name: str
+
+
+class BitsType(Type):
+    """bit<W>, int<W>, varbit<W>: kind is "bit", "int", "varbit"; width: a compile-time expression (`bit` alone: 1)."""
+
+    kind: str
+    width: Expression
+
+
+class SpecializedType(Type):
+    """T<A, …>."""
+
+    base: TypeName
+    arguments: list[Type]
+
+
+class StackType(Type):
+    """T[size]."""
+
+    element: Type
+    size: Expression
+
+
+class TupleType(Type):
+    """tuple<A, …>, or list<A> with is_list."""
+
+    arguments: list[Type]
+    is_list: bool = False
+
+
+# ---- expressions
+
+
+class Number(Expression):
+    """An integer literal. width None: arbitrary precision; else bit<width>, or int<width> where signed."""
+
+    value: int
+    width: int | None = None
+    signed: bool = False
+
+
+class Bool(Expression):
+    value: bool
+
+
+class String(Expression):
+    value: str
+
+
+class Name(Expression):
+    """An identifier in a place for expressions (also `this`); dot: written as .name."""
+
+    name: str
+    dot: bool = False
+
+
+class TypeExpression(Expression):
+    """A type where an expression may stand: the left of `E.member`, or a constructor's name."""
+
+    type: Type
+
+
+class Member(Expression):
+    """base.name; base may be a TypeExpression (E.member) and `error` (TypeExpression of BaseType error)."""
+
+    base: Expression
+    name: str
+
+
+class Index(Expression):
+    base: Expression
+    index: Expression
+
+
+class Slice(Expression):
+    """base[high:low], or base[low +: width] where `width` is given (then high is None)."""
+
+    base: Expression
+    high: Expression | None
+    low: Expression
+    width: Expression | None = None
+
+
+class Unary(Expression):
+    """operator: - ~ ! +"""
+
+    operator: str
+    operand: Expression
+
+
+class Binary(Expression):
+    """operator: + - * / % |+| |-| << >> & | ^ == != < <= > >= && || ++ (concatenation)."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+class Conditional(Expression):
+    """condition ? yes : no"""
+
+    condition: Expression
+    yes: Expression
+    no: Expression
+
+
+class Cast(Expression):
+    type: Type
+    operand: Expression
+
+
+class Mask(Expression):
+    """value &&& mask, in sets (select, entries)."""
+
+    value: Expression
+    mask: Expression
+
+
+class Range(Expression):
+    """low .. high, in sets."""
+
+    low: Expression
+    high: Expression
+
+
+class Default(Expression):
+    """`default` or `_` in a set: any value."""
+
+
+class DefaultRest(Expression):
+    """`...`: as a whole initialiser, or the last of one: all fields not named take their default value."""
+
+
+class InvalidHeader(Expression):
+    """{#}: an invalid header or header union; its type comes from the context or a cast."""
+
+
+class ListExpression(Expression):
+    """{a, b, …}; rest: ends in `...`. In keyset places also the tuple (a, b, …)."""
+
+    items: list[Expression]
+    rest: bool = False
+
+
+class StructExpression(Expression):
+    """{x = a, …}, or with a type name before it; rest: ends in `...`."""
+
+    fields: list[tuple[str, Expression]]
+    type: Type | None = None
+    rest: bool = False
+
+
+class Argument(Node):
+    """value, or name = value; value None is `_` (an out argument that nobody wants)."""
+
+    value: Expression | None
+    name: str | None = None
+
+
+class Call(Expression):
+    """callee<type_arguments>(arguments): function, method, action, constructor (callee: TypeExpression)."""
+
+    callee: Expression
+    type_arguments: list[Type]
+    arguments: list[Argument]
+
 
 # ---- statements
 
 
-@dataclass(slots=True, eq=False)
-class Assign(Node):
+class Assign(Statement):
     """target = value; operator: "" or that of a compound assignment ("+", "|+|", "<<", …)."""
 
     target: Expression
@@ -23,27 +228,23 @@ class Assign(Node):
     operator: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class CallStatement(Node):
+class CallStatement(Statement):
     """A call for its effects; also direct application `Type.apply(args)` (callee: Member of a TypeExpression)."""
 
     call: Call
 
 
-@dataclass(slots=True, eq=False)
-class Block(Node):
+class Block(Statement):
     annotations: list[Annotation]
     items: list[Statement]
 
 
-@dataclass(slots=True, eq=False)
-class If(Node):
+class If(Statement):
     condition: Expression
     yes: Statement
     no: Statement | None
 
 
-@dataclass(slots=True, eq=False)
 class SwitchCase(Node):
     """label: Default for `default`; body None: falls through to the next case's body."""
 
@@ -51,14 +252,12 @@ class SwitchCase(Node):
     body: Block | None
 
 
-@dataclass(slots=True, eq=False)
-class Switch(Node):
+class Switch(Statement):
     subject: Expression
     cases: list[SwitchCase]
 
 
-@dataclass(slots=True, eq=False)
-class For(Node):
+class For(Statement):
     """for (init; condition; step) body"""
 
     annotations: list[Annotation]
@@ -68,8 +267,7 @@ class For(Node):
     body: Statement
 
 
-@dataclass(slots=True, eq=False)
-class ForIn(Node):
+class ForIn(Statement):
     """for (type name in collection) body; collection: a Range, a list, a header stack. type None: existing variable."""
 
     annotations: list[Annotation]
@@ -79,35 +277,29 @@ class ForIn(Node):
     body: Statement
 
 
-@dataclass(slots=True, eq=False)
-class Return(Node):
+class Return(Statement):
     value: Expression | None
 
 
-@dataclass(slots=True, eq=False)
-class Exit(Node):
+class Exit(Statement):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Break(Node):
+class Break(Statement):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Continue(Node):
+class Continue(Statement):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Empty(Node):
+class Empty(Statement):
     pass
 
 
 # ---- declarations
 
 
-@dataclass(slots=True, eq=False)
 class Parameter(Node):
     """direction: "" (none), "in", "out", "inout"."""
 
@@ -118,24 +310,21 @@ class Parameter(Node):
     default: Expression | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Variable(Node):
+class Variable(Declaration, Statement):
     annotations: list[Annotation]
     type: Type
     name: str
     value: Expression | None
 
 
-@dataclass(slots=True, eq=False)
-class Constant(Node):
+class Constant(Declaration, Statement):
     annotations: list[Annotation]
     type: Type
     name: str
     value: Expression
 
 
-@dataclass(slots=True, eq=False)
-class Instance(Node):
+class Instance(Declaration, Statement):
     """Type(arguments) name; members: the body of `Type(…) name = { … }` (abstract methods), else None."""
 
     annotations: list[Annotation]
@@ -145,15 +334,13 @@ class Instance(Node):
     members: list[Declaration] | None = None
 
 
-@dataclass(slots=True, eq=False)
 class Field(Node):
     annotations: list[Annotation]
     type: Type
     name: str
 
 
-@dataclass(slots=True, eq=False)
-class Structure(Node):
+class Structure(Declaration):
     """kind: struct, header, header_union."""
 
     annotations: list[Annotation]
@@ -163,8 +350,7 @@ class Structure(Node):
     fields: list[Field]
 
 
-@dataclass(slots=True, eq=False)
-class Enum(Node):
+class Enum(Declaration):
     """base: the type of a serializable enum, else None. members: name -> value expression (None without base)."""
 
     annotations: list[Annotation]
@@ -173,18 +359,15 @@ class Enum(Node):
     members: list[tuple[str, Expression | None, Position]]
 
 
-@dataclass(slots=True, eq=False)
-class Errors(Node):
+class Errors(Declaration):
     names: list[tuple[str, Position]]
 
 
-@dataclass(slots=True, eq=False)
-class MatchKinds(Node):
+class MatchKinds(Declaration):
     names: list[tuple[str, Position]]
 
 
-@dataclass(slots=True, eq=False)
-class TypeDef(Node):
+class TypeDef(Declaration):
     """typedef T name (distinct False); type T name (distinct True). type may be a Structure written in place."""
 
     annotations: list[Annotation]
@@ -193,7 +376,6 @@ class TypeDef(Node):
     distinct: bool
 
 
-@dataclass(slots=True, eq=False)
 class FunctionPrototype(Node):
     """returns None: a constructor. abstract: to be given by the instance's body."""
 
@@ -205,22 +387,19 @@ class FunctionPrototype(Node):
     abstract: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class Function(Node):
+class Function(Declaration):
     prototype: FunctionPrototype
     body: Block
 
 
-@dataclass(slots=True, eq=False)
-class Action(Node):
+class Action(Declaration):
     annotations: list[Annotation]
     name: str
     parameters: list[Parameter]
     body: Block
 
 
-@dataclass(slots=True, eq=False)
-class ExternType(Node):
+class ExternType(Declaration):
     """extern name<…> { methods }"""
 
     annotations: list[Annotation]
@@ -229,42 +408,31 @@ class ExternType(Node):
     methods: list[FunctionPrototype]
 
 
-@dataclass(slots=True, eq=False)
-class ExternFunction(Node):
+class ExternFunction(Declaration):
     prototype: FunctionPrototype
 
 
-@dataclass(slots=True, eq=False)
-class ParserType(Node):
+class Applicable(Declaration):
+    """What parsers, controls and packages have in common, as types and with a body."""
+
+    annotations: list[Annotation]
+    name: str
+    type_parameters: list[str]
+    parameters: list[Parameter]
+
+
+class ParserType(Applicable):
     """parser name<…>(parameters);"""
 
-    annotations: list[Annotation]
-    name: str
-    type_parameters: list[str]
-    parameters: list[Parameter]
 
-
-@dataclass(slots=True, eq=False)
-class ControlType(Node):
+class ControlType(Applicable):
     """control name<…>(parameters);"""
 
-    annotations: list[Annotation]
-    name: str
-    type_parameters: list[str]
-    parameters: list[Parameter]
 
-
-@dataclass(slots=True, eq=False)
-class PackageType(Node):
+class PackageType(Applicable):
     """package name<…>(parameters);"""
 
-    annotations: list[Annotation]
-    name: str
-    type_parameters: list[str]
-    parameters: list[Parameter]
 
-
-@dataclass(slots=True, eq=False)
 class SelectCase(Node):
     """keys: one per selected expression; a single Default may stand for all."""
 
@@ -272,7 +440,6 @@ class SelectCase(Node):
     state: str
 
 
-@dataclass(slots=True, eq=False)
 class Transition(Node):
     """select None: goes to `state`; else `cases` decide."""
 
@@ -281,7 +448,6 @@ class Transition(Node):
     cases: list[SelectCase] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
 class State(Node):
     """transition None: none was written, so reject."""
 
@@ -291,8 +457,7 @@ class State(Node):
     transition: Transition | None
 
 
-@dataclass(slots=True, eq=False)
-class ValueSet(Node):
+class ValueSet(Declaration):
     """value_set<T>(size) name;"""
 
     annotations: list[Annotation]
@@ -301,36 +466,24 @@ class ValueSet(Node):
     name: str
 
 
-@dataclass(slots=True, eq=False)
-class Parser(Node):
-    annotations: list[Annotation]
-    name: str
-    type_parameters: list[str]
-    parameters: list[Parameter]
+class Parser(Applicable):
     constructor_parameters: list[Parameter]
     locals: list[Declaration]
     states: list[State]
 
 
-@dataclass(slots=True, eq=False)
-class Control(Node):
-    annotations: list[Annotation]
-    name: str
-    type_parameters: list[str]
-    parameters: list[Parameter]
+class Control(Applicable):
     constructor_parameters: list[Parameter]
     locals: list[Declaration]
     body: Block
 
 
-@dataclass(slots=True, eq=False)
 class Key(Node):
     annotations: list[Annotation]
     expression: Expression
     match_kind: str
 
 
-@dataclass(slots=True, eq=False)
 class ActionRef(Node):
     """An action in a table's list, default_action or entries; arguments bind its parameters with a direction first."""
 
@@ -340,7 +493,6 @@ class ActionRef(Node):
     dot: bool = False
 
 
-@dataclass(slots=True, eq=False)
 class Entry(Node):
     """keys : action;   priority: an expression or None; const: written with `const`."""
 
@@ -351,7 +503,6 @@ class Entry(Node):
     const: bool = False
 
 
-@dataclass(slots=True, eq=False)
 class Property(Node):
     """name = value; any other table property."""
 
@@ -361,8 +512,7 @@ class Property(Node):
     const: bool
 
 
-@dataclass(slots=True, eq=False)
-class Table(Node):
+class Table(Declaration):
     annotations: list[Annotation]
     name: str
     keys: list[Key]
@@ -374,47 +524,5 @@ class Table(Node):
     properties: list[Property]
 
 
-Declaration = (
-    Variable
-    | Constant
-    | Instance
-    | Structure
-    | Enum
-    | Errors
-    | MatchKinds
-    | TypeDef
-    | Function
-    | Action
-    | ExternType
-    | ExternFunction
-    | ParserType
-    | ControlType
-    | PackageType
-    | ValueSet
-    | Parser
-    | Control
-    | Table
-)
-
-Statement = (
-    Variable
-    | Constant
-    | Instance
-    | Assign
-    | CallStatement
-    | Block
-    | If
-    | Switch
-    | For
-    | ForIn
-    | Return
-    | Exit
-    | Break
-    | Continue
-    | Empty
-)
-
-
-@dataclass(slots=True, eq=False)
 class Program(Node):
     declarations: list[Declaration]
