@@ -28,6 +28,7 @@ from transport.links.table import LINKS
 
 BACKENDS = ("mininet", "sim")
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
+ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
 
@@ -73,7 +74,9 @@ class Topology:
     """A star: every worker has one full-duplex link to the switch."""
 
     workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
-    rate_bps: int = _integer(200_000_000, 1_000_000, 400_000_000_000, "bits/s")  # per port and direction
+    rate_bps: int = _integer(
+        200_000_000, 1_000_000, 400_000_000_000, "bits/s"
+    )  # per port and direction; 0, of a benchmark alone: not shaped
     delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
     queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default

@@ -95,10 +95,10 @@ def parse_size(text: str) -> int:
     return int(value) - int(value) % ITEM_BYTES
 
 
-def parse_rate(text: str) -> int | None:
-    """Bits per second of `100e6`, `200M`, `1G`; None for `unshaped`. Raises ValueError."""
+def parse_rate(text: str) -> int:
+    """Bits per second of `100e6`, `200M`, `1G`; 0 for `unshaped`. Raises ValueError."""
     if text.strip().lower() == "unshaped":
-        return None
+        return 0
     units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
     word = text.strip().removesuffix("bit").removesuffix("b/s").removesuffix("bps").strip()
     unit = word[-1:].upper() if word[-1:].isalpha() else ""

@@ -14,7 +14,7 @@ from emulation.errors import RunFailed
 from emulation.host import host_facts
 from emulation.results import write_json
 
-SCHEMA = "switchagg-bench-1"
+SCHEMA = "switchagg-bench-2"
 
 
 class Load:
@@ -88,7 +88,7 @@ def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], li
         part = found[name]
         entries = part if isinstance(part, list) else [{"title": name, "failures": part["failures"]}]
         for entry in entries:
-            lossy = bool(entry.get("network", {}).get("loss"))
+            lossy = bool(entry.get("loss_by") and entry["scenario"]["faults"]["loss"])
             for method, reason in entry["failures"].items():
                 host = not method.startswith("switch")
                 (gave_up if lossy and host else failed).append(f"{entry['title']}: {reason}")

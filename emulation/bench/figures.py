@@ -46,18 +46,18 @@ def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
 
 def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
     """Share of the payload limit against size: a panel for each number of workers and rate."""
-    shaped = [network for network in networks if network["network"]["rate_bps"] and network["rows"]]
+    shaped = _shaped(networks)
     if not shaped:
         return None
-    workers = sorted({network["network"]["workers"] for network in shaped})
-    rates = sorted({network["network"]["rate_bps"] for network in shaped})
+    workers = sorted({_topology(network)["workers"] for network in shaped})
+    rates = sorted({_topology(network)["rate_bps"] for network in shaped})
     figure = Figure(figsize=(2.6 + 2.9 * len(rates), 1.4 + 2.3 * len(workers)), layout="constrained")
     grid = figure.subplots(len(workers), len(rates), squeeze=False, sharex=True, sharey=True)
     names: dict[str, Any] = {}
     # small arrays may go beyond the limit, by the burst of the shaper
     top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in shaped for row in network["rows"]))
     for network in shaped:
-        wish = network["network"]
+        wish = _topology(network)
         axes = grid[workers.index(wish["workers"])][rates.index(wish["rate_bps"])]
         axes.set_title(network["title"], fontsize=10)
         for name, rows in _by_name(network["rows"]).items():
@@ -78,19 +78,18 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
 
 def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
     """How much faster than Gloo, against size, by rate; the bound against an ideal ring as a line."""
-    shaped = [network for network in networks if network["network"]["rate_bps"]]
-    workers = sorted({network["network"]["workers"] for network in shaped})
+    shaped = _shaped(networks)
+    workers = sorted({_topology(network)["workers"] for network in shaped})
     if not any(row["method"] == "gloo" for network in shaped for row in network["rows"]):
         return None
     figure = Figure(figsize=(1.2 + 3.4 * len(workers), 4.0), layout="constrained")
     panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
     for axes, count in zip(panels, workers, strict=True):
         here = sorted(
-            (network for network in shaped if network["network"]["workers"] == count),
-            key=lambda network: network["network"]["rate_bps"],
+            (network for network in shaped if _topology(network)["workers"] == count),
+            key=lambda network: int(_topology(network)["rate_bps"]),
         )
         for place, network in enumerate(here):
-            wish = network["network"]
             shade = matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, len(here) - 1))
             gloo = _best_by_size(network["rows"], "gloo")
             points = [
@@ -99,8 +98,10 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
                 if row["name"] in ("switch:native", "switch:batched") and row["size_bytes"] in gloo
             ]
             if points:
-                axes.plot(*zip(*points, strict=True), marker="o", color=shade, label=rate_text(wish["rate_bps"]))
-        elements, mtu = here[0]["network"]["elements"], here[0]["network"]["mtu_bytes"]
+                axes.plot(
+                    *zip(*points, strict=True), marker="o", color=shade, label=rate_text(_topology(network)["rate_bps"])
+                )
+        elements, mtu = here[0]["scenario"]["switch"]["elements"], _topology(here[0])["mtu_bytes"]
         switch, gloo_share = (float(payload_share(parse(word), elements, mtu)) for word in ("switch", "gloo"))
         bound = traffic("gloo", count) * switch / gloo_share
         axes.axhline(bound, color=_BOUND, linestyle=":", label=f"bound against an ideal ring: {bound:.3g}")
@@ -171,7 +172,7 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     axes.minorticks_off()
     axes.set_ylim(0, 1.08)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    wish = next(network["network"] for network in networks if network["rows"])
+    wish = next(_topology(network) for network in networks if network["rows"])
     axes.set(
         xlabel="packets lost on each link, in each direction",
         ylabel="goodput / goodput without loss",
@@ -231,6 +232,16 @@ def numbers(part: dict[str, Any]) -> Figure | None:
         axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
     panels[0].invert_yaxis()
     return figure
+
+
+def _topology(network: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = network["scenario"]["topology"]
+    return found
+
+
+def _shaped(networks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Networks with a rate, and with rows."""
+    return [network for network in networks if network["rows"] and _topology(network)["rate_bps"]]
 
 
 def _cpu_us(row: Row) -> float:

@@ -37,7 +37,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
     parts = built["parts"]
     networks = {
         name: [
-            "\n".join([*table.heading(network["network"]), *map(table.line, network["rows"])])
+            "\n".join([*table.heading(network), *map(table.line, network["rows"])])
             for network in parts[name]
             if network["rows"]
         ]

@@ -5,19 +5,32 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from emulation.bench import arithmetic, document
 from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import ROUNDS, Pace, Wish, measure
-from emulation.bench.allreduce.network import BenchNetwork
+from emulation.bench.allreduce.methods import Method
 from emulation.bench.document import Load, write
 from emulation.bounds import elements_most, elements_that_fit
+from emulation.certificate.fidelity import rate_text
 from emulation.errors import RunFailed
+from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.mininet.shaping import UnfitError
-from emulation.scenario import ScenarioError
+from emulation.scenario import (
+    ALLREDUCE,
+    Faults,
+    Methods,
+    Scenario,
+    ScenarioError,
+    Sweep,
+    SwitchOptions,
+    Topology,
+    Workload,
+)
 from transport.worker.options import SEGMENTS_MAX
 
 Say = Callable[[str], None]
@@ -51,11 +64,11 @@ class Matrix:
     """What a command measures: every method at every size, on a network for every number of workers and rate.
 
     methods, dataplane, congestion_control: as `emulation.bench.allreduce.methods.parse` has them. elements None: as
-    many as fill the MTU.
+    many as fill the MTU. iterations 0: as many as the pace has time for. loss, loss_by: as a Wish has them.
     """
 
     workers: Sequence[int]
-    rates: Sequence[int | None]  # bit/s; None: unshaped
+    rates: Sequence[int]  # bit/s; 0: unshaped
     sizes: Sequence[int]  # bytes
     methods: str
     dataplane: str = "auto"
@@ -65,7 +78,11 @@ class Matrix:
     window_slots: int = 256
     mtu_bytes: int = 1500
     segments_max: int = SEGMENTS_MAX
+    iterations: int = 0
+    warmup: int = 1
     pace: Pace = field(default_factory=Pace)
+    loss: float = 0.0
+    loss_by: str | None = None
 
     def wishes(self) -> list[Wish]:
         """One for each network. Raises ScenarioError, RunFailed."""
@@ -78,16 +95,35 @@ class Matrix:
         chosen, rivals = methods.parse(self.methods, self.dataplane, self.congestion_control)
         return [
             Wish(
-                BenchNetwork(n, rate, mtu, elements, self.window_slots, segments_max=self.segments_max),
+                self._scenario(n, rate, elements, chosen),
                 tuple(chosen),
                 frozenset(rivals),
-                tuple(self.sizes),
                 self.dtype,
                 self.pace,
+                self.segments_max,
+                self.loss_by,
             )
             for n in self.workers
             for rate in self.rates
         ]
+
+    def _scenario(self, workers: int, rate_bps: int, elements: int, chosen: Sequence[Method]) -> Scenario:
+        """One network with all that is measured on it."""
+        title = f"n = {workers}, {rate_text(rate_bps) if rate_bps else 'unshaped'}"
+        if self.loss_by:
+            title += f", {100 * self.loss:g} % lost{' in the switch' if self.loss_by == BY_SWITCH else ''}"
+        sizes = tuple(self.sizes)
+        return Scenario(
+            name=ALLREDUCE,
+            title=title,
+            seed=1,
+            methods=Methods(mininet=tuple(dict.fromkeys(one.method for one in chosen)), sim=()),
+            topology=Topology(workers, rate_bps, mtu_bytes=self.mtu_bytes),
+            faults=Faults(loss=self.loss),
+            workload=Workload(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
+            switch=SwitchOptions(elements, self.window_slots),
+            sweep=Sweep("workload.bucket_bytes", sizes) if len(sizes) > 1 else Sweep(),
+        )
 
 
 def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, Any]:
@@ -96,8 +132,7 @@ def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, 
     require()
     load, networks = Load(), []
     for wish in wanted:
-        as_given = vars(wish.network)
-        networks.append(measure(wish, say, lambda row, network=as_given: on_row(network, row)))  # type: ignore[misc]
+        networks.append(measure(wish, say, partial(on_row, wish.record)))
     return {"networks": networks, "load": load.measures()}
 
 
@@ -246,8 +281,7 @@ def _left_out(say: Say) -> list[dict[str, Any]]:
     if not (reason := xdp_missing()):
         return []
     say(f"switch:xdp: left out: {reason}")
-    network = {"rate_bps": None, "workers": 0, "loss": None}
-    return [{"title": "switch:xdp", "failures": {"switch:xdp": reason}, "network": network, "rows": []}]
+    return [{"title": "switch:xdp", "failures": {"switch:xdp": reason}, "rows": []}]
 
 
 def xdp_missing() -> str:
@@ -278,7 +312,7 @@ def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
 def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
     wanted = Matrix(
         (4,) if quick else WORKERS,
-        [None],
+        [0],
         QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
         f"{_switches()},{HOSTS}",
         segments_max=UNSHAPED_SEGMENTS,
@@ -296,23 +330,22 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
 
     plane = methods.resolve_plane("auto")
     entries: list[dict[str, Any]] = []
-    arms = [(False, f"switch:{plane},gloo:cubic,gloo:bbr,ring:cubic,ring:bbr")]
+    arms = [(BY_LINKS, f"switch:{plane},gloo:cubic,gloo:bbr,ring:cubic,ring:bbr")]
     if plane == "native":
-        arms.append((True, "switch:native"))
+        arms.append((BY_SWITCH, "switch:native"))
     if reason := bpf.missing((bpf.LOSS,)):
         say(f"loss on the links, for all methods alike: left out: {reason}")
         del arms[0]
-        entries.append(
-            {"title": "loss on the links", "failures": {"links": reason}, "network": {"loss": None}, "rows": []}
-        )
-    for in_switch, names in arms:
+        entries.append({"title": "loss on the links", "failures": {"links": reason}, "rows": []})
+    for loss_by, names in arms:
         for share in (0.0, 0.01) if quick else LOSSES:
             # a lossy connection opens its window to little, and slowly
             pace = Pace(cell_s=0.5 if quick else 4.0, rounds=2 if quick else ROUNDS, warmup_bytes=65_536)
             size_bytes = 1_000_000 if quick else LOSS_BYTES
-            (wish,) = Matrix([LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace).wishes()
-            network = replace(wish.network, loss=share, lost_in_switch=in_switch)
-            entries += run_allreduce([replace(wish, network=network)], say, on_row)["networks"]
+            wanted = Matrix(
+                [LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace, loss=share, loss_by=loss_by
+            ).wishes()
+            entries += run_allreduce(wanted, say, on_row)["networks"]
     return entries
 
 

@@ -19,16 +19,13 @@ UNITS = (
 
 def heading(network: dict[str, Any]) -> list[str]:
     """Lines above one network's rows."""
-    rate = network["rate_bps"]
-    links = "not shaped" if rate is None else f"shaped to {rate_text(rate)} in both directions (HTB)"
+    topology, switch, loss = (network["scenario"][table] for table in ("topology", "switch", "faults"))
+    rate = topology["rate_bps"]
+    links = f"shaped to {rate_text(rate)} in both directions (HTB)" if rate else "not shaped"
+    lost = f", {100 * loss['loss']:g} % of all packets lost, on each link and way" if network["loss_by"] else ""
     return [
-        f"# {network['workers']} workers, links {links}, MTU {network['mtu_bytes']}, switch: E {network['elements']}, "
-        f"window {network['window_slots']}"
-        + (
-            f", {100 * network['loss']:g} % of all packets lost, on each link and way"
-            if network["loss"] is not None
-            else ""
-        ),
+        f"# {topology['workers']} workers, links {links}, MTU {topology['mtu_bytes']}, switch: E {switch['elements']}, "
+        f"window {switch['window_slots']}{lost}",
         HEAD,
         UNITS,
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from emulation.bench.arithmetic import MEGABYTE
 from emulation.bench.table import columns
+from emulation.mininet.launch import BY_SWITCH
 
 BUCKET_BYTES = 25 * MEGABYTE
 RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
@@ -118,7 +119,7 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
 
 def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     found = _find(rows, workers=4, size_bytes=4096)
-    rates = sorted({row["rate_bps"] for row in found}, key=lambda rate: rate or 0)
+    rates = sorted({row["rate_bps"] for row in found})
     for rate in rates or [RATE_TARGETS[-1]]:
         here = _find(found, rate_bps=rate)
         ours, gloo = _one(here, name="switch:native"), _fastest(here, "gloo")
@@ -146,8 +147,8 @@ def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, flo
     speeds: dict[str, dict[float, float]] = {}
     for network in networks:
         for row in network["rows"]:
-            name = row["name"] + (IN_SWITCH if network["network"].get("lost_in_switch") else "")
-            speeds.setdefault(name, {})[network["network"]["loss"]] = _speed(row)
+            name = row["name"] + (IN_SWITCH if network["loss_by"] == BY_SWITCH else "")
+            speeds.setdefault(name, {})[network["scenario"]["faults"]["loss"]] = _speed(row)
     return {
         name: {loss: speed / found[0.0] for loss, speed in sorted(found.items())}
         for name, found in speeds.items()

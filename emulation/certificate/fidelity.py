@@ -316,8 +316,8 @@ class FidelityMonitor:
             children.gather([self._child], timeout_s)
         except ChildFailed as error:
             raise RuntimeError(f"the fidelity monitor did not start: {error}") from error
-        if self._net.data_plane_pid is not None:
-            self.watch(self._net.data_plane_pid)
+        for running in self._net.data_planes:
+            self.watch(running.process.pid)
 
     def watch(self, pid: int, thread: int | None = None) -> None:
         """Judges the waiting of one thread (a kernel thread id), or of all threads a process has."""

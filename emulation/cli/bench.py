@@ -99,7 +99,9 @@ def allreduce(
             window,
             mtu,
             segments,
-            Pace(iterations, warmup, seconds),
+            iterations or 0,
+            warmup,
+            Pace(seconds),
         )
         wishes = matrix.wishes()
         for target in (json_file, None if out is None else out / "allreduce.json"):

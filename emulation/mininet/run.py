@@ -7,9 +7,6 @@ begins, since it is optional.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import re
 import statistics
 import subprocess
 import sys
@@ -18,27 +15,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulation.bounds import bound, elements_of
+from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.host import compiled_core
-from emulation.mininet import netns
 from emulation.mininet.crew import Crew, Member
-from emulation.mininet.shaping import NetworkSpec, UnfitError
-from emulation.mininet.switch_process import SwitchPlace, switchagg_command
+from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
+from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, write_config
-from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 
 if TYPE_CHECKING:
     from emulation.certificate.fidelity import Certificate
-    from emulation.mininet.topology import EmulatedNetwork, LinkCounters
+    from emulation.mininet.topology import EmulatedNetwork
 
-CONTROL_PORT, DATA_PORT = 5555, 5556
-RENDEZVOUS_PORT = 29_500
 # What Python runs for each rank. -P, as for all our processes: a file of the user's folder named like a module of a
 # library must not take its place.
 TRAINER = ("-P", "-m", "emulation.training.trainer")
@@ -72,68 +65,35 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     try:
         return _run(scenario, method, out_dir, progress)
     except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
-        raise RunFailed(f"{method}: the emulated network failed: {_words(error)}; its logs are in {out_dir}") from error
-
-
-def _words(error: Exception) -> str:
-    """One line of a program's or the kernel's output."""
-    said = str(getattr(error, "stderr", None) or "").strip().splitlines()
-    return said[-1] if said else " ".join(str(error).split())
+        raise RunFailed(
+            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
+        ) from error
 
 
 def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
-    from emulation.mininet import topology
-
-    total = scenario.workload.iterations
+    total, workers = scenario.workload.iterations, scenario.topology.workers
     progress(0, total, "building the network")
-    spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
-    place = _switch_place(scenario, method) if method.is_switch else None
-    plane = None if place is None else place.process(out_dir / "switch.log")
-    with topology.EmulatedNetwork(spec, plane) as network:
-        read_back = dataclasses.asdict(network.verification)
+    with RunningScenario(scenario) as network:
+        switch = (
+            network.start_switch(scenario, method, str(method), out_dir / "switch.log") if method.is_switch else None
+        )
+        read_back = network.facts
         write_json(out_dir / "network.json", read_back)
-        progress(0, total, f"starting {spec.workers} workers")
-        members = [_start(network, scenario, method, place, rank, out_dir) for rank in range(spec.workers)]
+        progress(0, total, f"starting {workers} workers")
+        members = [_start(network, method, switch, rank, out_dir) for rank in range(workers)]
         stall_s, limit_s = time_limits(scenario)
-        with Observation(network, scenario, members, progress) as observed:
-            Crew(
-                str(method),
-                members,
-                stall_s=stall_s,
-                limit_s=limit_s,
-                alive=lambda: _check_data_plane(network, method),
-            ).follow(observed.on_iteration)
-        counters = {} if place is None else _switch_counters(network, place.control)
-        running = _running_plane(network) if plane is not None else ""
-    environment: dict[str, Any] = {
-        "tcp_congestion_control": network.verification.congestion_control,
-        "network": read_back,
-    }
+        with Observation(network.star, scenario, members, progress) as observed:
+            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=network.check_switches).follow(
+                observed.on_iteration
+            )
+        counters = {} if switch is None else network.switch_counters(switch)
+        plane = None if switch is None else switch.plane
+    environment: dict[str, Any] = {"tcp_congestion_control": read_back["congestion_control"], "network": read_back}
     if plane is not None:
-        environment["dataplane"] = running
+        environment["dataplane"] = plane
         environment["worker_cores"] = [member.named(Finished)[0].core for member in members]
         environment["compiled_core"] = compiled_core()
     return _result(scenario, method, members, observed, counters, environment)
-
-
-def congestion_control(scenario: Scenario) -> str | None:
-    """TCP congestion control to set in every namespace; None: leave the machine's own.
-
-    The kernel lets namespaces choose only among the machine's default and those open to everybody. Raises RunFailed.
-    """
-    wanted = scenario.topology.congestion_control
-    if wanted == "kernel":
-        return None
-    settings = Path("/proc/sys/net/ipv4")
-    usable = (settings / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
-    usable.append((settings / "tcp_congestion_control").read_text(encoding="ascii").strip())
-    if wanted not in usable:
-        raise RunFailed(
-            f"{scenario.file}: [topology] congestion_control: {wanted} can't be set in a network namespace here; "
-            f"allowed: kernel, {', '.join(sorted(set(usable)))} (others after, as root: "
-            f"sysctl net.ipv4.tcp_allowed_congestion_control='{' '.join(sorted({*usable, wanted}))}')"
-        )
-    return wanted
 
 
 def time_limits(scenario: Scenario) -> tuple[float, float]:
@@ -148,8 +108,7 @@ class Snapshot:
     """What had been sent when all ranks had done `done` iterations. taken_ns: CLOCK_MONOTONIC, when it was complete."""
 
     done: int
-    links: list[LinkCounters]
-    segments_resent: int  # by TCP, all workers
+    traffic: Traffic
     packets_resent: int  # by the switch method's own transport, all workers
     taken_ns: int
 
@@ -175,9 +134,8 @@ class Observation:
         self._first: Snapshot | None = None
         self._late_ns: int | None = None  # of `_first`; None while that isn't known
         self.certificate: Certificate | None = None
-        self.tx_bytes: list[int] = []
-        self.rx_bytes: list[int] = []
-        self.segments_resent = self.packets_resent = 0
+        self.traffic = Traffic([], [], 0, 0, 0)
+        self.packets_resent = 0
         self.iterations = 0  # how many the counts cover
         self.notes: list[str] = []
 
@@ -226,8 +184,7 @@ class Observation:
         records = [member.named(Iteration)[done - 1] for member in self._members]
         return Snapshot(
             done,
-            self._network.counters(),
-            self._network.segments_resent(),
+            Traffic.of(self._network),
             sum(record.retransmissions for record in records),
             time.monotonic_ns(),
         )
@@ -244,11 +201,8 @@ class Observation:
                 "to notice the end of an iteration in time: they are a little too few."
             )
         last = self._snapshot(done)
-        both = list(zip(first.links, last.links, strict=True))
-        self.tx_bytes = [after.up_bytes - before.up_bytes for before, after in both]
-        self.rx_bytes = [after.down_bytes - before.down_bytes for before, after in both]
+        self.traffic = last.traffic - first.traffic
         self.iterations = done - first.done
-        self.segments_resent = last.segments_resent - first.segments_resent
         self.packets_resent = last.packets_resent - first.packets_resent
         self.certificate = self._monitor.stop()
 
@@ -258,82 +212,27 @@ def _network_threads(member: Member) -> list[int]:
     return [thread for report in member.named(Started) for thread in report.network_threads]
 
 
-def _switch_place(scenario: Scenario, method: MethodName) -> SwitchPlace:
-    switch = scenario.switch
-    elements = elements_of(method, switch.elements, scenario.topology.mtu_bytes)
-    streams = max(switch.streams, CLASSES) if method.schedule else switch.streams
-    return SwitchPlace(
-        CONTROL_PORT,
-        LINKS[method.link].port or DATA_PORT,
-        switch.dataplane,
-        method.link,
-        elements,
-        streams * switch.window_slots,
-    )
-
-
-def _start(
-    network: EmulatedNetwork,
-    scenario: Scenario,
-    method: MethodName,
-    place: SwitchPlace | None,
-    rank: int,
-    out_dir: Path,
-) -> Member:
+def _start(network: RunningScenario, method: MethodName, switch: Switch | None, rank: int, out_dir: Path) -> Member:
     """Starts one rank's trainer on its host."""
-    worker = network.workers[rank]
+    scenario, workers = network.scenario, network.star.workers
     config = TrainerConfig(
         scenario=scenario,
         method=str(method),
         rank=rank,
-        workers=network.spec.workers,
-        master_address=network.workers[0].address,
+        workers=len(workers),
+        master_address=workers[0].address,
         master_port=RENDEZVOUS_PORT,
-        interface=worker.interface,
-        switch=None if place is None else place.control,
-        addresses=tuple(host.address for host in network.workers),
+        interface=workers[rank].interface,
+        switch=None if switch is None else switch.control,
+        addresses=tuple(host.address for host in workers),
         timeout_s=time_limits(scenario)[0],  # of one call: as patient as we are
     )
     config_path = out_dir / f"rank-{rank}.json"
     write_config(config_path, config)
     log = (out_dir / f"rank-{rank}.log").open("w+b")
-    process = network.spawn(
-        rank,
-        [sys.executable, *TRAINER, "--config", str(config_path.resolve())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": worker.interface},
-    )
+    command = [sys.executable, *TRAINER, "--config", str(config_path.resolve())]
+    process = network.start_rank(rank, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
     return Member(rank, process, log)
-
-
-def _check_data_plane(network: EmulatedNetwork, method: MethodName) -> None:
-    """Raises RunFailed if the data plane has ended."""
-    running = network.switch.running
-    if running is not None and running.ended:
-        words = running.last_line() or "it wrote nothing"
-        status, log_path = running.process.returncode, running.plane.log_path
-        raise RunFailed(f"{method}: the switch ended with status {status}: {words} (more in {log_path})")
-
-
-def _running_plane(network: EmulatedNetwork) -> str:
-    """The data plane that carried the run, as the daemon named it when it was ready."""
-    named = re.search(r"switch ready: .* \((\w+), ", network.switch.output())
-    return named[1] if named else "unknown"
-
-
-def _switch_counters(network: EmulatedNetwork, control: str) -> dict[str, int]:
-    """What the data plane has counted, asked from within its namespace. Raises RunFailed."""
-    command = switchagg_command("status", control, "--json")
-    try:
-        done = subprocess.run(
-            netns.command_in(network.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
-        )
-    except subprocess.SubprocessError as error:
-        raise RunFailed(f"switch: its counters can't be read: {_words(error)}") from error
-    counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
-    return counters
 
 
 def _result(
@@ -350,7 +249,7 @@ def _result(
         retransmissions = observed.packets_resent
         note = "Retransmissions are packets, counted by the workers after the warm-up."
     else:
-        retransmissions = observed.segments_resent
+        retransmissions = observed.traffic.segments_resent
         note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."
     return MethodResult(
         method=method,
@@ -363,8 +262,8 @@ def _result(
         ],
         parameters=finals[0].parameters,
         gradient_bytes=finals[0].gradient_bytes,
-        wire_tx_bytes_per_rank=observed.tx_bytes,
-        wire_rx_bytes_per_rank=observed.rx_bytes,
+        wire_tx_bytes_per_rank=observed.traffic.up_bytes,
+        wire_rx_bytes_per_rank=observed.traffic.down_bytes,
         wire_iterations=observed.iterations,
         retransmissions=retransmissions,
         switch_counters=counters,

@@ -8,6 +8,8 @@ segments) over a bfifo (limit in bytes, counted the same way). Delay and faults 
 With priority queues HTB has a class and a bfifo for each priority class (W10): `prio` orders those that borrow from the
 link's rate, and of their own they have next to nothing, so that borrowing is all that counts. A u32 filter reads the
 DSCP, so that every packet gets its class, from any sender and by any path: our own, TCP's, bridged ones.
+
+Links that are not shaped keep a plain FIFO as root, which counts bytes and packets as HTB does and limits nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 BUNDLE_BYTES = 65_536  # the largest GSO bundle TCP or UDP sends: gso_max_size of a veth
 QUEUE_LEAST_BYTES = 2 * BUNDLE_BYTES  # below, a bfifo drops every large bundle however idle the link is
+UNSHAPED_QUEUE = "pfifo limit 10000"
 BURST_NS = 500_000  # how late HTB's timer may be before rate is lost; also the credit an idle link gathers
 RATE_LEAST_BPS, RATE_MOST_BPS = 1_000_000, 100_000_000_000  # below: a frame takes 12 ms; above: no path is that fast
 WORKERS_MOST = 64
@@ -54,7 +57,7 @@ class NetworkSpec:
     """A star whose links are all alike, both directions. Probabilities are per packet, 0 … 1."""
 
     workers: int
-    rate_bps: int = 200_000_000
+    rate_bps: int = 200_000_000  # 0: not shaped
     queue_bytes: int = 1_000_000
     delay_ns: int = 0  # one way
     mtu_bytes: int = 1500
@@ -108,7 +111,7 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class PortReport:
-    """One end of a link, as read from the kernel. `netem` holds its options as `tc -j` gives them."""
+    """One end of a link, as read from the kernel: 0 for what isn't shaped. netem: its options as `tc -j` has them."""
 
     node: str
     interface: str
@@ -130,7 +133,7 @@ def refuse_impossible(spec: NetworkSpec) -> None:
     """Raises UnfitError for a setting that this machine can't do, before anything is built."""
     limits = {
         "[topology] workers": (spec.workers, 1, WORKERS_MOST, "workers"),
-        "[topology] rate_bps": (spec.rate_bps, RATE_LEAST_BPS, RATE_MOST_BPS, "bits/s with HTB"),
+        "[topology] rate_bps": (spec.rate_bps or RATE_MOST_BPS, RATE_LEAST_BPS, RATE_MOST_BPS, "bits/s with HTB"),
         "[topology] queue_bytes": (
             spec.queue_bytes,
             QUEUE_LEAST_BYTES,
@@ -195,6 +198,8 @@ def _refusal(*command: str) -> str | None:
 
 def shape_lines(spec: NetworkSpec, interface: str) -> list[str]:
     """Shell lines that shape what `interface` sends. The quantum, of use to sibling classes only, stops a warning."""
+    if not spec.rate_bps:
+        return [f"tc qdisc replace dev {interface} root {UNSHAPED_QUEUE}"]
     rate, burst, frame_bytes = f"{spec.rate_bps}bit", spec.burst_bytes, spec.mtu_bytes + ETHERNET_BYTES
     default = 1 if not spec.priority_queues else 10 + BEST_EFFORT
     lines = [
@@ -259,6 +264,9 @@ def read_back(
         report = _port(spec, node, links[name], reader, offloads[name], netems.get(name))
         up = {"UP", "LOWER_UP"} <= set(links[name]["flags"])
         problems = ([] if up else ["the link is down"]) + differences(spec, report)
+        kind, wanted = reader.root(report.ifindex).kind, "htb" if spec.rate_bps else UNSHAPED_QUEUE.split()[0]
+        if kind != wanted:
+            problems.append(f"root qdisc {kind} instead of {wanted}")
         if problems:
             raise UnfitError(
                 f"{node}: {name} is not the link that was asked for ({'; '.join(problems)}); run it with --on sim"
@@ -283,13 +291,15 @@ def parse_offloads(lines: list[str]) -> dict[str, dict[str, bool]]:
 def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
     """How a port differs from what was asked; empty if it doesn't."""
     problems = []
+    if report.mtu_bytes != spec.mtu_bytes:
+        problems.append(f"MTU {report.mtu_bytes} instead of {spec.mtu_bytes}")
+    if not spec.rate_bps:
+        return problems
     for what, asked, got in (("rate", spec.rate_bps, report.rate_bps), ("ceil", spec.rate_bps, report.ceil_bps)):
         if abs(asked - got) >= 8:  # the kernel counts whole bytes per second
             problems.append(f"{what} {got} instead of {asked} bits/s")
     if abs(report.burst_bytes - spec.burst_bytes) > 1 + spec.burst_bytes // 100:  # kept as time, in ticks of 64 ns
         problems.append(f"burst {report.burst_bytes} instead of {spec.burst_bytes} bytes")
-    if report.mtu_bytes != spec.mtu_bytes:
-        problems.append(f"MTU {report.mtu_bytes} instead of {spec.mtu_bytes}")
     if report.priority_queues != spec.priority_queues:
         problems.append(f"{report.priority_queues} priority queues instead of {spec.priority_queues}")
     if spec.netem_wishes:

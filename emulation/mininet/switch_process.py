@@ -35,7 +35,7 @@ class DataPlaneProcess:
 
 @dataclass(frozen=True)
 class SwitchPlace:
-    """What a switch is started with. slots: at least these; interfaces: for a plane in the kernel."""
+    """What a switch is started with. slots: at least these."""
 
     control_port: int
     data_port: int
@@ -43,7 +43,6 @@ class SwitchPlace:
     link: str
     elements: int
     slots: int
-    interfaces: tuple[str, ...] = ()
     impair: str = ""
 
     @property
@@ -56,7 +55,6 @@ class SwitchPlace:
         words = ["--control", self.control, "--data", f"{SWITCH_ADDRESS}:{self.data_port}", "--link", self.link]
         words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
         words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
-        words += [word for interface in self.interfaces for word in ("--interface", interface)]
         if self.impair:
             words += ["--impair", self.impair]
         command = switchagg_command("switch", *words)

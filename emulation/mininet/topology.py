@@ -247,7 +247,7 @@ class BridgeSwitch(Switch):
 
 
 class AggSwitch(BridgeSwitch):
-    """The bridge plus a data plane: our own process in the switch's namespace."""
+    """The bridge plus a data plane, for use by hand: our own process in the switch's namespace."""
 
     def __init__(self, name: str, data_plane: DataPlaneProcess | None = None, **params: Any) -> None:
         self.data_plane = data_plane
@@ -275,10 +275,6 @@ class AggSwitch(BridgeSwitch):
         if self.running is not None:
             self.running.close()
             self.running = None
-
-    def output(self) -> str:
-        """What the data plane has written so far."""
-        return "" if self.running is None else self.running.output()
 
 
 class StarTopo(Topo):
@@ -337,11 +333,10 @@ class EmulatedNetwork:
     workers. Use it from the main thread: our processes are killed by the kernel when the thread that made them ends.
     """
 
-    def __init__(self, spec: NetworkSpec, data_plane: DataPlaneProcess | None = None) -> None:
+    def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
         self.workers: tuple[Worker, ...] = ()
-        self.switch_address = SWITCH_ADDRESS
-        self._data_plane = data_plane
+        self.data_planes: list[RunningDataPlane] = []  # in the switch's namespaces
         self._net: Any = None
         self._processes: list[subprocess.Popen[Any]] = []
         self._readers: dict[str, qdisc.QdiscReader] = {}
@@ -367,24 +362,25 @@ class EmulatedNetwork:
         return self._verification
 
     @property
-    def switch(self) -> AggSwitch:
-        """The switch's node."""
-        return self._net.switches[0]  # type: ignore[no-any-return]
-
-    @property
     def switch_pid(self) -> int:
         """Process whose namespaces are the switch's."""
-        return int(self.switch.pid)
-
-    @property
-    def data_plane_pid(self) -> int | None:
-        """The data plane's process, if there is one."""
-        return self.switch.running.process.pid if self.switch.running is not None else None
+        return int(self._net.switches[0].pid)
 
     @property
     def pids(self) -> list[int]:
         """A process in each namespace: the switch's, then the workers'."""
         return [self.switch_pid, *(worker.pid for worker in self.workers)]
+
+    def start_data_plane(self, plane: DataPlaneProcess) -> RunningDataPlane:
+        """Starts a process in the switch's namespaces, waits until it is ready, and reads the links back again.
+
+        Raises UnfitError with its last output, or where the links are no longer what was asked for.
+        """
+        running = RunningDataPlane(self.switch_pid, plane)
+        self.data_planes.append(running)
+        running.wait_until_ready()
+        self._verification = self._verify()
+        return running
 
     def spawn(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a command in a worker's namespaces; it ends with the network at the latest. `options`: Popen's."""
@@ -422,13 +418,13 @@ class EmulatedNetwork:
         for process in self._processes:
             netns.end(process, grace_s=1.0)
         self._processes.clear()
+        for running in self.data_planes:
+            running.close()
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
         if self._net is None:
             return
-        for switch in self._net.switches:
-            switch.end_process()
         for node in [*self._net.hosts, *self._net.switches]:
             _end_shell(node)
         self._net = None
@@ -438,7 +434,7 @@ class EmulatedNetwork:
         # the network must be reachable for close() before its first node exists
         self._net = Mininet(
             topo=StarTopo(spec=self.spec),
-            switch=_with_data_plane(self._data_plane),
+            switch=BridgeSwitch,
             host=WorkerHost,
             link=Link,
             intf=QuietIntf,
@@ -457,9 +453,10 @@ class EmulatedNetwork:
         ports: list[PortReport] = []
         for node in [*self._net.hosts, *self._net.switches]:
             _wait_until_up(node)
-            reader = self._readers[node.name] = qdisc.QdiscReader(node.pid)
+            if node.name not in self._readers:
+                self._readers[node.name] = qdisc.QdiscReader(node.pid)
             interfaces = [port.name for port in node.intfList() if port.name != "lo"]
-            ports += shaping.read_back(self.spec, node.name, node.pid, interfaces, reader)
+            ports += shaping.read_back(self.spec, node.name, node.pid, interfaces, self._readers[node.name])
         control = netns.run_script(self.workers[0].pid, "cat /proc/sys/net/ipv4/tcp_congestion_control").strip()
         if self.spec.congestion_control not in (None, control):
             raise UnfitError(f"TCP congestion control is {control}, not {self.spec.congestion_control}, in a namespace")
@@ -473,6 +470,9 @@ class EmulatedNetwork:
 
 
 def _notes(spec: NetworkSpec) -> Iterator[str]:
+    if not spec.rate_bps:
+        yield f"links are not shaped; their root qdisc is {shaping.UNSHAPED_QUEUE}, which counts"
+        return
     yield (
         f"HTB counts whole Ethernet frames without FCS; after a pause a port may send {spec.burst_bytes} bytes at once"
     )
@@ -487,13 +487,6 @@ def _notes(spec: NetworkSpec) -> Iterator[str]:
         yield "queues count bytes (bfifo), a GSO bundle as its segments"
     if netns.in_user_namespace():
         yield "in a user namespace socket buffers stay within net.core.rmem_max and wmem_max"
-
-
-def _with_data_plane(data_plane: DataPlaneProcess | None) -> Any:
-    def make(name: str, **params: Any) -> AggSwitch:
-        return AggSwitch(name, data_plane=data_plane, **params)
-
-    return make
 
 
 def _congestion_control(spec: NetworkSpec) -> str:

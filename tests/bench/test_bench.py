@@ -12,17 +12,18 @@ from typer.testing import CliRunner
 
 from emulation.bench import arithmetic, document, suite, table, targets
 from emulation.bench.allreduce import methods
-from emulation.bench.allreduce.cells import Cell, Wish, row
+from emulation.bench.allreduce.cells import Cell, row
 from emulation.bench.allreduce.contestants import Numbers
 from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
-from emulation.bench.allreduce.network import BenchNetwork
 from emulation.bench.figures import draw_all
 from emulation.bench.planes.fixed_point import measure as measure_numbers
 from emulation.bench.planes.planes import Traffic
 from emulation.cli.main import app
 from emulation.errors import RunFailed
-from emulation.scenario import ScenarioError
+from emulation.mininet.launch import BY_LINKS, BY_SWITCH
+from emulation.scenario import ScenarioError, canonical
+from emulation.scenario import parse as parse_scenario
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library
 from transport.group.method_name import parse
@@ -64,9 +65,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("200M", 200_000_000), ("1G", 10**9), ("100e6", 10**8), ("2.5Gbit", 25 * 10**8), ("Unshaped", None)],
+    [("200M", 200_000_000), ("1G", 10**9), ("100e6", 10**8), ("2.5Gbit", 25 * 10**8), ("Unshaped", 0)],
 )
-def test_rates(text: str, rate: int | None) -> None:
+def test_rates(text: str, rate: int) -> None:
     assert arithmetic.parse_rate(text) == rate
 
 
@@ -152,13 +153,37 @@ def test_the_python_planes_have_workers_in_python() -> None:
     }
 
 
+# ---- scenarios
+
+
+def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
+    (wish,) = suite.Matrix([4], [10**9], [4096, 65_536], "switch:batched,ring:reno", iterations=7).wishes()
+    assert wish.sizes == (4096, 65_536)
+    switch, ring = (method.cell(wish.scenario, 65_536) for method in wish.methods)
+    assert [str(name) for name in wish.scenario.methods.mininet] == ["switch", "ring"]
+    assert (switch.switch.dataplane, ring.topology.congestion_control) == ("batched", "reno")
+    assert [cell.workload.bucket_bytes for cell in (switch, ring)] == [65_536, 65_536]
+    record = json.loads(json.dumps(wish.record))["scenario"]
+    assert record["sweep"] == {"key": "workload.bucket_bytes", "values": [4096, 65_536]}
+    assert (record["workload"]["name"], record["workload"]["iterations"]) == ("allreduce", 7)
+    assert set(record) == set(canonical(parse_scenario('name = "a"\ntitle = "A"', "a"))) | {"sweep"}
+
+
 # ---- rows, tables
 
 
-def a_row(name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0, **network: Any) -> dict[str, Any]:
+def a_network(rate_bps: int = 10**9, loss: float = 0.0, loss_by: str | None = None) -> dict[str, Any]:
+    """As a document has it, with no rows yet."""
+    (wish,) = suite.Matrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).wishes()
+    return {**wish.record, "failures": {}, "rows": []}
+
+
+def a_row(
+    name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0, rate_bps: int = 10**9
+) -> dict[str, Any]:
     kind, _, variant = name.partition(":")
     method = Method(parse(kind), variant)
-    wish = Wish(BenchNetwork(**{"workers": 4, "rate_bps": 10**9, **network}), (method,), frozenset(), (size,))
+    (wish,) = suite.Matrix([4], [rate_bps], [size], "ring:reno").wishes()
     cell = Cell()
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
     for _ in range(3):
@@ -172,14 +197,14 @@ def a_row(name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0
             "up_bytes": [200, 220, 200, 200],
             "down_bytes": [100, 100, 100, 100],
             "up_packets": 16,
-            "queue_drops": 1,
+            "drops": 1,
             "switch_cpu_ns": 800 if kind == "switch" else None,
             "segments_resent": 2,
             "losses": {"interface": 3},
             "resident_bytes": [10, 20, 30, 40],
         }
         cell.add(answers, block)
-    return row(wish, method, size, cell)
+    return row(method.cell(wish.scenario, size), method, "float32", cell)
 
 
 def test_a_row_takes_the_slowest_rank_and_counts_per_operation() -> None:
@@ -201,7 +226,7 @@ def test_a_row_takes_the_slowest_rank_and_counts_per_operation() -> None:
 
 
 def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
-    found = a_row(rate_bps=None)
+    found = a_row(rate_bps=0)
     assert found["share_of_payload_limit"] is found["share_of_bound"] is found["bound_bytes_per_s"] is None
     words = table.line(found).split()
     assert words[:5] == ["25000000", "6250000", "float32", "sum", "-1"]
@@ -209,7 +234,7 @@ def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
 
 
 def test_the_table_s_head_stands_above_its_columns() -> None:
-    lines = [*table.heading(vars(BenchNetwork(4, 200_000_000))), table.line(a_row())]
+    lines = [*table.heading(a_network(200_000_000)), table.line(a_row())]
     assert "links shaped to 200 Mb/s in both directions (HTB), MTU 1500" in lines[0]
     assert lines[1].index("#wrong") + len("#wrong") == lines[3].index(" 0 ") + 2
     assert {line.find("limited by") for line in lines[1:2]} == {lines[3].index("latency")}
@@ -224,12 +249,10 @@ MACHINE = {"started": "today", "cpu_model": "a CPU", "cpus_usable": 2, "kernel":
 def a_document() -> dict[str, Any]:
     rows = [a_row(), a_row("gloo:cubic", ms=420.0), a_row("gloo:bbr", ms=400.0), a_row("ring:cubic", ms=318.0)]
     small = [a_row(size=4096, ms=0.3), a_row("gloo:cubic", size=4096, ms=0.5)]
-    network = vars(BenchNetwork(4, 10**9))
-    shaped = {"network": network, "title": "n = 4, 1 Gb/s", "rows": rows + small, "failures": {}}
-    free = {**shaped, "network": vars(BenchNetwork(4, None)), "title": "n = 4, unshaped"}
-    free["rows"] = [a_row(ms=20.0, rate_bps=None), a_row("ring:bbr", ms=40.0, rate_bps=None)]
+    shaped = a_network() | {"rows": rows + small}
+    free = a_network(0) | {"rows": [a_row(ms=20.0, rate_bps=0), a_row("ring:bbr", ms=40.0, rate_bps=0)]}
     lossy = [
-        {"network": vars(BenchNetwork(4, 200_000_000, loss=loss)), "title": "", "failures": {}, "rows": [a_row(ms=ms)]}
+        a_network(200_000_000, loss, BY_LINKS) | {"rows": [a_row(ms=ms)]}
         for loss, ms in ((0.0, 200.0), (0.001, 204.0), (0.01, 250.0))
     ]
     spread = {"count": 5, "median": 90.0, "p25": 80.0, "p75": 100.0, "least": 70.0, "most": 120.0}
@@ -291,7 +314,7 @@ def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
 
 
 def test_without_bpf_the_loss_figure_is_of_the_switch_alone() -> None:
-    absent = {"title": "loss on the links", "failures": {"links": "no BPF"}, "network": {"loss": None}, "rows": []}
+    absent = {"title": "loss on the links", "failures": {"links": "no BPF"}, "rows": []}
     built = a_document()
     assert set(draw_all({**built, "parts": {"loss": [absent, *built["parts"]["loss"]]}})) == {"loss"}
 
@@ -299,7 +322,7 @@ def test_without_bpf_the_loss_figure_is_of_the_switch_alone() -> None:
 def test_what_was_lost_in_the_switch_stands_apart() -> None:
     networks = a_document()["parts"]["loss"]
     for network in networks:
-        network["network"] = {**network["network"], "lost_in_switch": True}
+        network["loss_by"] = BY_SWITCH
     assert set(targets.loss_shares(networks)) == {"switch:native, lost in the switch"}
     assert [
         (verdict["met"], verdict["because"])
@@ -359,7 +382,7 @@ def test_failures_are_listed_once() -> None:
     ("loss", "method", "measured"), [(0.05, "gloo:cubic", True), (0, "ring", False), (0.05, "switch:native", False)]
 )
 def test_a_host_method_that_loss_halts_is_a_result(loss: float, method: str, measured: bool) -> None:
-    part = [{"title": "n = 4", "network": {"loss": loss}, "failures": {method: f"{method}: no answer"}}]
+    part = [a_network(loss=loss, loss_by=BY_LINKS) | {"title": "n = 4", "failures": {method: f"{method}: no answer"}}]
     words = [f"n = 4: {method}: no answer"]
     assert document.failures({"loss": part}, ["loss"]) == (([], words) if measured else (words, []))
 
@@ -439,7 +462,7 @@ def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
 
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
-        suite.Matrix([4], [None], [4096], "ring", dtype="int8").wishes()
+        suite.Matrix([4], [0], [4096], "ring", dtype="int8").wishes()
 
 
 def test_what_a_worker_allocates_is_counted() -> None:

@@ -30,10 +30,10 @@ def test_a_table_with_exact_sums_for_every_method(tmp_path: Path) -> None:
     assert len(lines) == 9
     assert [line.split()[0] for line in lines] == ["4"] * 3 + ["4096"] * 3 + ["100000"] * 3
     built = json.loads((tmp_path / "b.json").read_text())
-    assert built["schema"] == "switchagg-bench-1"
+    assert built["schema"] == "switchagg-bench-2"
     (network,) = built["parts"]["allreduce"]
     assert network["failures"] == {}
-    assert {port["rate_bps"] for port in network["read_back"]["ports"]} == {100_000_000}
+    assert {port["rate_bps"] for port in network["network"]["ports"]} == {100_000_000}
     assert network["methods"]["gloo:cubic"]["congestion_control"] == "cubic"
     rows: dict[Any, Any] = {(row["name"], row["size_bytes"]): row for row in network["rows"]}
     for row in rows.values():
@@ -50,8 +50,8 @@ def test_unshaped_links_have_no_limit_and_are_counted(tmp_path: Path) -> None:
     done = bench(*words, "--json", str(tmp_path / "b.json"))
     assert done.returncode == 0, done.stderr
     (network,) = json.loads((tmp_path / "b.json").read_text())["parts"]["allreduce"]
-    assert network["read_back"]["root_qdiscs"] == ["pfifo"]
-    assert {port["rate_bps"] for port in network["read_back"]["ports"]} == {None}
+    assert {port["rate_bps"] for port in network["network"]["ports"]} == {0}
+    assert network["network"]["notes"] == ["links are not shaped; their root qdisc is pfifo limit 10000, which counts"]
     (line,) = (line.split() for line in done.stdout.splitlines() if not line.startswith("#"))
     assert line[5] == "ring:reno"
     assert line[-3:-1] == ["-", "-"]

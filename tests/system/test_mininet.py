@@ -47,7 +47,8 @@ def topology() -> Any:
 def net(topology: Any, requires_mininet: None) -> Iterator[Any]:
     """A star of three with an echo in the switch."""
     plane = DataPlaneProcess((sys.executable, "-S", "-c", ECHO), ready="echo is ready")
-    with topology.EmulatedNetwork(topology.NetworkSpec(workers=3, rate_bps=100_000_000), plane) as running:
+    with topology.EmulatedNetwork(topology.NetworkSpec(workers=3, rate_bps=100_000_000)) as running:
+        running.start_data_plane(plane)
         yield running
 
 
@@ -77,7 +78,7 @@ def test_the_first_frame_after_the_build_arrives(topology: Any) -> None:
 def test_the_data_plane_answers_from_the_switch_and_sees_the_workers(net: Any) -> None:
     answer = run(net, 2, sys.executable, "-S", "-c", ASK)
     assert answer.strip() == "(b'GRADIENT', ('10.0.0.254', 9000))"
-    assert "starting\necho is ready" in net.switch.output()
+    assert "starting\necho is ready" in net.data_planes[0].output()
 
 
 def test_what_was_read_back_is_what_was_asked(net: Any) -> None:
@@ -201,15 +202,15 @@ def test_a_data_plane_that_fails_is_reported_with_its_last_words(topology: Any) 
     ends = DataPlaneProcess(("sh", "-c", "echo no slots left; exit 3"))
     with (
         pytest.raises(topology.UnfitError, match=r"ended at its start.*no slots left"),
-        topology.EmulatedNetwork(spec, ends),
+        topology.EmulatedNetwork(spec) as net,
     ):
-        pass
+        net.start_data_plane(ends)
     silent = DataPlaneProcess(("sleep", "1000"), timeout_s=0.2)
     with (
         pytest.raises(topology.UnfitError, match=r"not ready after 0.2 s.*wrote nothing"),
-        topology.EmulatedNetwork(spec, silent),
+        topology.EmulatedNetwork(spec) as net,
     ):
-        pass
+        net.start_data_plane(silent)
 
 
 # ---- the certificate

@@ -27,11 +27,12 @@ from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 from emulation.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
 plane = DataPlaneProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
-with EmulatedNetwork(NetworkSpec(workers=2), plane) as net:
+with EmulatedNetwork(NetworkSpec(workers=2)) as net:
+    running = net.start_data_plane(plane)
     monitor = FidelityMonitor(net)
     monitor.start()
     worker = net.spawn(0, [sys.executable, "-S", "-c", "import time; time.sleep(1000)"])
-    print(json.dumps([net.switch_pid, net.data_plane_pid, worker.pid, monitor._child.process.pid]
+    print(json.dumps([net.switch_pid, running.process.pid, worker.pid, monitor._child.process.pid]
                      + [worker.pid for worker in net.workers]), flush=True)
     FATE
     time.sleep(1000)
@@ -308,7 +309,8 @@ REEXEC
 from emulation.mininet.switch_process import DataPlaneProcess
 from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 plane = DataPlaneProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
-with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000), plane) as net:
+with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
+    net.start_data_plane(plane)
     ping = net.spawn(0, ["ping", "-c", "1", "-W", "5", "h2"], stdout=subprocess.PIPE, text=True)
     print(ping.communicate(timeout=20)[0])
     print(json.dumps([net.verification.privileges, net.verification.ports[0].rate_bps, net.counters()[0].up_packets]))

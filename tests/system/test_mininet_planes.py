@@ -1,8 +1,6 @@
 """The daemon's data planes in the switch node: links as asked for, exact sums over them, and nothing left attached."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +46,8 @@ def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator
     if missing:
         pytest.skip(f"needs the data plane {plane}: {missing}")
     spec = NetworkSpec(workers=2, mtu_bytes=mtu_bytes)
-    with topology.EmulatedNetwork(spec, daemon(plane, elements_for(mtu_bytes))) as running:
+    with topology.EmulatedNetwork(spec) as running:
+        running.start_data_plane(daemon(plane, elements_for(mtu_bytes)))
         yield running
 
 
@@ -63,7 +62,7 @@ def xdp_on_ports(network: "topology.EmulatedNetwork") -> dict[str, bool]:
 
 def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "topology.EmulatedNetwork") -> None:
     """The network refuses links that aren't what was asked for, so that it runs says that they are."""
-    elements = elements_for(network.spec.mtu_bytes)
+    (switch,), elements = network.data_planes, elements_for(network.spec.mtu_bytes)
     workers = [
         network.spawn(
             rank,
@@ -76,16 +75,14 @@ def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "to
     ]
     for worker in workers:
         said, complaints = worker.communicate(timeout=90)
-        assert worker.returncode == 0, complaints + network.switch.output()
+        assert worker.returncode == 0, complaints + switch.output()
         assert said.strip() in ("native", "python")
     counters = network.counters()
     assert all(link.up_bytes > 400_000 and link.down_bytes > 400_000 for link in counters), "it went past the shapers"
-    in_kernel = "(xdp, " in network.switch.output()
+    in_kernel = "(xdp, " in switch.output()
     assert set(xdp_on_ports(network).values()) == {in_kernel}
-    assert network.data_plane_pid is not None
-    os.kill(network.data_plane_pid, signal.SIGKILL)
-    assert network.switch.running is not None
-    network.switch.running.process.wait(10)
+    switch.process.kill()
+    switch.process.wait(10)
     assert set(xdp_on_ports(network).values()) == {False}
     shown = netns.run_script(network.switch_pid, "tc qdisc show; tc filter show dev s1-eth1 ingress")
     assert "bpf" not in shown

@@ -120,10 +120,11 @@ def wait_ns(topology: Any, core: str, credit_bytes: int, priority_queues: int = 
     worker = [sys.executable, str(HERE / "urgent_worker.py")]
     plane = DataPlaneProcess((*worker, "listen", "10.0.0.254", "9000"), ready="ready")
     spec = topology.NetworkSpec(workers=1, rate_bps=RATE_BPS, priority_queues=priority_queues)
-    with topology.EmulatedNetwork(spec, plane) as net:
+    with topology.EmulatedNetwork(spec) as net:
+        listening = net.start_data_plane(plane)
         sender = net.spawn(0, [*worker, "send", "10.0.0.254", "9000", core, str(credit_bytes)])
         assert sender.wait(30) == 0
-        return int(net.switch.output().split()[1])
+        return int(listening.output().split()[1])
 
 
 @pytest.mark.parametrize("core", ["native", "python"])

@@ -16,7 +16,8 @@ import pytest
 
 from emulation.errors import RunFailed
 from emulation.mininet import run as mininet_run
-from emulation.mininet.run import congestion_control, merge_iterations, run_method, time_limits
+from emulation.mininet.launch import congestion_control
+from emulation.mininet.run import merge_iterations, run_method, time_limits
 from emulation.results import IterationRecord
 from emulation.scenario import Scenario, parse
 from emulation.training.messages import Iteration, Transfer
@@ -100,7 +101,8 @@ def test_bytes_are_counted_between_iterations_or_the_report_says_so(
 
     def counters() -> list[SimpleNamespace]:
         sent = sum(report.buckets[0].start_ns <= now_ns for report in sending)
-        return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent)] * 2
+        none = {"up_packets": 0, "up_drops": 0, "down_drops": 0}
+        return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent, **none)] * 2
 
     sending = [record(k, buckets=[Transfer(1, 100 * k + 50)], retransmissions=k) for k in range(10)]
     network: Any = SimpleNamespace(counters=counters, segments_resent=lambda: 0)
@@ -114,8 +116,8 @@ def test_bytes_are_counted_between_iterations_or_the_report_says_so(
     first = next((done for done in range(2, 7) if done not in late), 6)
     missing = int(first in late)
     assert observed.iterations == 10 - first
-    assert observed.tx_bytes == [1000 * (10 - first - missing)] * 2
-    assert observed.rx_bytes == [2000 * (10 - first - missing)] * 2
+    assert observed.traffic.up_bytes == [1000 * (10 - first - missing)] * 2
+    assert observed.traffic.down_bytes == [2000 * (10 - first - missing)] * 2
     assert observed.packets_resent == 2 * (10 - first)
     assert len(observed.notes) == missing
     assert all("a little too few" in note for note in observed.notes)

@@ -1,5 +1,8 @@
 """Allreduce on one network: every method at every size, in turn, so that other load on the machine affects all alike.
 
+The network with all that is measured on it is a scenario (its sizes are a sweep), and so is a cell: one method at one
+size.
+
 For each size there are some rounds; in each round every method makes a block of operations, and the order of the
 methods moves on by one. A block begins with a warm-up operation, since TCP forgets its window while other methods
 run.
@@ -13,13 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulation.bench import arithmetic
-from emulation.bench.allreduce.messages import Close, Measured, MethodOptions, Open, Run
+from emulation.bench.allreduce.messages import Close, Measured, Open, Run
 from emulation.bench.allreduce.methods import BEST, Method
-from emulation.bench.allreduce.network import BenchNetwork, RunningNetwork
 from emulation.bench.allreduce.ranks import MethodFailed, Ranks
 from emulation.bounds import algbw_bound, payload_limit
 from emulation.certificate.monitor import Machine
+from emulation.mininet.launch import BY_LINKS, RunningScenario, Switch, Traffic
 from emulation.results import percentile
+from emulation.scenario import Scenario, canonical
+from transport.worker.options import SEGMENTS_MAX
 
 ROUNDS = 3
 PROBE_BYTES = 4 << 20
@@ -27,7 +32,7 @@ PROBE_OPERATIONS = 3
 LONG = ((4.0, 1), (1.0, 2))  # (s, rounds): operations that take longer are steady, and dear: so many will do
 OPERATIONS_PER_BLOCK = 60
 WATCHED_NS = 20_000_000  # operations that last two of the kernel's ticks or more are worth asking for CPU times
-LEAST_OPERATION_S = 0.001  # first guess where the link is no bound
+LEAST_OPERATION_S, UNSHAPED_BYTES_PER_S = 0.001, 5e8  # first guesses where the link is no bound
 SLOW_FACTOR = 20.0  # how much slower than its bound an operation may be before it is given up
 PATIENCE_S = 30.0
 
@@ -37,10 +42,9 @@ OnRow = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Pace:
-    """How often operations are made. iterations None: as many as fit cell_s seconds, at least one per round."""
+    """How often operations are made: as many as fit cell_s seconds, at least one per round, where a scenario has no
+    number of iterations."""
 
-    iterations: int | None = None
-    warmup: int = 1
     cell_s: float = 1.0
     rounds: int = ROUNDS
     warmup_bytes: int = 4 << 20  # at most: enough to open TCP's window again
@@ -50,12 +54,28 @@ class Pace:
 class Wish:
     """What to measure on one network."""
 
-    network: BenchNetwork
+    scenario: Scenario
     methods: tuple[Method, ...]
     rivals: frozenset[Method]  # of each kind the slower ones are left out
-    sizes: tuple[int, ...]
     dtype: str = "float32"
     pace: Pace = Pace()
+    segments_max: int = SEGMENTS_MAX  # packets per send of the switch's workers: what a shaper's burst holds
+    loss_by: str | None = None  # what loses [faults] loss, also if that is 0: its machinery alone
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of a rank's array."""
+        return tuple(map(int, self.scenario.sweep.values)) or (self.scenario.workload.bucket_bytes,)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the document has it."""
+        return {
+            "title": self.scenario.title,
+            "scenario": canonical(self.scenario),
+            "segments_max": self.segments_max,
+            "loss_by": self.loss_by,
+        }
 
 
 @dataclass
@@ -102,10 +122,9 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
             break
         except MethodFailed as error:
             failures[error.method.name] = str(error)
-            say(f"{wish.network.title}: {error}; going on without it")
+            say(f"{wish.scenario.title}: {error}; going on without it")
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
-    network = dataclasses.asdict(wish.network)
-    return {"network": network, "title": wish.network.title, "failures": failures, "rows": ordered, **entry}
+    return {**wish.record, "failures": failures, "rows": ordered, **entry}
 
 
 def _beaten(method: Method, wish: Wish, entry: dict[str, Any]) -> bool:
@@ -122,17 +141,13 @@ def _run(
     on_row: OnRow,
     entry: dict[str, Any],
 ) -> None:
-    say(f"{wish.network.title}: building the network, starting {wish.network.workers} ranks")
-    with RunningNetwork(wish.network) as network:
-        entry.setdefault("read_back", network.facts)
-        for method in methods:
-            if method.kind == "switch":
-                try:
-                    network.start_switch(method)
-                except Exception as error:
-                    raise MethodFailed(method, str(error).removeprefix(f"{method.name}: ")) from error
+    scenario = wish.scenario
+    say(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
+    with RunningScenario(scenario, wish.loss_by) as network:
+        switches = {method: _start_switch(network, method, wish) for method in methods if method.method.is_switch}
+        entry.setdefault("network", network.facts)
         with Ranks(network, wish.dtype, max(*wish.sizes, PROBE_BYTES), _patience_s(wish)) as ranks:
-            bench = Bench(wish, network, ranks)
+            bench = Bench(wish, network, switches, ranks)
             facts = entry.setdefault("methods", {})
             for method in methods:
                 facts[method.name] = bench.open(method)
@@ -142,11 +157,18 @@ def _run(
             for size in wish.sizes:
                 missing = [method for method in methods if (method.name, size) not in rows]
                 for method, cell in bench.size(missing, size, say).items():
-                    rows[method.name, size] = row(wish, method, size, cell)
+                    rows[method.name, size] = row(method.cell(scenario, size), method, wish.dtype, cell)
                     on_row(rows[method.name, size])
-        if wish.network.loss is not None and not wish.network.lost_in_switch:
-            passed, lost = network.lost
-            entry["link_packets"] = {"passed": passed, "lost": lost}
+        if wish.loss_by == BY_LINKS:
+            entry["link_packets"] = network.lost
+
+
+def _start_switch(network: RunningScenario, method: Method, wish: Wish) -> Switch:
+    """Raises MethodFailed."""
+    try:
+        return network.start_switch(method.cell(wish.scenario, max(wish.sizes)), method.method, method.name)
+    except Exception as error:
+        raise MethodFailed(method, str(error)) from error
 
 
 def _patience_s(wish: Wish) -> float:
@@ -157,35 +179,26 @@ def _patience_s(wish: Wish) -> float:
 
 def _expected_s(wish: Wish, method: Method, size_bytes: int) -> float:
     """How long an operation takes at its bound, or at least."""
-    net = wish.network
-    if net.rate_bps is None:
-        return LEAST_OPERATION_S + size_bytes / 5e8
-    most = algbw_bound(method.method, wish.dtype, net.links(net.rate_bps))
+    network = wish.scenario.network
+    most = algbw_bound(method.method, wish.dtype, network) if network.rate_bps else UNSHAPED_BYTES_PER_S
     return LEAST_OPERATION_S + size_bytes / most
 
 
 class Bench:
     """The blocks of operations on one network's ranks."""
 
-    def __init__(self, wish: Wish, network: RunningNetwork, ranks: Ranks) -> None:
-        self._wish, self._network, self._ranks = wish, network, ranks
+    def __init__(self, wish: Wish, network: RunningScenario, switches: dict[Method, Switch], ranks: Ranks) -> None:
+        self._wish, self._network, self._switches, self._ranks = wish, network, switches, ranks
         self._opened = 0
         self._number = 0  # of the next operation: every one has numbers of its own
 
     def open(self, method: Method) -> dict[str, Any]:
         """Opens a method on all ranks; returns what rank 0 reports to use."""
-        wish = self._network.wish
-        options = MethodOptions(
-            self._opened,
-            wish.tcp_buffer_bytes,
-            wish.elements_of(method),
-            wish.window_slots,
-            wish.streams,
-            wish.segments_max,
-            self._network.switches[method.name].control if method.kind == "switch" else "",
-        )
+        wish, switch = self._wish, self._switches.get(method)
+        cell = method.cell(wish.scenario, max(wish.sizes))
+        order = Open(method, cell, self._opened, wish.segments_max, switch.control if switch else "")
         self._opened += 1
-        return dict(self._ranks.ask(Open(method, options), 90.0)[0].facts)
+        return dict(self._ranks.ask(order, 90.0)[0].facts)
 
     def keep_better(self, methods: Sequence[Method], say: Say) -> tuple[list[Method], dict[str, Any]]:
         """Without the rivals that another of BEST beats; and what all of them took."""
@@ -205,7 +218,7 @@ class Bench:
                 "median_ns": {method.name: medians[method] for method in rivals},
                 "chosen": best.name,
             }
-            say(f"{self._network.wish.title}: {best.name} is the better {kind}")
+            say(f"{self._wish.scenario.title}: {best.name} is the better {kind}")
             for method in rivals:
                 if method is not best and method in self._wish.rivals:
                     kept.remove(method)
@@ -214,73 +227,68 @@ class Bench:
 
     def size(self, methods: Sequence[Method], size_bytes: int, say: Say) -> dict[Method, Cell]:
         """All methods at one size, in rounds."""
-        wish = self._wish
+        wish, iterations = self._wish, self._wish.scenario.workload.iterations
         cells = {method: Cell() for method in methods}
         expected_s = {method: _expected_s(wish, method, size_bytes) for method in methods}
-        rounds = wish.pace.rounds if wish.pace.iterations is None else min(wish.pace.rounds, wish.pace.iterations)
+        rounds = min(wish.pace.rounds, iterations or wish.pace.rounds)
         longest_s = rounds * sum(max(wish.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
-        say(f"{self._network.wish.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
+        say(f"{self._wish.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
         for turn in range(rounds):
             shift = turn % max(1, len(methods))
             for method in (*methods[shift:], *methods[:shift]):
-                if wish.pace.iterations is None:
+                if not iterations:
                     if any(turn >= enough and expected_s[method] > time_s for time_s, enough in LONG):
                         continue
                     share_s = wish.pace.cell_s / rounds
                     count = arithmetic.operations_for(share_s, expected_s[method], 1, OPERATIONS_PER_BLOCK)
                 else:
-                    count = wish.pace.iterations * (turn + 1) // rounds - wish.pace.iterations * turn // rounds
+                    count = iterations * (turn + 1) // rounds - iterations * turn // rounds
                 self._block(method, cells[method], size_bytes, count, expected_s[method])
                 expected_s[method] = percentile(cells[method].durations_ns, 0.5) / 1e9
         return cells
 
     def _block(self, method: Method, cell: Cell, size_bytes: int, count: int, expected_s: float = 1.0) -> None:
-        network = self._network
-        running = network.switches.get(method.name)
-        machine, links = Machine(network.star.pids), network.star.counters()
-        switch_cpu_ns, resent = running.running.cpu_ns() if running else 0, network.star.segments_resent()
+        star, switch, warmup = (
+            self._network.star,
+            self._switches.get(method),
+            self._wish.scenario.workload.warmup_iterations,
+        )
+        machine, before = Machine(star.pids), Traffic.of(star)
+        switch_cpu_ns = switch.running.cpu_ns() if switch else 0
         warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
         answers = self._ranks.ask(
-            Run(method, size_bytes, count, self._wish.pace.warmup, warmup_bytes, self._number, watch_cpu),
-            (count + self._wish.pace.warmup) * SLOW_FACTOR * max(expected_s, 0.01),
+            Run(method, size_bytes, count, warmup, warmup_bytes, self._number, watch_cpu),
+            (count + warmup) * SLOW_FACTOR * max(expected_s, 0.01),
         )
         self._number += count
-        after = network.star.counters()
-        pairs = list(zip(links, after, strict=True))
-        # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
-        worth = count + self._wish.pace.warmup * warmup_bytes / size_bytes
         cell.add(
             answers,
             {
                 "operations": count,
-                "worth": worth,
-                "up_bytes": [b.up_bytes - a.up_bytes for a, b in pairs],
-                "down_bytes": [b.down_bytes - a.down_bytes for a, b in pairs],
-                "up_packets": sum(b.up_packets - a.up_packets for a, b in pairs),
-                "queue_drops": sum(b.up_drops + b.down_drops - a.up_drops - a.down_drops for a, b in pairs),
-                "switch_cpu_ns": running.running.cpu_ns() - switch_cpu_ns if running else None,
-                "segments_resent": network.star.segments_resent() - resent,
+                # what crossed the wire counts in proportion: a warm-up operation may be smaller than a measured one
+                "worth": count + warmup * warmup_bytes / size_bytes,
+                **vars(Traffic.of(star) - before),
+                "switch_cpu_ns": switch.running.cpu_ns() - switch_cpu_ns if switch else None,
                 "losses": machine.measures()["losses"],
                 "resident_bytes": [answer.memory_bytes for answer in answers],
             },
         )
 
 
-def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, Any]:
-    """One line of the table, as in the document (README.md here)."""
-    net, kind = wish.network, method.kind
+def row(scenario: Scenario, method: Method, dtype: str, cell: Cell) -> dict[str, Any]:
+    """One line of the table, as in the document (README.md here). scenario: the cell's own."""
+    network, size_bytes = scenario.network, scenario.workload.bucket_bytes
     times = arithmetic.spread(cell.durations_ns)
     worth = sum(block["worth"] for block in cell.blocks)
     up = max(sum(values) for values in zip(*(block["up_bytes"] for block in cell.blocks), strict=True)) / worth
     down = max(sum(values) for values in zip(*(block["down_bytes"] for block in cell.blocks), strict=True)) / worth
     speed = arithmetic.algbw(size_bytes, times.median)
     limit = most = wire_share = None
-    if net.rate_bps is not None:
-        links = net.links(net.rate_bps)
-        limit = payload_limit(method.method, links)
-        most = algbw_bound(method.method, wish.dtype, links)
-        wire_share = max(up, down) * 8e9 / net.rate_bps / times.median
+    if network.rate_bps:
+        limit = payload_limit(method.method, network)
+        most = algbw_bound(method.method, dtype, network)
+        wire_share = max(up, down) * 8e9 / network.rate_bps / times.median
     ticks = sum(cell.cpu_ticks)
     idle = (cell.cpu_ticks[3] + cell.cpu_ticks[4]) / ticks if ticks >= 10 else None
     packets = sum(block["up_packets"] for block in cell.blocks) / worth
@@ -288,20 +296,20 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
     switch_cpu = [block["switch_cpu_ns"] for block in cell.blocks if block["switch_cpu_ns"] is not None]
     losses = {name: sum(block["losses"][name] for block in cell.blocks) for name in cell.blocks[0]["losses"]}
     return {
-        "workers": net.workers,
-        "rate_bps": net.rate_bps,
-        "method": kind,
+        "workers": network.workers,
+        "rate_bps": network.rate_bps,
+        "method": method.kind,
         "variant": method.variant,
         "link": method.carrier,
         "name": method.name,
         "size_bytes": size_bytes,
         "count": size_bytes // arithmetic.ITEM_BYTES,
-        "type": wish.dtype,
+        "type": dtype,
         "redop": "sum",
         "root": -1,
         "time_ns": dataclasses.asdict(times),
         "algbw_bytes_per_s": speed,
-        "busbw_bytes_per_s": arithmetic.busbw(method.method, size_bytes, times.median, net.workers),
+        "busbw_bytes_per_s": arithmetic.busbw(method.method, size_bytes, times.median, network.workers),
         "wire_tx_bytes_per_rank": up,
         "wire_rx_bytes_per_rank": down,
         "wrong_elements": cell.wrong,
@@ -310,14 +318,14 @@ def row(wish: Wish, method: Method, size_bytes: int, cell: Cell) -> dict[str, An
         "bound_bytes_per_s": most,
         "share_of_bound": speed / most if most else None,
         "worker_cpu_ns": worker_cpu,
-        "worker_cpu_ns_per_packet": worker_cpu * net.workers / packets if packets else None,
+        "worker_cpu_ns_per_packet": worker_cpu * network.workers / packets if packets else None,
         "switch_cpu_ns": sum(switch_cpu) / worth if switch_cpu else None,
         "switch_cpu_ns_per_packet": sum(switch_cpu) / worth / packets if switch_cpu and packets else None,
         "packets_per_s": packets * 1e9 / times.median,
         "start_skew_ns": percentile(cell.skews_ns, 0.5),
         "packets_resent": sum(block["packets_resent"] for block in cell.blocks),
         "segments_resent": sum(block["segments_resent"] for block in cell.blocks),
-        "queue_drops": sum(block["queue_drops"] for block in cell.blocks),
+        "queue_drops": sum(block["drops"] for block in cell.blocks),
         "losses": losses,
         "cpu_idle_share": idle,
         "cpu_stolen_share": cell.cpu_ticks[7] / ticks if ticks >= 10 else None,

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.bench.allreduce.messages import MethodOptions, RankPlace
-from emulation.bench.allreduce.methods import Method
+from emulation.bench.allreduce.messages import Open, RankPlace
+from emulation.bounds import elements_of
 from emulation.errors import RunFailed
 from transport.group.opening import GroupOptions, open_group
 from transport.links.table import LINKS
@@ -21,6 +21,7 @@ from transport.worker.session import SwitchSession
 Array = NDArray[Any]
 PORT = 29_700
 CALL_TIMEOUT_S = 120.0
+QUEUE_SHARE_NS = 4_000_000  # of the link's rate: what a TCP sender may hold, half of the queue at 1 Gb/s
 
 
 class Contestant(Protocol):
@@ -41,9 +42,10 @@ class Contestant(Protocol):
 class Switch:
     """Our own method: one session, one call per allreduce, as the process group makes them."""
 
-    def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
+    def __init__(self, order: Open, place: RankPlace) -> None:
+        method, options, mtu_bytes = order.method, order.scenario.switch, order.scenario.topology.mtu_bytes
         self._session = SwitchSession.join(
-            options.switch,
+            order.switch,
             f"bench-{method.name}",
             place.rank,
             place.workers,
@@ -52,11 +54,11 @@ class Switch:
                 call_timeout_s=CALL_TIMEOUT_S,
                 bind=place.addresses[place.rank],
                 core=method.core,
-                elements=options.elements,
+                elements=elements_of(method.method, options.elements, mtu_bytes),
                 link=method.carrier,
                 streams=options.streams,
                 window_slots=options.window_slots,
-                segments_max=options.segments_max,
+                segments_max=order.segments_max,
             ),
         )
 
@@ -76,10 +78,11 @@ class Switch:
 class HostMethod:
     """A host method, or parameter servers beside the workers: a group, one call per allreduce."""
 
-    def __init__(self, method: Method, place: RankPlace, options: MethodOptions) -> None:
-        addresses = [(address, PORT + options.number) for address in place.addresses]
+    def __init__(self, order: Open, place: RankPlace) -> None:
+        method, buffer_bytes = order.method, tcp_buffer_bytes(order.scenario.topology.rate_bps)
+        addresses = [(address, PORT + order.number) for address in place.addresses]
         chosen = LINKS[method.carrier].congestion_control
-        over_tcp = {"congestion_control": method.variant, "buffer_bytes": options.buffer_bytes}
+        over_tcp = {"congestion_control": method.variant, "buffer_bytes": buffer_bytes}
         self._group = open_group(
             method.kind,
             method.carrier,
@@ -90,7 +93,7 @@ class HostMethod:
         )
         self._details = {"link": method.carrier, **self._group.status()}
         if chosen:
-            self._details["send_buffer_bytes"] = options.buffer_bytes
+            self._details["send_buffer_bytes"] = buffer_bytes
             if self._details["congestion_control"] != method.variant:
                 self._group.close()
                 raise RunFailed(f"{method.name}: the kernel chose {self._details['congestion_control']} instead")
@@ -108,13 +111,18 @@ class HostMethod:
         self._group.close()
 
 
-def open_contestant(method: Method, place: RankPlace, options: MethodOptions) -> Contestant:
+def tcp_buffer_bytes(rate_bps: int) -> int:
+    """What a ring's socket may hold: enough to keep the link busy, less than the queue that it would overflow."""
+    return max(256 << 10, rate_bps * QUEUE_SHARE_NS // 8_000_000_000) if rate_bps else 4 << 20
+
+
+def open_contestant(order: Open, place: RankPlace) -> Contestant:
     """Opens a method on this rank. Raises what the method raises, RunFailed."""
-    if method.kind == "gloo":
+    if order.method.kind == "gloo":
         from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
 
-        return Gloo(method, place, options)
-    return (Switch if method.kind == "switch" else HostMethod)(method, place, options)
+        return Gloo(order.method, place)
+    return (Switch if order.method.kind == "switch" else HostMethod)(order, place)
 
 
 class Numbers:

@@ -8,6 +8,7 @@ import msgspec
 
 from emulation.bench.allreduce.methods import Method
 from emulation.children import Order, Report
+from emulation.scenario import Scenario
 
 
 class RankPlace(msgspec.Struct, frozen=True):
@@ -26,21 +27,14 @@ class RankPlace(msgspec.Struct, frozen=True):
         return len(self.addresses)
 
 
-class MethodOptions(msgspec.Struct, frozen=True):
-    """How a method is opened, the same on every rank. number: of methods opened before it."""
+class Open(Order):
+    """Opens a method with a scenario's options, the same on every rank. number: of methods opened before it."""
 
+    method: Method
+    scenario: Scenario
     number: int
-    buffer_bytes: int  # of a socket of ours
-    elements: int
-    window_slots: int
-    streams: int
     segments_max: int
     switch: str = ""  # its control address
-
-
-class Open(Order):
-    method: Method
-    options: MethodOptions
 
 
 class Run(Order):

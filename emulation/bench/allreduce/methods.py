@@ -7,11 +7,11 @@ A method as in `transport.group.method_name`, without a schedule; behind a colon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulation.errors import RunFailed
-from emulation.scenario import ScenarioError
+from emulation.scenario import Methods, Scenario, ScenarioError, Sweep
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
@@ -47,6 +47,17 @@ class Method:
         """What runs the switch's workers: the compiled loop, or Python's beside the planes written in Python."""
         kind = DATAPLANES.get(self.variant)
         return LINKS[self.carrier].cores[0] if kind is not None and kind.compiled else "python"
+
+    def cell(self, scenario: Scenario, size_bytes: int) -> Scenario:
+        """A scenario of one network as that of this method at one size alone, its variant among the options."""
+        switch, topology = scenario.switch, scenario.topology
+        if self.method.is_switch:
+            switch = replace(switch, dataplane=self.variant)
+        elif self.variant:
+            topology = replace(topology, congestion_control=self.variant)
+        workload = replace(scenario.workload, bucket_bytes=size_bytes)
+        methods = Methods(mininet=(self.method,), sim=())
+        return replace(scenario, methods=methods, topology=topology, workload=workload, switch=switch, sweep=Sweep())
 
 
 def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tuple[list[Method], set[Method]]:

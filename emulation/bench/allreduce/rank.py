@@ -84,7 +84,7 @@ class Rank:
         name = order.method.name
         match order:
             case Open():
-                made = self._contestants[name] = open_contestant(order.method, self._place, order.options)
+                made = self._contestants[name] = open_contestant(order, self._place)
                 return Opened(made.facts())
             case Run():
                 return self._run(self._contestants[name], order)

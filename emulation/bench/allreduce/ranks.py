@@ -12,10 +12,10 @@ from typing import Any
 from emulation import children
 from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, RankPlace, Run
 from emulation.bench.allreduce.methods import Method
-from emulation.bench.allreduce.network import RunningNetwork
 from emulation.bench.allreduce.rank import MeetingPoint
 from emulation.children import Child, ChildFailed
 from emulation.errors import RunFailed
+from emulation.mininet.launch import RunningScenario
 
 START_S = 60.0
 GRACE_S = 10.0  # after a rank's own limit has ended
@@ -35,7 +35,7 @@ class Ranks:
     bytes_most: largest array. limit_s: longest operation, so that no rank waits for ever for another.
     """
 
-    def __init__(self, network: RunningNetwork, dtype: str, bytes_most: int, limit_s: float) -> None:
+    def __init__(self, network: RunningScenario, dtype: str, bytes_most: int, limit_s: float) -> None:
         self._network, self._limit_s = network, limit_s
         self._children: list[Child[Any]] = []
         workers = network.star.workers
@@ -52,12 +52,11 @@ class Ranks:
         try:
             for place in self._places:
                 child = children.start(
-                    partial(self._network.star.spawn, place.rank),
+                    partial(self._network.start_rank, place.rank),
                     f"rank {place.rank}",
                     "emulation.bench.allreduce.rank",
                     place,
                     Opened | Measured,
-                    {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": place.interface},
                 )
                 self._children.append(child)
             children.gather(self._children, START_S, self._network.check_switches)

@@ -1,0 +1,232 @@
+"""A scenario's network while it runs, with its switches and ranks, and what its links carry: for compare and bench.
+
+Packets of `[faults] loss` are lost by netem; if `loss_by` says so, by a BPF program at both ends of each link or by the
+switch itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from emulation.bounds import elements_of
+from emulation.errors import RunFailed
+from emulation.mininet import netns
+from emulation.mininet.shaping import NetworkSpec, UnfitError
+from emulation.mininet.switch_process import RunningDataPlane, SwitchPlace, switchagg_command
+from emulation.scenario import Scenario
+from switchagg.errors import SwitchaggError
+from switchagg.priority import CLASSES
+from transport.group.method_name import MethodName
+from transport.links.table import LINKS
+
+if TYPE_CHECKING:
+    from emulation.mininet.topology import EmulatedNetwork
+    from switchagg.native.bpf import LossProgram
+
+CONTROL_PORT = 5555  # of the first switch, and its data port is the next
+RENDEZVOUS_PORT = 29_500
+BY_LINKS, BY_SWITCH = "links", "switch"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a network's links have carried since it was built: a list has an entry per worker, the others are sums."""
+
+    up_bytes: list[int]
+    down_bytes: list[int]
+    up_packets: int
+    drops: int  # of the emulated queues
+    segments_resent: int  # by TCP, all workers
+
+    @classmethod
+    def of(cls, star: EmulatedNetwork) -> Traffic:
+        """Until now. Raises OSError."""
+        links = star.counters()
+        return cls(
+            [link.up_bytes for link in links],
+            [link.down_bytes for link in links],
+            sum(link.up_packets for link in links),
+            sum(link.up_drops + link.down_drops for link in links),
+            star.segments_resent(),
+        )
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        """What was carried since then."""
+        return Traffic(
+            [after - before for after, before in zip(self.up_bytes, earlier.up_bytes, strict=True)],
+            [after - before for after, before in zip(self.down_bytes, earlier.down_bytes, strict=True)],
+            self.up_packets - earlier.up_packets,
+            self.drops - earlier.drops,
+            self.segments_resent - earlier.segments_resent,
+        )
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A data plane that runs for one method. name: for messages."""
+
+    name: str
+    control: str
+    running: RunningDataPlane
+
+    @property
+    def plane(self) -> str:
+        """The data plane that it runs, as the daemon named it when it was ready."""
+        named = re.search(r"switch ready: .* \((\w+), ", self.running.output())
+        return named[1] if named else "unknown"
+
+    def check(self) -> None:
+        """Raises RunFailed if it has ended."""
+        if self.running.ended:
+            words = self.running.last_line() or "it wrote nothing"
+            log_path = self.running.plane.log_path
+            more = "" if log_path is None else f" (more in {log_path})"
+            raise RunFailed(
+                f"{self.name}: the switch ended with status {self.running.process.returncode}: {words}{more}"
+            )
+
+
+class RunningScenario:
+    """The network of a scenario while it runs: a context manager that ends all it has started.
+
+    Raises UnfitError if this machine can't honour the scenario, RunFailed.
+    """
+
+    def __init__(self, scenario: Scenario, loss_by: str | None = None) -> None:
+        from emulation.mininet import topology
+
+        self.scenario = scenario
+        spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
+        self._loss_by = loss_by
+        self.star: EmulatedNetwork = topology.EmulatedNetwork(dataclasses.replace(spec, loss=0.0) if loss_by else spec)
+        self.switches: list[Switch] = []
+        self._losses: list[LossProgram] = []
+
+    def __enter__(self) -> RunningScenario:
+        self.star.__enter__()
+        try:
+            if self._loss_by == BY_LINKS:
+                self._lose_on_links()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything that was started. Idempotent."""
+        for program in self._losses:
+            program.close()
+        self._losses.clear()
+        self.star.close()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The network as read back from the kernel."""
+        return dataclasses.asdict(self.star.verification)
+
+    def start_switch(self, scenario: Scenario, method: MethodName, name: str, log_path: Path | None = None) -> Switch:
+        """Starts the switch that a method needs, with this scenario's options, and waits until it answers.
+
+        Raises UnfitError with its last output.
+        """
+        options, port = scenario.switch, CONTROL_PORT + 2 * len(self.switches)
+        loss = scenario.faults.loss
+        place = SwitchPlace(
+            control_port=port,
+            data_port=LINKS[method.link].port or port + 1,
+            dataplane=options.dataplane,
+            link=method.link,
+            elements=elements_of(method, options.elements, scenario.topology.mtu_bytes),
+            slots=(max(options.streams, CLASSES) if method.schedule else options.streams) * options.window_slots,
+            impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
+        )
+        switch = Switch(name, place.control, self.star.start_data_plane(place.process(log_path)))
+        self.switches.append(switch)
+        return switch
+
+    def check_switches(self) -> None:
+        """Raises RunFailed if one has ended."""
+        for switch in self.switches:
+            switch.check()
+
+    def switch_counters(self, switch: Switch) -> dict[str, int]:
+        """What a data plane has counted, asked from within its namespace. Raises RunFailed."""
+        command = switchagg_command("status", switch.control, "--json")
+        try:
+            done = subprocess.run(
+                netns.command_in(self.star.switch_pid, command), capture_output=True, text=True, timeout=30, check=True
+            )
+        except subprocess.SubprocessError as error:
+            raise RunFailed(f"{switch.name}: the switch's counters can't be read: {words_of(error)}") from error
+        counters: dict[str, int] = json.loads(done.stdout)["data_counters"]
+        return counters
+
+    def start_rank(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a rank's process on its host, on one thread of computing. `options`: Popen's, but for `env`."""
+        interface = self.star.workers[rank].interface
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": interface}
+        return self.star.spawn(rank, command, **{**options, "env": environment})
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Packets that the programs on all links let pass and lost, in both directions."""
+        counts = [program.counts for program in self._losses]
+        return {"passed": sum(passed for passed, _ in counts), "lost": sum(lost for _, lost in counts)}
+
+    def _lose_on_links(self) -> None:
+        """Puts a program at both ends of every link that loses packets one by one, of all methods. Raises UnfitError.
+
+        It stands where packets come in, behind the shaper: a lost packet has used its share of the link.
+        """
+        pids = {worker.name: worker.pid for worker in self.star.workers} | {"s1": self.star.switch_pid}
+        for number, port in enumerate(self.star.verification.ports):
+            seed = self.scenario.seed * 10_000 + number
+            lose = partial(_lose, port.interface, self.scenario.faults.loss, seed)
+            try:
+                self._losses.append(netns.within(pids[port.node], lose))
+            except (SwitchaggError, OSError) as error:
+                raise UnfitError(f"packets can't be lost on {port.interface}: {error}") from error
+
+
+def _lose(interface: str, share: float, seed: int) -> LossProgram:
+    from switchagg.native.bpf import LossProgram
+
+    return LossProgram(interface, share, seed).__enter__()
+
+
+def congestion_control(scenario: Scenario) -> str | None:
+    """TCP congestion control to set in every namespace; None: leave the machine's own.
+
+    The kernel lets namespaces choose only among the machine's default and those open to everybody. Raises RunFailed.
+    """
+    wanted = scenario.topology.congestion_control
+    if wanted == "kernel":
+        return None
+    settings = Path("/proc/sys/net/ipv4")
+    usable = (settings / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+    usable.append((settings / "tcp_congestion_control").read_text(encoding="ascii").strip())
+    if wanted not in usable:
+        raise RunFailed(
+            f"{scenario.file}: [topology] congestion_control: {wanted} can't be set in a network namespace here; "
+            f"allowed: kernel, {', '.join(sorted(set(usable)))} (others after, as root: "
+            f"sysctl net.ipv4.tcp_allowed_congestion_control='{' '.join(sorted({*usable, wanted}))}')"
+        )
+    return wanted
+
+
+def words_of(error: Exception) -> str:
+    """One line of a program's or the kernel's output."""
+    said = str(getattr(error, "stderr", None) or "").strip().splitlines()
+    return said[-1] if said else " ".join(str(error).split())
