@@ -25,6 +25,7 @@ from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
+from transport.ps.config import BACKUP, BSP, MODES, SSP
 
 BACKENDS = ("mininet", "sim")
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
@@ -122,6 +123,16 @@ class SwitchOptions:
 
 
 @dataclass(frozen=True)
+class ParameterServer:
+    """How method `ps` sums, and where: `transport.ps.config.PsConfig` says what the modes are."""
+
+    servers: int = _integer(0, 0, 64, "servers")  # with hosts and links of their own; 0: one on every worker's host
+    mode: str = _choice(BSP, MODES)
+    staleness: int = _integer(0, 0, 1_000_000, "iterations")  # ssp: how far the slowest worker may be behind
+    backups: int = _integer(0, 0, 63, "workers")  # backup: a sum doesn't wait for the last so many
+
+
+@dataclass(frozen=True)
 class Sweep:
     """One number of the scenario that takes several values: everything is run with each. It overrides the table's."""
 
@@ -144,6 +155,7 @@ class Scenario:
     faults: Faults
     workload: Workload
     switch: SwitchOptions
+    ps: ParameterServer = ParameterServer()
     sweep: Sweep = Sweep()
     file: str = "scenario"
 
@@ -168,6 +180,7 @@ _TABLES: dict[str, Any] = {
     "faults": Faults,
     "workload": Workload,
     "switch": SwitchOptions,
+    "ps": ParameterServer,
     "sweep": Sweep,
 }
 SWEEPS_MOST = 32
@@ -244,6 +257,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     del values["file"]
     if not scenario.sweep.values:
         del values["sweep"]
+    if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
+        del values["ps"]  # no method of the scenario reads it
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
@@ -396,6 +411,7 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [topology] priority_queues: {topology.priority_queues} is not possible; allowed: 0 "
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
+    _check_ps(scenario)
     together = topology.workers * workload.batch_per_worker
     kind = WORKLOADS[workload.name]
     if kind.samples is not None and together > kind.samples:
@@ -408,6 +424,26 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "
             "out of range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
+        )
+
+
+def _check_ps(scenario: Scenario) -> None:
+    """What of a mode belongs to it alone."""
+    ps, workers = scenario.ps, scenario.topology.workers
+    if ps.staleness and ps.mode != SSP:
+        raise ScenarioError(
+            f"{scenario.file}: [ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, "
+            f"or mode = '{SSP}'"
+        )
+    if ps.mode != BACKUP and ps.backups:
+        raise ScenarioError(
+            f"{scenario.file}: [ps] backups: {ps.backups} is not possible with mode = '{ps.mode}'; allowed: 0, or mode "
+            f"= '{BACKUP}'"
+        )
+    if ps.mode == BACKUP and not 1 <= ps.backups < workers:
+        raise ScenarioError(
+            f"{scenario.file}: [ps] backups: {ps.backups} of {workers} workers is out of range; allowed: 1 … "
+            f"{workers - 1} with mode = '{BACKUP}'"
         )
 
 
