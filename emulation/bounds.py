@@ -22,7 +22,8 @@ from transport.links.table import LINKS
 class Network:
     """Equal links in a network. rate_bps: of a port, each way. elements: E of the switch's packets, as asked for.
 
-    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
+    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. servers: of
+    `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that a sum doesn't wait for.
     """
 
     workers: int
@@ -30,6 +31,8 @@ class Network:
     mtu_bytes: int
     elements: int
     codec: str = ""
+    servers: int = 0
+    backups: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Bound:
     Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
     """
 
-    traffic_factor: float  # 1 for the switch, 2(n-1)/n for the best host methods, more for others
+    traffic_factor: float  # of the busiest link: 1 for the switch, 2(n-1)/n for the best host methods, more for others
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
@@ -107,11 +110,18 @@ def elements_that_fit(mtu_bytes: int) -> int:
 
 def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Of one allreduce of so many bytes of floats."""
-    factor = traffic(name.method, network.workers)
+    servers = network.servers if name.method == "ps" else 0
+    factor = traffic(name.method, network.workers, servers, network.backups)
     elements = elements_of(name, network.elements, network.mtu_bytes)
     efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
-    wire_bytes = size_bytes * factor / efficiency
-    return Bound(factor, efficiency, wire_bytes, wire_bytes * 8e9 / network.rate_bps)
+    framed = size_bytes / efficiency
+    wire_bytes = framed if servers else framed * traffic(name.method, network.workers)
+    return Bound(factor, efficiency, wire_bytes, framed * factor * 8e9 / network.rate_bps)
+
+
+def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> float:
+    """Sent, and as many received, by each server of `ps` that has a link of its own, if each has the same share."""
+    return bound(name, size_bytes, network).wire_bytes_per_rank * network.workers / network.servers
 
 
 def payload_limit(name: MethodName, network: Network) -> float:
@@ -122,6 +132,6 @@ def payload_limit(name: MethodName, network: Network) -> float:
 
 def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
     """Most bytes per second of an array that the method can sum. Integers need no exponents."""
-    most = payload_limit(name, network) / traffic(name.method, network.workers)
+    most = payload_limit(name, network) / traffic(name.method, network.workers, network.servers, network.backups)
     elements = elements_of(name, network.elements, network.mtu_bytes)
     return most * coded_share(name, dtype, elements, network.codec)

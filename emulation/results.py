@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulation.bounds import bound
+from emulation.bounds import bound, wire_bytes_per_server
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, canonical
 from emulation.timeline import Span
@@ -75,6 +75,8 @@ class MethodResult:
     environment: dict[str, Any] = field(default_factory=dict)  # read back: links, offloads, congestion control
     first_layer_bytes: int = 0  # of the transfer (bucket, slice) that holds the first layer's gradient
     timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
+    wire_tx_bytes_per_server: list[int] = field(default_factory=list)  # of parameter servers with links of their own …
+    wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -125,6 +127,19 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "parameters_identical": len(set(result.parameter_hash_per_rank)) == 1,
         "bound": dataclasses.asdict(least),
         "share_of_bound": ratio(least.communication_ns, communication["median"]),
+        **_of_servers(scenario, result),
+    }
+
+
+def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
+    """What the links of parameter servers carried; nothing where none has a link of its own."""
+    if not result.wire_tx_bytes_per_server:
+        return {}
+    per_iteration = max(1, result.wire_iterations)
+    return {
+        "wire_tx_bytes_per_server_iteration": max(result.wire_tx_bytes_per_server) / per_iteration,
+        "wire_rx_bytes_per_server_iteration": max(result.wire_rx_bytes_per_server) / per_iteration,
+        "bound_wire_bytes_per_server": wire_bytes_per_server(result.method, result.gradient_bytes, scenario.network),
     }
 
 
@@ -166,6 +181,8 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
     ]
     for entry in methods:
         del entry["timeline"]
+        if not entry["wire_tx_bytes_per_server"]:
+            del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline

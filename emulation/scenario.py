@@ -131,6 +131,11 @@ class ParameterServer:
     staleness: int = _integer(0, 0, 1_000_000, "iterations")  # ssp: how far the slowest worker may be behind
     backups: int = _integer(0, 0, 63, "workers")  # backup: a sum doesn't wait for the last so many
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Fields of PsConfig."""
+        return {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -163,7 +168,14 @@ class Scenario:
     def network(self) -> Network:
         """What bounds an allreduce."""
         topology = self.topology
-        return Network(topology.workers, topology.rate_bps, topology.mtu_bytes, self.switch.elements)
+        return Network(
+            topology.workers,
+            topology.rate_bps,
+            topology.mtu_bytes,
+            self.switch.elements,
+            servers=self.ps.servers,
+            backups=self.ps.backups,
+        )
 
     def methods_for(self, backend: str) -> tuple[MethodName, ...]:
         """Methods to run on `backend` ("mininet" or "sim"), in order."""
@@ -430,6 +442,10 @@ def _check_together(scenario: Scenario) -> None:
 def _check_ps(scenario: Scenario) -> None:
     """What of a mode belongs to it alone."""
     ps, workers = scenario.ps, scenario.topology.workers
+    if ps.mode not in (BSP, BACKUP):
+        raise ScenarioError(
+            f"{scenario.file}: [ps] mode: '{ps.mode}' does not run in scenarios yet; allowed: {BSP}, {BACKUP}"
+        )
     if ps.staleness and ps.mode != SSP:
         raise ScenarioError(
             f"{scenario.file}: [ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, "

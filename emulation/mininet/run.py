@@ -22,7 +22,7 @@ from emulation.mininet.crew import Crew, Member
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
 from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
-from emulation.scenario import Scenario
+from emulation.scenario import ParameterServer, Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, write_config
 from transport.group.method_name import MethodName
@@ -72,6 +72,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 
 def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
     total, workers = scenario.workload.iterations, scenario.topology.workers
+    if method.method == "ps" and scenario.ps != ParameterServer():
+        raise RunFailed(f"{scenario.file}: [ps]: Mininet has servers = 0 and mode = 'bsp' so far; --on sim has more")
     progress(0, total, "building the network")
     with RunningScenario(scenario) as network:
         switch = (

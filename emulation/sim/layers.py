@@ -183,7 +183,7 @@ class LayeredRank:
             training.simulation.launch(
                 self._rank,
                 array,
-                "sum",
+                training.simulation.mean_op,
                 functools.partial(self._returned, transfer, array, now_ns),
                 priority,
                 self._number_of(transfer),
@@ -231,7 +231,7 @@ class LayeredRank:
         self.first_layers_ns.append(back_ns - ready_ns)
         self.communications_ns.append(union_ns(self._under_way))
         for gradient in self._gradients:
-            gradient /= training.workers
+            gradient /= training.divisor
         training.replicas.apply_to(self._rank, iteration, self._gradients)
         if iteration + 1 == training.warmup_iterations:
             self._count_wire()  # all of these iterations' bytes were sent, and none of the next one's

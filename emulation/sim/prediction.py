@@ -14,7 +14,7 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     topology = scenario.topology
     efficiency = framing_efficiency(name, scenario.switch.elements, topology.mtu_bytes)
-    factor = traffic(name.method, topology.workers)
+    factor = traffic(name.method, topology.workers, scenario.ps.servers)
     network = Network(
         beta_ns_per_byte=8e9 / topology.rate_bps / efficiency * factor, latency_ns=4.0 * topology.delay_ns
     )

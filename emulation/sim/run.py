@@ -112,7 +112,7 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
 
 def simulation_config(scenario: Scenario) -> SimulationConfig:
     """The simulation of a scenario. The ring's segments fill the MTU."""
-    topology, faults, switch = scenario.topology, scenario.faults, scenario.switch
+    topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
     slots = switch.streams * switch.window_slots
     return SimulationConfig(
@@ -135,4 +135,6 @@ def simulation_config(scenario: Scenario) -> SimulationConfig:
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),
         message_bytes=max(1, RING_MESSAGE_BYTES // segment_bytes) * segment_bytes,
         strict_priority=topology.priority_queues > 0,
+        servers=ps.servers,
+        ps=ps.options,
     )

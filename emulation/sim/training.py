@@ -76,9 +76,8 @@ class RankClock:
 
     def _launch(self, _frame: None, index: int, _to: int) -> None:
         self._launched_ns[index] = self._network.now_ns
-        self._training.simulation.launch(
-            self._rank, self._buckets[index], "sum", functools.partial(self._returned, index)
-        )
+        simulation, done = self._training.simulation, functools.partial(self._returned, index)
+        simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done)
 
     def _returned(self, index: int) -> None:
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)
@@ -96,7 +95,7 @@ class RankClock:
             return  # the last bucket came back in the very nanosecond in which the backward pass ended
         self._complete = True
         for bucket in self._buckets:
-            bucket /= training.workers
+            bucket /= training.divisor
         training.replicas.apply_to(self._rank, self.iteration, self._buckets)
         self.ends_ns.append(now_ns)
         self.communications_ns.append(union_ns(list(self._under_way.values())))
@@ -138,6 +137,7 @@ class Training:
         self.compute_ns = compute_ns
         self.ready_ns = replicas.ready_ns(compute_ns)
         self.workers = scenario.topology.workers
+        self.divisor = self.workers if simulation.mean_op == "sum" else 1
         self.iterations = scenario.workload.iterations
         self.warmup_iterations = scenario.workload.warmup_iterations
         self._evaluate_every = scenario.workload.evaluate_every
@@ -146,6 +146,7 @@ class Training:
         self.first_layer_bytes = 4 * replicas.buckets[-1].elements  # the last bucket to be ready holds that gradient
         self._scores: list[tuple[int, float, float]] = []
         self._finished = [0] * self.iterations  # ranks that are through with an iteration
+        self._servers_wire: list[list[tuple[int, int]]] = []  # as a rank's wire_bytes, for each server
 
     def run(self) -> None:
         """Train to the end. AggregationFailed if a call is given up."""
@@ -161,6 +162,9 @@ class Training:
             self._scores.append((iteration, score.accuracy, score.loss))
         self._finished[iteration] += 1
         if self._finished[iteration] == self.workers:
+            if iteration + 1 in (self.warmup_iterations, self.iterations):
+                members = range(self.workers, len(self.simulation.uplinks))
+                self._servers_wire.append([self.simulation.wire_bytes(member) for member in members])
             virtual_s = self.simulation.network.now_ns / 1e9
             self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
             if last:
@@ -187,6 +191,8 @@ class Training:
             gradient_bytes=self.replicas.gradient_bytes,
             wire_tx_bytes_per_rank=[sent for sent, _ in wire],
             wire_rx_bytes_per_rank=[received for _, received in wire],
+            wire_tx_bytes_per_server=[after[0] - before[0] for before, after in zip(*self._servers_wire, strict=True)],
+            wire_rx_bytes_per_server=[after[1] - before[1] for before, after in zip(*self._servers_wire, strict=True)],
             wire_iterations=self.iterations - self.warmup_iterations,
             retransmissions=self.simulation.retransmissions(),
             switch_counters=self.simulation.switch_counters(),

@@ -15,6 +15,7 @@ from emulation.bounds import (
     framing_efficiency,
     payload_limit,
     payload_share,
+    wire_bytes_per_server,
 )
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
@@ -108,6 +109,33 @@ def test_every_method_has_a_bound_of_its_own_whatever_carries_or_schedules_it() 
 def test_three_ranks_of_halving_doubling_send_one_and_a_half_arrays() -> None:
     assert traffic("halving_doubling", 3) == 1.5
     assert traffic("double_tree", 3) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("servers", "backups", "factor", "per_rank", "per_server"),
+    [
+        (0, 0, 1.5, 1.5, None),
+        (1, 0, 4.0, 1.0, 4.0),
+        (2, 0, 2.0, 1.0, 2.0),
+        (4, 0, 1.0, 1.0, 1.0),
+        (8, 0, 1.0, 1.0, 0.5),
+        (2, 1, 1.5, 1.0, 2.0),  # who isn't waited for sends its bytes as well
+        (0, 1, 1.25, 1.5, None),
+    ],
+)
+def test_parameter_servers_are_bounded_by_the_busier_of_two_links(
+    servers: int, backups: int, factor: float, per_rank: float, per_server: float | None
+) -> None:
+    network = Network(4, 100_000_000, 1500, 360, servers=servers, backups=backups)
+    found = bound(parse("ps"), 1_448_000, network)
+    assert found.traffic_factor == factor
+    assert found.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)
+    assert found.wire_bytes_per_rank == pytest.approx(1_514_000 * per_rank, rel=1e-12)
+    if per_server is not None:
+        assert wire_bytes_per_server(parse("ps"), 1_448_000, network) == pytest.approx(
+            1_514_000 * per_server, rel=1e-12
+        )
+    assert bound(parse("ring"), 1_448_000, network).traffic_factor == 1.5, "other methods have no servers"
 
 
 def test_limits_of_the_benchmark() -> None:

@@ -72,6 +72,17 @@ def test_whole_floats_are_integers() -> None:
         ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
         ('[topology]\ncongestion_control = "fast"\n', r"'fast' is unknown; allowed: kernel, cubic, reno, bbr, dctcp"),
+        ("[ps]\nservers = 65\n", r"\[ps\] servers: 65 is out of range; allowed: 0 … 64 \(servers\)"),
+        ("[ps]\nserver = 1\n", r"\[ps\] unknown key 'server'; did you mean 'servers'\?"),
+        ('[ps]\nmode = "backups"\n', r"\[ps\] mode: 'backups' is unknown; allowed: bsp, backup, ssp, asp, dc_asgd"),
+        ('[ps]\nmode = "backup"\n', r"\[ps\] backups: 0 of 4 workers is out of range; allowed: 1 … 3 with mode"),
+        ('[ps]\nmode = "backup"\nbackups = 4\n', r"\[ps\] backups: 4 of 4 workers is out of range; allowed: 1 … 3"),
+        ("[ps]\nbackups = 1\n", r"\[ps\] backups: 1 is not possible with mode = 'bsp'; allowed: 0, or mode = 'backup'"),
+        (
+            "[ps]\nstaleness = 2\n",
+            r"\[ps\] staleness: 2 is not possible with mode = 'bsp'; allowed: 0, or mode = 'ssp'",
+        ),
+        ('[ps]\nmode = "asp"\n', r"\[ps\] mode: 'asp' does not run in scenarios yet; allowed: bsp, backup"),
         ("topology = 3\n", r"'topology' must be a table"),
         ("a b\n", r"not valid TOML"),
     ],
@@ -109,6 +120,14 @@ def test_canonical_round_trips() -> None:
     again = scenarios._build(plain, "t")
     assert again == scenario
     assert again.baseline_for("sim") is None
+
+
+def test_parameter_servers_are_told_of_where_a_method_has_them() -> None:
+    text = '[methods]\nsim = ["ring", "ps+p3"]\n[ps]\nmode = "backup"\nbackups = 2\nservers = 3\n'
+    scenario = parse(MINIMAL + text, "t")
+    assert canonical(scenario)["ps"] == {"servers": 3, "mode": "backup", "staleness": 0, "backups": 2}
+    assert (scenario.network.servers, scenario.network.backups) == (3, 2)
+    assert "ps" not in canonical(parse(MINIMAL + "[ps]\nservers = 3\n", "t"))
 
 
 def test_every_shipped_scenario_loads_under_its_own_name() -> None:

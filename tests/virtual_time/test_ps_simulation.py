@@ -8,7 +8,7 @@ import pytest
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import SimulationConfig
-from transport.ps.config import BACKUP, BSP, SSP, PsConfig
+from transport.ps.config import BACKUP, BSP, SLICE_ELEMENTS, SSP
 
 RATE_BPS = 1_000_000_000
 LATE_NS = 50_000_000
@@ -16,8 +16,8 @@ LATE_NS = 50_000_000
 
 def star(mode: str = BSP, workers: int = 4, servers: int = 2, **more: Any) -> PsSimulation:
     link = LinkConfig(rate_bps=RATE_BPS, delay_ns=10_000, **more.pop("link", {}))
-    ps = PsConfig(workers, servers, mode=mode, **more)
-    return PsSimulation(SimulationConfig(workers, link, servers=servers, trace=True), ps)
+    ps = {"slice_elements": SLICE_ELEMENTS, "mode": mode, **more}
+    return PsSimulation(SimulationConfig(workers, link, servers=servers, ps=ps, trace=True))
 
 
 def allreduce(made: PsSimulation, elements: int, late_ns: int = 0) -> tuple[list[int], list[np.ndarray[Any, Any]]]:

@@ -28,14 +28,19 @@ FRAME_BYTES = 1440 + 20 + 42
 
 
 def scenario(**overrides: Any) -> Scenario:
-    """Two workers at 1 Gb/s, four iterations of which one is warm-up; overrides like rate_bps=… go to their table."""
+    """Two workers at 1 Gb/s, four iterations of which one is warm-up;
+
+    overrides like rate_bps=… go to their table, ps__servers=… to [ps].
+    """
     tables = {"rate_bps": "topology", "workers": "topology", "mtu_bytes": "topology"}
     tables |= dict.fromkeys(("loss", "duplicate", "reorder"), "faults")
     defaults = {"workers": 2, "rate_bps": 1_000_000_000, "iterations": 4, "warmup_iterations": 1, "evaluate_every": 2}
     values = {**defaults, "compute_ns": 900_000, "batch_per_worker": 8, **overrides}
     switch = ("retry_limit", "elements", "streams")
     placed = {
-        f"{tables.get(key, 'switch' if key in switch else 'workload')}.{key}": value
+        key.replace("__", ".")
+        if "__" in key
+        else f"{tables.get(key, 'switch' if key in switch else 'workload')}.{key}": value
         for key, value in values.items()
         if value is not None
     }

@@ -77,15 +77,20 @@ METHODS = {
 """All methods, by name."""
 
 
-def traffic(method: str, workers: int, servers: int = 0) -> float:
-    """How often each byte of a long array must cross the busiest link of a member, in its busier direction.
+def traffic(method: str, workers: int, servers: int = 0, backups: int = 0) -> float:
+    """How often each byte of a long array must cross the busiest link of a member, in its busier direction, before some
+    worker has the sum.
 
-    servers: of `ps`, on nodes of their own, each of which carries its share n times.
+    servers: of `ps`, on nodes of their own, each of which carries its share n times. backups: of `ps`, workers whose
+    values a sum doesn't wait for. Other methods have neither.
     """
+    if method != "ps":
+        servers = backups = 0
     if servers:
-        return max(1.0, workers / servers)
+        return max(1.0, (workers - backups) / servers)
     collective = METHODS[method].bounded_by
-    return float(traffic_factor(collective, workers)) if collective else 1.0
+    # a server beside a worker waits for values of fewer others, each of which sends it an n-th
+    return float(traffic_factor(collective, workers)) - backups / workers if collective else 1.0
 
 
 def links_of(method: str) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """The parameter server in all its modes in virtual time: a host per worker, and one per server if there are any."""
 
-from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,24 +10,24 @@ from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
 from transport.ps.colocated import Colocated
-from transport.ps.config import PsConfig
+from transport.ps.config import BACKUP, PsConfig
 from transport.ps.messages import HEAD_BYTES
 from transport.ps.server import PsServer
 from transport.ps.worker import PsCall, PsWorker
 
 
 class PsSimulation(Simulation):
-    """config.servers hosts after the workers; with 0, every worker has a server beside it. ps: its numbers of members
-    are the config's; default: "bsp".
+    """config.servers hosts after the workers; with 0, every worker has a server beside it.
 
     `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
     """
 
-    def __init__(self, config: SimulationConfig, ps: PsConfig | None = None) -> None:
+    def __init__(self, config: SimulationConfig) -> None:
         super().__init__(config)
         workers, servers = config.workers, config.servers
-        ps = ps or PsConfig(workers, slice_elements=(config.message_bytes - HEAD_BYTES) // 4)  # of float32
-        ps = replace(ps, workers=workers, servers=servers or workers)
+        slice_elements = (config.message_bytes - HEAD_BYTES) // 4  # of float32
+        ps = PsConfig(workers, servers or workers, **{"slice_elements": slice_elements, **config.ps})
+        self.mean_op = "avg" if ps.mode == BACKUP else "sum"
         self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]

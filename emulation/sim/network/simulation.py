@@ -5,6 +5,7 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,9 +36,9 @@ class SimulationConfig:
     dataplane: of the switch method; priorities, windows: class and window of each of its streams, where they differ.
     codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
     strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
-    message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), servers (of `ps`;
-    0: one on every worker), group (ranks per group of `hierarchical`; 0: chosen): of host methods. trace: hash all
-    events.
+    message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), group (ranks per
+    group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps (other fields of
+    PsConfig): of `ps`. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -58,6 +59,7 @@ class SimulationConfig:
     message_bytes: int = MESSAGE_BYTES
     credit_bytes: int | None = 1 << 20
     servers: int = 0
+    ps: Mapping[str, Any] = field(default_factory=dict)
     group: int = 0
     trace: bool = False
     priorities: tuple[int, ...] = ()
@@ -138,8 +140,13 @@ class Call(NamedTuple):
 
 
 class Simulation(ABC):
-    """Network and links. A method's subclass puts the switch and the hosts in; `uplinks`, `downlinks` go by member."""
+    """Network and links. A method's subclass puts the switch and the hosts in; `uplinks`, `downlinks` go by member.
 
+    mean_op: how training launches gradients: "sum", and divides by the workers, or, where a sum may hold fewer than all
+    of them, "avg", which divides by those that are in it.
+    """
+
+    mean_op = "sum"
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
 
     def __init__(self, config: SimulationConfig) -> None:
@@ -208,10 +215,10 @@ class Simulation(ABC):
         """Let virtual time pass until `network.stop()`. AggregationFailed if a call is given up."""
         self.network.run(waiting_for)
 
-    def wire_bytes(self, rank: int) -> tuple[int, int]:
-        """Bytes that a worker's host has put on its link so far, framing included, and that reached it or are on their
+    def wire_bytes(self, member: int) -> tuple[int, int]:
+        """Bytes that a member's host has put on its link so far, framing included, and that reached it or are on their
         way."""
-        return self.uplinks[rank].sent_bytes, self.downlinks[rank].delivered_bytes
+        return self.uplinks[member].sent_bytes, self.downlinks[member].delivered_bytes
 
     def notes(self) -> list[str]:
         """The method's choices with their reasons, one sentence each."""
