@@ -108,7 +108,9 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def loop_over(mesh: Any, party: Any, ends: Ends, credit_bytes: int | None = None) -> MeshLoop:
-    return MeshLoop(mesh, party, job="j", on_turn=ends.turned, on_end=ends.reasons.append, credit_bytes=credit_bytes)
+    return MeshLoop(
+        mesh, party, job="j", on_iteration=ends.turned, on_end=ends.reasons.append, credit_bytes=credit_bytes
+    )
 
 
 def never(reason: BaseException) -> None:

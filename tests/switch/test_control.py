@@ -79,7 +79,7 @@ class Switch:
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            self.server.turn(0.02)
+            self.server.run_once(0.02)
         self.server.close("the switch was stopped")
 
     def stop(self) -> None:
@@ -331,7 +331,7 @@ def test_a_stopping_switch_says_so(switch: Switch) -> None:
 def test_a_silent_switch_is_given_up_after_a_lease(switch: Switch) -> None:
     with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
-        switch.server.turn = lambda wait_s: time.sleep(wait_s)  # type: ignore[method-assign]
+        switch.server.run_once = lambda wait_s: time.sleep(wait_s)  # type: ignore[method-assign]
         assert heard.ended.wait(SOON_S)
         assert f"switch {switch.endpoint} has not answered for" in heard.ends[0][1]
 

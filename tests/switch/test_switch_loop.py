@@ -493,7 +493,7 @@ def test_an_error_of_the_loop_ends_it_loudly(kind: str, monkeypatch: pytest.Monk
 
     loop.start()
     loop.admit(JOB, [("127.0.0.1", 9), ("127.0.0.1", 10)])
-    monkeypatch.setattr(loop, "_turn", crash)
+    monkeypatch.setattr(loop, "_run_once", crash)
     link.wake()
     until(lambda: bool(failures))
     assert isinstance(loop.failure, ZeroDivisionError)
@@ -509,7 +509,7 @@ def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatc
     entered, hold = threading.Event(), threading.Event()
     hold.set()
     loop = make_loop(kind, UdpLink(LOOPBACK))
-    turn = loop._turn
+    turn = loop._run_once
 
     def stuck() -> None:
         if not hold.is_set():
@@ -528,7 +528,7 @@ def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatc
                 command()
         hold.set()
 
-    monkeypatch.setattr(loop, "_turn", stuck)
+    monkeypatch.setattr(loop, "_run_once", stuck)
     loop.start()
     late(lambda: loop.admit(JOB, [("127.0.0.1", 9), ("127.0.0.1", 10)]))
     with pytest.raises(KeyError):

@@ -425,7 +425,7 @@ def test_a_failed_data_plane_stops_the_switch(daemon: SwitchDaemon, monkeypatch:
     def crash() -> None:
         raise RuntimeError("bit rot")
 
-    monkeypatch.setattr(daemon._loop, "_turn", crash)  # the present turn ends within a second
+    monkeypatch.setattr(daemon._loop, "_run_once", crash)  # the present iteration ends within a second
     pending = sessions[0].allreduce(np.ones(3, np.int32))
     assert "the switch's data plane failed: RuntimeError('bit rot')" in str(failure(pending))
     assert daemon.wait(SOON_S)
@@ -440,7 +440,7 @@ def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkey
         raise RuntimeError("bit rot")
 
     assert sessions[1]._loop is not None
-    monkeypatch.setattr(sessions[1]._loop, "_turn", crash)  # the present turn ends within a second
+    monkeypatch.setattr(sessions[1]._loop, "_run_once", crash)  # the present iteration ends within a second
     pending = sessions[0].allreduce(np.ones(3, np.int32))
     error = failure(pending)
     assert error.missing == (1,)

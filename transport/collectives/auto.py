@@ -34,20 +34,20 @@ _ALPHA_NS_MAX, _BETA_FS_MAX = 10**13, 10**15
 class AutoParty:
     """Wraps the party of a worker; a Party, with `submit` and `events` as HostGroup wants them.
 
-    say: called with a line, once per size class (powers of four) of an allreduce: what was chosen and why.
+    log: called with a line, once per size class (powers of four) of an allreduce: what was chosen and why.
     segment_bytes: as the party's. `choice`: what was fitted; None until then.
     """
 
-    def __init__(self, party: CollectiveParty, segment_bytes: int, say: Callable[[str], None]) -> None:
+    def __init__(self, party: CollectiveParty, segment_bytes: int, log: Callable[[str], None]) -> None:
         self.choice: Choice | None = None
-        self._party, self._segment_bytes, self._say = party, segment_bytes, say
+        self._party, self._segment_bytes, self._log = party, segment_bytes, log
         self._rank, self._workers = party.member, party.workers
         self._held: list[tuple[Kind, NDArray[Any], Any, dict[str, Any]]] = []
         self._held_calls: list[Any] = []
         self._aliases: dict[int, Any] = {}  # id of a party's call -> the call that `submit` returned
         self._out: list[Outgoing] = []
         self._tickets = 0
-        self._said: set[int] = set()
+        self._logged: set[int] = set()
         self._plan = [size for size in SIZES_BYTES for _ in range(ROUNDS)]
         self._at = -1  # the probe that is in flight
         self._sent_ns = 0
@@ -82,10 +82,10 @@ class AutoParty:
 
     def _explain(self, size_bytes: int) -> None:
         size_class = (size_bytes.bit_length() + 1) // 2
-        if size_class not in self._said:
-            self._said.add(size_class)
+        if size_class not in self._logged:
+            self._logged.add(size_class)
             assert self.choice is not None
-            self._say(self.choice.words(size_bytes))
+            self._log(self.choice.words(size_bytes))
 
     def events(self) -> Sequence[Any]:
         """As the party's; of a call that was held, under the name that `submit` gave it."""

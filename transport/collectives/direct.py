@@ -35,7 +35,7 @@ def direct_allreduce(task: Task) -> Plan:
     ranks = roots(workers, task.option)
     shards = split(0, elements, len(ranks))
     start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
-    order = [(start + turn) % len(ranks) for turn in range(len(ranks))]  # those after us first: nobody gets all at once
+    order = [(start + step) % len(ranks) for step in range(len(ranks))]  # those after us first: nobody gets all at once
     others = [number for number in order if ranks[number] != member]
     for number in others:
         draft.send(ranks[number], *shards[number])
@@ -44,8 +44,8 @@ def direct_allreduce(task: Task) -> Plan:
         peers = [rank for rank in range(workers) if rank != member]
         for rank in peers:
             draft.receive(rank, low, high, True)
-        for turn in range(len(peers)):
-            draft.send(peers[(turn + member) % len(peers)], low, high)
+        for step in range(len(peers)):
+            draft.send(peers[(step + member) % len(peers)], low, high)
     for number in others:
         draft.receive(ranks[number], *shards[number], False)
     return draft.plan()

@@ -334,9 +334,9 @@ class CollectiveParty:
         self._finished.append(Finished(call, None))
 
     def _receive_other(self, call: Call | None, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
-        """A message that isn't simply the next of a call: a failure, one for a later call, or nonsense."""
+        """Handle a message that isn't the next of a call: a failure, one for a later call, or an invalid one."""
         if len(head) == HEAD_BYTES and head[:3] == _FAILURE_HEAD:
-            self._told(sender, head, bytes(data[:_REASON_BYTES_MAX]))
+            self._receive_failure(sender, head, bytes(data[:_REASON_BYTES_MAX]))
         elif not _is_call(head):
             self._fail(f"{self._name(sender)} sends {self._own_name()} what is no message of a collective", (sender,))
         elif call is not None and call.execution.expects(sender):
@@ -357,7 +357,7 @@ class CollectiveParty:
         self._early.setdefault(head[_KEY], deque()).append((sender, head, data))
 
     def _take_early(self, key: bytes, now_ns: int) -> None:
-        """Give a new call what came for it; what is for the next one under its key is held again."""
+        """Give a new call the messages that arrived before it; those of the next call under its key stay held."""
         for sender, head, data in self._early.pop(key, ()):
             self._early_bytes -= len(data) + _MESSAGE_COST_BYTES
             self.receive(sender, head, data, now_ns)
@@ -393,8 +393,8 @@ class CollectiveParty:
                 self._notices.append(Outgoing(member, head, reason, ticket, URGENT))
         self._numbers += 1
 
-    def _told(self, sender: int, head: bytes, reason: bytes) -> None:
-        """Fail for a reason that `sender` sent, and pass it on: a member that sees only that we leave would blame
+    def _receive_failure(self, sender: int, head: bytes, reason: bytes) -> None:
+        """Fail for the reason that `sender` reports, and pass it on: a member that sees only that we leave would blame
         us."""
         finder, *blamed = struct.unpack_from(f">{1 + min(head[3], _BLAMED_MAX)}H", head, 4)
         missing = tuple(member for member in blamed if member < self.workers)

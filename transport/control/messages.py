@@ -248,9 +248,11 @@ def queue_pair(end: QueuePairEnd) -> QueuePair:
     return QueuePair(end.queue_pair, end.psn, end.rkey, end.base, end.any_identification)
 
 
-def queue_pair_end(said: QueuePair) -> QueuePairEnd:
+def queue_pair_end(queue_pair: QueuePair) -> QueuePairEnd:
     """The end that a message names."""
-    return QueuePairEnd(said.queue_pair, said.psn, said.rkey, said.base, said.any_identification)
+    return QueuePairEnd(
+        queue_pair.queue_pair, queue_pair.psn, queue_pair.rkey, queue_pair.base, queue_pair.any_identification
+    )
 
 
 Message = TypeVar("Message")

@@ -121,7 +121,7 @@ class ControlServer:
             self._poller.register(polled, zmq.POLLIN)
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
 
-    def turn(self, wait_s: float) -> None:
+    def run_once(self, wait_s: float) -> None:
         """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
         ready = dict(self._poller.poll(max(0, round(wait_s * 1000))))
         if self._authenticator is not None:
@@ -153,7 +153,7 @@ class ControlServer:
             self._carry_out()
             end_s = time.monotonic() + (FINAL_ANSWERS_S if members else 0.0)
             while (left_s := end_s - time.monotonic()) > 0:
-                self.turn(min(left_s, HEARTBEAT_S))
+                self.run_once(min(left_s, HEARTBEAT_S))
         finally:
             self._context.destroy(linger=STOP_LINGER_MS)
 
@@ -240,17 +240,17 @@ class ControlServer:
                 except SwitchaggError as error:
                     self._controller.fail(event.name, f"the data plane refused the job: {error}")
                     return
-                self._tell(event.members, self._admitted(event))
+                self._send_all(event.members, self._admitted(event))
             case JobEvicted():
                 with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds no job any more
                     self._host.evict(event.job.job_id)
             case JoinRefused() | JobFailed():
-                self._tell(event.members, self._answer(event, brief=False))
+                self._send_all(event.members, self._answer(event, brief=False))
             case MemberLeft():
                 for member in event.members:
-                    self._tell([member], self._answer(self._controller.standing(member.incarnation), brief=True))
+                    self._send_all([member], self._answer(self._controller.standing(member.incarnation), brief=True))
 
-    def _tell(self, members: Sequence[Member], answer: messages.Answer) -> None:
+    def _send_all(self, members: Sequence[Member], answer: messages.Answer) -> None:
         for member in members:
             peer = self._routes.get(member.incarnation)
             if peer is not None:
@@ -366,7 +366,7 @@ class ControlClient:
         self._wake_out.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=f"control-{wish.job}-{wish.place.rank}", daemon=True)
 
-    # What any thread may call
+    # Callable from any thread
 
     def start(self) -> None:
         """Start the thread, and with it the join; once."""
@@ -407,7 +407,7 @@ class ControlClient:
         dealer = context.socket(zmq.DEALER)
         try:
             _bound(dealer)
-            dealer.set(zmq.IMMEDIATE, 1)  # nothing piles up for a switch that isn't there yet
+            dealer.set(zmq.IMMEDIATE, 1)  # queue nothing for a switch that isn't running yet
             dealer.set(zmq.RECONNECT_IVL, 100)
             dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
             if self._keys is not None:
@@ -418,13 +418,13 @@ class ControlClient:
             poller.register(self._wake_in, zmq.POLLIN)
             deadline_ns = time.monotonic_ns() + self._wish.timeout_ns
             while not self._stopping:
-                self._speak(dealer, time.monotonic_ns())
+                self._send_due(dealer, time.monotonic_ns())
                 left_ns = self._due_ns - time.monotonic_ns() if self._phase is not _Phase.ENDED else self._beat_ns
                 poller.poll(max(0, left_ns // 1_000_000 + 1))
                 self._drain_wake()
                 while (answer := self._receive(dealer)) is not None:
-                    self._hear(answer)
-                self._judge(time.monotonic_ns(), deadline_ns)
+                    self._receive_answer(answer)
+                self._check_silence(time.monotonic_ns(), deadline_ns)
         except BaseException as error:
             self._end([], f"the control plane's thread failed: {error!r}")
         finally:
@@ -435,8 +435,8 @@ class ControlClient:
             self._wake_in.close()
             self._wake_out.close()
 
-    def _speak(self, dealer: "zmq.Socket[bytes]", now_ns: int) -> None:
-        """Say what is due."""
+    def _send_due(self, dealer: "zmq.Socket[bytes]", now_ns: int) -> None:
+        """Send the messages that are due."""
         while True:
             try:
                 job, future = self._asked.get_nowait()
@@ -488,7 +488,7 @@ class ControlClient:
                 if error.reason == "control_version":
                     return messages.Refused(f"control protocol of switch {self.switch}: {error}")
 
-    def _hear(self, answer: messages.Answer) -> None:
+    def _receive_answer(self, answer: messages.Answer) -> None:
         self._heard = True
         self._unanswered_ns = None
         match answer:
@@ -513,7 +513,7 @@ class ControlClient:
             case messages.Unknown():
                 self._end([], f"switch {self.switch} does not know this job any more: it was restarted")
 
-    def _judge(self, now_ns: int, deadline_ns: int) -> None:
+    def _check_silence(self, now_ns: int, deadline_ns: int) -> None:
         """Give up on a switch that doesn't answer (C12)."""
         if self._stalls.ended(now_ns) and self._unanswered_ns is not None:
             self._unanswered_ns = now_ns

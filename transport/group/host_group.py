@@ -61,7 +61,9 @@ class HostGroup:
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
-        self._loop = MeshLoop(mesh, party, job=job, on_turn=self._finish, on_end=self._end, credit_bytes=credit_bytes)
+        self._loop = MeshLoop(
+            mesh, party, job=job, on_iteration=self._finish, on_end=self._end, credit_bytes=credit_bytes
+        )
         atexit.register(self.close)
 
     def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Array]":

@@ -155,7 +155,7 @@ def _open_ps_group(
     from transport.ps.group import PsOptions, open_ps_group
 
     codec = _codec(how)
-    named = {"call_timeout_s": how.call_timeout_s, "codec": _said(codec), **(how.ps or {})}
+    named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec), **(how.ps or {})}
     try:
         config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
     except (TypeError, ValueError) as error:
@@ -182,7 +182,7 @@ def _open_host_group(
     segment_bytes = SEGMENT_BYTES if pipelined else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
     codec = _codec(how)
-    what = ", ".join(filter(None, (method, _said(codec))))
+    what = ", ".join(filter(None, (method, _codec_text(codec))))
     mesh = connect_mesh(
         link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
     )
@@ -220,7 +220,7 @@ def _codec(how: GroupOptions) -> tuple[Codec, int] | None:
         raise JobError(f"option codec: {error}") from None
 
 
-def _said(codec: tuple[Codec, int] | None) -> str:
+def _codec_text(codec: tuple[Codec, int] | None) -> str:
     """As ranks send each other what they use."""
     return "" if codec is None else f"codec {codec[0].name} of {codec[1]} elements"
 

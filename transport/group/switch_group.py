@@ -116,28 +116,28 @@ class SwitchGroup:
     # Private
 
     def _call(self, ask: Ask, array: Array, staged: Staged, result: object) -> "Future[Any]":
-        turn = _Turn(self, staged.restore, result)
+        pending = _PendingCall(self, staged.restore, result)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         with self._lock:
             if self._failure is not None:
-                turn.future.set_exception(self._failure)
-                return turn.future
+                pending.future.set_exception(self._failure)
+                return pending.future
             number = self._made.get(chosen, 0)
             self._made[chosen] = number + 1
             stream = self._turns.take(chosen)
-            said = np.zeros(_DESCRIPTION_WORDS * self.workers, np.int32)
+            descriptions = np.zeros(_DESCRIPTION_WORDS * self.workers, np.int32)
             begin = _DESCRIPTION_WORDS * self.rank
-            said[begin : begin + _DESCRIPTION_WORDS] = _described(ask, array, number)
-            turn.said = said
-            parts = [self._session.allreduce(said, "sum", stream=stream)]
+            descriptions[begin : begin + _DESCRIPTION_WORDS] = _described(ask, array, number)
+            pending.descriptions = descriptions
+            parts = [self._session.allreduce(descriptions, "sum", stream=stream)]
             if len(staged.wire):
                 parts.append(self._session.allreduce(staged.wire, staged.op, stream=stream))
-        turn.watch(parts)
-        return turn.future
+        pending.watch(parts)
+        return pending.future
 
-    def check(self, said: NDArray[np.int32]) -> AggregationFailed | None:
+    def check(self, descriptions: NDArray[np.int32]) -> AggregationFailed | None:
         """What differs between the descriptions of all ranks' calls, naming both sides. Ends the session then."""
-        theirs = said.reshape(self.workers, _DESCRIPTION_WORDS)
+        theirs = descriptions.reshape(self.workers, _DESCRIPTION_WORDS)
         mine = theirs[self.rank]
         other = next((rank for rank in range(self.workers) if not np.array_equal(theirs[rank], mine)), None)
         if other is None:
@@ -153,13 +153,13 @@ class SwitchGroup:
         return failure
 
 
-class _Turn:
+class _PendingCall:
     """One call: its description, and the values; both arrive in the session's thread."""
 
     def __init__(self, group: SwitchGroup, restore: Restore | None, result: object) -> None:
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()
-        self.said: NDArray[np.int32] = np.zeros(0, np.int32)
+        self.descriptions: NDArray[np.int32] = np.zeros(0, np.int32)
         self._group, self._restore, self._result = group, restore, result
         self._left = 0
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class _Turn:
             part.add_done_callback(self._checked if number == 0 else self._came)
 
     def _checked(self, part: "Future[Any]") -> None:
-        if part.exception() is None and (failure := self._group.check(self.said)) is not None:
+        if part.exception() is None and (failure := self._group.check(self.descriptions)) is not None:
             self._end(failure)
             return
         self._came(part)

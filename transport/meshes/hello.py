@@ -87,8 +87,8 @@ def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = 
     if theirs.version != mine.version:
         return f"{they} speaks version {theirs.version} of the protocol, {we} version {mine.version}"
     differing = [
-        (f"{words} '{getattr(theirs, name)}'", f"'{getattr(mine, name)}'")
-        for name, words in (("job", "job"), ("method", "method"), ("link", "link"), ("members", "members"))
+        (f"{label} '{getattr(theirs, name)}'", f"'{getattr(mine, name)}'")
+        for name, label in (("job", "job"), ("method", "method"), ("link", "link"), ("members", "members"))
         if getattr(theirs, name) != getattr(mine, name)
     ]
     if differing:

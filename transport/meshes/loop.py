@@ -3,7 +3,7 @@
 The party decides everything; the loop gives it messages and the time, sends what it returns, most urgent first, and
 keeps what lies in the FIFOs below within a credit:
 
-    orders -> timer -> messages -> credit -> mesh -> events -> sleep until a message, an order, room or a deadline
+    commands -> timer -> messages -> credit -> mesh -> events -> sleep until a message, a command, room or a deadline
 """
 
 import contextlib
@@ -25,16 +25,16 @@ IDLE_S = 1.0
 JOIN_S = 10.0
 """How long `close` waits for the thread beyond the time it lingers."""
 
-Order = Callable[[int], None]
+Command = Callable[[int], None]
 """Something to do with the party, in the loop's thread; called with the time in ns."""
 
 
 class MeshLoop:
     """Runs `party` on `mesh`, neither to be used by others from now on; the thread starts at once.
 
-    job: name for errors. credit_bytes: None for no bound. on_turn: called in the thread after orders or events, to look
-    at what the party has finished. on_end: called once, in the thread, with the reason, when the party is not touched
-    any more. The loop ends at `fail`, `close` or any unexpected exception; what the machine refuses (OSError,
+    job: name for errors. credit_bytes: None for no bound. on_iteration: called in the thread after commands or events,
+    to look at what the party has finished. on_end: called once, in the thread, with the reason, when the party is not
+    touched any more. The loop ends at `fail`, `close` or any unexpected exception; what the machine refuses (OSError,
     MemoryError) becomes an AggregationFailed that names the job.
     """
 
@@ -44,31 +44,31 @@ class MeshLoop:
         party: Party,
         *,
         job: str,
-        on_turn: Callable[[], None],
+        on_iteration: Callable[[], None],
         on_end: Callable[[BaseException], None],
         credit_bytes: int | None = CREDIT_BYTES,
     ) -> None:
         self._mesh, self._party, self._job = mesh, party, job
-        self._on_turn, self._on_end = on_turn, on_end
+        self._on_iteration, self._on_end = on_iteration, on_end
         self._queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
         self._below: dict[int, int] = {}  # ticket -> bytes of a message that the mesh has
-        self._orders: deque[tuple[Order, Callable[[BaseException], None]]] = deque()
-        self._lock = threading.Lock()  # guards the next, and that no order follows it
+        self._commands: deque[tuple[Command, Callable[[BaseException], None]]] = deque()
+        self._lock = threading.Lock()  # guards the next, and that no command follows it
         self._failure: BaseException | None = None
         self._linger_s = 1.0
         self._asleep = False
         self._thread = threading.Thread(target=self._run, name=f"mesh-loop-{mesh.link}-{mesh.member}", daemon=True)
         self._thread.start()
 
-    # What any thread may call
+    # Callable from any thread
 
-    def submit(self, order: Order, refused: Callable[[BaseException], None]) -> None:
-        """Have an order carried out soon, or, if the loop ends before, `refused` called with the reason: one of the
+    def submit(self, command: Command, refused: Callable[[BaseException], None]) -> None:
+        """Have a command executed soon, or, if the loop ends before, `refused` called with the reason: one of the
         two."""
         with self._lock:
             failure = self._failure
             if failure is None:
-                self._orders.append((order, refused))
+                self._commands.append((command, refused))
         if failure is not None:
             refused(failure)
         elif self._asleep:
@@ -120,7 +120,7 @@ class MeshLoop:
     def _run(self) -> None:
         try:
             while self._failure is None:
-                self._turn()
+                self._run_once()
         except BaseException as error:
             with self._lock:
                 self._failure = self._failure or self._broken(error)
@@ -128,15 +128,15 @@ class MeshLoop:
             failure = self._failure
             assert failure is not None
             try:
-                while self._orders:  # no other can follow
-                    self._orders.popleft()[1](failure)
+                while self._commands:  # no other can follow
+                    self._commands.popleft()[1](failure)
                 self._on_end(failure)
                 self._send_failure()
             finally:
                 self._mesh.close(self._linger_s)
 
     def _send_failure(self) -> None:
-        """The failure may have ended the loop, by `on_turn`, before the party's messages about it were sent."""
+        """The failure may have ended the loop, by `on_iteration`, before the party's messages about it were sent."""
         with contextlib.suppress(SwitchaggError, OSError):
             for message in self._party.messages_to_send():
                 if message.priority == URGENT:
@@ -149,12 +149,12 @@ class MeshLoop:
         failed.__cause__ = error
         return failed
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         party, mesh = self._party, self._mesh
         now_ns = time.monotonic_ns()
-        busy = bool(self._orders)
-        while self._orders:
-            self._orders.popleft()[0](now_ns)
+        busy = bool(self._commands)
+        while self._commands:
+            self._commands.popleft()[0](now_ns)
         deadline_ns = party.next_deadline_ns()
         if deadline_ns is not None and now_ns >= deadline_ns:
             party.handle_timer(now_ns)
@@ -170,7 +170,7 @@ class MeshLoop:
             elif type(event) is Lost:
                 party.lost(event.member, event.reason, now_ns)
         if busy or events:
-            self._on_turn()
+            self._on_iteration()
         if not events:
             self._sleep()
 
@@ -189,6 +189,6 @@ class MeshLoop:
         if deadline_ns is not None:
             sleep_s = min(sleep_s, max(0, deadline_ns - time.monotonic_ns()) / 1e9)
         self._asleep = True
-        if not self._orders and self._failure is None:  # else: given before we noted that we sleep
+        if not self._commands and self._failure is None:  # else: given before we noted that we sleep
             self._mesh.wait(sleep_s)
         self._asleep = False

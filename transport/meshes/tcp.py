@@ -43,7 +43,7 @@ _BESIDE_LONG_BYTES = 1 << 10
 _LONG_BYTES = 1 << 15
 _START_BYTES_MAX = _HEADER.size + HEAD_BYTES_MAX
 _READS_MAX = 8  # system calls of one `receive` per peer
-_LOOK_S = 0.002  # how often `close` looks whether the peers' kernels have everything
+_CHECK_S = 0.002  # how often `close` checks whether the peers' kernels have everything
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _INPUT = select.EPOLLIN | select.EPOLLRDHUP
 
@@ -59,9 +59,9 @@ class _Peer:
         "head",
         "marks",
         "member",
-        "mute",
         "parts",
         "queued",
+        "send_error",
         "taken",
         "watched",
     )
@@ -69,7 +69,7 @@ class _Peer:
     def __init__(self, member: int, connection: socket.socket) -> None:
         self.member, self.connection = member, connection
         self.watched = _INPUT
-        self.mute = ""  # why nothing can be sent any more
+        self.send_error = ""  # why nothing can be sent any more
         # Going out
         self.parts: deque[Buffer] = deque()
         self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in `queued`, ticket, bytes of data
@@ -156,7 +156,7 @@ class TcpMesh:
         check_message(self, to, head, size)
         self._require_open()
         peer = self._peers.get(to)
-        if peer is None or peer.mute:
+        if peer is None or peer.send_error:
             self._events.append(Sent(ticket))
             return
         self._queue(peer, _HEADER.pack(_MESSAGE, len(head), 0, size) + head)
@@ -170,7 +170,7 @@ class TcpMesh:
         self._unsent[peer.member] = peer
 
     def _send(self, peer: _Peer) -> None:
-        """Give the kernel what it takes; then it, or the poll, has the rest."""
+        """Send what the kernel takes; the rest waits for the poll."""
         parts, marks = peer.parts, peer.marks
         counters = self.counters
         while parts:
@@ -181,7 +181,7 @@ class TcpMesh:
                 counters["send_would_block"] += 1
                 break
             except OSError as error:
-                self._mute(peer, str(error.strerror))
+                self._stop_sending(peer, str(error.strerror))
                 return
             counters["sends"] += 1
             peer.taken += taken
@@ -205,9 +205,9 @@ class TcpMesh:
             peer.watched = watched
             self._poll.modify(peer.connection, watched)
 
-    def _mute(self, peer: _Peer, reason: str) -> None:
+    def _stop_sending(self, peer: _Peer, reason: str) -> None:
         """Nothing can be sent to this peer any more; what it has sent may still be read."""
-        peer.mute = reason or "the connection ended"
+        peer.send_error = reason or "the connection ended"
         peer.parts.clear()
         self._events += [Sent(ticket) for _, ticket, _ in peer.marks]
         peer.marks.clear()
@@ -222,7 +222,7 @@ class TcpMesh:
         self._require_open()
         if self._unsent:
             for peer in self._unsent.values():
-                if not peer.mute:
+                if not peer.send_error:
                     self._send(peer)
             self._unsent.clear()
         ready, self._ready = self._ready or self._poll.poll(0), []
@@ -231,7 +231,7 @@ class TcpMesh:
             if peer_or_none is None:
                 self._woken(descriptor)
                 continue
-            if happened & select.EPOLLOUT and not peer_or_none.mute:
+            if happened & select.EPOLLOUT and not peer_or_none.send_error:
                 self._send(peer_or_none)
             if happened & (_INPUT | _GONE):
                 self._read(peer_or_none, place)
@@ -239,7 +239,7 @@ class TcpMesh:
         return events
 
     def _read(self, peer: _Peer, place: Place | None) -> None:
-        """Messages of one peer, until it has no more, or its share of this turn is used up."""
+        """Messages of one peer, until it has no more, or its share of this iteration is used up."""
         connection = peer.connection
         for _ in range(_READS_MAX):
             data = peer.data
@@ -342,8 +342,8 @@ class TcpMesh:
         peer.data = None
 
     def _lose(self, peer: _Peer, reason: str) -> None:
-        if not peer.mute:
-            self._mute(peer, reason)
+        if not peer.send_error:
+            self._stop_sending(peer, reason)
         self._poll.unregister(peer.connection)
         del self._by_descriptor[peer.connection.fileno()]
         del self._peers[peer.member]
@@ -401,15 +401,17 @@ class TcpMesh:
         for peer in self._peers.values():
             if peer.data is not None:  # the memory that `place` gave may be used for other things now
                 peer.data = np.empty(len(peer.data), np.uint8).data
-            if not peer.mute:
+            if not peer.send_error:
                 self._queue(peer, _HEADER.pack(_LEAVES, 0, 0, 0))
         while True:
             self._ready = []
             self.receive()
-            left = [peer for peer in self._peers.values() if not peer.mute and (peer.parts or _unacknowledged(peer))]
+            left = [
+                peer for peer in self._peers.values() if not peer.send_error and (peer.parts or _unacknowledged(peer))
+            ]
             if not left or time.monotonic() >= until:
                 return
-            self._poll.poll(max(0.0, min(_LOOK_S, until - time.monotonic())))
+            self._poll.poll(max(0.0, min(_CHECK_S, until - time.monotonic())))
 
     def _require_open(self) -> None:
         if self._closed:
@@ -428,6 +430,6 @@ def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> TcpMesh:
     """See `opening.connect_mesh`; options: fields of TcpOptions."""
-    told = TcpOptions(**options)  # before a listener is taken that nobody would close
+    checked = TcpOptions(**options)  # before a listener is taken that nobody would close
     listener = bound.take() if bound is not None else None
-    return TcpMesh.connect(member, addresses, options=told, listener=listener, **how)
+    return TcpMesh.connect(member, addresses, options=checked, listener=listener, **how)

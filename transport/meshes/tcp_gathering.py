@@ -1,4 +1,4 @@
-"""How the members of a job come together over TCP: one checked connection per pair.
+"""How the members of a job connect over TCP: one checked connection per pair.
 
 The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
 not, so that both sides can name a disagreement. Strangers are sent away after a few seconds, or at once if what they
@@ -20,7 +20,7 @@ from transport.links.link import Address
 from transport.meshes.hello import ANYBODY, Hello, disagreement, size_bytes, unpack
 
 RETRY_S = 0.02
-GUEST_S = 5.0
+HELLO_S = 5.0
 """How long a process that connected may take to send its hello."""
 
 GUESTS_MAX = 256
@@ -123,7 +123,7 @@ def listen(address: Address, options: TcpOptions | None = None) -> socket.socket
 
 
 @dataclass(slots=True, eq=False)
-class _Guest:
+class _Pending:
     """A connection that has not sent its hello. expected: the member that should be there; None if it came to us."""
 
     connection: socket.socket
@@ -131,7 +131,7 @@ class _Guest:
     expected: int | None
     until: float
     begun: bytearray = field(default_factory=bytearray)
-    greeted: bool = False
+    hello_sent: bool = False
 
 
 class Gathering:
@@ -145,8 +145,8 @@ class Gathering:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._poll = select.epoll()
-        self._guests: dict[int, _Guest] = {}
-        self._met: dict[int, socket.socket] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._connected: dict[int, socket.socket] = {}
         self._left: dict[int, float] = {}
         self._retry_at = dict.fromkeys(range(mine.member), 0.0)  # whom to connect to, and when
         self._trouble: dict[int, str] = {}  # the last, by member
@@ -157,73 +157,76 @@ class Gathering:
         try:
             self._listener.setblocking(False)
             self._poll.register(self._listener, select.EPOLLIN)
-            while len(self._met) < self._mine.members - 1:
+            while len(self._connected) < self._mine.members - 1:
                 now = time.monotonic()
                 self._give_up(now)
                 self._connect(now)
                 for descriptor, happened in self._poll.poll(self._pause_s(now)):
                     self._happened(descriptor, happened)
-            _connections.update(self._met.values())
-            return self._met
+            _connections.update(self._connected.values())
+            return self._connected
         except BaseException:
-            for met in self._met.values():
-                met.close()
+            for connection in self._connected.values():
+                connection.close()
             raise
         finally:
-            for guest in self._guests.values():
-                guest.connection.close()
+            for pending in self._pending.values():
+                pending.connection.close()
             self._poll.close()
             self._listener.close()
 
     def _pause_s(self, now: float) -> float:
-        ends = [self._until, *self._retry_at.values(), *(guest.until for guest in self._guests.values())]
+        ends = [self._until, *self._retry_at.values(), *(pending.until for pending in self._pending.values())]
         return max(0.0, min(*ends, now + LEFT_S) - now)
 
     def _give_up(self, now: float) -> None:
-        for guest in [guest for guest in self._guests.values() if now >= guest.until]:
-            self._dismiss(guest, "it lets us connect and says nothing" if guest.greeted else "no answer")
-        missing = [member for member in range(self._mine.members) if member not in (*self._met, self._mine.member)]
+        for pending in [pending for pending in self._pending.values() if now >= pending.until]:
+            self._dismiss(pending, "it lets us connect and says nothing" if pending.hello_sent else "no answer")
+        missing = [
+            member for member in range(self._mine.members) if member not in (*self._connected, self._mine.member)
+        ]
         if now >= self._until:
-            raise JobError(self._words(missing) + f" within {self._timeout_s:g} s")
+            raise JobError(self._missing_text(missing) + f" within {self._timeout_s:g} s")
         for member, since in self._left.items():
             if now - since >= LEFT_S:
-                raise JobError(f"{self._words(missing)}, and member {member} came and left again")
+                raise JobError(f"{self._missing_text(missing)}, and member {member} came and left again")
 
-    def _words(self, missing: list[int]) -> str:
-        told = []
+    def _missing_text(self, missing: list[int]) -> str:
+        reasons = []
         for member in missing:
             trouble = self._trouble.get(member)
-            told.append(f"member {member} at {_text(self._addresses[member])}" + (f" ({trouble})" if trouble else ""))
+            address = _text(self._addresses[member])
+            reasons.append(f"member {member} at {address}" + (f" ({trouble})" if trouble else ""))
         mine = self._mine
-        return f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {', '.join(told)}"
+        return f"job {mine.job}, member {mine.member} of {mine.members}: no connection with {', '.join(reasons)}"
 
     # Connecting
 
     def _connect(self, now: float) -> None:
         for member in [member for member, at in self._retry_at.items() if now >= at]:
             attempt = self._options.new_socket()
-            guest = _Guest(attempt, _text(self._addresses[member]), member, self._until)
-            self._guests[attempt.fileno()] = guest
+            pending = _Pending(attempt, _text(self._addresses[member]), member, self._until)
+            self._pending[attempt.fileno()] = pending
             del self._retry_at[member]
             try:
                 code = attempt.connect_ex(self._addresses[member])
             except OSError as error:  # a name that can't be resolved
                 self._poll.register(attempt, 0)
-                self._dismiss(guest, str(error))
+                self._dismiss(pending, str(error))
                 continue
             self._poll.register(attempt, select.EPOLLOUT)
             if code not in (0, errno.EINPROGRESS):
-                self._dismiss(guest, errno.errorcode.get(code, str(code)))
+                self._dismiss(pending, errno.errorcode.get(code, str(code)))
 
-    def _dismiss(self, guest: _Guest, trouble: str) -> None:
+    def _dismiss(self, pending: _Pending, trouble: str) -> None:
         """Close a connection that failed; if it was ours, try again soon."""
-        descriptor = guest.connection.fileno()
+        descriptor = pending.connection.fileno()
         self._poll.unregister(descriptor)
-        del self._guests[descriptor]
-        guest.connection.close()
-        if guest.expected is not None:
-            self._trouble[guest.expected] = trouble
-            self._retry_at[guest.expected] = time.monotonic() + RETRY_S
+        del self._pending[descriptor]
+        pending.connection.close()
+        if pending.expected is not None:
+            self._trouble[pending.expected] = trouble
+            self._retry_at[pending.expected] = time.monotonic() + RETRY_S
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -236,10 +239,10 @@ class Gathering:
             except OSError:
                 made.close()
                 continue
-            waiting = [guest for guest in self._guests.values() if guest.expected is None]
+            waiting = [pending for pending in self._pending.values() if pending.expected is None]
             if len(waiting) >= GUESTS_MAX:
                 self._dismiss(waiting[0], "")
-            self._guests[made.fileno()] = _Guest(made, _text((host, port)), None, time.monotonic() + GUEST_S)
+            self._pending[made.fileno()] = _Pending(made, _text((host, port)), None, time.monotonic() + HELLO_S)
             self._poll.register(made, select.EPOLLIN)
 
     # Hellos
@@ -248,96 +251,96 @@ class Gathering:
         if descriptor == self._listener.fileno():
             self._accept()
             return
-        guest = self._guests.get(descriptor)
-        if guest is None:
-            self._departed(descriptor)
-        elif guest.expected is not None and not guest.greeted:
-            self._greet(guest)
+        pending = self._pending.get(descriptor)
+        if pending is None:
+            self._check_left(descriptor)
+        elif pending.expected is not None and not pending.hello_sent:
+            self._connection_made(pending)
         else:
-            self._listen_to(guest)
+            self._read_hello(pending)
 
-    def _departed(self, descriptor: int) -> None:
+    def _check_left(self, descriptor: int) -> None:
         """Note a member that has left again; its final message is for the mesh to read."""
-        for member, met in self._met.items():
-            if met.fileno() == descriptor:
+        for member, connection in self._connected.items():
+            if connection.fileno() == descriptor:
                 self._poll.unregister(descriptor)
                 self._left[member] = time.monotonic()
 
-    def _forgot(self, member: int) -> bool:
-        """Whether the member has given up its earlier connection, which is then forgotten."""
+    def _replaced(self, member: int) -> bool:
+        """Whether the member has closed its earlier connection, which is then removed."""
         try:
-            over = not self._met[member].recv(1, socket.MSG_PEEK)
+            over = not self._connected[member].recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             over = False
         except OSError:
             over = True
         if over:
-            self._met.pop(member).close()  # which also ends its place in the poll
+            self._connected.pop(member).close()  # which also ends its place in the poll
             self._left.pop(member, None)
         return over
 
-    def _greet(self, guest: _Guest) -> None:
-        """Our connection is there, or refused."""
-        code = guest.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    def _connection_made(self, pending: _Pending) -> None:
+        """Our connection is established, or refused."""
+        code = pending.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._dismiss(guest, OSError(code, errno.errorcode.get(code, str(code))).strerror or "")
+            self._dismiss(pending, OSError(code, errno.errorcode.get(code, str(code))).strerror or "")
             return
-        assert guest.expected is not None
-        host, port = self._addresses[guest.expected]
-        if guest.connection.getsockname() == guest.connection.getpeername():
-            self._dismiss(guest, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
+        assert pending.expected is not None
+        host, port = self._addresses[pending.expected]
+        if pending.connection.getsockname() == pending.connection.getpeername():
+            self._dismiss(pending, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
             return
-        guest.greeted = True
-        if self._send_hello(guest):
-            self._poll.modify(guest.connection, select.EPOLLIN)
+        pending.hello_sent = True
+        if self._send_hello(pending):
+            self._poll.modify(pending.connection, select.EPOLLIN)
 
-    def _send_hello(self, guest: _Guest) -> bool:
+    def _send_hello(self, pending: _Pending) -> bool:
         try:
-            to = ANYBODY if guest.expected is None else guest.expected
-            guest.connection.send(replace(self._mine, to=to).pack())  # far less than any socket takes at once
+            to = ANYBODY if pending.expected is None else pending.expected
+            pending.connection.send(replace(self._mine, to=to).pack())  # far less than any socket takes at once
         except OSError as error:
-            self._dismiss(guest, error.strerror or "")
+            self._dismiss(pending, error.strerror or "")
             return False
         return True
 
-    def _listen_to(self, guest: _Guest) -> None:
-        """Take what is there of a hello, and nothing beyond it."""
+    def _read_hello(self, pending: _Pending) -> None:
+        """Read what has arrived of a hello, and nothing beyond it."""
         try:
-            while len(guest.begun) < (size := size_bytes(guest.begun)):
-                got = guest.connection.recv(size - len(guest.begun))
+            while len(pending.begun) < (size := size_bytes(pending.begun)):
+                got = pending.connection.recv(size - len(pending.begun))
                 if not got:
-                    self._dismiss(guest, "it closed the connection")
+                    self._dismiss(pending, "it closed the connection")
                     return
-                guest.begun += got
-            theirs = unpack(guest.begun)
+                pending.begun += got
+            theirs = unpack(pending.begun)
         except BlockingIOError:
             return
         except OSError as error:
-            self._dismiss(guest, error.strerror or "")
+            self._dismiss(pending, error.strerror or "")
             return
         except DecodeError:
-            self._dismiss(guest, "what answers there speaks another protocol")
+            self._dismiss(pending, "what answers there speaks another protocol")
             return
-        self._meet(guest, theirs)
+        self._meet(pending, theirs)
 
-    def _meet(self, guest: _Guest, theirs: Hello) -> None:
-        words = disagreement(self._mine, theirs, guest.place, guest.expected)
-        if guest.expected is None:
-            if not self._send_hello(guest):
+    def _meet(self, pending: _Pending, theirs: Hello) -> None:
+        words = disagreement(self._mine, theirs, pending.place, pending.expected)
+        if pending.expected is None:
+            if not self._send_hello(pending):
                 return
             if not words and theirs.member < self._mine.member:
-                words = f"member {theirs.member} at {guest.place} connects to this member {self._mine.member}, "
+                words = f"member {theirs.member} at {pending.place} connects to this member {self._mine.member}, "
                 words += "though it has the lower number"
-        if not words and theirs.member in self._met and not self._forgot(theirs.member):
-            words = f"two say they are member {theirs.member}; one is at {guest.place}"
+        if not words and theirs.member in self._connected and not self._replaced(theirs.member):
+            words = f"two say they are member {theirs.member}; one is at {pending.place}"
         if words:
-            # The other side shall read our hello, which a reset would overtake.
+            # Shut down only our side: a reset could reach the peer before it has read our hello.
             with contextlib.suppress(OSError):
-                guest.connection.shutdown(socket.SHUT_WR)
+                pending.connection.shutdown(socket.SHUT_WR)
             raise JobError(f"job {self._mine.job}: {words}")
-        del self._guests[guest.connection.fileno()]
-        self._met[theirs.member] = guest.connection
-        self._poll.modify(guest.connection, select.EPOLLRDHUP)
+        del self._pending[pending.connection.fileno()]
+        self._connected[theirs.member] = pending.connection
+        self._poll.modify(pending.connection, select.EPOLLRDHUP)
 
 
 def _text(address: Address) -> str:

@@ -60,8 +60,8 @@ class _Peer:
     def __init__(self, member: int, address: Address, now_ns: int) -> None:
         self.member, self.address = member, address
         self.number = 0  # its own, by which it knows frames meant for it; 0 while it is unknown
-        self.met = False
-        self.heard_ns = self.said_ns = now_ns
+        self.connected = False
+        self.received_ns = self.sent_ns = now_ns
         self.sender: Sender | None = None
         self.receiver: Receiver | None = None
         self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
@@ -124,7 +124,7 @@ class UdpMesh:
                 link.set_tos(options.tos)
             mine = Hello(job, method, cls.link, member, len(addresses))
             mesh = cls(mine, addresses, link, options)
-            mesh._meet(timeout_s)
+            mesh._connect_all(timeout_s)
         except BaseException:
             link.close()
             raise
@@ -142,10 +142,10 @@ class UdpMesh:
 
     # Meeting
 
-    def _meet(self, timeout_s: float) -> None:
+    def _connect_all(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
         hello_at = 0.0
-        while missing := [peer for peer in self._peers.values() if not peer.met]:
+        while missing := [peer for peer in self._peers.values() if not peer.connected]:
             now = time.monotonic()
             if now >= until:
                 who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
@@ -157,17 +157,17 @@ class UdpMesh:
             if now >= hello_at:
                 hello_at = now + HELLO_EVERY_S
                 for peer in missing:
-                    self._greet(peer.address, peer, ask=True)
-            self._turn(meeting=True)
+                    self._send_hello(peer.address, peer, ask=True)
+            self._run_once(connecting=True)
             if lost := next((event for event in self._events if isinstance(event, Lost)), None):
                 raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
             self._link.wait(max(0.0, min(hello_at, until) - time.monotonic()))
 
-    def _greet(self, address: Address, peer: _Peer | None, ask: bool) -> None:
+    def _send_hello(self, address: Address, peer: _Peer | None, ask: bool) -> None:
         hello = self._mine if peer is None else replace(self._mine, to=peer.member)
         self._transmit(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
 
-    def _greeted(self, frame: bytes, address: Address, meeting: bool) -> None:
+    def _receive_hello(self, frame: bytes, address: Address, connecting: bool) -> None:
         """A hello came: of a member that does not know us yet, or of an unknown sender."""
         try:
             theirs = unpack(frame[: -_NUMBERS.size])
@@ -178,20 +178,20 @@ class UdpMesh:
         peer = self._by_address.get(address)
         place = f"{address[0]}:{address[1]}"
         expected = peer.member if peer is not None else None
-        words = disagreement(self._mine, theirs, place, expected)
-        if not words and (peer is None or not number):
-            words = f"member {theirs.member} came from {place}, where no member is expected"
-        if words:
+        fault = disagreement(self._mine, theirs, place, expected)
+        if not fault and (peer is None or not number):
+            fault = f"member {theirs.member} came from {place}, where no member is expected"
+        if fault:
             self._strangers += 1
-            if meeting:
+            if connecting:
                 for _ in range(3):  # a datagram may get lost
-                    self._greet(address, None, ask=False)
-                raise JobError(f"job {self._mine.job}: {words}")
+                    self._send_hello(address, None, ask=False)
+                raise JobError(f"job {self._mine.job}: {fault}")
             return
         assert peer is not None
         if peer.number not in (0, number):
             self._strangers += 1  # the member was started again: it can't come back into this job
-            if ours == 0 and peer.met:
+            if ours == 0 and peer.connected:
                 self._lose(peer, "it was started again")
             return
         news = not peer.number
@@ -199,10 +199,10 @@ class UdpMesh:
             peer.number = number
             peer.sender = Sender(self._config, number, self._mine.job, peer.member)
             peer.receiver = Receiver(self._config, self._number)
-        peer.met = peer.met or ours == self._number
-        peer.heard_ns = time.monotonic_ns()
-        if asks or (news and not peer.met):
-            self._greet(address, peer, ask=news and not peer.met)
+        peer.connected = peer.connected or ours == self._number
+        peer.received_ns = time.monotonic_ns()
+        if asks or (news and not peer.connected):
+            self._send_hello(address, peer, ask=news and not peer.connected)
 
     def _transmit(self, frame: bytes, address: Address) -> None:
         """A datagram that may get lost."""
@@ -227,11 +227,11 @@ class UdpMesh:
         self._deadline_ns = 0
 
     def _flush(self, peer: _Peer, now_ns: int) -> None:
-        """Send what this peer is due, as far as its window and the link have room."""
+        """Send what is due to this peer, as far as its window and the link have room."""
         assert peer.sender is not None
         assert peer.receiver is not None
         for frame in peer.receiver.frames_to_send(now_ns):
-            peer.said_ns = now_ns
+            peer.sent_ns = now_ns
             self._transmit(frame, peer.address)
         if not self._push(peer):
             return
@@ -239,7 +239,7 @@ class UdpMesh:
             frames = peer.sender.frames_to_send(now_ns, 64)
             if not frames:
                 return
-            peer.said_ns = now_ns
+            peer.sent_ns = now_ns
             peer.unsent = list(_bundles(frames))
             if not self._push(peer):
                 return
@@ -263,11 +263,11 @@ class UdpMesh:
     def receive(self, place: Place | None = None) -> Sequence[Event]:
         """See `Mesh.receive`. Doesn't ask for a place."""
         self._require_open()
-        self._turn(meeting=False)
+        self._run_once(connecting=False)
         events, self._events = self._events, []
         return events
 
-    def _turn(self, meeting: bool) -> None:
+    def _run_once(self, connecting: bool) -> None:
         now_ns = time.monotonic_ns()
         for bundle, address in self._link.receive():
             peer = self._by_address.get(address)
@@ -276,9 +276,9 @@ class UdpMesh:
                 if frame[:2] == _RELIABLE and peer is not None and peer.number:
                     self._take(peer, frame, now_ns)
                 elif frame.startswith(MAGIC):
-                    self._greeted(frame, address, meeting)
+                    self._receive_hello(frame, address, connecting)
                 else:
-                    self._word(peer, frame, now_ns)
+                    self._receive_control(peer, frame, now_ns)
         due = now_ns >= self._deadline_ns
         self._deadline_ns = now_ns + self._silence_ns // 4
         for peer in list(self._peers.values()):
@@ -308,8 +308,8 @@ class UdpMesh:
                 self._strangers += 1
                 return
             self._acknowledged(peer)
-        peer.met = True
-        peer.heard_ns = now_ns
+        peer.connected = True
+        peer.received_ns = now_ns
 
     def _received(self, peer: _Peer, message: bytes) -> None:
         if not message or message[0] > HEAD_BYTES_MAX or len(message) < 1 + message[0]:
@@ -329,13 +329,13 @@ class UdpMesh:
             self._counted["tx_bytes"] += size
             self._events.append(Sent(ticket))
 
-    def _word(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
-        """A heartbeat or a leave message, or not of our protocol."""
+    def _receive_control(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
+        """Handle a heartbeat or a leave message; count what is not of our protocol."""
         if peer is None or len(frame) != _WORD.size or _WORD.unpack(frame)[1] != self._number:
             self._strangers += 1
             return
         word, _ = _WORD.unpack(frame)
-        peer.heard_ns = now_ns
+        peer.received_ns = now_ns
         if word == _BYE:
             self._lose(peer, "it left")
 
@@ -343,7 +343,7 @@ class UdpMesh:
         """What is due: losses, acknowledgements, heartbeats, timeouts of peers."""
         assert peer.sender is not None
         assert peer.receiver is not None
-        if peer.met and now_ns - peer.heard_ns >= self._silence_ns:
+        if peer.connected and now_ns - peer.received_ns >= self._silence_ns:
             self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
             return
         try:
@@ -352,8 +352,8 @@ class UdpMesh:
             self._lose(peer, error.detail)
             return
         peer.receiver.handle_timer(now_ns)
-        if now_ns - peer.said_ns >= self._silence_ns // 4:
-            peer.said_ns = now_ns
+        if now_ns - peer.sent_ns >= self._silence_ns // 4:
+            peer.sent_ns = now_ns
             self._transmit(_WORD.pack(_PING, peer.number), peer.address)
 
     def _note_deadline(self, peer: _Peer) -> None:
@@ -399,7 +399,7 @@ class UdpMesh:
         until = time.monotonic() + linger_s
         try:
             while any(peer.marks for peer in self._peers.values()):
-                self._turn(meeting=False)
+                self._run_once(connecting=False)
                 left_s = min(until, self._deadline_ns / 1e9) - time.monotonic()
                 if time.monotonic() >= until:
                     break
@@ -430,6 +430,6 @@ def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> UdpMesh:
     """See `opening.connect_mesh`; options: fields of UdpMeshOptions."""
-    told = UdpMeshOptions(**options)  # before a link is taken that nobody would close
+    checked = UdpMeshOptions(**options)  # before a link is taken that nobody would close
     link = bound.take() if bound is not None else None
-    return UdpMesh.connect(member, addresses, options=told, link=link, **how)
+    return UdpMesh.connect(member, addresses, options=checked, link=link, **how)

@@ -159,7 +159,12 @@ class PsServerHost:
         self._log = options.log
         self._over = threading.Event()
         self._loop = MeshLoop(
-            mesh, self._server, job=job, on_turn=self._turned, on_end=self._ended, credit_bytes=options.credit_bytes
+            mesh,
+            self._server,
+            job=job,
+            on_iteration=self._turned,
+            on_end=self._ended,
+            credit_bytes=options.credit_bytes,
         )
 
     @property

@@ -49,16 +49,17 @@ def path_mtu_of(connection: socket.socket) -> int:
 
 
 def exchange(
-    connections: Mapping[int, socket.socket], said: Mapping[int, bytes], until: float, job: str
+    connections: Mapping[int, socket.socket], ours: Mapping[int, bytes], until: float, job: str
 ) -> dict[int, bytes]:
-    """Say something to each member and hear as many bytes of each, until then. Raises JobError naming who is silent."""
+    """Send each member its bytes and receive as many from each, until then. Raises JobError naming those that sent
+    nothing."""
     for member, connection in connections.items():
         try:
-            connection.send(said[member])  # far less than any socket takes at once
+            connection.send(ours[member])  # far less than any socket takes at once
         except OSError as error:
             raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
-    heard = {member: b"" for member in connections}
-    while missing := [member for member, data in heard.items() if len(data) < len(said[member])]:
+    theirs = {member: b"" for member in connections}
+    while missing := [member for member, data in theirs.items() if len(data) < len(ours[member])]:
         left_s = until - time.monotonic()
         if left_s <= 0:
             who = ", ".join(map(str, missing))
@@ -66,12 +67,12 @@ def exchange(
         for ready in select.select([connections[member] for member in missing], [], [], left_s)[0]:
             member = next(member for member in missing if connections[member] is ready)
             try:
-                data = ready.recv(len(said[member]) - len(heard[member]))
+                data = ready.recv(len(ours[member]) - len(theirs[member]))
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
             if not data:
                 raise JobError(f"job {job}: member {member} has left before its queue pair was connected")
-            heard[member] += data
-    return heard
+            theirs[member] += data
+    return theirs

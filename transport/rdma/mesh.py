@@ -58,7 +58,7 @@ OUT_SLOTS = 32
 """For first pieces that are being sent, to all peers together."""
 
 POLL = 64  # completions of one `receive`
-LOOK_S = 0.05  # how often a waiting member looks at the TCP connections
+CHECK_S = 0.05  # how often a waiting member checks the TCP connections
 _HEADER = struct.Struct(">BBHI")
 _SEND, _RETURN = 1 << 40, 1 << 41  # ids; those of receives are places in the ring
 _LEAVES = b"L"
@@ -188,7 +188,7 @@ class RdmaMesh:
         try:
             if len(addresses) > 1 and listener is not None:
                 connections = Gathering(mine, addresses, listener, TcpOptions(), timeout_s).run()
-                mesh._meet(connections, until)
+                mesh._connect_all(connections, until)
             elif listener is not None:
                 listener.close()
         except BaseException:
@@ -198,7 +198,7 @@ class RdmaMesh:
             raise
         return mesh
 
-    def _meet(self, connections: dict[int, socket.socket], until: float) -> None:
+    def _connect_all(self, connections: dict[int, socket.socket], until: float) -> None:
         """Connect a queue pair with every peer. Raises JobError naming those that don't answer."""
         mine: dict[int, MeshEnd] = {}
         for member, connection in connections.items():
@@ -420,7 +420,7 @@ class RdmaMesh:
             if self._woken:
                 self._woken = False
                 return True
-            left_s = LOOK_S if until is None else max(0.0, min(LOOK_S, until - time.monotonic()))
+            left_s = CHECK_S if until is None else max(0.0, min(CHECK_S, until - time.monotonic()))
             self._found = self._queue.poll(POLL, timeout_s=left_s)
             if not self._found and self._peers and self._poll.poll(0):
                 return True
@@ -498,6 +498,6 @@ def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> RdmaMesh:
     """See `meshes.opening.connect_mesh`; options: fields of RdmaMeshOptions."""
-    told = RdmaMeshOptions(**options)  # before a listener is taken that nobody would close
+    checked = RdmaMeshOptions(**options)  # before a listener is taken that nobody would close
     listener = bound.take() if bound is not None else None
-    return RdmaMesh.connect(member, addresses, options=told, listener=listener, **how)
+    return RdmaMesh.connect(member, addresses, options=checked, listener=listener, **how)

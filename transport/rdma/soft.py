@@ -190,7 +190,7 @@ class _Handle:
 
 
 class _Owned:
-    """Something of a context, with a number of its own. Again and again closing it is allowed."""
+    """Something of a context, with a number of its own. `close` is idempotent."""
 
     def __init__(self, context: "SoftContext", number: int) -> None:
         self._context, self._number = context, number
@@ -511,7 +511,7 @@ class SoftContext:
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        """The thread must not write into arrays while the interpreter takes them apart."""
+        """The thread must not write into arrays while the interpreter frees them."""
         if os.getpid() == self._pid:
             self.close()
 

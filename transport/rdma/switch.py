@@ -148,7 +148,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         self._library.sa_uc_plane_evict(self._rdma, job_id)
         super()._evict(job_id)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         end = self._library.sa_uc_switch_run(self._switch, time.monotonic_ns() + round(IDLE_S * 1e9))
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")

@@ -231,7 +231,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
     def _forget(self) -> None:
         self._calls.clear()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         while self._calls:
             self._endpoint.submit(*self._calls.popleft())
         completed = self._link.queue.poll(ROWS_PER_TURN)
@@ -246,7 +246,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
             self._progress(now_ns, rest=not sent and not completed)
 
     def _take(self, completed: list[WorkCompletion], now_ns: int) -> None:
-        """Free what has left; show the endpoint what came, where it lies (R7)."""
+        """Free the rows of frames that have left; give the endpoint what arrived, in place (R7)."""
         came = 0
         for completion in completed:
             if completion.status is not WCStatus.SUCCESS:
@@ -266,7 +266,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
             self._link.await_results(came)
 
     def _send(self, now_ns: int) -> int:
-        """Post what the endpoint has, a turn's share at most; returns how many frames that were."""
+        """Post what the endpoint has, an iteration's share at most; returns the number of frames."""
         rows = 0
         while rows < ROWS_PER_TURN:
             room = min(ROWS_PER_ASK, RING_FRAMES - self._used, RING_FRAMES - self._row)
@@ -304,7 +304,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
         """Let packets move; if there is nothing else to do, until something happens or a deadline."""
         left_s = 0.0
         if rest:
-            end_ns = self._time_to_look_ns(now_ns)
+            end_ns = self._next_check_ns(now_ns)
             deadline_ns = self._endpoint.next_deadline_ns()
             if deadline_ns is not None:
                 end_ns = min(end_ns, deadline_ns)

@@ -71,11 +71,11 @@ def _properties(
                 total = sum(times[member] for member in _members(missing))
             known = missing
             waiting.append((total, place, missing))
-    told = 0
+    done = 0
     for time, _, missing in sorted(waiting):
-        for member in _members(missing & ~told):
+        for member in _members(missing & ~done):
             impending[member] = time
-        told |= missing
+        done |= missing
     return unlocked, impending
 
 

@@ -95,18 +95,18 @@ class Profile:
     @classmethod
     def decode(cls, data: bytes) -> "Profile":
         """The profile in the bytes of `encode`."""
-        told = json.loads(data)
+        fields = json.loads(data)
         return cls(
-            tuple(TensorProfile(**tensor) for tensor in told["tensors"]),
+            tuple(TensorProfile(**tensor) for tensor in fields["tensors"]),
             tuple(
                 LayerProfile(
                     layer["name"],
                     layer["forward_ns"],
                     None if layer["inputs"] is None else tuple(layer["inputs"]),
                 )
-                for layer in told["layers"]
+                for layer in fields["layers"]
             ),
-            told["backward_ns"],
+            fields["backward_ns"],
         )
 
 

@@ -27,7 +27,7 @@ from transport.control.service import ControlServer
 from transport.switch.ends import SwitchEnd
 from transport.switch.options import DaemonOptions
 
-TURN_S = 0.1
+POLL_S = 0.1
 """Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
 
 SLOWNESS_S = 1.0
@@ -40,8 +40,8 @@ GENERATIONS_PER_S = 10
 class SwitchDaemon:
     """A switch on this host, from `start` to `stop`.
 
-    dataplane: what was chosen, and why nothing faster. control_endpoint, data_address: what was bound. log: told a line
-    per event, without control characters.
+    dataplane: what was chosen, and why nothing faster. control_endpoint, data_address: what was bound. log: called with
+    a line per event, without control characters.
 
     The constructor binds both addresses: raises SwitchaggError that names the one that failed, and what to do.
     """
@@ -61,13 +61,13 @@ class SwitchDaemon:
         self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
         self._slowness: Callable[[], str] = end.slowness
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
-        told = options.advertise or (host, self.data_address[1])
+        advertised = options.advertise or (host, self.data_address[1])
         try:
             self._server = ControlServer(
                 options.bind_control,
                 controller,
                 self._loop,
-                told,
+                advertised,
                 self._on_event,
                 end.queue_pairs,
                 options.link,
@@ -125,17 +125,17 @@ class SwitchDaemon:
             look_s = 0.0
             try:
                 while not self._stopping.is_set():
-                    self._server.turn(TURN_S)
+                    self._server.run_once(POLL_S)
                     if time.monotonic() >= look_s:
-                        self._say_slowness()
+                        self._log_slowness()
                         look_s = time.monotonic() + SLOWNESS_S
             except Exception as error:
                 self._failure = error
                 self._reason = f"the switch's control plane failed: {error!r}"
             self._server.close(self._reason)
 
-    def _say_slowness(self) -> None:
-        """Say it once, if the link has given up sending many packets at once."""
+    def _log_slowness(self) -> None:
+        """Log once if the link has given up sending many packets per system call."""
         with contextlib.suppress(SwitchaggError):  # a loop that has just ended; `failure` has the reason
             self._loop.counters()  # a native loop updates its link only then
         if slowness := self._slowness():
@@ -238,7 +238,7 @@ def _printable(line: str) -> str:
 
 
 def _print_event(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads, or it was closed: the switch continues
+    with contextlib.suppress(OSError, ValueError):  # the reader is gone, or it was closed: the switch continues
         print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
 
 

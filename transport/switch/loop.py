@@ -76,7 +76,7 @@ class CommandLoop(ABC, Generic[PortT]):
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"switch-loop-{link.address[1]}", daemon=True)
 
-    # What any thread may call
+    # Callable from any thread
 
     def start(self) -> None:
         """Start the thread; once."""
@@ -150,7 +150,7 @@ class CommandLoop(ABC, Generic[PortT]):
         try:
             while self._running:
                 self._carry_out_commands()
-                self._turn()
+                self._run_once()
         except BaseException as error:
             self._failure = error
         finally:
@@ -174,11 +174,11 @@ class CommandLoop(ABC, Generic[PortT]):
                 except Exception as error:
                     answer.set_exception(error)
 
-    # What a subclass does
+    # Implemented by subclasses
 
     @abstractmethod
-    def _turn(self) -> None:
-        """Carry packets, until a `wake` of the link or for at most IDLE_S."""
+    def _run_once(self) -> None:
+        """Handle packets, until a `wake` of the link or for at most IDLE_S."""
 
     @abstractmethod
     def _open_port(self, number: int, address: Address) -> PortT:
@@ -186,7 +186,7 @@ class CommandLoop(ABC, Generic[PortT]):
 
     @abstractmethod
     def _free_port(self, port: PortT) -> None:
-        """Forget what waits for a port; its number and address will be used again."""
+        """Drop what waits for a port; its number and address will be used again."""
 
     @abstractmethod
     def _loop_counters(self) -> dict[str, int]:
@@ -303,7 +303,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
     def _loop_counters(self) -> dict[str, int]:
         return self._counters
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         self._send_waiting()
         for (numbers, _, tos), results in self._decide().items():
             together = results[0] if len(results) == 1 else np.concatenate(results)
@@ -312,7 +312,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         self._link.wait(IDLE_S, writable=bool(self._waiting))
 
     def _decide(self) -> dict[tuple[tuple[int, ...], int, int | None], list[Bundle]]:
-        """Show the data plane what has arrived; its outputs, by ports, size and TOS, in order."""
+        """Give the data plane what has arrived; returns its outputs by ports, size and TOS, in order."""
         arrived: dict[tuple[int, int], list[Bundle]] = {}
         for bundle, sender in self._link.receive():
             port = self._by_address.get(sender)
@@ -343,7 +343,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
             begin = end
 
     def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
-        """Send to one worker, or keep for it what the link has no room for."""
+        """Send to one worker, or queue for it what the link has no room for."""
         accepted = 0
         if not self._waiting:
             accepted = self._link.send(bundle, port.address, tos)
@@ -361,7 +361,7 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         port.queued_bytes += kept * size
 
     def _send_waiting(self) -> None:
-        """Send what waits, a bundle of each worker at a time so that none waits for another's backlog."""
+        """Send what waits, a bundle of each worker at a time so that none waits for the backlog of another."""
         while self._waiting:
             port = self._waiting.popleft()
             tos, bundle = port.queue.popleft()

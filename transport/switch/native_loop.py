@@ -147,7 +147,7 @@ class NativeSwitchLoop(CommandLoop[Port]):
         self._counts = self._library.sa_switch_counters(self._switch)
         atexit.register(self._stop_at_exit)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         end = self._library.sa_switch_run(self._switch, time.monotonic_ns() + round(IDLE_S * 1e9))
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")

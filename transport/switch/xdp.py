@@ -118,7 +118,7 @@ class XdpSwitch:
             undo.pop_all()
         self._thread = threading.Thread(target=self._run, name=f"xdp-watch-{self.address[1]}", daemon=True)
 
-    # What any thread may call
+    # Callable from any thread
 
     def start(self) -> None:
         """Start the watching thread; once."""
@@ -149,12 +149,12 @@ class XdpSwitch:
     def mode(self) -> str:
         """Where the programs are attached, and how, as a text."""
         ways = {True: "native XDP", False: "generic XDP"}
-        words = [
+        parts = [
             f"{way} on {', '.join(names)}"
             for native, way in ways.items()
             if (names := [port.name for port in self._ports if port.native is native])
         ]
-        return "; ".join(words)
+        return "; ".join(parts)
 
     def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
         """Take a job, or a new generation of one; addresses[rank] is where that rank sends from. Raises JobError."""
@@ -235,7 +235,7 @@ class XdpSwitch:
             while self._running:
                 for descriptor, _ in poll.poll():
                     if descriptor == self._events.fileno():
-                        self._look_at_ports()
+                        self._check_ports()
                     elif descriptor == self._socket.fileno():
                         self._count_strays()
         except BaseException as error:
@@ -273,8 +273,9 @@ class XdpSwitch:
                 )
             self._strays += 1
 
-    def _look_at_ports(self) -> None:
-        """Say what vanished, went down or came back, and whom it concerns; attach again what came back."""
+    def _check_ports(self) -> None:
+        """Log which interfaces vanished, went down or came back, and which workers are behind them; attach again to
+        those that came back."""
         self._events.clear()
         there = {one.name: one for one in interfaces()}
         with self._lock:
@@ -379,7 +380,7 @@ def _bound(data: Address) -> socket.socket:
 
 
 def _refuse_impossible(impairments: Impairments) -> None:
-    """Raise SwitchaggError unless loss is all that is asked for."""
+    """Raise SwitchaggError for any impairment but loss."""
     if any(link not in (PERFECT, LinkImpairments(loss=link.loss)) for link in (impairments.up, impairments.down)):
         raise SwitchaggError(
             f"the data plane xdp can lose packets, and do nothing else to them ({impairments}); take --dataplane native"

@@ -75,7 +75,7 @@ class CompletionPool:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             _run_logged(task)
-            del task  # don't keep tensors alive while idle
+            del task  # keep no tensors alive while idle
             with self._lock:
                 if self._closed:
                     return

@@ -95,7 +95,7 @@ class CallLoop(ABC, Generic[CallT]):
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
         self._thread.start()
 
-    # What any thread may call
+    # Callable from any thread
 
     def submit(self, stream: int, call: CallT, result: object = None) -> "Future[Any]":
         """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
@@ -155,34 +155,34 @@ class CallLoop(ABC, Generic[CallT]):
     def counters(self) -> dict[str, int]:
         """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
 
-    # What a subclass implements
+    # Implemented by subclasses
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what the turn needs, before the thread starts."""
+        """Allocate what `_run_once` needs, before the thread starts."""
 
     @abstractmethod
     def _enqueue(self, stream: int, call: CallT) -> None:
-        """Have a turn take up the call soon. Under the lock, while there is no failure."""
+        """Have the loop start the call soon. Under the lock, while there is no failure."""
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Have the present turn end soon. Under the lock; also after the thread's end."""
+        """Have the present iteration end soon. Under the lock; also after the thread's end."""
 
     @abstractmethod
-    def _turn(self) -> None:
-        """Carry packets for a while, at most until `_time_to_look_ns`, and report. In the thread."""
+    def _run_once(self) -> None:
+        """One iteration: handle packets, at most until `_next_check_ns`, and report. In the thread."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Let go of every array, for good. In the thread, which makes no turn any more."""
+        """Release every array, for good. In the thread, after its last iteration."""
 
     # The thread
 
     def _run(self) -> None:
         try:
             while self._failure is None:
-                self._turn()
+                self._run_once()
                 self._check_blame()
         except BaseException as error:
             ending = self._broken(error) if isinstance(error, OSError | MemoryError) else error
@@ -212,7 +212,7 @@ class CallLoop(ABC, Generic[CallT]):
         future.set_result(result)
 
     def _stream_failed(self, event: StreamFailed) -> None:
-        """Ask for the reason of the first failed stream, or fail at once where there is nobody to ask."""
+        """Ask for the reason of the first failed stream, or fail at once where no switch can be asked."""
         if self._blame is not None:
             return
         self._blame = (time.monotonic_ns() + round(BLAME_S * 1e9), event)
@@ -227,7 +227,7 @@ class CallLoop(ABC, Generic[CallT]):
             self.fail(self._given_up(self._blame[1]))
 
     def _broken(self, error: Exception) -> AggregationFailed:
-        """What the machine refuses, as an error that names the calls it ends."""
+        """An error of the machine, as one that names the calls it ends."""
         failed = AggregationFailed(
             f"rank {self._rank}: the worker loop ended: {error}", job=self._job.job_id, generation=self._job.generation
         )
@@ -244,8 +244,8 @@ class CallLoop(ABC, Generic[CallT]):
             chunk=event.chunk,
         )
 
-    def _time_to_look_ns(self, now_ns: int) -> int:
-        """When a turn must end even if nothing happens."""
+    def _next_check_ns(self, now_ns: int) -> int:
+        """When an iteration must end even if nothing happens."""
         end_ns = now_ns + round(IDLE_S * 1e9)
         return end_ns if self._blame is None else min(end_ns, self._blame[0])
 
@@ -282,7 +282,7 @@ class WorkerLoop(CallLoop[Call]):
     def _forget(self) -> None:
         self._calls.clear()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         while self._calls:
             self._endpoint.submit(*self._calls.popleft())
         self._receive()
@@ -304,7 +304,7 @@ class WorkerLoop(CallLoop[Call]):
                 self._strangers += len(bundle)
 
     def _send(self, now_ns: int) -> bool:
-        """Send until the endpoint has nothing more, the link is full, or the turn's share is used: True then."""
+        """Send until the endpoint has nothing more, the link is full, or an iteration's share is used: True then."""
         rows = 0
         while rows < ROWS_PER_TURN:
             frames = self._unsent
@@ -353,7 +353,7 @@ class WorkerLoop(CallLoop[Call]):
                 self._stream_failed(event)
 
     def _sleep(self, now_ns: int) -> None:
-        end_ns = self._time_to_look_ns(now_ns)
+        end_ns = self._next_check_ns(now_ns)
         deadline_ns = self._endpoint.next_deadline_ns()
         if deadline_ns is not None:
             end_ns = min(end_ns, deadline_ns)

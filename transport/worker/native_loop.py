@@ -91,8 +91,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         if self._worker:
             self._holding_gil.sa_worker_call(self._worker)
 
-    def _turn(self) -> None:
-        until_ns = self._time_to_look_ns(time.monotonic_ns())
+    def _run_once(self) -> None:
+        until_ns = self._next_check_ns(time.monotonic_ns())
         found = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
         if found < 0:
             raise OSError(-found, os.strerror(-found))
@@ -113,7 +113,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        """The thread must not write into arrays while the interpreter takes them apart."""
+        """The thread must not write into arrays while the interpreter frees them."""
         if os.getpid() == self._pid:
             self.close()
 

@@ -167,19 +167,19 @@ def open_channel(group: AllreduceGroup | dist.ProcessGroup | None) -> Channel:
     raise TypeError(f"attach: {type(group).__name__} is no group: one of transport.group, a SwitchSession or torch's")
 
 
-def tell(channel: Channel, data: bytes | None) -> bytes:
+def broadcast_bytes(channel: Channel, data: bytes | None) -> bytes:
     """Rank 0's bytes on every rank. A collective; exact on every channel, since it sums integers with zeros."""
     length = np.zeros(1, np.int32)
     if channel.rank == 0:
         assert data is not None
         length[0] = len(data)
     channel.control(length).result()
-    words = np.zeros((int(length[0]) + 3) // 4, np.int32)
+    elements = np.zeros((int(length[0]) + 3) // 4, np.int32)
     if channel.rank == 0 and data:
-        words.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-    if len(words):
-        channel.control(words).result()
-    return words.tobytes()[: int(length[0])]
+        elements.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+    if len(elements):
+        channel.control(elements).result()
+    return elements.tobytes()[: int(length[0])]
 
 
 def failure_of(error: BaseException, channel: Channel) -> AggregationFailed:

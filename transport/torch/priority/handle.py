@@ -39,7 +39,7 @@ from torch import nn
 from transport.group.contract import AllreduceGroup
 from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Policy, Profile, parse_policy
 from transport.schedule.tuning import missing
-from transport.torch.priority.channel import Channel, failure_of, open_channel, tell
+from transport.torch.priority.channel import Channel, broadcast_bytes, failure_of, open_channel
 from transport.torch.priority.exchange import Exchange, TransferRecord, measure_cost
 from transport.torch.priority.observer import Observer
 from transport.torch.priority.optimizer import Options, SteppedByParts
@@ -267,7 +267,7 @@ class PriorityHandle:
     def _agree(self) -> None:
         """Fail on all ranks if they have other parameters or another schedule than rank 0."""
         mine = repr((self.policy, [(name, tuple(p.shape), p.dtype) for name, p in self._parameters])).encode()
-        theirs = self._told(mine)
+        theirs = self._from_rank_0(mine)
         lacking = missing() if self.policy.tuning is not None else ""
         faults = np.zeros(self._channel.workers, np.int32)
         faults[self._channel.rank] = 2 if lacking else mine != theirs
@@ -286,13 +286,13 @@ class PriorityHandle:
         for tensor in (*self._model.parameters(), *self._model.buffers()):
             if tensor.numel():
                 flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                told = torch.frombuffer(bytearray(self._told(flat.numpy().tobytes())), dtype=tensor.dtype)
+                received = torch.frombuffer(bytearray(self._from_rank_0(flat.numpy().tobytes())), dtype=tensor.dtype)
                 with torch.no_grad():
-                    tensor.copy_(told.view(tensor.shape))
+                    tensor.copy_(received.view(tensor.shape))
 
-    def _told(self, data: bytes) -> bytes:
+    def _from_rank_0(self, data: bytes) -> bytes:
         try:
-            return tell(self._channel, data)
+            return broadcast_bytes(self._channel, data)
         except Exception as error:
             raise failure_of(error, self._channel) from error
 
@@ -355,16 +355,16 @@ class PriorityHandle:
         names = {module: name for name, module in self._model.named_modules()}
         for module, indices in extra.items():
             self._hooks.append(module.register_forward_pre_hook(self._forward_hook(module, names[module], indices)))
-        self.profile = Profile.decode(self._told(self._observer.profile().encode()))
+        self.profile = Profile.decode(self._from_rank_0(self._observer.profile().encode()))
         self._observer = None
         if self._needs_cost():
             measured = self._measured()
-            told = self._told(f"{measured.alpha_ns!r} {measured.beta_ns_per_byte!r}".encode()).decode()
-            self._cost = LinearCost(*map(float, told.split()))
+            received = self._from_rank_0(f"{measured.alpha_ns!r} {measured.beta_ns_per_byte!r}".encode()).decode()
+            self._cost = LinearCost(*map(float, received.split()))
         self._plan(self.policy)
         if (tunable := self.policy.tuning) is not None:
             log = None if self._how.tuning_log is None else Path(self._how.tuning_log)
-            self._tuning = Tuning(tunable, self._channel.rank, self._told, log)
+            self._tuning = Tuning(tunable, self._channel.rank, self._from_rank_0, log)
 
     def _needs_cost(self) -> bool:
         return self.policy.needs_cost or (self._channel.gates_starts and self.policy.credit_bytes is not None)

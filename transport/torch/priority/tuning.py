@@ -18,19 +18,20 @@ COLUMNS = ("step", "iteration", "partition_bytes", "credit_bytes", "iteration_ns
 
 
 class Tuning:
-    """One rank's part. tell: rank 0's bytes on every rank, a collective. log: CSV file of rank 0, a row per point."""
+    """One rank's part. broadcast: rank 0's bytes on every rank, a collective. log: CSV file of rank 0, a row per
+    point."""
 
     def __init__(
         self,
         tunable: Tunable,
         rank: int,
-        tell: Callable[[bytes], bytes],
+        broadcast: Callable[[bytes], bytes],
         log: Path | None,
         *,
         make_tuner: Callable[[Point, int], Tuner] = Tuner,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._tunable, self._tell, self._log, self._clock = tunable, tell, log, clock
+        self._tunable, self._broadcast, self._log, self._clock = tunable, broadcast, log, clock
         self._tuner = make_tuner(tunable.first, tunable.steps) if rank == 0 else None
         self._left = tunable.steps
         self._since = 0
@@ -59,7 +60,7 @@ class Tuning:
             point = self._tuner.observe(iteration_ns)
             self._write(len(self._tuner.tried), iteration, tried, iteration_ns)
             found = f"{point.partition_bytes} {point.credit_bytes}".encode()
-        point = Point(*map(int, self._tell(found).split()))
+        point = Point(*map(int, self._broadcast(found).split()))
         self._since = 0
         self._left -= 1
         return self._tunable.at(point)
