@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,13 @@ class Job:
         places = free_addresses(workers + servers)
         self.workers, self.servers = places[:workers], places[workers:]
         self.link, self.opener = link, opener
-        self.hosts: list[PsServerHost] = []
+        self.hosts: SimpleQueue[PsServerHost] = SimpleQueue()
         self.log: list[str] = []
 
     def serve(self, number: int) -> tuple[str | None, dict[str, int]]:
         options = PsOptions(JOIN_S, log=self.log.append)
         host = open_ps_server(self.link, number, self.workers, self.servers, options=options)
-        self.hosts.append(host)
+        self.hosts.put(host)
         assert host.wait(JOIN_S)
         host.close()
         return host.failure, dict(host.counters)
@@ -284,7 +285,7 @@ def test_a_server_that_is_stopped_is_named() -> None:
         all_began.wait(JOIN_S)
         waiting = group.barrier() if rank == 0 else group.allreduce(np.ones(3, np.float32), key=7)
         if rank == 1:
-            job.hosts[0].stop("SIGTERM")
+            job.hosts.get(timeout=JOIN_S).stop("SIGTERM")  # it may have served us before it was put there
         with pytest.raises(AggregationFailed) as caught:
             waiting.result(JOIN_S)
         return str(caught.value)
@@ -364,6 +365,8 @@ def test_the_server_command_obeys_ctrl_c_and_tells_its_workers() -> None:
 
         def act(rank: int, group: PsGroup) -> str:
             group.barrier().result(JOIN_S)
+            assert process.stdout is not None
+            assert any(line.startswith("switchagg server ready") for line in process.stdout)  # it answers before that
             process.send_signal(signal.SIGINT)
             try:
                 while True:

@@ -1,6 +1,7 @@
 /* The loops of a switch and of two workers, each in a thread, over loopback, with calls from other threads and wake-ups
-   all the while; meant for ThreadSanitizer. A lost wake-up makes it hang: nobody looks again for a minute. Ends with 0,
-   or says what is wrong.
+   all the while; meant for ThreadSanitizer. A lost wake-up makes it hang: nobody looks again for an hour. Who submitted
+   counts how often it looks for a completion in vain, which a slow machine doesn't add to. Ends with 0, or says what is
+   wrong.
 
    usage: stress_loops CALLS PAUSE_US: a pause of 0 means no wake-ups but those of the calls */
 #include <arpa/inet.h>
@@ -20,7 +21,8 @@
 #define WINDOW 4u
 #define ELEMENTS 8u
 #define VALUES 50u
-#define MINUTE_NS 60000000000ll
+#define HOUR_NS 3600000000000ll
+#define LOOKS_MOST 40000 /* in vain; each lets the loops run */
 
 #define REQUIRE(condition)                                              \
     do {                                                                \
@@ -61,7 +63,7 @@ static struct end open_end(void) {
 }
 
 static void *run_switch(void *unused) {
-    while (!atomic_load(&over)) REQUIRE(sa_switch_run(sw, sa_now_ns() + MINUTE_NS) >= 0);
+    while (!atomic_load(&over)) REQUIRE(sa_switch_run(sw, sa_now_ns() + HOUR_NS) >= 0);
     return unused;
 }
 
@@ -69,7 +71,7 @@ static void *run_worker(void *at) {
     uint32_t rank = (uint32_t)(uintptr_t)at;
     struct sa_event events[8];
     while (!atomic_load(&over)) {
-        int count = sa_worker_run(workers[rank], sa_now_ns() + MINUTE_NS, events, 8);
+        int count = sa_worker_run(workers[rank], sa_now_ns() + HOUR_NS, events, 8);
         REQUIRE(count >= 0);
         for (int i = 0; i < count; i++) {
             REQUIRE(events[i].kind == SA_CALL_COMPLETED);
@@ -77,6 +79,18 @@ static void *run_worker(void *at) {
         }
     }
     return NULL;
+}
+
+static void wait_for(uint32_t rank, uint32_t stream, uint32_t count) {
+    uint32_t seen = 0, looks = 0;
+    for (uint32_t now; (now = atomic_load(&done[rank][stream])) < count; usleep(100)) {
+        looks = now > seen ? 0 : looks + 1;
+        seen = now;
+        if (looks > LOOKS_MOST) {
+            fprintf(stderr, "it hangs after call %u of worker %u, stream %u\n", now, rank, stream);
+            exit(1);
+        }
+    }
 }
 
 /* Now and then it waits for all it has submitted, so that the loops go to sleep. */
@@ -87,9 +101,9 @@ static void *submit(void *at) {
         int32_t *array = values[rank][stream] + call * VALUES;
         for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
         REQUIRE(!sa_worker_submit(workers[rank], stream, plain, SA_INT32, SA_OP_SUM, array, VALUES, call));
-        while (call % 5 == 4 && atomic_load(&done[rank][stream]) <= call) usleep(20);
+        if (call % 5 == 4) wait_for(rank, stream, call + 1);
     }
-    while (atomic_load(&done[rank][stream]) < calls) usleep(100);
+    wait_for(rank, stream, calls);
     return NULL;
 }
 

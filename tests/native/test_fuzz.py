@@ -63,7 +63,7 @@ def build(target: str, core: Path, folder: Path) -> Path:
         *sources,
         "-lm",
     ]
-    done = subprocess.run([*command, "-o", str(folder / target)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, "-o", str(folder / target)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / target
 
@@ -82,12 +82,12 @@ def start(program: Path, leaks: str, seconds: int) -> "subprocess.Popen[str]":
 def search(program: Path, leaks: str, seconds: int) -> tuple[int, str]:
     """Exit status of a search, and what it said."""
     with start(program, leaks, seconds) as process:
-        return ended(process, program, seconds)
+        return ended(process, program)
 
 
-def ended(process: "subprocess.Popen[str]", program: Path, seconds: int) -> tuple[int, str]:
+def ended(process: "subprocess.Popen[str]", program: Path) -> tuple[int, str]:
     try:
-        status = process.wait(seconds + 60)
+        status = process.wait()
     finally:
         process.kill()
     return status, program.with_suffix(".log").read_text(errors="replace")
@@ -107,17 +107,15 @@ def searches(
         process.wait()
 
 
-@pytest.mark.timeout(SEARCH_S + 180)
 @pytest.mark.parametrize("target", SOURCES)
 def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[str]", Path]]) -> None:
     process, program = searches[target]
-    status, said = ended(process, program, SEARCH_S)
+    status, said = ended(process, program)
     found = "".join(f"\n{path}: {path.read_bytes().hex()}" for path in program.parent.glob("*-*"))
     assert status == 0, f"{said[-4000:]}{found}\nreplay: {program} FILE"
     assert "Done " in said
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("target", "file", "right", "wrong"),
     [

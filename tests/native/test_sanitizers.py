@@ -35,7 +35,7 @@ def compile_piece(source: Path, folder: Path) -> Path:
     """One source as an object file in `folder`."""
     made = folder / f"{source.stem}.o"
     command = ["gcc", "-c", "-fPIC", *FLAGS, "-fno-sanitize-recover=all", f"-I{CORE}", str(source), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return made
 
@@ -52,7 +52,7 @@ def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.Comp
     """Link a library of these objects, run the conformance tests over it."""
     library = folder / "libswitchagg.so"
     command = ["gcc", "-shared", *FLAGS, *map(str, pieces), "-lm", "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     tests = [
         *(ROOT / f"tests/conformance/test_{piece}.py" for piece in ("vectors", "random_traffic", "endpoint_lockstep")),
@@ -87,18 +87,15 @@ def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.Comp
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=170,
     )
 
 
-@pytest.mark.timeout(300)
 def test_conformance_under_sanitizers(pieces: dict[str, Path], asan: str, tmp_path: Path) -> None:
     done = run_over(pieces.values(), asan, tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("right", "wrong", "words"),
     [

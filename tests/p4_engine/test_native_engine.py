@@ -222,7 +222,7 @@ def under_sanitizers(asan: str, *arguments: str) -> subprocess.CompletedProcess[
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # Python keeps much until its end
     }
     command = [sys.executable, "-m", "tests.p4_engine.native_programs", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_sanitizers_find_nothing(asan: str) -> None:

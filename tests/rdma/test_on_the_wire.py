@@ -138,7 +138,7 @@ def test_packets_too_long_for_the_link_end_in_an_error_that_says_so(wire: Wire) 
             region = context.reg_mr(domain, np.zeros(SIZE, np.uint8), BOTH)
             pairs.append((cq, region, context.create_qp(domain, QPType.RC, cq, cq)))
         (cq, region, pair), (_, far_region, far_pair) = pairs
-        attributes = QPAttributes(path_mtu=4096, timeout=8)
+        attributes = QPAttributes(path_mtu=4096, timeout=16)
         pair.connect(far_pair.end, attributes)
         far_pair.connect(pair.end, attributes)
         target = (far_region.address, far_region.rkey)

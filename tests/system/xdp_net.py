@@ -37,7 +37,7 @@ class Namespace:
         return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", *words]
 
     def sh(self, script: str) -> str:
-        done = subprocess.run(self.command(["sh", "-es"]), input=script, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(self.command(["sh", "-es"]), input=script, text=True, capture_output=True)
         assert done.returncode == 0, f"{script}\n{done.stderr}"
         return done.stdout
 
@@ -54,7 +54,6 @@ class Namespace:
             cwd=ROOT,
             text=True,
             capture_output=True,
-            timeout=100,
         )
 
     def close(self) -> None:
@@ -113,7 +112,7 @@ class Star:
         assert process.stdout is not None
         line = process.stdout.readline()
         if "ready" not in line:
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate()
             raise AssertionError(f"the switch didn't start: {errors}")
         return process
 
@@ -125,15 +124,15 @@ class Star:
             self.nodes[place].spawn([*words, *options, "--ranks", *map(str, whose)], **more) for place, whose in places
         ]
 
-    def run(self, *options: str, timeout_s: float = 100.0) -> list[dict[str, Any]]:
+    def run(self, *options: str) -> list[dict[str, Any]]:
         """All workers to their end; what they said, by rank."""
-        return self.finish(self.spawn(*options), timeout_s)
+        return self.finish(self.spawn(*options))
 
     @staticmethod
-    def finish(processes: list[Any], timeout_s: float = 100.0) -> list[dict[str, Any]]:
+    def finish(processes: list[Any]) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
         for process in processes:
-            out, errors = process.communicate(timeout=timeout_s)
+            out, errors = process.communicate()
             assert process.returncode == 0, errors
             said += json.loads(out.splitlines()[-1])
         return sorted(said, key=lambda one: int(one["rank"]))
@@ -141,7 +140,7 @@ class Star:
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
         words = [sys.executable, "-m", "emulation.cli.main", "status", CONTROL, "--json"]
-        done = subprocess.run(self.switch.command(words), cwd=ROOT, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(self.switch.command(words), cwd=ROOT, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 

@@ -238,7 +238,6 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
             [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(path)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             check=True,
-            timeout=110,
         )
         texts.append(path.read_bytes())
     assert texts[0] == texts[1]
