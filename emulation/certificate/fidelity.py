@@ -295,7 +295,7 @@ class FidelityMonitor:
         self._bounds = bounds
         self._child: Child[Measured] | None = None
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = 120.0) -> None:
         """Opens the taps. Raises RuntimeError if the process doesn't come up."""
         report = self._net.verification
         pids = {worker.name: worker.pid for worker in self._net.workers} | {"s1": self._net.switch_pid}

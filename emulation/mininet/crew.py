@@ -98,6 +98,7 @@ class Crew:
                 if slowest > done:
                     done = slowest
                     on_iteration(done)
+                    heard = time.monotonic()  # it may have taken a while
                 now = time.monotonic()
                 if now - heard > self._stall_s:
                     raise RunFailed(f"{self._method}: no rank said anything for {self._stall_s:.0f} s; {self._where()}")

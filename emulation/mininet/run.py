@@ -10,7 +10,6 @@ import dataclasses
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
 from emulation.scenario import ParameterServer, Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
-from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, write_config
+from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 
@@ -105,23 +104,26 @@ def time_limits(scenario: Scenario) -> tuple[float, float]:
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
 
 
+def hold_after(scenario: Scenario) -> int:
+    """Iterations after which the trainers wait until we measure. One of the warm-up follows, if it has more than one:
+    after a pause TCP's windows are small, and no sums of an iteration before are on their way."""
+    return max(1, scenario.workload.warmup_iterations - 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What had been sent when all ranks had done `done` iterations. taken_ns: CLOCK_MONOTONIC, when it was complete."""
+    """What had been sent at the end of an iteration."""
 
-    done: int
     traffic: Traffic
     packets_resent: int  # by the switch method's own transport, all workers
-    taken_ns: int
 
 
 class Observation:
     """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
 
     The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
-    certified. Bytes are counted from the end of the warm-up, or of the first iteration after it whose end we notice
-    before any rank has a bucket of the next one in flight: else they would be too few. Both end with the last
-    iteration. A context manager: leaving it ends the monitor.
+    certified. The trainers wait for it (`hold_after`), with nothing on the wire; bytes are counted from there. Both end
+    with the last iteration. A context manager: leaving it ends the monitor.
     """
 
     def __init__(
@@ -130,16 +132,14 @@ class Observation:
         from emulation.certificate.fidelity import FidelityMonitor
 
         self._network, self._members, self._progress = network, members, progress
-        self._warmup, self._total = scenario.workload.warmup_iterations, scenario.workload.iterations
+        self._held, self._total = hold_after(scenario), scenario.workload.iterations
         self._monitor = FidelityMonitor(network)
         self._watching = False
         self._first: Snapshot | None = None
-        self._late_ns: int | None = None  # of `_first`; None while that isn't known
         self.certificate: Certificate | None = None
         self.traffic = Traffic([], [], 0, 0, 0)
         self.packets_resent = 0
-        self.iterations = 0  # how many the counts cover
-        self.notes: list[str] = []
+        self.iterations = self._total - self._held  # that the counts cover
 
     def __enter__(self) -> Observation:
         return self
@@ -150,10 +150,12 @@ class Observation:
     def on_iteration(self, done: int) -> None:
         """All ranks have done `done` iterations."""
         if not self._watching:
-            self._watch()  # takes a while: the next call reports how far the ranks are by then
-        elif self._warmup <= done < self._total:
-            self._begin(done)
-        if done >= self._total:
+            self._watch()  # takes a while, in which they go on, but not past `hold_after`
+        if done == self._held:
+            self._first = self._snapshot(done)
+            for member in self._members:
+                member.child.send(Go())
+        if done == self._total:
             self._end(done)
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
 
@@ -167,44 +169,17 @@ class Observation:
             for thread in _network_threads(member):
                 self._monitor.watch(member.child.process.pid, thread)
 
-    def _begin(self, done: int) -> None:
-        """Begins to count here, unless an earlier beginning was in time, or half the run is over."""
-        if self._first is not None and (self._lateness_ns() == 0 or 2 * done > self._warmup + self._total):
-            return
-        self._first, self._late_ns = self._snapshot(done), None
-
-    def _lateness_ns(self) -> int:
-        """How long the first bucket after the beginning was in flight when we began. What isn't known yet is 0."""
-        assert self._first is not None
-        if self._late_ns is None:
-            following = [member.named(Iteration)[self._first.done :] for member in self._members]
-            starts = [bucket.start_ns for later in following if later for bucket in later[0].buckets[:1]]
-            self._late_ns = max(0, self._first.taken_ns - min(starts, default=self._first.taken_ns))
-        return self._late_ns
-
     def _snapshot(self, done: int) -> Snapshot:
         records = [member.named(Iteration)[done - 1] for member in self._members]
         return Snapshot(
-            done,
             Traffic.of(self._network),
             sum(record.retransmissions for record in records),
-            time.monotonic_ns(),
         )
 
     def _end(self, done: int) -> None:
-        first = self._first
-        if first is None:
-            raise RunFailed(
-                f"all {done} iterations were over before they could be watched; raise [workload] iterations"
-            )
-        if late_ns := self._lateness_ns():
-            self.notes.append(
-                f"Wire bytes were counted from {late_ns / 1e6:.0f} ms into a bucket on, as this machine was too busy "
-                "to notice the end of an iteration in time: they are a little too few."
-            )
-        last = self._snapshot(done)
+        first, last = self._first, self._snapshot(done)
+        assert first is not None, "the trainers go on only once it is there"
         self.traffic = last.traffic - first.traffic
-        self.iterations = done - first.done
         self.packets_resent = last.packets_resent - first.packets_resent
         self.certificate = self._monitor.stop()
 
@@ -228,12 +203,13 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         switch=None if switch is None else switch.control,
         addresses=tuple(host.address for host in workers),
         timeout_s=time_limits(scenario)[0],  # of one call: as patient as we are
+        hold_after=hold_after(scenario),
     )
     config_path = out_dir / f"rank-{rank}.json"
     write_config(config_path, config)
     log = (out_dir / f"rank-{rank}.log").open("w+b")
     command = [sys.executable, *TRAINER, "--config", str(config_path.resolve())]
-    process = network.start_rank(rank, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+    process = network.start_rank(rank, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
     return Member(rank, process, log)
 
 
@@ -249,10 +225,10 @@ def _result(
     link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
-        note = "Retransmissions are packets, counted by the workers after the warm-up."
+        note = "Retransmissions are packets, counted by the workers over as many iterations as wire bytes."
     else:
         retransmissions = observed.traffic.segments_resent
-        note = "Retransmissions are TCP segments, counted by the kernel after the warm-up."
+        note = "Retransmissions are TCP segments, counted by the kernel over as many iterations as wire bytes."
     return MethodResult(
         method=method,
         backend="mininet",
@@ -271,7 +247,7 @@ def _result(
         switch_counters=counters,
         parameter_hash_per_rank=[final.parameter_hash for final in finals],
         certificate=observed.certificate,
-        notes=[*environment["network"]["notes"], note, *observed.notes, *finals[0].notes],
+        notes=[*environment["network"]["notes"], note, *finals[0].notes],
         environment={**environment, **finals[0].facts},
         first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
         timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),

@@ -5,6 +5,7 @@ returns.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import say
-from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainerConfig, Transfer
+from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, Transfer
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
 from transport.torch.rendezvous import SwitchOptions
 
@@ -162,9 +164,15 @@ class Trainer:
         for iteration in range(plan.iterations):
             self.iteration = iteration
             self._iterate(workload, iteration, clock)
-            if (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations:
+            if self._evaluates_after(iteration):
                 self._evaluate(workload, iteration, clock)
+            if iteration + 1 == self.config.hold_after:
+                self._hold(clock)
         self.iteration = None
+
+    def _evaluates_after(self, iteration: int) -> bool:
+        plan = self.config.scenario.workload
+        return (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations
 
     def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         self._buckets.spans.clear()
@@ -202,6 +210,16 @@ class Trainer:
         if self.config.rank == 0:
             score = workload.evaluate()
             say(Evaluated(iteration, clock.at(since_ns), score.accuracy, score.loss))
+        dist.barrier()
+        clock.leave_out(since_ns)
+
+    def _hold(self, clock: TrainingClock) -> None:
+        """Until the process that started us says go; nothing is on its way. Training time stands still."""
+        since_ns = time.monotonic_ns()
+        line = sys.stdin.buffer.readline()
+        if not line:
+            raise RuntimeError("the process that started this one is gone")
+        msgspec.json.decode(line, type=Go)
         dist.barrier()
         clock.leave_out(since_ns)
 

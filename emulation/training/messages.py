@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from emulation.bounds import elements_of
-from emulation.children import Failed, Report
+from emulation.children import Failed, Order, Report
 from emulation.scenario import Scenario
 from transport.group.method_name import METHODS, MethodName, parse
 
@@ -24,6 +24,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     switch: str | None = None  # the switch's control address, tcp://host:port; for method switch
     addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule
     timeout_s: float = 60.0  # a call that takes longer fails
+    hold_after: int = 0  # iterations, then it waits for `Go` on stdin: who measures is ready by then; 0: never
 
     def __post_init__(self) -> None:
         name = self.name  # raises ValueError
@@ -42,6 +43,10 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def elements(self) -> int:
         """Values in a packet of the switch's method."""
         return elements_of(self.name, self.scenario.switch.elements, self.scenario.topology.mtu_bytes)
+
+
+class Go(Order):
+    """Train on."""
 
 
 class Transfer(msgspec.Struct):

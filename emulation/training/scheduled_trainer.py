@@ -2,7 +2,7 @@
 
 An iteration lasts from the beginning of its forward pass to that of the next one; the last one until all sums are back.
 Its forward pass waits, layer by layer, for sums of the iteration before. What happened to an iteration's transfers is
-known when the next forward pass is over, so it is reported only then.
+known when the next forward pass is over, so it is reported only then, or when nothing follows.
 """
 
 from __future__ import annotations
@@ -148,12 +148,13 @@ class ScheduledTrainer(Trainer):
             end_ns - backward_end_ns,
             waits,
         )
-        plan = self.config.scenario.workload
-        if (iteration + 1) % plan.evaluate_every == 0 or iteration + 1 == plan.iterations:
+        reports_now = iteration + 1 in (self.config.hold_after, self.config.scenario.workload.iterations)
+        if reports_now or self._evaluates_after(iteration):
             self._handle.wait()  # it is this iteration that takes this time, not the evaluation
-            if iteration + 1 == plan.iterations:
-                self._take()
-                self._say(self._unsaid, clock.at(time.monotonic_ns()))
+        if reports_now:
+            self._take()
+            self._say(self._unsaid, clock.at(time.monotonic_ns()))
+            self._unsaid = None
 
     def _take(self) -> None:
         records = self._handle.records()

@@ -1,6 +1,6 @@
 """Speaks like a trainer, and loads its link instead of training: what `mininet_run` needs to be tried without torch.
 
-FAKE_TRAINER says what goes wrong, if anything: "killed RANK", "failed RANK", "silent RANK".
+FAKE_TRAINER says what goes wrong, if anything: "killed RANK", "failed RANK", "silent RANK"; "fast": iterations are.
 """
 
 import json
@@ -28,6 +28,7 @@ def swallow(receiver: socket.socket) -> None:
 def main() -> None:
     config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
     rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
+    iteration_s = 0.0 if os.environ["FAKE_TRAINER"] == "fast" else ITERATION_S
     trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
     say(Started([threading.get_native_id()], [], "cd"))
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -37,7 +38,7 @@ def main() -> None:
     following = (f"10.0.0.{(rank + 1) % workers + 1}", PORT)
     begun = time.monotonic()
     for iteration in range(workload["iterations"]):
-        if trouble and rank == int(whose) and iteration == 3:
+        if whose and rank == int(whose) and iteration == 3:
             if trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "failed":
@@ -45,9 +46,9 @@ def main() -> None:
                 sys.exit(1)
             time.sleep(600)
         start = time.monotonic()
-        for _ in range(BYTES_PER_ITERATION // 1458):
+        for _ in range(BYTES_PER_ITERATION // 1458 if iteration_s else 3):
             sender.sendto(bytes(1458), following)
-        time.sleep(max(0.0, start + ITERATION_S - time.monotonic()))
+        time.sleep(max(0.0, start + iteration_s - time.monotonic()))
         duration_ns = round((time.monotonic() - start) * 1e9)
         say(
             Iteration(
@@ -67,6 +68,8 @@ def main() -> None:
                 retransmissions=rank * iteration,
             )
         )
+        if iteration + 1 == config["hold_after"]:
+            sys.stdin.readline()
     say(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
     say(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))
 

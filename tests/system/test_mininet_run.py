@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,12 @@ import pytest
 
 from emulation.errors import RunFailed
 from emulation.mininet import run as mininet_run
+from emulation.mininet.crew import Crew
 from emulation.mininet.launch import congestion_control
 from emulation.mininet.run import merge_iterations, run_method, time_limits
 from emulation.results import IterationRecord
 from emulation.scenario import Scenario, parse
-from emulation.training.messages import Iteration, Transfer
+from emulation.training.messages import Iteration
 from transport.group.method_name import parse as parse_method
 
 SCENARIO: Scenario = parse(
@@ -86,41 +86,43 @@ def own_children() -> list[Path]:
     return [Path(f"/proc/{child}/cmdline") for child in listed]
 
 
-@pytest.mark.parametrize("late", [(), (2,), (2, 3), tuple(range(2, 10))])
-def test_bytes_are_counted_between_iterations_or_the_report_says_so(
-    late: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """late: ends of iterations that we notice when a bucket of the next one is under way. Iteration k sends 1000 bytes
-    up and 2000 down at 100 k + 50 and ends at 100 k + 90."""
-    scenario = parse(
-        'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[workload]\niterations = 10\nwarmup_iterations = 2\n', "t"
-    )
-    members = [SimpleNamespace(named=lambda _: said, process=None) for _ in range(2)]
+@pytest.mark.parametrize(("warmup", "held"), [(1, 1), (2, 1), (5, 4)])
+def test_trainers_go_on_once_they_are_watched_and_their_bytes_noted(warmup: int, held: int) -> None:
+    """Iteration k sends 1000 bytes up and 2000 down."""
+    text = 'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[workload]\niterations = 10\n'
+    scenario = parse(f"{text}warmup_iterations = {warmup}\n", "t")
     said: list[Iteration] = []
-    now_ns = 0
+    orders: list[tuple[int, str]] = []
+    child = SimpleNamespace(process=None, send=lambda order: orders.append((len(said), type(order).__name__)))
+    members = [SimpleNamespace(named=lambda kind: said if kind is Iteration else [], child=child) for _ in range(2)]
 
     def counters() -> list[SimpleNamespace]:
-        sent = sum(report.buckets[0].start_ns <= now_ns for report in sending)
         none = {"up_packets": 0, "up_drops": 0, "down_drops": 0}
-        return [SimpleNamespace(up_bytes=1000 * sent, down_bytes=2000 * sent, **none)] * 2
+        return [SimpleNamespace(up_bytes=1000 * len(said), down_bytes=2000 * len(said), **none)] * 2
 
-    sending = [record(k, buckets=[Transfer(1, 100 * k + 50)], retransmissions=k) for k in range(10)]
     network: Any = SimpleNamespace(counters=counters, segments_resent=lambda: 0)
-    monkeypatch.setattr(mininet_run, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
     observed = mininet_run.Observation(network, scenario, members, lambda *_: None)  # type: ignore[arg-type]
-    observed._watching, observed._monitor = True, SimpleNamespace(stop=lambda: None)  # type: ignore[assignment]
+    watching: list[int] = []
+    observed._monitor = SimpleNamespace(start=lambda: watching.append(len(said)), stop=lambda: None)  # type: ignore[assignment]
     for done in range(1, 11):
-        said.append(sending[done - 1])
-        now_ns = 100 * done + (60 if done in late else 10)
+        said.append(record(done - 1, retransmissions=done - 1))
         observed.on_iteration(done)
-    first = next((done for done in range(2, 7) if done not in late), 6)
-    missing = int(first in late)
-    assert observed.iterations == 10 - first
-    assert observed.traffic.up_bytes == [1000 * (10 - first - missing)] * 2
-    assert observed.traffic.down_bytes == [2000 * (10 - first - missing)] * 2
-    assert observed.packets_resent == 2 * (10 - first)
-    assert len(observed.notes) == missing
-    assert all("a little too few" in note for note in observed.notes)
+    assert watching == [1]
+    assert orders == [(held, "Go")] * 2
+    assert observed.iterations == 10 - held
+    assert observed.traffic.up_bytes == [1000 * (10 - held)] * 2
+    assert observed.traffic.down_bytes == [2000 * (10 - held)] * 2
+    assert observed.packets_resent == 2 * (10 - held)
+
+
+@pytest.mark.system
+def test_a_run_however_short_is_watched(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+    """All iterations together take less time than the monitor needs to start."""
+    trouble("fast")
+    found = run(tmp_path)
+    assert found.wire_iterations == 59
+    assert found.certificate is not None
+    assert found.certificate.measures["departures"] >= 3 * 3 * 59
 
 
 @pytest.mark.system
@@ -129,7 +131,7 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
     seen: list[tuple[int, str]] = [(-1, "")]
     found = run(tmp_path, seen=seen)
     assert len(found.iterations) == 60
-    assert 5 <= found.wire_iterations <= 58, "the monitor starts while the trainers go on"
+    assert found.wire_iterations == 59, "counted from where the trainers wait for the monitor"
     for sent, received in zip(found.wire_tx_bytes_per_rank, found.wire_rx_bytes_per_rank, strict=True):
         assert sent > 0.8 * 171 * 1500 * found.wire_iterations, "171 datagrams of 1500 B an iteration"
         assert received > 0.8 * 171 * 1500 * found.wire_iterations
@@ -164,22 +166,28 @@ def test_the_switch_runs_beside_and_is_asked_for_its_counters(tmp_path: Path, tr
         ("failed 2", r"^gloo: rank 2 failed at iteration 3: the switch at tcp://10\.0\.0\.254:5555 is gone$"),
     ],
 )
-def test_a_dead_trainer_ends_the_run_within_seconds(
-    tmp_path: Path, trouble: Callable[[str], None], what: str, expected: str
-) -> None:
+def test_a_dead_trainer_ends_the_run(tmp_path: Path, trouble: Callable[[str], None], what: str, expected: str) -> None:
     trouble(what)
-    begun = time.monotonic()
     with pytest.raises(RunFailed, match=expected):
         run(tmp_path)
-    assert time.monotonic() - begun < 30, "others would have trained or waited on"
 
 
 @pytest.mark.system
 def test_silence_is_given_up(tmp_path: Path, trouble: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     trouble("silent 0")
-    monkeypatch.setattr(mininet_run, "time_limits", lambda _: (4.0, 60.0))
+    crews: list[Crew] = []
+
+    def crew(*arguments: Any, **options: Any) -> Crew:
+        crews.append(Crew(*arguments, **options))
+        return crews[0]
+
+    def impatient(done: int, _total: int, _note: str) -> None:
+        if done == 3:  # before, a busy machine may take long to start them
+            crews[0]._stall_s = 4.0
+
+    monkeypatch.setattr(mininet_run, "Crew", crew)
     with pytest.raises(RunFailed, match=r"no rank said anything for 4 s; rank 0 at iteration 3"):
-        run(tmp_path)
+        run_method(SCENARIO, parse_method("gloo"), tmp_path, impatient)
 
 
 @pytest.mark.system
