@@ -53,14 +53,17 @@ class Window:
         self._limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
         self._free = list(range(window))  # heap of the next chunk of each free slot
         self._resend: deque[int] = deque()
+        self._marked = [False] * window  # the chunk in flight stands in `_resend`
         self._order: deque[tuple[int, int]] = deque()  # (transmission, chunk); outdated ones are skipped when met
         # Heap of the latest answered first transmissions: what was sent before the least of them is lost (W8)
         self._newest = [-1] * OVERTAKEN
         self._rtt_ns: int | None = None  # a sample not yet taken into account
         self._timeout = RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
         self._timer_start_ns = 0  # the last result or timeout
-        self._recovering = False  # from a timeout until a first transmission is answered
+        self._recovering = False  # from a timeout until a first transmission that came before it is answered
         self._before_timeout = 0  # transmissions below were sent before the last timeout
+        self._certain = False  # chunks are lost: the timeout before the last one wasn't too early
+        self._lowest: deque[int] = deque()  # chunks in flight at the last timeout, not yet resent for it, in order
         self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
 
     def submit(self, call: Call) -> None:
@@ -75,6 +78,7 @@ class Window:
         again = lost is not None
         if lost is not None:
             chunk = self._resend.popleft()
+            self._marked[chunk % self.window] = False
         elif self._free and self._free[0] < self._limit:
             chunk = heapq.heappop(self._free)
             self.chunk[chunk % self.window] = chunk
@@ -99,13 +103,14 @@ class Window:
     def answered(self, offset: int, now_ns: int) -> int:
         """The chunk in flight at this offset has its result: its slot is free for the chunk one window later."""
         chunk = self.chunk[offset]
-        self.in_flight[offset] = False
+        self.in_flight[offset] = self._marked[offset] = False
         self.timeouts = 0
         self._timer_start_ns = now_ns
         if self._first[offset]:  # Karn: a retransmitted chunk's result may answer either copy
             heapq.heappushpop(self._newest, self._transmission[offset])
             self._rtt_ns = now_ns - self._sent_ns[offset]
-            self._recovering = False
+            if self._transmission[offset] < self._before_timeout:  # results were late, not lost
+                self._recovering = self._certain = False
         elif self._recovering:
             self._resend_due += 2
         self.chunk[offset] = chunk + self.window
@@ -117,15 +122,17 @@ class Window:
         if self._rtt_ns is not None:
             self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
-        if self._recovering:
-            self._resend_newest(self._resend_due, self._before_timeout)
+        if self._certain:
+            self._resend_lowest(self._resend_due)
+        elif self._recovering:
+            self._resend_newest(self._resend_due)
         self._resend_due = 0
         done = [running.call for running in self.running if not running.missing]
         if done:
             self.running = deque(running for running in self.running if running.missing)
         self.raise_limit()
         while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
-            self._resend_oldest(1, self._transmissions)
+            self._mark(oldest[1])
         return done
 
     def raise_limit(self) -> None:
@@ -146,13 +153,17 @@ class Window:
         return max(sent_ns, self._timer_start_ns) + min(timeout.rto_ns << min(self.timeouts, 20), timeout.max_ns)
 
     def time_out(self, now_ns: int) -> None:
-        """Resend a few of the oldest chunks in flight (W7)."""
+        """Resend a few chunks in flight, the lowest, which all ranks choose alike (W7)."""
         self._timer_start_ns = now_ns
+        # Retransmissions have been answered since the last timeout, and after them nothing came.
+        self._certain = self._certain or (self._recovering and self.timeouts == 1)
         self._recovering = True
         # A chunk first sent later is no reason for doubt: resent before its result can come, it would be answered as a
         # retransmission, let two more follow, and one timeout too early would have every later chunk sent three times.
         self._before_timeout = self._transmissions
-        self._resend_oldest(PROBES, self._before_timeout)
+        in_flight = (chunk for chunk, in_flight in zip(self.chunk, self.in_flight, strict=True) if in_flight)
+        self._lowest = deque(sorted(in_flight))
+        self._resend_lowest(PROBES)
 
     def oldest(self) -> tuple[int, int] | None:
         """(transmission, chunk): the oldest one unanswered and not yet marked for resending."""
@@ -164,9 +175,10 @@ class Window:
         return None
 
     def _waits(self, transmission: int, chunk: int) -> bool:
-        """Whether this was the chunk's latest transmission, and is unanswered."""
+        """Whether this was the chunk's latest transmission, unanswered and not yet marked for resending."""
         offset = chunk % self.window
-        return self.in_flight[offset] and self.chunk[offset] == chunk and self._transmission[offset] == transmission
+        sent = self.in_flight[offset] and not self._marked[offset] and self.chunk[offset] == chunk
+        return sent and self._transmission[offset] == transmission
 
     def first_unanswered(self) -> int:
         """The lowest chunk in flight; there is one while a deadline is."""
@@ -182,22 +194,27 @@ class Window:
             self._resend.popleft()
         return None
 
-    def _resend_oldest(self, chunks: int, before: int) -> None:
-        """Mark so many, of those sent before a transmission."""
-        for _ in range(chunks):
-            oldest = self.oldest()
-            if oldest is None or oldest[0] >= before:
-                return
-            self._resend.append(oldest[1])
-            self._order.popleft()
+    def _mark(self, chunk: int) -> None:
+        """A chunk in flight is to be resent."""
+        self._marked[chunk % self.window] = True
+        self._resend.append(chunk)
 
-    def _resend_newest(self, chunks: int, before: int) -> None:
-        """Mark so many, of those sent before a transmission, the latest first.
+    def _resend_lowest(self, chunks: int) -> None:
+        """Mark so many, of those sent before the last timeout, in order: what one rank resends may wait for others to
+        resend it, too."""
+        while chunks and self._lowest:
+            chunk = self._lowest.popleft()
+            transmission = self._transmission[chunk % self.window]
+            if transmission < self._before_timeout and self._waits(transmission, chunk):
+                self._mark(chunk)
+                chunks -= 1
+
+    def _resend_newest(self, chunks: int) -> None:
+        """Mark so many, of those sent before the last timeout, the latest first.
 
         Results come in the order of sending: if the timeout was too early, the next one is of a chunk that was not
-        resent, and says so. Resending the oldest would stay ahead of the results and send the whole window again.
+        resent, and says so. Resending the lowest would stay ahead of the results and send the whole window again.
         """
-        chosen = (entry for entry in reversed(self._order) if entry[0] < before and self._waits(*entry))
-        for entry in list(itertools.islice(chosen, chunks)):
-            self._resend.append(entry[1])
-            self._order.remove(entry)
+        chosen = (entry for entry in reversed(self._order) if entry[0] < self._before_timeout and self._waits(*entry))
+        for _, chunk in list(itertools.islice(chosen, chunks)):
+            self._mark(chunk)

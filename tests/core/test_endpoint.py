@@ -175,8 +175,7 @@ def test_any_bytes_are_survived(core: str, datagrams: list[bytes]) -> None:
 
 
 def test_timeout_probes_and_backs_off(core: str) -> None:
-    """W7: the oldest chunks only, at doubling intervals; answered probes let the others follow, two by two, the latest
-    first."""
+    """W7: the lowest chunks only, at doubling intervals; answered probes let 2 others follow each, the latest first."""
     bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS), core)
     bench.submit(list(range(64)))
     endpoint = bench.endpoints[0]
@@ -185,22 +184,49 @@ def test_timeout_probes_and_backs_off(core: str) -> None:
     endpoint.handle_timer(50 * MS - 1)
     assert endpoint.counters["timeouts"] == 0
     now = 0
-    for number, wait_ms in enumerate((50, 100, 200, 300, 300)):
+    for wait_ms in (50, 100, 200, 300, 300):
         now += wait_ms * MS
         assert endpoint.next_deadline_ns() == now
         endpoint.handle_timer(now)
         sent = endpoint.frames_to_send(now)
-        assert chunks(sent) == list(range(PROBES * number, PROBES * (number + 1)))
+        assert chunks(sent) == list(range(PROBES))
         assert all(row[3] & FLAG_RETRANSMISSION for row in sent)
     answers = bench.through_switch(frames)[0]
     endpoint.receive(bundle(answers[0]), now + MS)
     # chunk 0 was resent: no round-trip sample (Karn), but the silence is over
     assert endpoint.next_deadline_ns() == now + MS + 50 * MS
-    assert chunks(endpoint.frames_to_send(now + MS)) == [15, 14]  # probes of the timeout before
+    assert chunks(endpoint.frames_to_send(now + MS)) == [31, 30]
     endpoint.receive(bundle(answers[1], answers[2]), now + MS)
-    assert chunks(endpoint.frames_to_send(now + MS)) == [13, 12, 11, 10]
-    endpoint.receive(bundle(answers[31], answers[3]), now + MS)  # a first transmission is answered: all is well again
+    assert chunks(endpoint.frames_to_send(now + MS)) == [29, 28, 27, 26]
+    endpoint.receive(bundle(answers[4], answers[3]), now + MS)  # a first transmission is answered: all is well again
     assert len(endpoint.frames_to_send(now + MS)) == 0
+
+
+def test_a_second_timeout_after_answered_probes_means_loss(core: str) -> None:
+    """W7: then answered retransmissions let the lowest follow, until what was first sent before is answered."""
+    bench = Bench(config(window=32, rto_initial_ns=50 * MS, rto_min_ns=20 * MS, rto_max_ns=300 * MS), core)
+    bench.submit(list(range(68)))  # 34 chunks: the last two wait for slots
+    endpoint = bench.endpoints[0]
+    answers = bench.through_switch(endpoint.frames_to_send(0))[0]
+
+    def answer(*results: bytes, now_ns: int) -> list[int]:
+        """The chunks that follow these results; those sent for the first time are answered at once."""
+        endpoint.receive(bundle(*results), now_ns)
+        frames = endpoint.frames_to_send(now_ns)
+        new = [row for row in frames if not row[3] & FLAG_RETRANSMISSION]
+        if new:
+            endpoint.receive(bundle(*bench.through_switch(np.array(new))[0]), now_ns)
+        return chunks(frames)
+
+    endpoint.handle_timer(50 * MS)
+    assert chunks(endpoint.frames_to_send(50 * MS)) == [0, 1, 2, 3]
+    assert answer(answers[0], now_ns=50 * MS) == [31, 30, 32]  # the result of 32, sent since, changes nothing
+    endpoint.handle_timer(endpoint.next_deadline_ns() or 0)
+    now_ns = 200 * MS
+    assert chunks(endpoint.frames_to_send(now_ns)) == [1, 2, 3, 4]
+    assert answer(answers[1], answers[2], now_ns=now_ns) == [5, 6, 7, 8, 33]  # nor that of 33
+    assert answer(answers[3], now_ns=now_ns) == [9, 10]
+    assert answer(answers[20], answers[4], now_ns=now_ns) == []
 
 
 @pytest.mark.parametrize(("rows", "resent"), [(1, 3 * PROBES), (8, PROBES)])

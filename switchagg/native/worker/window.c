@@ -165,26 +165,44 @@ uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
     return offset;
 }
 
-/* Of those sent before transmission `before`. */
-static void sa_resend_oldest(struct sa_window *window, uint32_t chunks, uint64_t before) {
-    for (; chunks; chunks--) {
-        uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
-        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission >= before) return;
-        sa_remove(window, oldest);
-        sa_append(window, SA_TO_RESEND, oldest);
+/* A chunk in flight is to be resent. */
+static void sa_mark(struct sa_window *window, uint32_t offset) {
+    sa_remove(window, offset);
+    sa_append(window, SA_TO_RESEND, offset);
+}
+
+/* Shell sort by chunk: the list of flights is nearly in order already. */
+static void sa_sort_lowest(struct sa_window *window) {
+    uint32_t *lowest = window->lowest;
+    for (uint32_t gap = window->lowest_count / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11)
+        for (uint32_t i = gap; i < window->lowest_count; i++) {
+            uint32_t offset = lowest[i], at = i;
+            uint64_t chunk = window->slots[offset].chunk;
+            for (; at >= gap && window->slots[lowest[at - gap]].chunk > chunk; at -= gap) lowest[at] = lowest[at - gap];
+            lowest[at] = offset;
+        }
+}
+
+/* Of those sent before the last timeout, in order: what one rank resends may wait for others to resend it, too. */
+static void sa_resend_lowest(struct sa_window *window, uint32_t chunks) {
+    while (chunks && window->lowest_at < window->lowest_count) {
+        uint32_t offset = window->lowest[window->lowest_at++];
+        struct sa_slot *slot = &window->slots[offset];
+        if (slot->state != SA_IN_FLIGHT || slot->transmission >= window->before_timeout) continue;
+        sa_mark(window, offset);
+        chunks--;
     }
 }
 
-/* Of those sent before transmission `before`, the latest. Results come in the order of sending: if the timeout was too
-   early, the next one is of a chunk that was not resent, and shows it. Resending the oldest would stay ahead of the
+/* Of those sent before the last timeout, the latest. Results come in the order of sending: if the timeout was too
+   early, the next one is of a chunk that was not resent, and shows it. Resending the lowest would stay ahead of the
    results and send the whole window again. */
-static void sa_resend_newest(struct sa_window *window, uint32_t chunks, uint64_t before) {
+static void sa_resend_newest(struct sa_window *window, uint32_t chunks) {
     uint32_t offset = window->lists[SA_IN_FLIGHT].tail;
     while (offset != SA_NO_SLOT && chunks) {
         uint32_t older = window->slots[offset].before;
-        if (window->slots[offset].transmission < before) {
-            sa_remove(window, offset);
-            sa_append(window, SA_TO_RESEND, offset);
+        if (window->slots[offset].transmission < window->before_timeout) {
+            sa_mark(window, offset);
             chunks--;
         }
         offset = older;
@@ -210,7 +228,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
         sa_keep_newest(window, slot->transmission + 1);
         window->rtt_ns = (int64_t)((uint64_t)now_ns - (uint64_t)slot->sent_ns);
         window->sampled = 1;
-        window->recovering = 0;
+        if (slot->transmission < window->before_timeout) window->recovering = window->certain = 0; /* late, not lost */
     } else if (window->recovering) {
         window->resend_due += 2;
     }
@@ -243,7 +261,10 @@ static void sa_sample(struct sa_window *window) {
 struct sa_running *sa_window_after_results(struct sa_window *window) {
     struct sa_running *done = NULL, **last = &done;
     if (window->sampled) sa_sample(window);
-    if (window->recovering) sa_resend_newest(window, window->resend_due, window->before_timeout);
+    if (window->certain)
+        sa_resend_lowest(window, window->resend_due);
+    else if (window->recovering)
+        sa_resend_newest(window, window->resend_due);
     window->resend_due = 0;
     for (struct sa_running *running = window->running, *after; window->complete; running = after) {
         after = running->after;
@@ -258,7 +279,7 @@ struct sa_running *sa_window_after_results(struct sa_window *window) {
     for (;;) {
         uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
         if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return done;
-        sa_resend_oldest(window, 1, UINT64_MAX);
+        sa_mark(window, oldest);
     }
 }
 
@@ -278,9 +299,15 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
 
 void sa_window_time_out(struct sa_window *window, int64_t now_ns) {
     window->timer_start_ns = now_ns;
+    /* Retransmissions have been answered since the last timeout, and after them nothing came. */
+    if (window->recovering && window->timeouts == 1) window->certain = 1;
     window->recovering = 1;
     window->before_timeout = window->transmissions;
-    sa_resend_oldest(window, SA_PROBES, window->before_timeout);
+    window->lowest_at = window->lowest_count = 0;
+    for (uint32_t at = window->lists[SA_IN_FLIGHT].head; at != SA_NO_SLOT; at = window->slots[at].after)
+        window->lowest[window->lowest_count++] = at;
+    sa_sort_lowest(window);
+    sa_resend_lowest(window, SA_PROBES);
 }
 
 uint32_t sa_window_first_unanswered(const struct sa_window *window) {
@@ -317,12 +344,13 @@ int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t 
         .slots = calloc(config->window, sizeof(struct sa_slot)),
         .ring = calloc(config->window, sizeof(uint32_t)),
         .heap = calloc(config->window, sizeof(uint32_t)),
+        .lowest = calloc(config->window, sizeof(uint32_t)),
         .rto_ns = job->rto_initial_ns,
         .rto_min_ns = job->rto_min_ns,
         .rto_max_ns = job->rto_max_ns,
     };
     for (int state = 0; state < 3; state++) window->lists[state] = (struct sa_list){SA_NO_SLOT, SA_NO_SLOT};
-    if (!window->slots || !window->ring || !window->heap) return -1;
+    if (!window->slots || !window->ring || !window->heap || !window->lowest) return -1;
     sa_window_start_at(window, 0);
     return 0;
 }
@@ -335,8 +363,9 @@ void sa_window_end(struct sa_window *window) {
     free(window->slots);
     free(window->ring);
     free(window->heap);
+    free(window->lowest);
 }
 
 uint64_t sa_window_bytes(const struct sa_window *window) {
-    return sizeof *window + (uint64_t)window->window * (sizeof(struct sa_slot) + 2 * sizeof(uint32_t));
+    return sizeof *window + (uint64_t)window->window * (sizeof(struct sa_slot) + 3 * sizeof(uint32_t));
 }

@@ -70,7 +70,10 @@ struct sa_window {
     int64_t timer_start_ns;  /* the last result or timeout */
     uint32_t sampled;        /* rtt_ns has a sample not yet taken into account */
     uint64_t before_timeout; /* transmissions below were sent before the last timeout */
-    uint32_t recovering;     /* from a timeout until a first transmission is answered */
+    uint32_t recovering;     /* from a timeout until a first transmission that came before it is answered */
+    uint32_t certain;        /* chunks are lost: the timeout before the last one wasn't too early */
+    uint32_t *lowest;        /* slots in flight at the last timeout, by chunk; those before lowest_at are done */
+    uint32_t lowest_at, lowest_count;
     uint32_t resend_due;     /* chunks to resend because of results of retransmissions in this bundle */
     uint32_t touched;        /* by the bundle that is being received */
     uint32_t sent;           /* in the bundle that is being built */
