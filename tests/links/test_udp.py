@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +166,49 @@ def test_gso_refused_by_the_kernel_is_given_up_and_said(links: tuple[UdpLink, Ud
     here.send(frames, there.address)
     assert here.counters["gso_fallbacks"] == 1
     assert here.counters["sent_datagrams"] == 80
+
+
+def test_gso_is_tried_again(links: tuple[UdpLink, UdpLink], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal may have been of one route only."""
+    monkeypatch.setattr(transport.links.udp, "GSO_RETRY_NS", 0)
+    here, there = links
+    here._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+    here.send(np.ones((40, 500), np.uint8), there.address)
+    here._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 0)
+    sent = here.counters["sent_bundles"]
+    assert here.send(np.ones((32, 500), np.uint8), there.address) == 32
+    assert here.gso
+    assert here.counters["sent_bundles"] == sent + 2
+
+
+FORGED_TOO_BIG = """
+import socket, struct
+import numpy as np
+from transport.links.udp import UdpLink
+
+def checksum(data):
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    return ~((total >> 16) + (total & 0xFFFF)) & 0xFFFF
+
+here, there = UdpLink(("127.0.0.1", 0)), UdpLink(("127.0.0.1", 0))
+host = socket.inet_aton("127.0.0.1")
+quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 1488, 1, 0x4000, 64, 17, 0, host, host)
+quoted += struct.pack("!HHHH", here.address[1], there.address[1], 1468, 0)
+message = struct.pack("!BBHHH", 3, 4, 0, 0, 600) + quoted  # type 3, code 4: fragmentation needed; the next hop's MTU
+with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+    raw.sendto(message[:2] + struct.pack("!H", checksum(message)) + message[4:], ("127.0.0.1", 0))
+here.send(np.ones((40, 1460), np.uint8), there.address)
+print(here.gso, here.counters["sent_bundles"], here.gso_fallback)
+"""
+
+
+@pytest.mark.system
+def test_a_forged_message_of_a_narrow_path_does_not_end_segmentation(requires_root_namespaces: None) -> None:
+    command = ["unshare", "-n", "sh", "-c", 'ip link set lo mtu 1500 up && exec "$0" -c "$1"']
+    done = subprocess.run(
+        [*command, sys.executable, FORGED_TOO_BIG], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "True 3"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP])

@@ -114,7 +114,7 @@ static void test_sending(int descriptor) {
     static uint8_t memory[ROWS * 64];
     static const uint8_t *frames[ROWS];
     says_priority = below(2);
-    struct sa_udp_options options = {descriptor, 1, 1, 1 + below(64), 4, 2048, says_priority, 0};
+    struct sa_udp_options options = {descriptor, 1, 1, 1 + below(64), 4, 2048, says_priority, 0, 1ll << 60};
     struct sa_udp *udp = sa_udp_new(&options);
     struct sa_address to = {.family = AF_INET, .port = 4242, .host = {127, 0, 0, 1}};
     CHECK(udp);
@@ -211,7 +211,7 @@ int fake_recvmmsg(int descriptor, struct mmsghdr *messages, unsigned count, int 
 }
 
 static void test_receiving(int descriptor) {
-    struct sa_udp_options options = {descriptor, 1, 1, 16, 1 + below(16), 2048, 0, 0};
+    struct sa_udp_options options = {descriptor, 1, 1, 16, 1 + below(16), 2048, 0, 0, 1ll << 60};
     struct sa_udp *udp = sa_udp_new(&options);
     CHECK(udp);
     const uint64_t *counters = sa_udp_counters(udp);

@@ -24,6 +24,7 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
+from transport.links import udp
 from transport.links.link import Address
 from transport.links.udp import UdpLink
 from transport.switch.loop import SwitchLoop
@@ -179,6 +180,18 @@ def test_a_kernel_that_refuses_segmentation_is_asked_once(net: Callable[..., Net
     assert not one.links[0].gso
     assert "Invalid argument" in one.links[0].gso_fallback
     assert one.workers[1].counters["link_gso_fallbacks"] == 0
+
+
+def test_a_kernel_that_refused_segmentation_is_asked_again(
+    net: Callable[..., Net], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(udp, "GSO_RETRY_NS", 1)
+    one = net(job_of(2, elements=360, rto_initial_ns=NEVER_NS, rto_min_ns=NEVER_NS, rto_max_ns=NEVER_NS))
+    if not one.links[0].gso:
+        pytest.skip("this kernel has no UDP_SEGMENT")
+    one.links[0]._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+    one.check_sums(calls=2, length=50_000)
+    assert one.workers[0].counters["link_gso_fallbacks"] > 1
 
 
 HELPERS = os.pathsep.join(str(Path(__file__).parents[above]) for above in (2, 1))

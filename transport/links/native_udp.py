@@ -11,6 +11,7 @@ import socket
 
 from switchagg.errors import JobError
 from switchagg.native import library
+from transport.links import udp
 from transport.links.link import Address
 from transport.links.udp import UDP_COUNTERS, UdpLink
 
@@ -44,6 +45,7 @@ class Options(ctypes.Structure):
         ("receive_bytes", ctypes.c_uint32),
         ("priority", ctypes.c_uint32),
         ("credit_bytes", ctypes.c_uint32),
+        ("gso_retry_ns", ctypes.c_int64),
     ]
 
 
@@ -97,6 +99,7 @@ class NativeUdp:
             max(RECEIVE_BYTES_LEAST, datagram_bytes + 1),
             link.socket_priority,
             link.credit_bytes,
+            udp.GSO_RETRY_NS,
         )
         self.handle: int | None = self._library.sa_udp_new(ctypes.byref(options))
         if not self.handle:
@@ -112,7 +115,7 @@ class NativeUdp:
         for index, name in enumerate(UDP_COUNTERS):
             link.counters[name] = self._counters[index]
         if state.fallback_errno:
-            link.gso = False
+            link.gso = bool(state.gso)
             link.gso_fallback = (
                 f"sending {state.fallback_rows} segments of {state.fallback_size} bytes to "
                 f"{text_of(state.fallback)}: {os.strerror(state.fallback_errno)}"

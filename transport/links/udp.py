@@ -13,6 +13,7 @@ import struct
 import sys
 import termios
 import threading
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,6 +36,7 @@ UDP_GRO = 104
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 SO_RXQ_OVFL = 40
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_PMTUDISC_OMIT = 10, 3, 5
 
 _MESSAGE_BYTES_MAX = 65_536
 _RECEIVE_BYTES = 1 << 17
@@ -44,6 +46,9 @@ _ARENA_BYTES = 1 << 20
 _ALIGN = 64
 _ANCILLARY_BYTES = 2 * socket.CMSG_SPACE(4)
 _BACKOFF_S = 0.001
+GSO_RETRY_NS = 30_000_000_000
+"""How long after a refusal, which may have been of one route only, GSO is tried again."""
+
 _GSO_REFUSALS = frozenset({errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 """EIO: the device can't checksum; EINVAL, EMSGSIZE: segment above the path's MTU, or checksums switched off."""
 
@@ -80,11 +85,10 @@ class UdpLink:
     on the wire. Default: send_buffer_bytes is all that bounds it.
 
     After construction: `socket_priority` tells whether a send with a TOS of its own also has its class's SO_PRIORITY,
-    `credit_bytes` what was granted (0: none). `gso` and `gro` tell what is in use, `gso_fallback` why GSO was given up
-    ("" if it was not), `counters` what happened. receive_overflow counts what the kernel dropped because the receive
-    buffer was full, in bundles where GRO is on. send_errors: rows lost because the network refused them; `last_error`
-    is the newest
-    such refusal.
+    `credit_bytes` what was granted (0: none). `gso` and `gro` tell what is in use, `gso_fallback` why GSO was given
+    up for half a minute, the last time ("" if it never was), `counters` what happened. receive_overflow counts what
+    the kernel dropped because the receive buffer was full, in bundles where GRO is on. send_errors: rows lost because
+    the network refused them; `last_error` is the newest such refusal.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class UdpLink:
         self._backoff = False
         self._overflow_seen = 0
         self.gso_fallback = ""
+        self._gso_retry_ns = 0
         self.tos = 0
         self.last_error = ""
         self.counters: dict[str, int] = dict.fromkeys(UDP_COUNTERS, 0)
@@ -190,6 +195,8 @@ class UdpLink:
         return int.from_bytes(queued, sys.byteorder) < self.credit_bytes
 
     def _rows_per_send(self, size: int) -> int:
+        if self._gso_retry_ns and time.monotonic_ns() >= self._gso_retry_ns:
+            self.gso, self._gso_retry_ns = True, 0
         if not self.gso or not size:
             return 1
         return min(self.segments_max, DATAGRAM_BYTES_MAX // size)
@@ -235,7 +242,7 @@ class UdpLink:
             if not accepted:
                 return 0
             if self.counters["send_errors"] == lost:
-                self.gso = False
+                self.gso, self._gso_retry_ns = False, time.monotonic_ns() + GSO_RETRY_NS
                 self.gso_fallback = f"sending {rows} segments of {part.shape[1]} bytes to {to[0]}: {error}"
                 self.counters["gso_fallbacks"] += 1
                 return accepted
@@ -441,6 +448,8 @@ def _bound_socket(bind: Address) -> socket.socket:
         try:
             if family == socket.AF_INET6:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            else:  # a message "fragmentation needed", which anyone can forge, must not end segmentation (GSO)
+                opened.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_OMIT)
             opened.setblocking(False)
             opened.bind(place)
         except BaseException:

@@ -21,7 +21,7 @@ from switchagg.errors import JobError
 from switchagg.native import library
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,
@@ -84,7 +84,7 @@ QP_COUNTERS = (
 """In the order of `enum sa_qp_counter`."""
 
 TRANSPORTS = {QPType.RC: 0x00, QPType.UC: 0x20}
-_IP_MTU_DISCOVER, _IP_PMTUDISC_DO, _IPV6_MTU_DISCOVER = 10, 2, 23
+_IPV6_MTU_DISCOVER = 23
 _NEVER_NS = (1 << 63) - 1
 
 
@@ -372,12 +372,14 @@ class SoftContext:
         atexit.register(self._close_at_exit)
 
     def _never_fragment(self) -> None:
-        """So that all IP headers have identification 0 (in a GSO send: 0, 1, 2 …), which the ICRC covers."""
+        """So that all IP headers have identification 0 (in a GSO send: 0, 1, 2 …), which the ICRC covers.
+
+        Messages that a path is narrower, which anyone can forge, are ignored."""
         with socket.socket(fileno=os.dup(self._link.fileno())) as same:
             if same.family == socket.AF_INET6:
-                same.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _IP_PMTUDISC_DO)
+                same.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
             else:
-                same.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+                same.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
 
     def _run(self) -> None:
         handle = self.handle

@@ -18,7 +18,7 @@ from switchagg.job import JobConfig
 from switchagg.native import library
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import UdpLink
+from transport.links.udp import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
 from transport.switch.ends import Log, OnFailure, SwitchEnd, bound
 from transport.switch.loop import IDLE_S, CommandLoop, Port
@@ -49,8 +49,6 @@ UC_COUNTERS = (
     "drop_queue_full",
 )
 """In the order of `enum sa_uc_counter`."""
-
-_IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 
 
 class Peer(ctypes.Structure):
@@ -97,7 +95,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
             raise JobError(f"no RDMA switch: {missing}") from None
         self._wake = link.wake_descriptor
         with socket.socket(fileno=os.dup(link.fileno())) as same:  # 0 as identification, which the ICRC covers too
-            same.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+            same.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         self._udp = NativeUdp(link, DATAGRAM_BYTES_MAX)
         own = ctypes.byref(native_address(link.address))
         self._rdma = self._library.sa_uc_plane_new(dataplane.handle, own, packets)

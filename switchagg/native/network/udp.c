@@ -66,6 +66,7 @@ struct sa_udp {
     uint64_t counters[SA_UDP_COUNTERS];
     uint32_t overflow_seen; /* the kernel's count since the socket was made, modulo 2^32 */
     bool backoff;
+    int64_t gso_retry_ns; /* when segmentation, given up, is tried again; 0: it wasn't */
     /* sending */
     struct mmsghdr sends[SENDS_MAX];
     struct portion portions[SENDS_MAX];
@@ -303,6 +304,7 @@ static int64_t probe_gso(struct sa_udp *udp, const struct sa_udp_message *messag
     count_sent(udp, message, 1);
     udp->counters[SA_UDP_GSO_FALLBACKS]++;
     udp->state.gso = 0;
+    udp->gso_retry_ns = sa_now_ns() + udp->options.gso_retry_ns;
     udp->state.fallback_rows = rows;
     udp->state.fallback_size = message->size;
     udp->state.fallback = *message->to;
@@ -322,6 +324,10 @@ static int64_t refused(struct sa_udp *udp, const struct sa_udp_message *messages
 SA_EXPORT int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t count) {
     for (uint32_t index = 0; index < count; index++) messages[index].accepted = 0;
     udp->backoff = false;
+    if (udp->gso_retry_ns && sa_now_ns() >= udp->gso_retry_ns) {
+        udp->gso_retry_ns = 0;
+        udp->state.gso = 1;
+    }
     for (uint32_t from = 0; from < count;) {
         if (messages[from].accepted == messages[from].rows) {
             from++;

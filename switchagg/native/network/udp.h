@@ -31,6 +31,7 @@ struct sa_udp_options {
     uint32_t receive_bytes;    /* largest datagram expected where gro is off; longer ones are truncated to it */
     uint32_t priority;         /* whether a message with a TOS of its own also sets SO_PRIORITY (Linux 6.14) */
     uint32_t credit_bytes;     /* most bytes in the kernel for which sa_udp_has_room is true; 0: no limit but the socket's */
+    int64_t gso_retry_ns;      /* how long after a refusal GSO is tried again */
 };
 
 /* The order is that of `UDP_COUNTERS` in native_udp.py. */
@@ -108,7 +109,7 @@ struct sa_udp_state {
     uint32_t gso;              /* still in use */
     int32_t send_errno;        /* of the newest refused send, 0 if none; `refused` is its destination */
     int32_t receive_errno;     /* likewise */
-    int32_t fallback_errno;    /* why GSO was given up; the rows and size it was tried with */
+    int32_t fallback_errno;    /* why GSO was last given up; the rows and size it was tried with */
     uint32_t fallback_rows;
     uint32_t fallback_size;
     struct sa_address refused; /* of send_errno */

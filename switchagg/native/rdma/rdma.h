@@ -21,7 +21,7 @@ struct sa_rdma;
 
 /* Field by field as `NativeOptions` in transport/rdma/soft.py. */
 struct sa_rdma_options {
-    int32_t descriptor; /* UDP, bound to `local`, IP_PMTUDISC_DO, non-blocking */
+    int32_t descriptor; /* UDP, bound to `local`, IP_PMTUDISC_PROBE, non-blocking */
     int32_t wake;       /* eventfd, non-blocking */
     uint32_t gso;
     uint32_t gro;

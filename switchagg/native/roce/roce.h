@@ -9,7 +9,7 @@
 
    - Protocol, addresses, total length: known at both ends, as sockets are bound to one address. TOS, TTL and checksums are
      masked.
-   - Don't-fragment, set with IP_MTU_DISCOVER = IP_PMTUDISC_DO: always on the wire, nothing is ever fragmented.
+   - Don't-fragment, set with IP_MTU_DISCOVER = IP_PMTUDISC_PROBE: always on the wire, nothing is ever fragmented.
    - Identification. An unconnected UDP socket with don't-fragment set sends 0. (A connected one counts up from a random
      number: so ours is never connected.) A GSO send is given one identification, 0, and what cuts it into packets, the
      kernel or a NIC, counts up: packet i of a GSO send leaves with identification i. So the sender knows it, and computes
