@@ -144,6 +144,25 @@ def test_four_workers_on_few_slots_keep_exact_sums_on_a_lossy_network(
     assert sum(worker.counters["retransmitted"] for worker in one.workers) > 0
 
 
+@pytest.mark.parametrize("loop", [NativeWorkerLoop, WorkerLoop])
+def test_a_rank_that_flushes_subnormal_numbers_gets_the_same_bits(
+    net: Callable[..., Net], loop: type[CallLoop[Any]]
+) -> None:
+    """F7: the setting belongs to a thread, and those it makes."""
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor can't")
+    try:
+        one = net(job_of(2, rto_initial_ns=NEVER_NS, rto_min_ns=NEVER_NS, rto_max_ns=NEVER_NS), loops=(loop,))
+    finally:
+        torch.set_flush_denormal(False)
+    arrays = [np.full(100, 3e-40, np.float32) for _ in one.workers]
+    for future in [one.submit(rank, array) for rank, array in enumerate(arrays)]:
+        future.result(LIVENESS_S)
+    for array in arrays:
+        assert (array == np.float32(3e-40) + np.float32(3e-40)).all()
+
+
 def test_python_and_native_workers_share_a_job(net: Callable[..., Net]) -> None:
     job = job_of(4, rto_initial_ns=20_000_000)
     one = net(job, loops=(NativeWorkerLoop, WorkerLoop), faults={"seed": 9, "loss": 0.005, "reorder": 0.05})

@@ -11,6 +11,7 @@ from typing import Any
 
 from switchagg.call import rounds_of
 from switchagg.codecs import Codec
+from switchagg.float_environment import use_ieee_arithmetic
 from transport.group.contract import Array, Ask
 from transport.group.staging import SWITCH, Staged, stage
 
@@ -48,7 +49,7 @@ class CodedSums:
     def __init__(self, begin: Begin, workers: int, codec: Codec, elements: int) -> None:
         self._begin, self._workers, self._codec, self._elements = begin, workers, codec, elements
         self._keys = RoundKeys()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"codec {codec.name}")
+        self._thread = ThreadPoolExecutor(1, f"codec {codec.name}", use_ieee_arithmetic)
 
     def staged(self, ask: Ask, array: Array) -> Staged | None:
         """What is coded in place of an array: floats as a switch takes them; None if the call isn't coded at all.

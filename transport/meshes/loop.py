@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.float_environment import use_ieee_arithmetic
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import URGENT, Lost, Mesh, Outgoing, Party, Received, Sent
 
@@ -118,6 +119,7 @@ class MeshLoop:
     # The thread
 
     def _run(self) -> None:
+        use_ieee_arithmetic()
         try:
             while self._failure is None:
                 self._run_once()

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from switchagg.call import Call
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.float_environment import use_ieee_arithmetic
 from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import STREAM_OFFSET, Bundle
@@ -180,6 +181,7 @@ class CallLoop(ABC, Generic[CallT]):
     # The thread
 
     def _run(self) -> None:
+        use_ieee_arithmetic()
         try:
             while self._failure is None:
                 self._run_once()
