@@ -24,8 +24,8 @@ _FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn`
 sys.path.insert(0, str(_FOLDER))
 
 from emulation.mininet import netns, topology  # noqa: E402
+from emulation.mininet.services import ServiceProcess, switchagg_command  # noqa: E402
 from emulation.mininet.shaping import UnfitError  # noqa: E402
-from emulation.mininet.switch_process import DataPlaneProcess, switchagg_command  # noqa: E402
 
 topology.keep_machine_settings()
 
@@ -44,7 +44,7 @@ class DaemonSwitch(topology.AggSwitch):
 
     def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
         command = switchagg_command("switch", "--dataplane", dataplane, python=daemon_python())
-        super().__init__(name, DataPlaneProcess(command, environment=_environment()), **params)
+        super().__init__(name, ServiceProcess(command, environment=_environment()), **params)
 
 
 class P4Switch(topology.AggSwitch):
@@ -80,7 +80,7 @@ class P4Switch(topology.AggSwitch):
         words = [f"--interface={number}@{interface}" for number, interface in sorted(ports)]
         if self._log_path is not None:
             words.append("--log")
-        self.data_plane = DataPlaneProcess(
+        self.data_plane = ServiceProcess(
             (*self.command, *self._words, *words), "Ctrl-C ends", self._log_path, environment=_environment()
         )
         self.start_process()

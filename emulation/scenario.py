@@ -461,6 +461,12 @@ def _check_ps(scenario: Scenario) -> None:
             f"{scenario.file}: [ps] backups: {ps.backups} of {workers} workers is out of range; allowed: 1 … "
             f"{workers - 1} with mode = '{BACKUP}'"
         )
+    scheduled = [method for method in scenario.methods.mininet if method.method == "ps" and method.schedule]
+    if ps.mode == BACKUP and scheduled:
+        raise ScenarioError(
+            f"{scenario.file}: [methods] mininet: {scheduled[0]}: in real time schedules divide by all workers, not by "
+            f"those that a sum of [ps] mode = '{BACKUP}' holds; allowed: ps, or mode = '{BSP}'"
+        )
 
 
 def _repr(value: Any) -> str:

@@ -298,7 +298,7 @@ class FidelityMonitor:
     def start(self, timeout_s: float = 120.0) -> None:
         """Opens the taps. Raises RuntimeError if the process doesn't come up."""
         report = self._net.verification
-        pids = {worker.name: worker.pid for worker in self._net.workers} | {"s1": self._net.switch_pid}
+        pids = {host.name: host.pid for host in self._net.hosts} | {"s1": self._net.switch_pid}
         ports = tuple(
             PortPlace(
                 pids[port.node],
@@ -316,7 +316,7 @@ class FidelityMonitor:
             children.gather([self._child], timeout_s)
         except ChildFailed as error:
             raise RuntimeError(f"the fidelity monitor did not start: {error}") from error
-        for running in self._net.data_planes:
+        for running in self._net.services:
             self.watch(running.process.pid)
 
     def watch(self, pid: int, thread: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A scenario's network while it runs, with its switches and ranks, and what its links carry: for compare and bench.
+"""A scenario's network while it runs, its switches, servers and ranks, and what its links carry: for compare and bench.
 
 Packets of `[faults] loss` are lost by netem; if `loss_by` says so, by a BPF program at both ends of each link or by the
 switch itself.
@@ -6,6 +6,7 @@ switch itself.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
 from emulation.mininet import netns
+from emulation.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.mininet.shaping import NetworkSpec, UnfitError
-from emulation.mininet.switch_process import RunningDataPlane, SwitchPlace, switchagg_command
 from emulation.scenario import Scenario
+from emulation.training.messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
@@ -39,13 +41,13 @@ BY_LINKS, BY_SWITCH = "links", "switch"
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a network's links have carried since it was built: a list has an entry per worker, the others are sums."""
+    """What a network's links have carried since it was built: a list has an entry per host, the others are sums."""
 
     up_bytes: list[int]
     down_bytes: list[int]
     up_packets: int
     drops: int  # of the emulated queues
-    segments_resent: int  # by TCP, all workers
+    segments_resent: int  # by TCP, all hosts
 
     @classmethod
     def of(cls, star: EmulatedNetwork) -> Traffic:
@@ -71,12 +73,32 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Switch:
-    """A data plane that runs for one method. name: for messages."""
+class Service:
+    """What runs for one method beside its ranks. name: the method's, for messages; what: "the switch", "server 0".
+
+    ends: it may end before us, with status 0, when its job is done.
+    """
 
     name: str
+    what: str
+    running: RunningService
+    ends: bool
+
+    def check(self) -> None:
+        """Raises RunFailed if it has ended."""
+        if not self.running.ended or (self.ends and self.running.process.returncode == 0):
+            return
+        words = self.running.last_line() or "it wrote nothing"
+        log_path = self.running.service.log_path
+        more = "" if log_path is None else f" (more in {log_path})"
+        raise RunFailed(f"{self.name}: {self.what} ended with status {self.running.process.returncode}: {words}{more}")
+
+
+@dataclass(frozen=True)
+class Switch(Service):
+    """A data plane."""
+
     control: str
-    running: RunningDataPlane
 
     @property
     def plane(self) -> str:
@@ -84,31 +106,25 @@ class Switch:
         named = re.search(r"switch ready: .* \((\w+), ", self.running.output())
         return named[1] if named else "unknown"
 
-    def check(self) -> None:
-        """Raises RunFailed if it has ended."""
-        if self.running.ended:
-            words = self.running.last_line() or "it wrote nothing"
-            log_path = self.running.plane.log_path
-            more = "" if log_path is None else f" (more in {log_path})"
-            raise RunFailed(
-                f"{self.name}: the switch ended with status {self.running.process.returncode}: {words}{more}"
-            )
-
 
 class RunningScenario:
     """The network of a scenario while it runs: a context manager that ends all it has started.
 
-    Raises UnfitError if this machine can't honour the scenario, RunFailed.
+    servers: hosts for parameter servers, beside the workers'. Raises UnfitError if this machine can't honour the
+    scenario, RunFailed.
     """
 
-    def __init__(self, scenario: Scenario, loss_by: str | None = None) -> None:
+    def __init__(self, scenario: Scenario, loss_by: str | None = None, servers: int = 0) -> None:
         from emulation.mininet import topology
 
         self.scenario = scenario
-        spec = dataclasses.replace(NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario))
+        spec = dataclasses.replace(
+            NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario), servers=servers
+        )
         self._loss_by = loss_by
         self.star: EmulatedNetwork = topology.EmulatedNetwork(dataclasses.replace(spec, loss=0.0) if loss_by else spec)
         self.switches: list[Switch] = []
+        self.servers: list[Service] = []
         self._losses: list[LossProgram] = []
 
     def __enter__(self) -> RunningScenario:
@@ -152,14 +168,43 @@ class RunningScenario:
             slots=(max(options.streams, CLASSES) if method.schedule else options.streams) * options.window_slots,
             impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
         )
-        switch = Switch(name, place.control, self.star.start_data_plane(place.process(log_path)))
+        running = self.star.start_data_plane(place.process(log_path))
+        switch = Switch(name, "the switch", running, ends=False, control=place.control)
         self.switches.append(switch)
         return switch
 
-    def check_switches(self) -> None:
-        """Raises RunFailed if one has ended."""
-        for switch in self.switches:
-            switch.check()
+    def start_servers(self, method: MethodName, timeout_s: float, folder: Path) -> None:
+        """Starts a parameter server on each of the servers' hosts, and waits until it waits for the workers.
+
+        timeout_s: within which all must have met. Raises UnfitError with its last output.
+        """
+        words = ["server", "--link", method.link, "--job", GROUP_JOB, "--timeout", f"{timeout_s:.0f}"]
+        for option, hosts in (("--workers", self.star.workers), ("--servers", self.star.servers)):
+            words += [option, ",".join(f"{host.address}:{GROUP_PORT}" for host in hosts)]
+        for number in range(len(self.star.servers)):
+            service = ServiceProcess(
+                switchagg_command(*words, "--number", str(number)),
+                ready="switchagg server waiting",
+                log_path=folder / f"server-{number}.log",
+                environment={**os.environ, "OMP_NUM_THREADS": "1"},
+                name=f"server {number}",
+            )
+            running = self.star.start_server(number, service)
+            self.servers.append(Service(str(method), f"server {number}", running, ends=True))
+        for server in self.servers:
+            server.running.wait_until_ready()
+
+    def end_servers(self, timeout_s: float) -> None:
+        """Lets servers whose workers have left end by themselves. Raises RunFailed if one fails."""
+        for server in self.servers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.running.process.wait(timeout_s)
+            server.check()
+
+    def check_services(self) -> None:
+        """Raises RunFailed if one has ended that the ranks need."""
+        for service in (*self.switches, *self.servers):
+            service.check()
 
     def switch_counters(self, switch: Switch) -> dict[str, int]:
         """What a data plane has counted, asked from within its namespace. Raises RunFailed."""
@@ -190,7 +235,7 @@ class RunningScenario:
 
         It stands where packets come in, behind the shaper: a lost packet has used its share of the link.
         """
-        pids = {worker.name: worker.pid for worker in self.star.workers} | {"s1": self.star.switch_pid}
+        pids = {host.name: host.pid for host in self.star.hosts} | {"s1": self.star.switch_pid}
         for number, port in enumerate(self.star.verification.ports):
             seed = self.scenario.seed * 10_000 + number
             lose = partial(_lose, port.interface, self.scenario.faults.loss, seed)

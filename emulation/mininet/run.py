@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.host import compiled_core
-from emulation.mininet.crew import Crew, Member
+from emulation.mininet.crew import EXIT_S, Crew, Member
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
 from emulation.mininet.shaping import UnfitError
 from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
-from emulation.scenario import ParameterServer, Scenario
+from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
 from transport.group.method_name import MethodName
@@ -71,22 +71,23 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 
 def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
     total, workers = scenario.workload.iterations, scenario.topology.workers
-    if method.method == "ps" and scenario.ps != ParameterServer():
-        raise RunFailed(f"{scenario.file}: [ps]: Mininet has servers = 0 and mode = 'bsp' so far; --on sim has more")
+    stall_s, limit_s = time_limits(scenario, method)
+    servers = scenario.ps.servers if method.method == "ps" else 0
     progress(0, total, "building the network")
-    with RunningScenario(scenario) as network:
+    with RunningScenario(scenario, servers=servers) as network:
         switch = (
             network.start_switch(scenario, method, str(method), out_dir / "switch.log") if method.is_switch else None
         )
+        network.start_servers(method, stall_s, out_dir)
         read_back = network.facts
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {workers} workers")
         members = [_start(network, method, switch, rank, out_dir) for rank in range(workers)]
-        stall_s, limit_s = time_limits(scenario)
         with Observation(network.star, scenario, members, progress) as observed:
-            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=network.check_switches).follow(
+            Crew(str(method), members, stall_s=stall_s, limit_s=limit_s, alive=network.check_services).follow(
                 observed.on_iteration
             )
+        network.end_servers(EXIT_S)
         counters = {} if switch is None else network.switch_counters(switch)
         plane = None if switch is None else switch.plane
     environment: dict[str, Any] = {"tcp_congestion_control": read_back["congestion_control"], "network": read_back}
@@ -97,9 +98,10 @@ def _run(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progre
     return _result(scenario, method, members, observed, counters, environment)
 
 
-def time_limits(scenario: Scenario) -> tuple[float, float]:
+def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
     """Longest time without a report of any rank, and longest run, in seconds."""
-    ideal_s = bound(MethodName("gloo", ""), GRADIENT_BYTES_MOST, scenario.network).communication_ns / 1e9
+    bounds = [bound(name, GRADIENT_BYTES_MOST, scenario.network) for name in (MethodName("gloo", ""), method)]
+    ideal_s = max(one.communication_ns for one in bounds) / 1e9
     silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + COMPUTE_S)
 
@@ -202,7 +204,8 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         interface=workers[rank].interface,
         switch=None if switch is None else switch.control,
         addresses=tuple(host.address for host in workers),
-        timeout_s=time_limits(scenario)[0],  # of one call: as patient as we are
+        servers=tuple(host.address for host in network.star.servers),
+        timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are
         hold_after=hold_after(scenario),
     )
     config_path = out_dir / f"rank-{rank}.json"
@@ -240,8 +243,10 @@ def _result(
         ],
         parameters=finals[0].parameters,
         gradient_bytes=finals[0].gradient_bytes,
-        wire_tx_bytes_per_rank=observed.traffic.up_bytes,
-        wire_rx_bytes_per_rank=observed.traffic.down_bytes,
+        wire_tx_bytes_per_rank=observed.traffic.up_bytes[: len(members)],
+        wire_rx_bytes_per_rank=observed.traffic.down_bytes[: len(members)],
+        wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) :],
+        wire_rx_bytes_per_server=observed.traffic.down_bytes[len(members) :],
         wire_iterations=observed.iterations,
         retransmissions=retransmissions,
         switch_counters=counters,

@@ -67,6 +67,7 @@ class NetworkSpec:
     corrupt: float = 0.0
     priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
+    servers: int = 0  # parameter servers with hosts and links of their own
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> NetworkSpec:
@@ -84,6 +85,11 @@ class NetworkSpec:
             reorder=faults.reorder,
             corrupt=faults.corrupt,
         )
+
+    @property
+    def hosts(self) -> int:
+        """Of workers, then of servers."""
+        return self.workers + self.servers
 
     @property
     def burst_bytes(self) -> int:

@@ -1,5 +1,7 @@
 """The Mininet star: workers h1 … hn (10.0.0.1 …) around switch s1 (10.0.0.254), every port shaped and read back.
 
+Hosts of parameter servers, if there are any, follow the workers' in names and addresses, with links of the same kind.
+
 The switch node is a network namespace of its own: a Linux bridge over its ports lets workers reach each other (host
 methods, rendezvous), and the data plane, a process, answers at the bridge's address. What it sends leaves
 through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the machine's own
@@ -22,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from emulation.mininet import netns, qdisc, shaping
+from emulation.mininet.services import SWITCH_ADDRESS, RunningService, ServiceProcess
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
-from emulation.mininet.switch_process import SWITCH_ADDRESS, DataPlaneProcess, RunningDataPlane
 from transport.links.ethernet import ETHERNET_BYTES
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
@@ -65,14 +67,14 @@ done
 """
 
 
-def worker_address(rank: int) -> str:
-    """IPv4 address of a worker."""
-    return f"10.0.0.{rank + 1}"
+def host_address(number: int) -> str:
+    """IPv4 address of a host: of workers by rank, then of servers."""
+    return f"10.0.0.{number + 1}"
 
 
-def worker_mac(rank: int) -> str:
-    """MAC address of a worker's interface."""
-    return f"02:00:00:00:00:{rank + 1:02x}"
+def host_mac(number: int) -> str:
+    """MAC address of its interface."""
+    return f"02:00:00:00:00:{number + 1:02x}"
 
 
 def keep_machine_settings() -> None:
@@ -147,7 +149,7 @@ class WorkerHost(Host):
         own = str(self.IP()).partition("/")[0]
         lines = ["127.0.0.1 localhost", f"{own} {platform.node()}", f"{SWITCH_ADDRESS} s1"]
         if self.spec is not None:
-            lines += [f"{worker_address(rank)} h{rank + 1}" for rank in range(self.spec.workers)]
+            lines += [f"{host_address(rank)} h{rank + 1}" for rank in range(self.spec.hosts)]
         text = "\n".join(lines)
         return f"""
 [ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf
@@ -161,7 +163,7 @@ umount -l /mnt
 
     def _addresses(self, spec: NetworkSpec, interface: str) -> str:
         """Lines that bring the interface up, shaped, with its address and everybody's neighbour entry."""
-        others = [(worker_address(rank), worker_mac(rank)) for rank in range(spec.workers) if rank != self.rank]
+        others = [(host_address(rank), host_mac(rank)) for rank in range(spec.hosts) if rank != self.rank]
         neighbours = "\n".join(
             f"neigh replace {address} lladdr {mac} dev {interface} nud permanent"
             for address, mac in [*others, (SWITCH_ADDRESS, SWITCH_MAC)]
@@ -171,7 +173,7 @@ umount -l /mnt
                 _congestion_control(spec),
                 f"ip link set {interface} mtu {spec.mtu_bytes}",
                 f"ip link set {interface} up",
-                f"ip addr add {worker_address(self.rank)}/{SUBNET_BITS} dev {interface}",
+                f"ip addr add {host_address(self.rank)}/{SUBNET_BITS} dev {interface}",
                 f"ip -batch - <<'END'\n{neighbours}\nEND",
                 *shaping.shape_lines(spec, interface),
             ]
@@ -212,8 +214,8 @@ class BridgeSwitch(Switch):
         lines += [f"ip link set {self.name} up", f"ip addr add {address}/{bits} dev {self.name}"]
         if self.spec is not None:
             lines += [
-                f"ip neigh replace {worker_address(rank)} lladdr {worker_mac(rank)} dev {self.name} nud permanent"
-                for rank in range(self.spec.workers)
+                f"ip neigh replace {host_address(rank)} lladdr {host_mac(rank)} dev {self.name} nud permanent"
+                for rank in range(self.spec.hosts)
             ]
         _configure(self, "\n".join(lines) + "\n")
         if self.spec is None:
@@ -249,9 +251,9 @@ class BridgeSwitch(Switch):
 class AggSwitch(BridgeSwitch):
     """The bridge plus a data plane, for use by hand: our own process in the switch's namespace."""
 
-    def __init__(self, name: str, data_plane: DataPlaneProcess | None = None, **params: Any) -> None:
+    def __init__(self, name: str, data_plane: ServiceProcess | None = None, **params: Any) -> None:
         self.data_plane = data_plane
-        self.running: RunningDataPlane | None = None
+        self.running: RunningService | None = None
         super().__init__(name, **params)
 
     def start(self, controllers: Sequence[Any]) -> None:
@@ -262,7 +264,7 @@ class AggSwitch(BridgeSwitch):
     def start_process(self) -> None:
         """Starts the data plane, if any, and waits until it is ready. Raises UnfitError with its last output."""
         if self.data_plane is not None:
-            self.running = RunningDataPlane(self.pid, self.data_plane)
+            self.running = RunningService(self.pid, self.data_plane)
             self.running.wait_until_ready()
 
     def stop(self, deleteIntfs: bool = True) -> None:
@@ -282,18 +284,18 @@ class StarTopo(Topo):
 
     def build(self, workers: int = 4, spec: NetworkSpec | None = None) -> None:
         """`spec` gives every node the whole set-up; without it (by hand) Mininet's own classes do hosts and links."""
-        workers = spec.workers if spec is not None else int(workers)
+        hosts = spec.hosts if spec is not None else int(workers)
         shared = {} if spec is None else {"spec": spec}
         switch = self.addSwitch("s1", ip=f"{SWITCH_ADDRESS}/{SUBNET_BITS}", **shared)
-        for rank in range(workers):
+        for rank in range(hosts):
             ranked = {} if spec is None else {"spec": spec, "rank": rank}
-            host = self.addHost(f"h{rank + 1}", ip=f"{worker_address(rank)}/{SUBNET_BITS}", **ranked)
-            self.addLink(host, switch, addr1=worker_mac(rank), addr2=f"02:00:00:00:01:{rank + 1:02x}")
+            host = self.addHost(f"h{rank + 1}", ip=f"{host_address(rank)}/{SUBNET_BITS}", **ranked)
+            self.addLink(host, switch, addr1=host_mac(rank), addr2=f"02:00:00:00:01:{rank + 1:02x}")
 
 
 @dataclass(frozen=True)
-class Worker:
-    """One worker's place: join its namespaces by `pid`."""
+class HostPlace:
+    """Where a host is: join its namespaces by `pid`. rank: of a worker; servers follow."""
 
     rank: int
     name: str
@@ -315,7 +317,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """One worker's link since it was built. up: worker to switch. Whole frames; a GSO bundle counts as its segments."""
+    """One host's link since it was built. up: host to switch. Whole frames; a GSO bundle counts as its segments."""
 
     rank: int
     up_bytes: int
@@ -335,8 +337,8 @@ class EmulatedNetwork:
 
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
-        self.workers: tuple[Worker, ...] = ()
-        self.data_planes: list[RunningDataPlane] = []  # in the switch's namespaces
+        self.hosts: tuple[HostPlace, ...] = ()
+        self.services: list[RunningService] = []  # data planes, in the switch's namespaces, and parameter servers
         self._net: Any = None
         self._processes: list[subprocess.Popen[Any]] = []
         self._readers: dict[str, qdisc.QdiscReader] = {}
@@ -362,22 +364,38 @@ class EmulatedNetwork:
         return self._verification
 
     @property
+    def workers(self) -> tuple[HostPlace, ...]:
+        """By rank."""
+        return self.hosts[: self.spec.workers]
+
+    @property
+    def servers(self) -> tuple[HostPlace, ...]:
+        """Hosts of parameter servers."""
+        return self.hosts[self.spec.workers :]
+
+    @property
     def switch_pid(self) -> int:
         """Process whose namespaces are the switch's."""
         return int(self._net.switches[0].pid)
 
     @property
     def pids(self) -> list[int]:
-        """A process in each namespace: the switch's, then the workers'."""
-        return [self.switch_pid, *(worker.pid for worker in self.workers)]
+        """A process in each namespace: the switch's, then the hosts'."""
+        return [self.switch_pid, *(host.pid for host in self.hosts)]
 
-    def start_data_plane(self, plane: DataPlaneProcess) -> RunningDataPlane:
+    def start_server(self, number: int, service: ServiceProcess) -> RunningService:
+        """Starts a parameter server's process on its host; it need not be ready yet."""
+        running = RunningService(self.servers[number].pid, service)
+        self.services.append(running)
+        return running
+
+    def start_data_plane(self, plane: ServiceProcess) -> RunningService:
         """Starts a process in the switch's namespaces, waits until it is ready, and reads the links back again.
 
         Raises UnfitError with its last output, or where the links are no longer what was asked for.
         """
-        running = RunningDataPlane(self.switch_pid, plane)
-        self.data_planes.append(running)
+        running = RunningService(self.switch_pid, plane)
+        self.services.append(running)
         running.wait_until_ready()
         self._verification = self._verify()
         return running
@@ -389,15 +407,15 @@ class EmulatedNetwork:
         return process
 
     def counters(self) -> list[LinkCounters]:
-        """What has been sent over every link, by rank. Raises OSError."""
+        """What has been sent over every link: by rank, then those of servers. Raises OSError."""
         ports = {(port.node, port.interface): port for port in self.verification.ports}
         counters = []
-        for worker in self.workers:
-            up = self._readers[worker.name].root(ports[worker.name, worker.interface].ifindex)
-            down = self._readers["s1"].root(ports["s1", f"s1-eth{worker.rank + 1}"].ifindex)
+        for host in self.hosts:
+            up = self._readers[host.name].root(ports[host.name, host.interface].ifindex)
+            down = self._readers["s1"].root(ports["s1", f"s1-eth{host.rank + 1}"].ifindex)
             counters.append(
                 LinkCounters(
-                    rank=worker.rank,
+                    rank=host.rank,
                     up_bytes=up.sent_bytes,
                     up_packets=up.sent_packets,
                     up_drops=up.drops,
@@ -409,8 +427,8 @@ class EmulatedNetwork:
         return counters
 
     def segments_resent(self) -> int:
-        """By TCP, all workers. Raises OSError."""
-        return sum(_tcp_resent(worker.pid) for worker in self.workers)
+        """By TCP, all hosts. Raises OSError."""
+        return sum(_tcp_resent(host.pid) for host in self.hosts)
 
     def close(self) -> None:
         """Ends everything that was started: processes first, then the namespaces with all that is in them.
@@ -418,7 +436,7 @@ class EmulatedNetwork:
         for process in self._processes:
             netns.end(process, grace_s=1.0)
         self._processes.clear()
-        for running in self.data_planes:
+        for running in self.services:
             running.close()
         for reader in self._readers.values():
             reader.close()
@@ -443,8 +461,8 @@ class EmulatedNetwork:
         )
         self._net.build()
         self._net.start()
-        self.workers = tuple(
-            Worker(rank, host.name, int(host.pid), worker_address(rank), host.defaultIntf().name)
+        self.hosts = tuple(
+            HostPlace(rank, host.name, int(host.pid), host_address(rank), host.defaultIntf().name)
             for rank, host in enumerate(self._net.hosts)
         )
         self._verification = self._verify()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -19,8 +20,21 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import say
-from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, Transfer
+from emulation.training.messages import (
+    GROUP_JOB,
+    GROUP_PORT,
+    Evaluated,
+    Finished,
+    Go,
+    Iteration,
+    Started,
+    TrainerConfig,
+    Transfer,
+)
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+from transport.group.contract import AllreduceGroup, Group
+from transport.group.opening import GroupOptions, open_group
+from transport.ps.config import BACKUP
 from transport.torch.rendezvous import SwitchOptions
 
 COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth of their share, when both want a CPU
@@ -31,9 +45,14 @@ COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth o
 
 @dataclass
 class BucketClock:
-    """DDP communication hook: the average over all ranks, and when each bucket left and came back."""
+    """DDP communication hook: the average over all ranks, and when each bucket left and came back.
+
+    group: what sums, instead of torch's own. counted: its sums may hold fewer than all ranks, so it divides.
+    """
 
     workers: int
+    group: AllreduceGroup | None = None
+    counted: bool = False
     spans: list[Transfer] = field(default_factory=list)
 
     def reduce(
@@ -43,7 +62,8 @@ class BucketClock:
     ) -> torch.futures.Future[torch.Tensor]:
         """What DDP does without a hook, timed."""
         flat = bucket.buffer()
-        flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
+        if not self.counted:
+            flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
         span = Transfer(flat.numel() * flat.element_size(), time.monotonic_ns())
         self.spans.append(span)
 
@@ -52,9 +72,25 @@ class BucketClock:
             span.end_ns = time.monotonic_ns()
             return reduced
 
-        work = dist.all_reduce(flat, async_op=True)
-        assert work is not None, "asynchronous"
-        future: torch.futures.Future[torch.Tensor] = work.get_future().then(returned)
+        future: torch.futures.Future[torch.Tensor] = self._start(flat).then(returned)
+        return future
+
+    def _start(self, flat: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+        if self.group is None:
+            work = dist.all_reduce(flat, async_op=True)
+            assert work is not None, "asynchronous"
+            begun: torch.futures.Future[list[torch.Tensor]] = work.get_future()
+            return begun
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+
+        def summed(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                future.set_result([flat])
+            else:
+                future.set_exception(error)  # type: ignore[arg-type]  # stub
+
+        self.group.allreduce(flat.numpy(), "avg" if self.counted else "sum").add_done_callback(summed)
         return future
 
 
@@ -99,6 +135,7 @@ class Trainer:
         self.name = config.name
         self.iteration: int | None = None  # where a failure happened
         self._buckets = BucketClock(config.workers)
+        self._group: AllreduceGroup | None = None  # of our own; None: torch's
 
     def run(self) -> None:
         config, plan = self.config, self.config.scenario.workload
@@ -137,14 +174,22 @@ class Trainer:
         """Connect to the other ranks, and let gradients be reduced from now on. Threads that carry packets start
         here."""
         plan = self.config.scenario.workload
-        join_process_group(self.config)
+        if self.config.on_known_ports:
+            rendezvous(self.config, "gloo")
+            self._group = self._buckets.group = host_group(self.config)
+            self._buckets.counted = self.config.scenario.ps.mode == BACKUP
+        else:
+            join_process_group(self.config)
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
         self._model.register_comm_hook(None, self._buckets.reduce)
         dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
-        self._check_path()
+        if self._group is None:
+            self._check_path()
 
     def _detach(self) -> None:
         """The last iteration is over."""
+        if self._group is not None:
+            self._group.close()
 
     def _facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
@@ -236,6 +281,8 @@ class Trainer:
 
     def _counters(self) -> dict[str, int]:
         """The transport's own, by name; none for Gloo."""
+        if self._group is not None:
+            return dict(self._group.counters)
         counters: dict[str, int] = {} if self.name.method == "gloo" else switch_group().reducer.counters()
         return counters
 
@@ -262,6 +309,22 @@ def join_process_group(config: TrainerConfig) -> None:
             window_slots=config.scenario.switch.window_slots,
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)
+
+
+def host_group(config: TrainerConfig) -> Group:
+    """The group of a host method, at addresses that are known beforehand. Raises JobError."""
+    name = config.name
+    return open_group(
+        name.method,
+        name.link,
+        config.rank,
+        [(address, GROUP_PORT) for address in config.addresses],
+        servers=[(address, GROUP_PORT) for address in config.servers],
+        job=GROUP_JOB,
+        options=GroupOptions(
+            config.timeout_s, config.timeout_s, ps=config.scenario.ps.options if name.method == "ps" else None
+        ),
+    )
 
 
 def rendezvous(config: TrainerConfig, backend: str, options: SwitchOptions | None = None) -> None:

@@ -7,8 +7,11 @@ import msgspec
 
 from emulation.bounds import elements_of
 from emulation.children import Failed, Order, Report
-from emulation.scenario import Scenario
+from emulation.scenario import ParameterServer, Scenario
 from transport.group.method_name import METHODS, MethodName, parse
+
+GROUP_PORT = 29_600  # on which ranks and parameter servers listen where that must be known beforehand
+GROUP_JOB = "train"
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +25,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     master_port: int
     interface: str  # network interface that Gloo binds to, e.g. h1-eth0
     switch: str | None = None  # the switch's control address, tcp://host:port; for method switch
-    addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule
+    addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule, and [ps]
+    servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own
     timeout_s: float = 60.0  # a call that takes longer fails
     hold_after: int = 0  # iterations, then it waits for `Go` on stdin: who measures is ready by then; 0: never
 
@@ -32,12 +36,19 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"rank {self.rank} of {self.workers} workers: allowed: 0 … workers-1")
         if name.is_switch and not self.switch:
             raise ValueError("method switch: `switch` is missing, the address of the switch, tcp://host:port")
-        if name.schedule and METHODS[name.method].end == "mesh" and len(self.addresses) != self.workers:
+        if self.on_known_ports and len(self.addresses) != self.workers:
             raise ValueError(f"method {self.method}: `addresses` has {len(self.addresses)} entries, not {self.workers}")
 
     @property
     def name(self) -> MethodName:
         return parse(self.method)
+
+    @property
+    def on_known_ports(self) -> bool:
+        """Whether ranks meet at `addresses`: with a schedule, and where parameter servers must know them."""
+        name = self.name
+        own_servers = name.method == "ps" and self.scenario.ps != ParameterServer()
+        return METHODS[name.method].end == "mesh" and (bool(name.schedule) or own_servers)
 
     @property
     def elements(self) -> int:

@@ -13,20 +13,17 @@ from typing import Any
 
 from emulation.children import say
 from emulation.sim.prediction import predicted
-from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, rendezvous
-from emulation.training.messages import Iteration, TrainerConfig, Transfer, Wait
+from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, host_group, rendezvous
+from emulation.training.messages import GROUP_JOB, Iteration, TrainerConfig, Transfer, Wait
 from emulation.training.workload import Workload
 from switchagg.priority import CLASSES
 from transport.group.contract import AllreduceGroup
-from transport.group.opening import GroupOptions, open_group
 from transport.schedule.scheduler import describe
 from transport.schedule.table import POLICIES
 from transport.torch.priority import handle as priority
 from transport.torch.priority.handle import AttachOptions, ForwardWait, PriorityHandle, Records
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
-
-GROUP_PORT = 29_600
 
 
 @dataclass
@@ -48,7 +45,6 @@ class ScheduledTrainer(Trainer):
 
     def __init__(self, config: TrainerConfig) -> None:
         super().__init__(config)
-        self._group: AllreduceGroup | None = None
         self._handle: PriorityHandle
         self._unsaid: Running | None = None
         self._records = Records([], [])
@@ -73,7 +69,7 @@ class ScheduledTrainer(Trainer):
             urgent = POLICIES[name.policy].urgent
             return SwitchSession.join(
                 str(config.switch),
-                "train",
+                GROUP_JOB,
                 config.rank,
                 config.workers,
                 JoinOptions(
@@ -86,19 +82,11 @@ class ScheduledTrainer(Trainer):
                     link=name.link,
                 ),
             )
-        return open_group(
-            name.method,
-            name.link,
-            config.rank,
-            [(address, GROUP_PORT) for address in config.addresses],
-            job="train",
-            options=GroupOptions(config.timeout_s, config.timeout_s),
-        )
+        return host_group(config)
 
     def _detach(self) -> None:
         self._handle.close()
-        if self._group is not None:
-            self._group.close()
+        super()._detach()
 
     def _facts(self) -> dict[str, Any]:
         """What the model makes of the profile that rank 0 measured on this machine."""
@@ -114,9 +102,6 @@ class ScheduledTrainer(Trainer):
 
     def _core(self) -> str | None:
         return self._group.core if self._group is not None and self.name.is_switch else None
-
-    def _counters(self) -> dict[str, int]:
-        return {} if self._group is None else dict(self._group.counters)
 
     def _notes(self) -> list[str]:
         return [

@@ -82,6 +82,10 @@ def test_whole_floats_are_integers() -> None:
             "[ps]\nstaleness = 2\n",
             r"\[ps\] staleness: 2 is not possible with mode = 'bsp'; allowed: 0, or mode = 'ssp'",
         ),
+        (
+            '[ps]\nmode = "backup"\nbackups = 1\n[methods]\nmininet = ["ps+p3"]\n',
+            r"mininet: ps\+p3: in real time schedules divide by all workers.*; allowed: ps, or mode = 'bsp'",
+        ),
         ('[ps]\nmode = "asp"\n', r"\[ps\] mode: 'asp' does not run in scenarios yet; allowed: bsp, backup"),
         ("topology = 3\n", r"'topology' must be a table"),
         ("a b\n", r"not valid TOML"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.switch_process import DataPlaneProcess
+from emulation.mininet.services import ServiceProcess
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -46,7 +46,7 @@ def topology() -> Any:
 @pytest.fixture(scope="module")
 def net(topology: Any, requires_mininet: None) -> Iterator[Any]:
     """A star of three with an echo in the switch."""
-    plane = DataPlaneProcess((sys.executable, "-S", "-c", ECHO), ready="echo is ready")
+    plane = ServiceProcess((sys.executable, "-S", "-c", ECHO), ready="echo is ready")
     with topology.EmulatedNetwork(topology.NetworkSpec(workers=3, rate_bps=100_000_000)) as running:
         running.start_data_plane(plane)
         yield running
@@ -78,7 +78,7 @@ def test_the_first_frame_after_the_build_arrives(topology: Any) -> None:
 def test_the_data_plane_answers_from_the_switch_and_sees_the_workers(net: Any) -> None:
     answer = run(net, 2, sys.executable, "-S", "-c", ASK)
     assert answer.strip() == "(b'GRADIENT', ('10.0.0.254', 9000))"
-    assert "starting\necho is ready" in net.data_planes[0].output()
+    assert "starting\necho is ready" in net.services[0].output()
 
 
 def test_what_was_read_back_is_what_was_asked(net: Any) -> None:
@@ -199,13 +199,13 @@ def test_a_known_congestion_control_holds_in_every_namespace(topology: Any) -> N
 
 def test_a_data_plane_that_fails_is_reported_with_its_last_words(topology: Any) -> None:
     spec = topology.NetworkSpec(workers=1)
-    ends = DataPlaneProcess(("sh", "-c", "echo no slots left; exit 3"))
+    ends = ServiceProcess(("sh", "-c", "echo no slots left; exit 3"))
     with (
         pytest.raises(topology.UnfitError, match=r"ended at its start.*no slots left"),
         topology.EmulatedNetwork(spec) as net,
     ):
         net.start_data_plane(ends)
-    silent = DataPlaneProcess(("sleep", "1000"), timeout_s=0.2)
+    silent = ServiceProcess(("sleep", "1000"), timeout_s=0.2)
     with (
         pytest.raises(topology.UnfitError, match=r"not ready after 0.2 s.*wrote nothing"),
         topology.EmulatedNetwork(spec) as net,

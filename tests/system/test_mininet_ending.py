@@ -22,11 +22,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
 RUNNER = """
 import json, os, subprocess, sys, time
-from emulation.mininet.switch_process import DataPlaneProcess
+from emulation.mininet.services import ServiceProcess
 from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 from emulation.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
-plane = DataPlaneProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
+plane = ServiceProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
 with EmulatedNetwork(NetworkSpec(workers=2)) as net:
     running = net.start_data_plane(plane)
     monitor = FidelityMonitor(net)
@@ -306,9 +306,9 @@ ROOTLESS = """
 import json, os, subprocess, sys
 from emulation.mininet import netns
 REEXEC
-from emulation.mininet.switch_process import DataPlaneProcess
+from emulation.mininet.services import ServiceProcess
 from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
-plane = DataPlaneProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
+plane = ServiceProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
 with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
     net.start_data_plane(plane)
     ping = net.spawn(0, ["ping", "-c", "1", "-W", "5", "h2"], stdout=subprocess.PIPE, text=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from emulation.mininet import netns
+from emulation.mininet.services import ServiceProcess, SwitchPlace
 from emulation.mininet.shaping import NetworkSpec
-from emulation.mininet.switch_process import DataPlaneProcess, SwitchPlace
 from switchagg.native import bpf, library
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ with SwitchSession.join("tcp://10.0.0.254:5555", "job", rank, 2, wish) as sessio
 """
 
 
-def daemon(plane: str, elements: int) -> DataPlaneProcess:
+def daemon(plane: str, elements: int) -> ServiceProcess:
     return SwitchPlace(5555, 5556, plane, "udp", elements, 4096).process()
 
 
@@ -62,7 +62,7 @@ def xdp_on_ports(network: "topology.EmulatedNetwork") -> dict[str, bool]:
 
 def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "topology.EmulatedNetwork") -> None:
     """The network refuses links that aren't what was asked for, so that it runs says that they are."""
-    (switch,), elements = network.data_planes, elements_for(network.spec.mtu_bytes)
+    (switch,), elements = network.services, elements_for(network.spec.mtu_bytes)
     workers = [
         network.spawn(
             rank,

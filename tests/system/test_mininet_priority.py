@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from emulation.certificate.fidelity import Bounds
+from emulation.mininet.services import ServiceProcess
 from emulation.mininet.shaping import HTB_LEAF
-from emulation.mininet.switch_process import DataPlaneProcess
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
@@ -118,7 +118,7 @@ CREDIT_BYTES = 131_072
 def wait_ns(topology: Any, core: str, credit_bytes: int, priority_queues: int = 0) -> int:
     """How long an urgent packet takes to the switch, behind a window of bulk of 0.9 MB."""
     worker = [sys.executable, str(HERE / "urgent_worker.py")]
-    plane = DataPlaneProcess((*worker, "listen", "10.0.0.254", "9000"), ready="ready")
+    plane = ServiceProcess((*worker, "listen", "10.0.0.254", "9000"), ready="ready")
     spec = topology.NetworkSpec(workers=1, rate_bps=RATE_BPS, priority_queues=priority_queues)
     with topology.EmulatedNetwork(spec) as net:
         listening = net.start_data_plane(plane)

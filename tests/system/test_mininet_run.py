@@ -30,6 +30,9 @@ SCENARIO: Scenario = parse(
 )
 
 
+GLOO = parse_method("gloo")
+
+
 def record(iteration: int, **values: Any) -> Iteration:
     told = Iteration(iteration, 5, 0, 9, 0, 0, 0, 3, 4, 0, 0, 1.0, 0, [])
     return msgspec.structs.replace(told, **values)
@@ -47,8 +50,8 @@ def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
 
 def test_time_limits_grow_with_what_is_asked() -> None:
     slow = dataclasses.replace(SCENARIO, topology=dataclasses.replace(SCENARIO.topology, rate_bps=10_000_000))
-    assert all(more > less for more, less in zip(time_limits(slow), time_limits(SCENARIO), strict=True))
-    silence_s, limit_s = time_limits(SCENARIO)
+    assert all(more > less for more, less in zip(time_limits(slow, GLOO), time_limits(SCENARIO, GLOO), strict=True))
+    silence_s, limit_s = time_limits(SCENARIO, GLOO)
     assert 60 < silence_s < 300 < limit_s
 
 

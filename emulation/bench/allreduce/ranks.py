@@ -59,7 +59,7 @@ class Ranks:
                     Opened | Measured,
                 )
                 self._children.append(child)
-            children.gather(self._children, START_S, self._network.check_switches)
+            children.gather(self._children, START_S, self._network.check_services)
         except BaseException:
             self.close()
             raise
@@ -84,7 +84,7 @@ class Ranks:
         for child in self._children:
             child.send(order)
         try:
-            return children.gather(self._children, timeout_s + self._limit_s + GRACE_S, self._network.check_switches)
+            return children.gather(self._children, timeout_s + self._limit_s + GRACE_S, self._network.check_services)
         except ChildFailed as error:
             raise MethodFailed(order.method, str(error)) from error
 

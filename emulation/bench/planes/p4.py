@@ -27,7 +27,7 @@ from emulation.bench.planes.planes import BUNDLE_ROWS, WINDOW, Traffic
 from emulation.children import Child
 from emulation.errors import RunFailed
 from emulation.mininet import netns
-from emulation.mininet.switch_process import switchagg_command
+from emulation.mininet.services import switchagg_command
 from p4vm.compile import compile_program
 from p4vm.control.switch import Switch
 from p4vm.planes import bmv2, p4

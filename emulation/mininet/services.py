@@ -1,4 +1,4 @@
-"""The switch as a process in a node's namespaces: its command line, its start, what it has written, its end.
+"""What serves the workers, as a process in a node's namespaces: command line, start, what it has written, end.
 
 Standard library only: Mininet's own command line starts switches too, under the system's Python.
 """
@@ -23,14 +23,17 @@ SLOTS_LEAST = 4096  # the daemon's own default
 
 
 @dataclass(frozen=True)
-class DataPlaneProcess:
-    """A process that runs in the switch's namespace. It has started when its output contains `ready`."""
+class ServiceProcess:
+    """A process beside the workers' own: a data plane, or a parameter server. It has started when its output contains
+    `ready`. name: for messages.
+    """
 
     command: tuple[str, ...]
     ready: str = READY
     log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
     timeout_s: float = 30.0  # an interpreter with numpy on a busy machine takes seconds
     environment: dict[str, str] | None = None
+    name: str = "the data plane"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class SwitchPlace:
         """Where workers join."""
         return f"tcp://{SWITCH_ADDRESS}:{self.control_port}"
 
-    def process(self, log_path: Path | None = None) -> DataPlaneProcess:
+    def process(self, log_path: Path | None = None) -> ServiceProcess:
         """The daemon at this place, on one thread of computing."""
         words = ["--control", self.control, "--data", f"{SWITCH_ADDRESS}:{self.data_port}", "--link", self.link]
         words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
@@ -58,7 +61,7 @@ class SwitchPlace:
         if self.impair:
             words += ["--impair", self.impair]
         command = switchagg_command("switch", *words)
-        return DataPlaneProcess(command, log_path=log_path, environment={**os.environ, "OMP_NUM_THREADS": "1"})
+        return ServiceProcess(command, log_path=log_path, environment={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def switchagg_command(*words: str, python: str = sys.executable) -> tuple[str, ...]:
@@ -66,32 +69,32 @@ def switchagg_command(*words: str, python: str = sys.executable) -> tuple[str, .
     return (python, "-P", "-m", "emulation.cli.main", *words)
 
 
-class RunningDataPlane:
-    """A data plane that has been started in the namespaces of `pid`."""
+class RunningService:
+    """A service that has been started in the namespaces of `pid`."""
 
-    def __init__(self, pid: int, plane: DataPlaneProcess) -> None:
-        self.plane = plane
-        self._log: IO[bytes] = open(plane.log_path, "w+b") if plane.log_path else tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(self, pid: int, service: ServiceProcess) -> None:
+        self.service = service
+        log_path = service.log_path
+        self._log: IO[bytes] = open(log_path, "w+b") if log_path else tempfile.TemporaryFile()  # noqa: SIM115
         self.process: subprocess.Popen[bytes] = netns.spawn(
             pid,
-            plane.command,
+            service.command,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=plane.environment,
+            env=service.environment,
         )
 
     def wait_until_ready(self) -> None:
         """Raises UnfitError with its last output."""
-        deadline = time.monotonic() + self.plane.timeout_s
-        command = " ".join(self.plane.command)
-        while self.plane.ready not in self.output():
+        name, timeout_s = self.service.name, self.service.timeout_s
+        deadline = time.monotonic() + timeout_s
+        command = " ".join(self.service.command)
+        while self.service.ready not in self.output():
             if self.ended:
-                raise UnfitError(f"the data plane ended at its start ({self._last_output()}): {command}")
+                raise UnfitError(f"{name} ended at its start ({self._last_output()}): {command}")
             if time.monotonic() > deadline:
-                raise UnfitError(
-                    f"the data plane was not ready after {self.plane.timeout_s:g} s ({self._last_output()}): {command}"
-                )
+                raise UnfitError(f"{name} was not ready after {timeout_s:g} s ({self._last_output()}): {command}")
             time.sleep(0.01)
 
     @property
