@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ from emulation.certificate.fidelity import rate_text
 from emulation.report.figures import STYLE
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, parse, traffic
+from transport.links.table import LINKS
 
-PLANE_MARKERS = {"native": "o", "xdp": "D", "batched": "s"}
+PLANE_MARKERS = dict(zip(DATAPLANES, itertools.cycle("osxD^v"), strict=False))
 CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
-LINK_LINES = {"": "-", "tcp": "--", "zeromq": (0, (4, 1)), "udp": (0, (1, 1)), "rdma": (0, (6, 2, 1, 2))}
+_DASHES = ("--", (0, (4, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
+LINK_LINES = {"": "-", **dict(zip(LINKS, itertools.cycle(_DASHES), strict=False))}
 _BOUND = "#222222"
 
 Row = dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from emulation.cli.outcomes import outcomes
+from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
     name="bench",
@@ -36,7 +37,8 @@ MethodsOption = Annotated[
     str,
     typer.Option(help="METHOD[@LINK][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,halving_doubling@zeromq"),
 ]
-PlaneOption = Annotated[str, typer.Option(help="Of a bare `switch`: auto, native, xdp, batched, reference")]
+PLANES = ", ".join(("auto", *(kind.name for kind in DATAPLANES.values() if kind.measured)))
+PlaneOption = Annotated[str, typer.Option(help=f"Of a bare `switch`: {PLANES}")]
 ControlOption = Annotated[
     list[str] | None,
     typer.Option(help="TCP of a bare host method: best (of cubic and bbr), kernel, or a name; repeat  [default: best]"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 from emulation.cli.bench import app as bench
 from emulation.cli.keys import keys as make_keys
+from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
@@ -40,7 +41,7 @@ app = typer.Typer(
 app.add_typer(bench)
 app.add_typer(p4)
 app.command("keys")(make_keys)
-app.command()(server)
+app.command(cls=LinkCommand)(server)
 
 
 @app.callback()
@@ -107,26 +108,26 @@ def compare(
 KeysOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over udp, rdma: control only)"
+        metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over {without_keys}: control only)"
     ),
 ]
 PLANES = "; ".join(
     ("auto: the fastest that works here", *(f"{kind.name}: {kind.summary}" for kind in DATAPLANES.values()))
 )
 ELEMENTS = typer.Option(
-    min=1, max=16_000, help="Most int32 values in a packet  [default: 360, over rdma 251: what fills an MTU of 1500]"
+    min=1, max=16_000, help="Most int32 values in a packet  [default: {elements}: what fills an MTU of 1500]"
 )
-PACKETS = typer.Option(min=1, max=128, help="For rdma: most packets in a message of results  [default: 16]")
+PACKETS = typer.Option(min=1, max=128, help="For {messages}: most packets in a message of results  [default: 16]")
 IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
 IMPAIR_UP = typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
 IMPAIR_DOWN = typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
 
 
-@app.command()
+@app.command(cls=LinkCommand)
 def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
     data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane")] = "0.0.0.0:5556",
-    link: Annotated[str, typer.Option(help="udp; zeromq: TCP; rdma: RoCEv2 queue pairs, at --data HOST:4791")] = "udp",
+    link: Annotated[str, typer.Option(help="What carries packets: {switch}")] = "udp",
     keys: KeysOption = None,
     packets: Annotated[int | None, PACKETS] = None,
     dataplane: Annotated[str, typer.Option(help=PLANES)] = "auto",

@@ -27,10 +27,10 @@ def server(
     servers: Servers,
     number: Annotated[int, typer.Option("--number", "-n", min=0, help="Which of the servers this is")] = 0,
     method: Annotated[str, typer.Option(help="ps: the only method with servers")] = "ps",
-    link: Annotated[str, typer.Option(help="zeromq, tcp, udp or rdma; as the workers")] = "zeromq",
+    link: Annotated[str, typer.Option(help="{mesh}; as the workers")] = "zeromq",
     job: Annotated[str, typer.Option(help="The job's name; as the workers")] = "ps",
     keys: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, over zeromq: let in only holders, encrypt")
+        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, over {keys}: let in only holders, encrypt")
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,

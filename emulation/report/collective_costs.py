@@ -23,15 +23,15 @@ from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict, switch_seconds, textbook
 from transport.collectives.party import HEAD_BYTES
+from transport.group.method_name import HOST_METHODS, traffic
 from transport.group.method_name import METHODS as ALL
 
 RATE_BPS = 1_000_000_000
 WORKERS = 8
 DELAYS_NS = (1_000_000, 20_000)
 SIZES = tuple(256 * 4**step for step in range(9))  # 256 B … 16 MB
-LONG_BYTES = 1 << 20  # beyond, only what could be chosen for long arrays
-METHODS = ("switch", "ring", "halving_doubling", "recursive_doubling", "tree", "double_tree", "direct", "naive_ring")
-LONG_METHODS = ("switch", "ring", "halving_doubling")
+METHODS = ("switch", *HOST_METHODS)
+LONG_BYTES = 1 << 20  # beyond, only what sends no more bytes than the ring
 ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -78,7 +78,7 @@ def sweep(delay_ns: int) -> list[Point]:
         point(method, WORKERS, size_bytes, delay_ns)
         for method in METHODS
         for size_bytes in SIZES
-        if size_bytes <= LONG_BYTES or method in LONG_METHODS
+        if size_bytes <= LONG_BYTES or traffic(method, WORKERS) <= traffic("ring", WORKERS)
     ]
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from emulation.bench.figures import LINK_LINES
 from emulation.bounds import elements_of, payload_share
-from emulation.cli.main import _check_link
+from emulation.cli.main import _check_link, app
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.group.opening import open_group
 from transport.links.table import LINKS
@@ -49,6 +51,10 @@ def test_names_of_methods_know_it() -> None:
     assert elements_of(parse("switch@toy"), 360, 1500) == 360
     assert payload_share(parse("ring@toy"), 360, 1500) == payload_share(parse("ring@udp"), 360, 1500)
     _check_link("toy", None)  # of the command line
+    for command in ("switch", "server"):
+        assert "rdma" in (said := CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout)
+        assert "toy" in said
+    assert LINK_LINES.keys() >= set(LINKS) - {"toy"}  # as they were when it was imported
 
 
 @pytest.mark.usefixtures("toy")

@@ -4,16 +4,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emulation.mininet.switch_process import switchagg_command
+
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
-BENCH = [sys.executable, "-P", "-m", "emulation.cli.main", "bench", "allreduce"]
+BENCH = switchagg_command("bench", "allreduce")
 
 
 def bench(*arguments: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:

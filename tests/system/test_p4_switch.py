@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from emulation.mininet.switch_process import switchagg_command
 from p4vm.host import pcap
 from tests.system.xdp_net import ROOT, Namespace
 
@@ -117,8 +118,8 @@ class Net:
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """The switch, taking packets."""
-        words = ["run", str(self.folder / "prog.p4"), "-i", "1@p1", "-i", "2@p2", "--control", self.control]
-        process = self.switch.spawn([sys.executable, "-m", "emulation.cli.main", "p4", *words, *options])
+        words = ("run", str(self.folder / "prog.p4"), "-i", "1@p1", "-i", "2@p2", "--control", self.control)
+        process = self.switch.spawn(switchagg_command("p4", *words, *options))
         assert process.stdout is not None
         for line in process.stdout:
             if "Ctrl-C ends" in line:
@@ -127,7 +128,7 @@ class Net:
 
     def cli(self, *commands: str) -> str:
         words = [word for command in commands for word in ("-c", command)]
-        command = [sys.executable, "-m", "emulation.cli.main", "p4", "cli", "--control", self.control, *words]
+        command = switchagg_command("p4", "cli", "--control", self.control, *words)
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False).stdout
 
     def close(self) -> None:
@@ -233,18 +234,9 @@ def test_warns_of_what_would_mislead_a_program(net: Net) -> None:
 
 def test_says_why_it_can_not_start(net: Net) -> None:
     def refused(*options: str) -> Any:
-        command = [
-            sys.executable,
-            "-m",
-            "emulation.cli.main",
-            "p4",
-            "run",
-            str(net.folder / "prog.p4"),
-            "--backend",
-            "python",
-        ]
+        words = switchagg_command("p4", "run", str(net.folder / "prog.p4"), "--backend", "python", *options)
         done = subprocess.run(
-            net.switch.command([*command, *options]), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+            net.switch.command(words), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 1
         return done.stderr

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from emulation.mininet import netns
+from emulation.mininet.switch_process import switchagg_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "10.77.0.254"
@@ -33,7 +34,7 @@ class Namespace:
         self.processes: list[subprocess.Popen[str]] = []
         self.sh("ip link set lo up")
 
-    def command(self, words: list[str]) -> list[str]:
+    def command(self, words: Sequence[str]) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net", *words]
 
     def sh(self, script: str) -> str:
@@ -41,7 +42,7 @@ class Namespace:
         assert done.returncode == 0, f"{script}\n{done.stderr}"
         return done.stdout
 
-    def spawn(self, words: list[str], **options: Any) -> "subprocess.Popen[str]":
+    def spawn(self, words: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             self.command(words), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
         )
@@ -107,8 +108,8 @@ class Star:
 
     def daemon(self, *options: str, plane: str = "xdp") -> "subprocess.Popen[str]":
         """The switch daemon, ready. Its log goes to its stderr."""
-        words = [sys.executable, "-m", "emulation.cli.main", "switch", "--dataplane", plane, "--data", f"{SWITCH}:5556"]
-        process = self.switch.spawn([*words, "--control", CONTROL, *options])
+        words = ("switch", "--dataplane", plane, "--data", f"{SWITCH}:5556", "--control", CONTROL, *options)
+        process = self.switch.spawn(switchagg_command(*words))
         assert process.stdout is not None
         line = process.stdout.readline()
         if "ready" not in line:
@@ -139,8 +140,8 @@ class Star:
 
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
-        words = [sys.executable, "-m", "emulation.cli.main", "status", CONTROL, "--json"]
-        done = subprocess.run(self.switch.command(words), cwd=ROOT, text=True, capture_output=True)
+        command = self.switch.command(switchagg_command("status", CONTROL, "--json"))
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
