@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.switch_process import switchagg_command
+from emulation.mininet.services import switchagg_command
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.switch_process import switchagg_command
+from emulation.mininet.services import switchagg_command
 from p4vm.host import pcap
 from tests.system.xdp_net import ROOT, Namespace
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from emulation.mininet import netns
-from emulation.mininet.switch_process import switchagg_command
+from emulation.mininet.services import switchagg_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "10.77.0.254"
