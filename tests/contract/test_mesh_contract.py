@@ -373,9 +373,20 @@ def test_both_sides_name_a_disagreement(kind: MeshKind, one: Any, two: Any, word
             assert word in str(error), error
 
 
+@pytest.mark.parametrize("odd", range(4))
+def test_a_disagreement_of_two_is_told_to_all(kind: MeshKind, odd: int) -> None:
+    """Who doesn't meet the odd one, or meets it after others gave up, would wait for somebody that won't come."""
+    how = [{"job": "a", "method": "tree" if member == odd else "ring", "timeout_s": 600} for member in range(4)]
+    for error in connect_all(kind, free_addresses(4), how):
+        assert isinstance(error, JobError), error
+        assert f"member {odd}" in str(error)
+        assert "'ring'" in str(error)
+        assert "'tree'" in str(error)
+
+
 def test_a_job_of_another_size_is_named(kind: MeshKind) -> None:
     addresses = free_addresses(3)
-    found = connect_all(kind, addresses, [{"addresses": addresses[:2], "job": "a"}, {"job": "a", "timeout_s": 10}])
+    found = connect_all(kind, addresses, [{"addresses": addresses[:2], "job": "a"}, {"job": "a"}, {"job": "a"}])
     for error in found:
         assert isinstance(error, JobError), error
         assert "'3'" in str(error)

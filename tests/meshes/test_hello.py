@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchagg.errors import DecodeError
-from transport.meshes.hello import ANYBODY, HELLO_BYTES_MAX, Hello, disagreement, size_bytes, unpack
+from transport.meshes.hello import (
+    ANYBODY,
+    HELLO_BYTES_MAX,
+    REFUSAL_BYTES_MAX,
+    Hello,
+    disagreement,
+    pack_refusal,
+    refusal_in,
+    size_bytes,
+    unpack,
+)
 
 MINE = Hello("train", "ring", "tcp", 1, 4)
 TEXT = st.text(max_size=60)
@@ -83,3 +93,12 @@ def test_another_version_is_known_by_its_start_alone() -> None:
 def test_impossible_places_are_refused(member: int, members: int) -> None:
     with pytest.raises(ValueError, match="member"):
         Hello("", "", "", member, members)
+
+
+@pytest.mark.parametrize("words", ["member 1 came for 'tree', this member 0 for 'ring'", "é" * 2000])
+def test_a_refusal_is_found_once_it_is_whole(words: str) -> None:
+    frame = pack_refusal(words)
+    assert len(frame) <= REFUSAL_BYTES_MAX
+    assert all(refusal_in(frame[:length]) == "" for length in range(len(frame)))
+    assert words.startswith(refusal_in(frame + b"what follows").removesuffix("\N{REPLACEMENT CHARACTER}"))
+    assert refusal_in(Hello("a", "ring", "tcp", 0, 2).pack()) == ""

@@ -4,6 +4,10 @@ Both sides send a hello and check the other's with `disagreement`, so that both 
 
      0 6 bytes magic "sahelo" | 6 u16 version | 8 u16 member | 10 u16 members | 12 u16 whom it is meant for
     14 u8 lengths of job, method, link | 17 job, method, link in UTF-8
+
+Who finds a disagreement passes it on to all others, who would wait for a member that won't come. A refusal is
+
+     0 6 bytes magic "sarefu" | 6 u16 length | 8 words in UTF-8
 """
 
 import struct
@@ -15,8 +19,14 @@ MAGIC = b"sahelo"
 VERSION = 1
 HELLO_BYTES_MAX = 17 + 3 * 255
 ANYBODY = 0xFFFF
+REFUSAL_BYTES_MAX = 1008
+
+TELL_S = 5.0
+"""How long who knows of a disagreement waits for members that don't, to tell them."""
 
 _START = struct.Struct(">6sHHHHBBB")
+_REFUSAL = struct.Struct(">6sH")
+_REFUSAL_MAGIC = b"sarefu"
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,20 @@ def unpack(data: bytes | bytearray) -> Hello:
         return Hello(texts[0], texts[1], texts[2], member, members, to, version)
     except ValueError as error:
         raise DecodeError("no_hello", str(error)) from error
+
+
+def pack_refusal(words: str) -> bytes:
+    """As it is sent; long words are cut."""
+    text = words.encode()[: REFUSAL_BYTES_MAX - _REFUSAL.size]
+    return _REFUSAL.pack(_REFUSAL_MAGIC, len(text)) + text
+
+
+def refusal_in(begun: bytes) -> str:
+    """The words of the refusal that `begun` starts with; "" if that is none, or not whole."""
+    if len(begun) < _REFUSAL.size or begun[: len(_REFUSAL_MAGIC)] != _REFUSAL_MAGIC:
+        return ""
+    text = begun[_REFUSAL.size :][: _REFUSAL.unpack_from(begun)[1]]
+    return text.decode(errors="replace") if len(text) == _REFUSAL.unpack_from(begun)[1] else ""
 
 
 def disagreement(mine: Hello, theirs: Hello, place: str, expected: int | None = None) -> str:

@@ -1,8 +1,8 @@
 """How the members of a job connect over TCP: one checked connection per pair.
 
 The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
-not, so that both sides can name a disagreement. Strangers are sent away after a few seconds, or at once if what they
-send is no hello; they delay nobody.
+not, so that both sides can name a disagreement. Both pass it on to all others before they give up. Strangers are sent
+away after a few seconds, or at once if what they send is no hello; they delay nobody.
 """
 
 import contextlib
@@ -17,7 +17,17 @@ from dataclasses import dataclass, field, replace
 
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
-from transport.meshes.hello import ANYBODY, Hello, disagreement, size_bytes, unpack
+from transport.meshes.hello import (
+    ANYBODY,
+    REFUSAL_BYTES_MAX,
+    TELL_S,
+    Hello,
+    disagreement,
+    pack_refusal,
+    refusal_in,
+    size_bytes,
+    unpack,
+)
 
 RETRY_S = 0.02
 HELLO_S = 5.0
@@ -150,6 +160,10 @@ class Gathering:
         self._left: dict[int, float] = {}
         self._retry_at = dict.fromkeys(range(mine.member), 0.0)  # whom to connect to, and when
         self._trouble: dict[int, str] = {}  # the last, by member
+        self._refusal = ""  # why this job can't begin
+        self._refusal_frame = b""
+        self._informed: set[int] = set()  # members that know of it
+        self._refused: list[socket.socket] = []  # connections of members that don't fit
 
     def run(self) -> dict[int, socket.socket]:
         """Connections to all other members, non-blocking. Raises JobError: which members are missing, or what doesn't
@@ -157,7 +171,7 @@ class Gathering:
         try:
             self._listener.setblocking(False)
             self._poll.register(self._listener, select.EPOLLIN)
-            while len(self._connected) < self._mine.members - 1:
+            while self._refusal or len(self._connected) < self._mine.members - 1:
                 now = time.monotonic()
                 self._give_up(now)
                 self._connect(now)
@@ -170,8 +184,8 @@ class Gathering:
                 connection.close()
             raise
         finally:
-            for pending in self._pending.values():
-                pending.connection.close()
+            for connection in (*self._refused, *(pending.connection for pending in self._pending.values())):
+                connection.close()
             self._poll.close()
             self._listener.close()
 
@@ -182,6 +196,10 @@ class Gathering:
     def _give_up(self, now: float) -> None:
         for pending in [pending for pending in self._pending.values() if now >= pending.until]:
             self._dismiss(pending, "it lets us connect and says nothing" if pending.hello_sent else "no answer")
+        if self._refusal:
+            if now >= self._until or not self._uninformed():
+                raise JobError(f"job {self._mine.job}: {self._refusal}")
+            return
         missing = [
             member for member in range(self._mine.members) if member not in (*self._connected, self._mine.member)
         ]
@@ -253,18 +271,43 @@ class Gathering:
             return
         pending = self._pending.get(descriptor)
         if pending is None:
-            self._check_left(descriptor)
+            self._check_connected(descriptor, happened)
         elif pending.expected is not None and not pending.hello_sent:
             self._connection_made(pending)
         else:
             self._read_hello(pending)
 
-    def _check_left(self, descriptor: int) -> None:
-        """Note a member that has left again; its final message is for the mesh to read."""
-        for member, connection in self._connected.items():
+    def _check_connected(self, descriptor: int, happened: int) -> None:
+        """Note a refusal, and a member that has left again; whatever else it sent is for the mesh to read."""
+        for member, connection in list(self._connected.items()):
             if connection.fileno() == descriptor:
-                self._poll.unregister(descriptor)
-                self._left[member] = time.monotonic()
+                begun = b""
+                with contextlib.suppress(OSError):
+                    begun = connection.recv(REFUSAL_BYTES_MAX, socket.MSG_PEEK)
+                if words := refusal_in(begun):
+                    self._informed.add(member)
+                    self._refuse(words, words)
+                if happened & ~select.EPOLLIN:
+                    self._poll.unregister(descriptor)
+                    self._left[member] = time.monotonic()
+
+    def _refuse(self, words: str, to_others: str) -> None:
+        """The job can't begin: inform all members that are connected, and for a while those that connect."""
+        if not self._refusal:
+            self._refusal, self._refusal_frame = words, pack_refusal(to_others)
+            self._until = min(self._until, time.monotonic() + TELL_S)
+            for member in self._connected:
+                self._inform(member)
+
+    def _uninformed(self) -> set[int]:
+        return set(range(self._mine.members)) - self._informed - {self._mine.member}
+
+    def _inform(self, member: int) -> None:
+        if member not in self._informed:
+            self._informed.add(member)
+            with contextlib.suppress(OSError):  # it has left
+                self._connected[member].send(self._refusal_frame)
+                self._connected[member].shutdown(socket.SHUT_WR)  # or a reset could overtake it
 
     def _replaced(self, member: int) -> bool:
         """Whether the member has closed its earlier connection, which is then removed."""
@@ -333,14 +376,20 @@ class Gathering:
                 words += "though it has the lower number"
         if not words and theirs.member in self._connected and not self._replaced(theirs.member):
             words = f"two say they are member {theirs.member}; one is at {pending.place}"
+        del self._pending[pending.connection.fileno()]
         if words:
             # Shut down only our side: a reset could reach the peer before it has read our hello.
             with contextlib.suppress(OSError):
                 pending.connection.shutdown(socket.SHUT_WR)
-            raise JobError(f"job {self._mine.job}: {words}")
-        del self._pending[pending.connection.fileno()]
+            self._poll.unregister(pending.connection)
+            self._refused.append(pending.connection)
+            self._informed.add(theirs.member)
+            self._refuse(words, f"member {self._mine.member} reports: {words}")
+            return
         self._connected[theirs.member] = pending.connection
-        self._poll.modify(pending.connection, select.EPOLLRDHUP)
+        self._poll.modify(pending.connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        if self._refusal:
+            self._inform(theirs.member)
 
 
 def _text(address: Address) -> str:

@@ -6,6 +6,7 @@ head | head | data, cut into segments; beside those, datagrams are
 
     a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
     "saping" or "sabye!" | u32 number of the receiver
+    a refusal: `transport.meshes.hello`
 """
 
 import secrets
@@ -22,7 +23,7 @@ from switchagg.errors import AggregationFailed, DecodeError, JobError
 from switchagg.wire import Bundle
 from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
-from transport.meshes.hello import MAGIC, Hello, disagreement, unpack
+from transport.meshes.hello import MAGIC, TELL_S, Hello, disagreement, pack_refusal, refusal_in, unpack
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
 from transport.meshes.opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
@@ -88,6 +89,8 @@ class UdpMesh:
         self._number = secrets.randbelow((1 << 32) - 1) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._strangers = 0
+        self._refusal, self._refusal_frame = "", b""  # why this job can't begin
+        self._informed: set[int] = set()  # members that know of it
         self._events: list[Event] = []
         now_ns = time.monotonic_ns()
         self._peers = {
@@ -159,9 +162,30 @@ class UdpMesh:
                 for peer in missing:
                     self._send_hello(peer.address, peer, ask=True)
             self._run_once(connecting=True)
+            if self._refusal:
+                self._pass_refusal_on(until)
             if lost := next((event for event in self._events if isinstance(event, Lost)), None):
                 raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
             self._link.wait(max(0.0, min(hello_at, until) - time.monotonic()))
+
+    def _refuse(self, words: str, to_others: str, member: int) -> None:
+        """The job can't begin, as this member knows, too."""
+        self._informed.add(member)
+        if not self._refusal:
+            self._refusal, self._refusal_frame = words, pack_refusal(to_others)
+
+    def _pass_refusal_on(self, until: float) -> None:
+        """Inform all others, until they know, or for a while. Raises JobError."""
+        until = min(until, time.monotonic() + TELL_S)
+        everybody = set(self._peers)
+        while True:
+            for member in everybody:
+                self._transmit(self._refusal_frame, self._peers[member].address)
+            if time.monotonic() >= until or self._informed >= set(self._peers):
+                raise JobError(f"job {self._mine.job}: {self._refusal}")
+            self._link.wait(HELLO_EVERY_S)
+            self._run_once(connecting=True)
+            everybody = set(self._peers) - self._informed
 
     def _send_hello(self, address: Address, peer: _Peer | None, ask: bool) -> None:
         hello = self._mine if peer is None else replace(self._mine, to=peer.member)
@@ -186,7 +210,7 @@ class UdpMesh:
             if connecting:
                 for _ in range(3):  # a datagram may get lost
                     self._send_hello(address, None, ask=False)
-                raise JobError(f"job {self._mine.job}: {fault}")
+                self._refuse(fault, f"member {self._mine.member} reports: {fault}", theirs.member)
             return
         assert peer is not None
         if peer.number not in (0, number):
@@ -277,6 +301,8 @@ class UdpMesh:
                     self._take(peer, frame, now_ns)
                 elif frame.startswith(MAGIC):
                     self._receive_hello(frame, address, connecting)
+                elif connecting and peer is not None and (words := refusal_in(frame)):
+                    self._refuse(words, words, peer.member)
                 else:
                     self._receive_control(peer, frame, now_ns)
         due = now_ns >= self._deadline_ns

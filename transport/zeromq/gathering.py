@@ -12,13 +12,15 @@ import zmq
 
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
-from transport.meshes.hello import Hello, disagreement, unpack
+from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
 from transport.zeromq.sockets import Connection, Sockets, text
 
 CONTROL = b"switchagg mesh 1"
 """First of the three frames of the meshes' own messages; a member's message has two."""
 
 HELLO, REFUSED, BYE, LOST = b"hello", b"refused", b"bye", b"lost"
+DISAGREE = b"disagree"
+"""Some two members don't fit; to all others, who would wait for one that won't come."""
 
 LEFT_S = 1.0
 """A member that came and left again for so long has found something wrong."""
@@ -49,6 +51,8 @@ class Gathering:
         self._identities: dict[int, bytes] = {}
         self._left: dict[int, float] = {}
         self._reasons: dict[int, str] = {}
+        self._refusal = self._to_others = ""  # why this job can't begin
+        self._informed: set[int] = set()  # members that know of it
         self.early: list[tuple[int, list[zmq.Frame]]] = []
 
     def run(self) -> dict[int, tuple[Connection, bytes]]:
@@ -70,11 +74,15 @@ class Gathering:
                 if connection in self._member_of:
                     self._check(connection)
             self._receive_hellos()
-            if self._answered >= self._identities.keys() >= self._connections.keys():
+            if self._refusal:
+                if time.monotonic() >= self._until or self._informed >= self._connections.keys():
+                    raise self._error(self._refusal)
+            elif self._answered >= self._identities.keys() >= self._connections.keys():
                 return {
                     member: (connection, self._identities[member]) for member, connection in self._connections.items()
                 }
-            self._check_timeouts()
+            else:
+                self._check_timeouts()
             pause_s = self._until - time.monotonic()
             if self._left:
                 pause_s = min(pause_s, LEFT_S / 4)
@@ -104,17 +112,42 @@ class Gathering:
     def _receive_answer(self, member: int, frames: list[zmq.Frame]) -> None:
         control = parse_control(frames)
         place = text(self._addresses[member])
-        if control is None or control[0] not in (HELLO, REFUSED):
+        if control is None or control[0] not in (HELLO, REFUSED, DISAGREE):
             raise self._error(f"what answers at {place} speaks another protocol")
         if control[0] == REFUSED:
             raise self._error(f"member {member} at {place}: {control[1].decode(errors='replace')}")
+        if control[0] == DISAGREE:
+            self._informed.add(member)
+            words = control[1].decode(errors="replace")
+            self._refuse(words, words)
+            return
         try:
             theirs = unpack(control[1])
         except DecodeError as error:
             raise self._error(f"what answers at {place} speaks another protocol: {error}") from error
         if fault := disagreement(self._mine, theirs, place, member):
-            raise self._error(fault)
+            self._disagree(fault, member)
+            return
         self._answered.add(member)
+
+    def _disagree(self, fault: str, member: int) -> None:
+        """It has our hello, so it knows."""
+        self._informed.add(member)
+        self._refuse(fault, f"member {self._mine.member} reports: {fault}")
+
+    def _refuse(self, words: str, to_others: str) -> None:
+        """The job can't begin: inform all members that are connected, and for a while those that connect."""
+        if not self._refusal:
+            self._refusal, self._to_others = words, to_others
+            self._until = min(self._until, time.monotonic() + TELL_S)
+            for member in self._identities:
+                self._inform(member)
+
+    def _inform(self, member: int) -> None:
+        frames = [self._identities[member], CONTROL, DISAGREE, self._to_others.encode()[:1000]]
+        with contextlib.suppress(zmq.ZMQError):  # it has left
+            self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
+            self._informed.add(member)
 
     def _receive_hellos(self) -> None:
         """Handle hellos; keep messages of members that finished before us."""
@@ -143,13 +176,18 @@ class Gathering:
             return  # an unknown peer
         with contextlib.suppress(zmq.ZMQError):
             self._sockets.router.send_multipart([identity, CONTROL, HELLO, self._mine.pack()], zmq.NOBLOCK)
-        if fault := disagreement(self._mine, theirs, place):
-            raise self._error(fault)
+        fault = disagreement(self._mine, theirs, place)
         # A member that connects again has a new identity, and its old connection is closed.
-        if (known := self._identities.get(theirs.member, identity)) != identity and self._is_open(known):
-            raise self._error(f"two say they are member {theirs.member}; one is at {place}")
+        known = self._identities.get(theirs.member, identity)
+        if not fault and known != identity and self._is_open(known):
+            fault = f"two say they are member {theirs.member}; one is at {place}"
+        if fault:
+            self._disagree(fault, theirs.member)
+            return
         self.early = [item for item in self.early if item[0] != theirs.member]
         self._identities[theirs.member] = identity
+        if self._refusal:
+            self._inform(theirs.member)
 
     def _is_open(self, identity: bytes) -> bool:
         """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
