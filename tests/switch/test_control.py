@@ -42,6 +42,8 @@ class RecordingHost:
     evicted: list[int] = field(default_factory=list)
     refusal: str = ""
     stuck: str = ""
+    walk_s: float = 0.0
+    walks: int = 0
     views: dict[tuple[int, int], SlotView] = field(default_factory=dict)
 
     def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
@@ -54,6 +56,8 @@ class RecordingHost:
 
     def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
         self.answers()
+        self.walks += 1
+        time.sleep(self.walk_s)
         return self.views
 
     def answers(self) -> None:
@@ -381,6 +385,21 @@ def test_status_tells_slots_counters_and_members(switch: Switch) -> None:
         assert answer.data_counters == {"absorbed": 7}
         assert query_status(switch.endpoint).jobs[0].slots == []
         assert messages.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+
+
+def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
+    """A walk through a job's slots that takes longer than a lease; ranks that ask together share it."""
+    switch.host.walk_s = 2 * LEASE_S
+    switch.host.views = {(0, 1): SlotView(8, (1,))}
+    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (one, other):
+        one.admitted(), other.admitted()
+        answers = [heard.client.query("train") for heard in (one, other) for _ in range(3)]
+        for answer in answers:
+            assert answer.result(SOON_S).jobs[0].slots == [messages.SlotStatus(0, 1, 8, [1])]
+        assert switch.host.walks == 1
+        assert not one.ends
+        assert not other.ends
+        assert query_status(switch.endpoint).control_counters["failed"] == 0
 
 
 def test_status_does_without_a_data_plane_that_does_not_answer(switch: Switch) -> None:

@@ -18,10 +18,8 @@ from queue import Empty, SimpleQueue
 
 import zmq
 
-from switchagg.aggregator import SlotView
 from switchagg.controller import Controller
 from switchagg.errors import DecodeError, JobError, SwitchaggError
-from switchagg.job import JobConfig
 from switchagg.membership import (
     Address,
     Event,
@@ -38,6 +36,7 @@ from switchagg.membership import (
 )
 from switchagg.priority import MOST_URGENT, tos_of
 from transport.control import messages
+from transport.control.snapshots import HostSnapshot, HostSnapshots
 from transport.control.stalls import STALL_NS, StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host
 from transport.links.table import LINKS
@@ -120,6 +119,8 @@ class ControlServer:
         for polled in (self._socket, *([self._authenticator.socket] if self._authenticator else [])):
             self._poller.register(polled, zmq.POLLIN)
         self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
+        self._snapshots: HostSnapshots[tuple[bytes, messages.StatusQuery]] = HostSnapshots(host)
+        self._poller.register(self._snapshots.descriptor, zmq.POLLIN)
 
     def run_once(self, wait_s: float) -> None:
         """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
@@ -133,6 +134,9 @@ class ControlServer:
                 except zmq.Again:
                     break
                 self._take(frames)
+        if self._snapshots.descriptor in ready:
+            for (peer, query), snapshot in self._snapshots.answers():
+                self._send(peer, self._status(query, snapshot))
         # Only now: heartbeats that lay in the queue count before any lease ends.
         now_ns = time.monotonic_ns()
         if self._stalls.ended(now_ns):
@@ -156,6 +160,7 @@ class ControlServer:
                 self.run_once(min(left_s, HEARTBEAT_S))
         finally:
             self._context.destroy(linger=STOP_LINGER_MS)
+            self._snapshots.close()
 
     def _take(self, frames: list[bytes]) -> None:
         peer, *message = frames
@@ -168,7 +173,9 @@ class ControlServer:
             return
         self.counters["requests"] += 1
         if isinstance(request, messages.StatusQuery):
-            self._send(peer, self._status(request))
+            jobs = {running.admitted.name: running.admitted.job for running in self._controller.jobs()}
+            if not self._snapshots.ask((peer, request), jobs.get(request.job or "")):
+                self.counters["drop_busy"] = self.counters.get("drop_busy", 0) + 1  # it will ask again
             return
         now_ns = time.monotonic_ns()
         match request:
@@ -264,12 +271,8 @@ class ControlServer:
         except zmq.ZMQError:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
 
-    def _status(self, query: messages.StatusQuery) -> messages.StatusAnswer:
-        """Slots and counters are left empty when the data plane doesn't answer: the rest is still worth knowing."""
+    def _status(self, query: messages.StatusQuery, snapshot: HostSnapshot) -> messages.StatusAnswer:
         controller = self._controller
-        counters: dict[str, int] = {}
-        with contextlib.suppress(SwitchaggError):
-            counters = self._host.counters()
         waiting = {
             gathering.name: messages.Gathering(
                 messages.places(gathering.present), list(gathering.missing), gathering.reason
@@ -280,14 +283,19 @@ class ControlServer:
             token=query.token,
             slots=controller.slots,
             free_slots=controller.free_slots(),
-            jobs=[self._job_status(running, running.admitted.name == query.job) for running in controller.jobs()],
+            jobs=[
+                self._job_status(running, snapshot if running.admitted.name == query.job else HostSnapshot())
+                for running in controller.jobs()
+            ],
             waiting=waiting,
             control_counters={**controller.counters, **self.counters},
-            data_counters=counters,
+            data_counters=snapshot.counters,
         )
 
-    def _job_status(self, running: Running, with_slots: bool) -> messages.JobStatus:
+    def _job_status(self, running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
+        """Slot versions: unfinished ones first."""
         job = running.admitted.job
+        views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
         return messages.JobStatus(
             name=running.admitted.name,
             job_id=job.job_id,
@@ -297,19 +305,12 @@ class ControlServer:
             streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
             members=messages.places(running.admitted.members),
             departed=messages.gone(running.departed),
-            slots=self._slots(job) if with_slots else [],
+            slots=[
+                messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
+                for (slot, version), view in views[:SLOTS_REPORTED_MAX]
+            ],
             priorities=[stream.priority for stream in job.streams],
         )
-
-    def _slots(self, job: JobConfig) -> list[messages.SlotStatus]:
-        """The job's slot versions, unfinished ones first."""
-        views: list[tuple[tuple[int, int], SlotView]] = []
-        with contextlib.suppress(SwitchaggError):
-            views = sorted(self._host.slots_of(job).items(), key=lambda item: len(item[1].ranks) == job.workers)
-        return [
-            messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
-            for (slot, version), view in views[:SLOTS_REPORTED_MAX]
-        ]
 
 
 class _Phase(Enum):

@@ -8,6 +8,7 @@ plane puts out must be fresh memory: it is kept until the link takes it. What a 
 `CommandLoop`; `transport.switch.native_loop.NativeSwitchLoop` does the same with its iterations in C.
 """
 
+import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -35,6 +37,9 @@ ANSWER_S = 10.0
 
 QUEUE_BYTES_MAX = 4 << 20
 """Default of what may wait for one worker while the link is full: two windows of 1024 packets."""
+
+SLOTS_PER_COMMAND = 256
+"""How many slots `slots_of` looks at between packets: a few milliseconds."""
 
 Result = TypeVar("Result")
 
@@ -122,8 +127,16 @@ class CommandLoop(ABC, Generic[PortT]):
         return self._ask(lambda: self._dataplane.seen(slot, version))
 
     def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
-        """(slot, version) -> what it holds, for the versions of the job that have seen any rank; in one turn."""
-        return self._ask(lambda: self._slots_of(job))
+        """(slot, version) -> what it holds, for the versions of the job that have seen any rank.
+
+        A few slots at a time: packets don't wait for all of them.
+        """
+        views: dict[tuple[int, int], SlotView] = {}
+        for stream in job.streams:
+            end = stream.first_slot + stream.window_slots
+            for first in range(stream.first_slot, end, SLOTS_PER_COMMAND):
+                views |= self._ask(partial(self._views, range(first, min(end, first + SLOTS_PER_COMMAND))))
+        return views
 
     def counters(self) -> dict[str, int]:
         """The data plane's counters, drop_stranger and others of the loop, and the link's with the prefix link_."""
@@ -220,11 +233,11 @@ class CommandLoop(ABC, Generic[PortT]):
             port.jobs.discard(job_id)
         self._free_unused(leavers)
 
-    def _slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
+    def _views(self, slots: range) -> dict[tuple[int, int], SlotView]:
         views = {}
-        for stream in job.streams:
-            for slot in range(stream.first_slot, stream.first_slot + stream.window_slots):
-                for version in (0, 1):
+        for slot in slots:
+            for version in (0, 1):
+                with contextlib.suppress(KeyError):  # its job has ended meanwhile
                     view = self._dataplane.seen(slot, version)
                     if view.ranks:
                         views[slot, version] = view
