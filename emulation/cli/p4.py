@@ -276,7 +276,7 @@ def _fill(switch: Switch, commands: Path | None, runtime_json: Path | None) -> N
     for warning in switch.program.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if runtime_json is not None:
-        from p4vm.control.runtime_json import load
+        from p4vm.commands.runtime_json import load
 
         load(runtime_json, switch)
     if commands is not None:

@@ -244,7 +244,7 @@ def test_keys_left_out_match_anything_but_exact_ones_may_not(running: Switch) ->
     assert running.table_entries("filter")[0].keys == ((0, 0), (3, 4), (0, 0))
     with refuses("needs a value for level: its kind is exact"):
         running.table_add("exact_two", "drop", {"hdr.ethernet.type": 1})
-    with refuses("Invalid key of MyIngress.filter name"):
+    with refuses("Table MyIngress.filter has no key nothing; it has: hdr.ipv4.src, "):
         running.table_add("filter", "drop", {"nothing": 3}, priority=1)
 
 

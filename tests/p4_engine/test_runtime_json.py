@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from p4vm.commands.runtime_json import apply, load
 from p4vm.control.p4info import jenkins_hash, p4info
-from p4vm.control.runtime_json import apply, load
 from p4vm.control.switch import Switch
 from p4vm.source import P4Error
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p4vm.control.values import parse_key
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import difference
-from p4vm.stf.parse import Add, CheckCounter, Direct, Expect, Match, Packet, Remove, SetDefault, parse
-from p4vm.stf.run import Result, key_word, run, run_text
+from p4vm.stf.parse import Add, CheckCounter, Direct, Expect, Packet, Remove, SetDefault, parse
+from p4vm.stf.run import Result, run, run_text
 
 from .everything import packet, switch
 
@@ -48,7 +49,7 @@ def test_statements() -> None:
     add, default, sent, *rest = parse(text, "t.stf")
     assert isinstance(add, Add)
     assert (add.table, add.priority, add.action, add.label) == ("c.t", 10, "act", "first")
-    assert add.matches == (Match("data.f2", "0x04**0404"), Match("extra$0.h", "0b1*"), Match("h.isValid()", "1"))
+    assert add.keys == {"data.f2": "0x04**0404", "extra$0.h": "0b1*", "h.isValid()": "1"}
     assert add.arguments == {"val4": "0x4040", "port": "2"}
     assert isinstance(default, SetDefault)
     assert (default.table, default.action, default.arguments) == ("t2[3].x", "no_op", {})
@@ -119,37 +120,43 @@ def parsed(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("match", "kind", "how", "word"),
+    ("word", "kind", "match", "pair"),
     [
-        (Match("k", "0x12"), ir.Bits(8), "exact", (0x12, None)),
-        (Match("k", "0x1*"), ir.Bits(8), "ternary", (0x10, 0xF0)),
-        (Match("k", "0x1"), ir.Bits(8), "ternary", (1, 0xFF)),
-        (Match("k", "0b1*0"), ir.Bits(3), "ternary", (4, 5)),
-        (Match("k", "*"), ir.Bits(8), "optional", (0, 0)),
-        (Match("k", "0x0a******"), ir.Bits(32), "lpm", (0x0A000000, 8)),
-        (Match("k", "7"), ir.Bits(8), "lpm", (7, 8)),
-        (Match("k", "7"), ir.Bits(8), "range", (7, 7)),
-        (Match("k", "7", "->", "9"), ir.Bits(8), "range", "7->9"),
-        (Match("k", "7", "&&&", "9"), ir.Bits(8), "ternary", "7&&&9"),
+        ("0x12", ir.Bits(8), "exact", (0x12, None)),
+        ("0x1*", ir.Bits(8), "ternary", (0x10, 0xF0)),
+        ("0x1", ir.Bits(8), "ternary", (1, 0xFF)),
+        ("0b1*0", ir.Bits(3), "ternary", (4, 5)),
+        ("*", ir.Bits(8), "optional", (0, 0)),
+        ("*", ir.Bits(8), "lpm", (0, 0)),
+        ("0x***", ir.Bits(9), "ternary", (0, 0)),
+        ("0x0a******", ir.Bits(32), "lpm", (0x0A000000, 8)),
+        ("7", ir.Bits(8), "lpm", (7, 8)),
+        ("7", ir.Bits(8), "range", (7, 7)),
+        ("7->9", ir.Bits(8), "range", (7, 9)),
+        ("7&&&9", ir.Bits(8), "ternary", (1, 9)),
     ],
 )
-def test_values_of_keys(match: Match, kind: ir.Type, how: str, word: object) -> None:
-    assert key_word(match, kind, how) == word
+def test_values_of_keys(word: str, kind: ir.Type, match: str, pair: object) -> None:
+    assert parse_key(word, kind, match, plain=True) == pair
 
 
 @pytest.mark.parametrize(
-    ("match", "how", "wrong"),
+    ("word", "match", "wrong"),
     [
-        (Match("k", "0x1*"), "exact", "belongs to ternary, optional and lpm keys; this one is exact"),
-        (Match("k", "0x*1"), "lpm", "only the last digits may be"),
-        (Match("k", "0x***"), "ternary", "3 digits are more than the key's 8 bits"),
-        (Match("k", "1", "/", "8"), "ternary", "'/' belongs to lpm keys; this one is ternary"),
-        (Match("k", "0x100"), "exact", "too large"),
+        ("0x1*", "exact", "belongs to ternary, optional and lpm keys; this one is exact"),
+        ("0x1*", "range", "belongs to ternary, optional and lpm keys; this one is range"),
+        ("0x*1", "lpm", "only the last digits may be"),
+        ("0x***", "ternary", "3 digits are more than the key's 8 bits"),
+        ("1*3", "ternary", "could not cast to integer"),
+        ("1/8", "ternary", "'/' belongs to lpm keys; this one is ternary"),
+        ("1->8", "exact", "'->' belongs to range keys; this one is exact"),
+        ("1&&&8", "lpm", "'&&&' belongs to ternary keys; this one is lpm"),
+        ("0x100", "exact", "too large"),
     ],
 )
-def test_values_that_a_key_does_not_take(match: Match, how: str, wrong: str) -> None:
+def test_values_that_a_key_does_not_take(word: str, match: str, wrong: str) -> None:
     with pytest.raises(P4Error, match=wrong):
-        key_word(match, ir.Bits(8), how)
+        parse_key(word, ir.Bits(8), match, plain=True)
 
 
 # ---- judging
@@ -217,8 +224,9 @@ FAILURES = {
     "add filter ipv4.src:0x0******* drop()\n": [
         "t.stf:1: Error: Table MyIngress.filter is range: write a priority after its name (the greater wins)"
     ],
-    "add fixed kind:0x1* set_tag(tag:1)\n": [
-        "t.stf:1: Invalid match key: kind: 0x1*: * belongs to ternary, optional and lpm keys; this one is exact"
+    "add first kind:0x1* set_tag(tag:1)\n": [
+        "t.stf:1: Invalid match key: Error while parsing hdr.ipv4.kind - 0x1*: * belongs to ternary, optional and lpm "
+        "keys; this one is exact"
     ],
     "check_counter per_port(1) packets == 1\n": ["t.stf:1: per_port(1): 0 packets; expected == 1"],
     "check_counter hits(none) packets == 1\n": [

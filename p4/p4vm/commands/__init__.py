@@ -1,5 +1,5 @@
-"""The command line of bmv2's runtime CLI: one line in, text out.
+"""What may be asked of a running switch, a row per command; read from bmv2's runtime CLI, STF and runtime JSON.
 
-Imported by host, stf and `switchagg p4`. Imports control.
-Start in line.py.
+Imported by control, host, stf and `switchagg p4`. Imports control.
+Start in words.py, which says what a row is; line.py has all rows.
 """

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.commands.words import Command, number, table
-from p4vm.source import P4Error
+from p4vm.commands.words import Command, table
 
 if TYPE_CHECKING:
+    from p4vm.control.groups import Mirror
     from p4vm.control.switch import Switch
-
-
-def _ports(words: list[str]) -> list[int]:
-    if "|" in words:
-        if words.index("|") < len(words) - 1:
-            raise P4Error("this switch has no LAGs; give ports alone")
-        words = words[: words.index("|")]
-    ports = []
-    for word in words:
-        try:
-            ports.append(int(word, 0))
-        except ValueError:
-            raise P4Error(f"'{word[:80]}' is not a valid port number") from None
-    return ports
 
 
 def _port_map(ports: tuple[int, ...]) -> str:
@@ -30,20 +16,16 @@ def _port_map(ports: tuple[int, ...]) -> str:
     return "".join("1" if port in ports else "0" for port in range(max(ports, default=-1), -1, -1))
 
 
-def _node_create(switch: Switch, words: list[str]) -> str:
-    rid = number(words[0], "rid")
-    handle = switch.mc_node_create(rid, _ports(words[1:]))
+def _node_created(switch: Switch, handle: int, rid: int, _: list[int]) -> str:
     ports = _port_map(switch.nodes[handle].ports)
     return f"Creating node with rid {rid} , port map {ports} and lag map \nnode was created with handle {handle}"
 
 
-def _node_update(switch: Switch, words: list[str]) -> str:
-    handle = number(words[0], "node handle")
-    switch.mc_node_update(handle, _ports(words[1:]))
+def _node_updated(switch: Switch, _: None, handle: int, ports: list[int]) -> str:
     return f"Updating node {handle} with port map {_port_map(switch.nodes[handle].ports)} and lag map "
 
 
-def _dump(switch: Switch, words: list[str]) -> str:
+def _dump(switch: Switch) -> str:
     lines = ["==========", "MC ENTRIES"]
     for group, handles in sorted(switch.groups.items()):
         lines += ["**********", f"mgrp({group})"]
@@ -54,8 +36,7 @@ def _dump(switch: Switch, words: list[str]) -> str:
     return "\n".join([*lines, "==========", "LAGS", "=========="])
 
 
-def _mirror_get(switch: Switch, words: list[str]) -> str:
-    mirror = switch.mirroring_get(number(words[0], "mirror_id"))
+def _mirror_text(switch: Switch, mirror: Mirror, session: int) -> str:
     if mirror.replicas:
         copies = ", ".join(f"(port={replica.port}, instance={replica.instance})" for replica in mirror.replicas)
         return f"MirroringSessionConfig(replicas=[{copies}])"
@@ -72,9 +53,9 @@ COMMANDS = table(
             "mc_node_create RID PORTS…",
             "A node; prints its handle. Each port gets one copy with egress_rid = RID: a node per port tells them "
             "apart.\nExample: mc_mgrp_create 1; mc_node_create 7 1 2 (prints handle 0); mc_node_associate 1 0",
-            _node_create,
+            prints=_node_created,
         ),
-        Command("mc_node_update NODE PORTS…", "Give a node other ports.", _node_update, counted="mc NODE PORT …"),
+        Command("mc_node_update NODE PORTS…", "Give a node other ports.", prints=_node_updated, least=2),
         Command(
             "mc_node_associate GROUP NODE",
             "A node belongs to one group at a time.",
@@ -90,7 +71,7 @@ COMMANDS = table(
         Command("mirroring_add SESSION PORT", "Clones of this session leave through a port."),
         Command("mirroring_add_mc SESSION GROUP", "Clones of this session go to a multicast group."),
         Command("mirroring_delete SESSION", "Clones of it are dropped from now on."),
-        Command("mirroring_get SESSION", "Where its clones go.", _mirror_get),
+        Command("mirroring_get SESSION", "Where its clones go.", prints=_mirror_text),
         Command(
             "set_queue_depth PACKETS [PORT [PRIORITY]]",
             "How many packets wait at most in each output queue, or in one port's.",

@@ -1,8 +1,7 @@
 """The command line that users of bmv2's runtime CLI know: one line in, text out.
 
-Commands stand in tables of their own: `tables`, `groups` (multicast, mirrors, queues), `cells` (registers, counters,
-meters, value sets) and `show`. What a command prints, and the words of
-its errors, follow what scripts for bmv2 look for.
+Rows stand by subject in `tables`, `groups` (multicast, mirrors, queues), `cells` (registers, counters, meters, value
+sets) and `show`. What a command prints, and the words of its errors, follow what scripts for bmv2 look for.
 """
 
 from __future__ import annotations
@@ -50,9 +49,10 @@ def run_command(switch: Switch, line: str) -> str:
     words = line.partition("#")[0].split()
     if not words:
         return ""
-    if words[0] in ("help", "?"):
+    command = COMMANDS.get(words[0])
+    if command is None and words[0] in ("help", "?"):
         return help_text(words[1] if len(words) > 1 else "")
-    return find(words[0]).run(switch, words[1:])
+    return (command or find(words[0])).run(switch, words[1:])
 
 
 def find(name: str) -> Command:

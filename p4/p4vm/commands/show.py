@@ -33,11 +33,11 @@ def action_line(action: ir.TableAction) -> str:
     return f"{action.name:30} [{data}]"
 
 
-def _show_tables(switch: Switch, words: list[str]) -> str:
+def _show_tables(switch: Switch) -> str:
     return "\n".join(table_line(state) for _, state in sorted(switch.tables.parts.items()))
 
 
-def _show_actions(switch: Switch, words: list[str]) -> str:
+def _show_actions(switch: Switch) -> str:
     return "\n".join(action_line(action) for _, action in sorted(switch.actions().items()))
 
 
@@ -45,21 +45,21 @@ def _table_actions(state: TableState) -> list[str]:
     return [action_line(action) for action in sorted(state.table.actions, key=lambda action: action.name)]
 
 
-def _table_show_actions(switch: Switch, words: list[str]) -> str:
-    return "\n".join(_table_actions(switch.tables[words[0]]))
+def _table_show_actions(switch: Switch, table: str) -> str:
+    return "\n".join(_table_actions(switch.tables[table]))
 
 
-def _table_info(switch: Switch, words: list[str]) -> str:
-    state = switch.tables[words[0]]
+def _table_info(switch: Switch, table: str) -> str:
+    state = switch.tables[table]
     return "\n".join([table_line(state), "*" * 80, *_table_actions(state)])
 
 
-def _show_ports(switch: Switch, words: list[str]) -> str:
+def _show_ports(switch: Switch) -> str:
     lines = [f"{'port #':^10}{'iface name':^20}{'status':^10}extra info", "=" * 50]
     return "\n".join([*lines, *(f"{port:^10}{name:^20}{'UP':^10}" for port, name in sorted(switch.ports.items()))])
 
 
-def _show_pvs(switch: Switch, words: list[str]) -> str:
+def _show_pvs(switch: Switch) -> str:
     return "\n".join(
         f"{name:30} [compressed bitwidth:{sum(width_of(kind) for kind in part.types)}]"
         for name, part in sorted(switch.value_sets.parts.items())
@@ -83,7 +83,7 @@ def describe(program: ir.Program) -> list[str]:
     return lines
 
 
-def _show_arrays(switch: Switch, words: list[str]) -> str:
+def _show_arrays(switch: Switch) -> str:
     lines = []
     for kind, names in (("register", switch.registers), ("counter", switch.counters), ("meter", switch.meters)):
         for name, instance in sorted(names.parts.items()):
@@ -92,7 +92,7 @@ def _show_arrays(switch: Switch, words: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _switch_info(switch: Switch, words: list[str]) -> str:
+def _switch_info(switch: Switch) -> str:
     counted = switch.engine.counters
     shown = {
         "program": switch.program.file,

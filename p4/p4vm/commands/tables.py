@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from p4vm.commands.words import Command, data_words, keys_text, number, short_data_words, table
+from p4vm.commands.words import Command, data_words, keys_text, short_data_words, table
 from p4vm.control.tables import TableState
 from p4vm.control.values import show_key
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
-from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.control.profiles import ProfileState
@@ -18,31 +17,8 @@ RULE = "=========="
 STARS = "**********"
 
 
-def _split(state: TableState, words: list[str], what: str) -> tuple[list[str], list[str], int | None]:
-    """Words of the key, words after =>, and the priority that ends the line of a table that needs one."""
-    rest = list(words)
-    priority = None
-    if state.prioritized:
-        try:
-            priority = int(rest.pop(), 0)
-        except (ValueError, IndexError):
-            raise P4Error(
-                f"Table {state.name} is {state.kind}, but could not extract a valid priority from args; end the line "
-                "with a number (smaller wins)"
-            ) from None
-    if "=>" not in rest:
-        if len(rest) != len(state.keys):
-            raise P4Error(f"Table {state.name} needs {len(state.keys)} key fields, then => and {what}; found no =>")
-        return rest, [], priority
-    arrow = rest.index("=>")
-    return rest[:arrow], rest[arrow + 1 :], priority
-
-
-def _table_add(switch: Switch, words: list[str]) -> str:
-    table, action, *rest = words
+def _added(switch: Switch, handle: int, table: str, action: str, *_: object) -> str:
     state = switch.tables[table]
-    keys, data, priority = _split(state, rest, "the action's parameters")
-    handle = switch.table_add(table, action, keys, data, priority)
     entry = state.entries[handle]
     return "\n".join(
         [
@@ -60,23 +36,18 @@ def _call_lines(state: TableState, action: str, call: ActionCall | MemberRef | G
     return [f"{'action:':<20} {action}", f"{'runtime data:':<20} {data}"]
 
 
-def _table_modify(switch: Switch, words: list[str]) -> str:
-    table, action, handle, *data = words
-    state, entry = switch.tables[table], number(handle, "entry handle")
-    switch.table_modify(table, action, entry, data[1:] if data[:1] == ["=>"] else data)
-    return f"Modifying entry {entry} for {state.kind} match table {table}"
+def _modified(switch: Switch, _: None, table: str, action: str, handle: int, data: list[str]) -> str:
+    return f"Modifying entry {handle} for {switch.tables[table].kind} match table {table}"
 
 
-def _reset_default(switch: Switch, words: list[str]) -> str:
-    switch.table_reset_default(words[0])
-    return ""
-
-
-def _set_default(switch: Switch, words: list[str]) -> str:
-    table, action, *data = words
-    switch.table_set_default(table, action, data)
+def _default_set(switch: Switch, _: None, table: str, action: str, data: list[str]) -> str:
     state = switch.tables[table]
     return "\n".join([f"Setting default action of {table}", *_call_lines(state, action, state.default)])
+
+
+def _indirect_added(switch: Switch, handle: int, table: str, *_: object) -> str:
+    name = switch.tables.full(table)
+    return f"Adding entry to indirect match table {name}\nEntry has been added with handle {handle}"
 
 
 # ---- dumps
@@ -123,8 +94,8 @@ def _group_lines(profile: ProfileState, handle: int) -> list[str]:
     return [f"Dumping group {handle}", f"Members: [{', '.join(map(str, profile.groups[handle]))}]"]
 
 
-def _table_dump(switch: Switch, words: list[str]) -> str:
-    state = switch.tables[words[0]]
+def _table_dump(switch: Switch, table: str) -> str:
+    state = switch.tables[table]
     lines = [RULE, "TABLE ENTRIES"]
     for entry in state.entries.values():
         lines += [STARS, *_entry_lines(state, entry)]
@@ -133,60 +104,29 @@ def _table_dump(switch: Switch, words: list[str]) -> str:
     return "\n".join([*lines, RULE, "Dumping default entry", _action_line(state, state.default), RULE])
 
 
-def _table_dump_entry(switch: Switch, words: list[str]) -> str:
-    state = switch.tables[words[0]]
-    return "\n".join(_entry_lines(state, switch._entry(state, number(words[1], "entry handle"))))
+def _table_dump_entry(switch: Switch, table: str, handle: int) -> str:
+    state = switch.tables[table]
+    return "\n".join(_entry_lines(state, switch._entry(state, handle)))
 
 
-def _table_dump_entry_from_key(switch: Switch, words: list[str]) -> str:
-    state = switch.tables[words[0]]
-    keys, _, priority = _split(state, words[1:], "nothing")
-    return "\n".join(_entry_lines(state, state.entries[switch.table_find(words[0], keys, priority)]))
+def _table_dump_entry_from_key(switch: Switch, table: str, keys: list[str], priority: int | None) -> str:
+    return _table_dump_entry(switch, table, switch.table_find(table, keys, priority))
 
 
-# ---- action profiles
+def _dump_profile(switch: Switch, name: str) -> str:
+    return "\n".join(_profile_lines(switch.profiles[name]))
 
 
-def _create_member(switch: Switch, words: list[str]) -> str:
-    profile, action, *data = words
-    return f"Member has been created with handle {switch.act_prof_create_member(profile, action, data)}"
-
-
-def _modify_member(switch: Switch, words: list[str]) -> str:
-    profile, action, handle, *data = words
-    arguments = data[1:] if data[:1] == ["=>"] else data
-    switch.act_prof_modify_member(profile, action, number(handle, "member handle"), arguments)
-    return ""
-
-
-def _dump_profile(switch: Switch, words: list[str]) -> str:
-    return "\n".join(_profile_lines(switch.profiles[words[0]]))
-
-
-def _dump_member(switch: Switch, words: list[str]) -> str:
-    profile, handle = switch.profiles[words[0]], number(words[1], "member handle")
+def _dump_member(switch: Switch, name: str, handle: int) -> str:
+    profile = switch.profiles[name]
     switch._member(profile, handle)
     return "\n".join(_member_lines(profile, handle))
 
 
-def _dump_group(switch: Switch, words: list[str]) -> str:
-    profile, handle = switch._selector(words[0]), number(words[1], "group handle")
+def _dump_group(switch: Switch, name: str, handle: int) -> str:
+    profile = switch._selector(name)
     switch._members_of(profile, handle)
     return "\n".join(_group_lines(profile, handle))
-
-
-# ---- tables of profiles
-
-
-def _indirect_add(switch: Switch, words: list[str], group: bool) -> str:
-    state = switch.tables[words[0]]
-    keys, handles, priority = _split(state, words[1:], "a handle")
-    if len(handles) != 1:
-        raise P4Error(f"Invalid arguments, could not find handle: expected one after =>, got {len(handles)}")
-    handle = number(handles[0], "handle")
-    add = switch.table_indirect_add_with_group if group else switch.table_indirect_add
-    entry = add(words[0], keys, handle, priority)
-    return f"Adding entry to indirect match table {state.name}\nEntry has been added with handle {entry}"
 
 
 _COMMANDS = (
@@ -195,16 +135,18 @@ _COMMANDS = (
         "Add an entry; prints its handle. Keys: 10.0.0.1 (exact), 10.0.0.0/8 (lpm), 0x10&&&0xf0 (ternary), 1->5 "
         "(range).\nA priority ends the line where a key is ternary, range or optional; smaller wins.\n"
         "Example: table_add ipv4_lpm forward 10.0.1.0/24 => 08:00:00:00:01:11 1",
-        _table_add,
+        prints=_added,
     ),
     Command(
         "table_modify TABLE ACTION HANDLE [PARAMETERS…]",
         "Give an entry another action or other parameters; its counter stays.",
-        _table_modify,
+        prints=_modified,
     ),
     Command("table_delete TABLE HANDLE", "Delete one entry.", prints="Deleting entry {HANDLE} from {TABLE}"),
     Command(
-        "table_set_default TABLE ACTION [PARAMETERS…]", "Set what a packet gets that no entry matches.", _set_default
+        "table_set_default TABLE ACTION [PARAMETERS…]",
+        "Set what a packet gets that no entry matches.",
+        prints=_default_set,
     ),
     Command("table_reset_default TABLE", "The default action as the program has it."),
     Command("table_clear TABLE", "Delete all entries; the default action stays."),
@@ -215,12 +157,11 @@ _COMMANDS = (
     Command(
         "act_prof_create_member PROFILE ACTION [PARAMETERS…]",
         "Add a member to an action profile; prints its handle.",
-        _create_member,
+        prints="Member has been created with handle {result}",
     ),
     Command(
         "act_prof_modify_member PROFILE ACTION MEMBER [PARAMETERS…]",
         "Give a member another action or parameters.",
-        _modify_member,
     ),
     Command("act_prof_delete_member PROFILE MEMBER", "Delete a member that nothing uses."),
     Command(
@@ -237,16 +178,20 @@ _COMMANDS = (
     Command(
         "table_indirect_add TABLE KEYS… => MEMBER [PRIORITY]",
         "Add an entry that runs a member; prints its handle.",
-        lambda switch, words: _indirect_add(switch, words, group=False),
+        prints=_indirect_added,
     ),
     Command(
         "table_indirect_add_with_group TABLE KEYS… => GROUP [PRIORITY]",
         "Add an entry that runs the member a selector picks; prints its handle.",
-        lambda switch, words: _indirect_add(switch, words, group=True),
+        prints=_indirect_added,
     ),
     Command("table_indirect_delete TABLE HANDLE", "Delete one entry.", prints="Deleting entry {HANDLE} from {TABLE}"),
     Command("table_indirect_set_default TABLE MEMBER", "The member for packets that no entry matches."),
-    Command("table_indirect_reset_default TABLE", "The default action as the program has it.", _reset_default),
+    Command(
+        "table_indirect_reset_default TABLE",
+        "The default action as the program has it.",
+        lambda switch, table: switch.table_reset_default(table),
+    ),
 )
 
 
@@ -254,12 +199,11 @@ def _for_table(name: str, older: str) -> Command:
     """The older form of an act_prof_ command: it names a table of the profile."""
     command = next(one for one in _COMMANDS if one.name == f"act_prof_{name}")
 
-    def run(switch: Switch, words: list[str]) -> str:
-        state = switch.tables[words[0]]
-        return command.run(switch, [switch._profile_of(state).name, *words[1:]])
+    def calls(switch: Switch, table: str, *values: object) -> object:
+        return command.call(switch, switch._profile_of(switch.tables[table]).name, *values)
 
     usage = command.usage.replace(f"act_prof_{name}", f"{older}_{name}").replace("PROFILE", "TABLE")
-    return Command(usage, f"Older form of act_prof_{name}: {command.says}", run)
+    return Command(usage, f"Older form of act_prof_{name}: {command.says}", calls, command.prints)
 
 
 _OLDER = {

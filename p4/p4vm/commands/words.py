@@ -1,22 +1,22 @@
-"""What every command is made of: its usage, its arguments, and how numbers among them are read."""
+"""What every command is made of: its usage, which says how its words are read, what it calls, and its answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from p4vm.control.values import hex_bytes, show_key
-from p4vm.engine import ActionCall
+from p4vm.engine import ActionCall, MeterRate
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.control.switch import Switch
+    from p4vm.control.tables import TableState
     from p4vm.control.values import Pair
-
-Run = Callable[["Switch", list[str]], str]
 
 NAMED = {"TABLE": "table", "PROFILE": "profile", "REGISTER": "register", "COUNTER": "counter", "METER": "meter"}
 NAMED |= {"VALUE_SET": "value set"}
@@ -25,60 +25,178 @@ NAMED |= {"VALUE_SET": "value set"}
 NUMBERS = {
     "HANDLE": "entry handle",
     "MEMBER": "member handle",
-    "table.MEMBER": "handle",
+    "table_indirect_set_default.MEMBER": "handle",
     "GROUP": "group handle",
     "mc.GROUP": "multicast group id",
     "mirroring.GROUP": "mgrp",
+    "RID": "rid",
     "NODE": "node handle",
     "SESSION": "mirror_id",
     "PACKETS": "nb_pkts",
+    "counter.PACKETS": "packets",
+    "BYTES": "bytes",
     "PACKETS_PER_S": "rate_pps",
     "PORT": "egress_port",
     "PRIORITY": "priority",
     "INDEX": "index",
+    "POLYNOMIAL": "CRC parameter",
+    "INITIAL": "CRC parameter",
+    "FINAL_XOR": "CRC parameter",
 }
-"""Words of a usage that are numbers -> how errors call them; after a dot where commands that begin so call it else."""
+"""Words of a usage that are numbers -> how errors call them; before a dot: in commands that are called or begin so."""
+
+
+def number(word: str, what: str) -> int:
+    """A whole number, decimal or with 0x. Raises P4Error."""
+    try:
+        return int(word, 0)
+    except ValueError:
+        raise P4Error(f"Bad format for {what}, expected integer, got '{word[:80]}'") from None
+
+
+def _truth(word: str) -> bool:
+    if word in ("true", "True", "false", "False"):
+        return word.lower() == "true"
+    return bool(number(word, "bool parameter"))
+
+
+def _cells(word: str) -> int | range:
+    """An index, or those from the first to the last of `first-last`."""
+    first, dash, last = word.partition("-")
+    if dash and first:
+        return range(number(first, "index"), number(last, "index") + 1)
+    return number(word, "index")
+
+
+def _ports(words: list[str]) -> list[int]:
+    if "|" in words:
+        if words.index("|") < len(words) - 1:
+            raise P4Error("this switch has no LAGs; give ports alone")
+        words = words[: words.index("|")]
+    ports = []
+    for word in words:
+        try:
+            ports.append(int(word, 0))
+        except ValueError:
+            raise P4Error(f"'{word[:80]}' is not a valid port number") from None
+    return ports
+
+
+def _rates(words: list[str]) -> list[MeterRate]:
+    rates = []
+    for word in words:
+        rate, colon, burst = word.partition(":")
+        try:
+            if not colon:
+                raise ValueError
+            rates.append(MeterRate(float(rate), int(burst, 0)))
+        except ValueError:
+            raise P4Error(f"Error while parsing rates: '{word[:80]}'; expected RATE:BURST like 0.001:10") from None
+    return rates
+
+
+def _parameters(words: list[str]) -> list[str]:
+    return words[1:] if words[:1] == ["=>"] else words
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "register.INDEX": _cells,
+    "REFLECT_DATA": _truth,
+    "REFLECT_REMAINDER": _truth,
+}
+"""Words of a usage that are neither names nor numbers -> what reads them."""
+
+RESTS: dict[str, Callable[[list[str]], object]] = {
+    "PORTS…": _ports,
+    "PARAMETERS…": _parameters,
+    "RATE:BURST": _rates,
+    "pvs.VALUE": list,
+}
+"""Last words of a usage -> what reads all that is left of a line."""
+
+
+def _keyed(state: TableState, words: list[str], after: str) -> list[object]:
+    """Words of the key, those after => and the priority; what stands `after` it: PARAMETERS…, a handle, or nothing."""
+    rest = list(words)
+    priority = None
+    if state.prioritized:
+        try:
+            priority = int(rest.pop(), 0)
+        except (ValueError, IndexError):
+            raise P4Error(
+                f"Table {state.name} is {state.kind}, but could not extract a valid priority from args; end the line "
+                "with a number (smaller wins)"
+            ) from None
+    if "=>" not in rest and len(rest) != len(state.keys):
+        what = {"": "nothing", "PARAMETERS…": "the action's parameters"}.get(after, "a handle")
+        raise P4Error(f"Table {state.name} needs {len(state.keys)} key fields, then => and {what}; found no =>")
+    arrow = rest.index("=>") if "=>" in rest else len(rest)
+    keys, given = rest[:arrow], rest[arrow + 1 :]
+    if after in ("", "PARAMETERS…"):
+        return [keys, given, priority] if after else [keys, priority]
+    if len(given) != 1:
+        raise P4Error(f"Invalid arguments, could not find handle: expected one after =>, got {len(given)}")
+    return [keys, number(given[0], "handle"), priority]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """words: those after a command's name, of alternatives the first. numbers: how errors call each; None: no number.
-    least, most: how many words it takes."""
+    """words: those after a command's name, of alternatives the first. readers: of words that stand alone; after these
+    `rest` reads what is left, or (keyed) there are a key, =>, the word `after` it and a priority. least, most: how many
+    words it takes."""
 
     words: list[str]
-    numbers: list[str | None]
+    readers: list[Callable[[str], object]]
+    rest: Callable[[list[str]], object] | None
+    keyed: bool
+    after: str
     least: int
     most: int | None
 
 
-def form_of(usage: str) -> Form:
-    """`KEYS…` stands for any number of words; what begins with `[` may be left out."""
+def form_of(usage: str, least: int) -> Form:
+    """`PORTS…` stands for any number of words; what begins with `[` may be left out."""
     name, *written = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
-    optional = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
-    least = sum(not word.endswith("…") and word != "=>" for word in written[:optional])
-    words = [word.strip("[]…") for word in written]
-    numbers = [NUMBERS.get(f"{name.partition('_')[0]}.{word}") or NUMBERS.get(word) for word in words]
-    return Form(words, numbers, least, None if "…" in usage else len(words))
+    needed = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
+    words = [word.strip("[]") for word in written]
+    count = sum(not word.endswith("…") and word not in ("=>", "RATE:BURST") for word in words[:needed])
+    kinds = [_kind(name, word) for word in words]
+    alone = next((at for at, kind in enumerate(kinds) if kind in RESTS or kind == "KEYS…"), len(words))
+    readers = [_reader(kind) for kind in kinds[:alone]]
+    rest = RESTS.get(kinds[alone]) if alone < len(kinds) else None
+    after = words[words.index("=>") + 1] if "=>" in words else ""
+    most = None if alone < len(words) else len(words)
+    return Form([word.rstrip("…") for word in words], readers, rest, "KEYS…" in words, after, least or count, most)
+
+
+def _kind(command: str, word: str) -> str:
+    """The name under which this command's word stands in the tables above."""
+    begins = command.partition("_")[0]
+    return next((k for k in (f"{command}.{word}", f"{begins}.{word}") if k in NUMBERS | READERS | RESTS), word)
+
+
+def _reader(kind: str) -> Callable[[str], object]:
+    return partial(number, what=NUMBERS[kind]) if kind in NUMBERS else READERS.get(kind, str)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A row of a table of commands: how it is written, what help says, what it does and what it prints.
+    """A row of a table of commands: how it is written, what help says, what it calls and what it prints.
 
-    does: carries it out, given its words; None: the switch's method of the command's name does, given the words that
-    usage names, numbers as numbers. prints: the answer then, in which {result} and words of the usage stand for what
-    they are. counted: the usage by which words are counted, where that isn't the one shown.
+    calls: given the switch and the values that usage names; None: the switch's method of the command's name. prints:
+    the answer, in which {result} and words of the usage stand for what they are, or a function of switch, result and
+    values; none: the result, where it is text. least: of words, where usage doesn't say.
     """
 
     usage: str
     says: str
-    does: Run | None = None
-    prints: str = ""
-    counted: str = ""
+    calls: Callable[..., Any] | None = None
+    prints: str | Callable[..., str] = ""
+    least: int = 0
     form: Form = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "form", form_of(self.counted or self.usage))
+        object.__setattr__(self, "form", form_of(self.usage, self.least))
 
     @property
     def name(self) -> str:
@@ -93,30 +211,38 @@ class Command:
         named = NAMED[words[0]]
         return (named, f"{named} action") if words[1:2] == ["ACTION"] else (named,)
 
-    def run(self, switch: Switch, words: list[str]) -> str:
-        """Raises P4Error."""
+    def read(self, switch: Switch, words: list[str]) -> list[object]:
+        """The values that a line's words stand for. Raises P4Error."""
         form = self.form
         if len(words) < form.least and form.most != form.least:
             raise P4Error(f"Insufficient number of args, expected {form.least} but got {len(words)}; {self.usage}")
         if len(words) < form.least or (form.most is not None and len(words) > form.most):
             raise P4Error(f"Wrong number of args, expected {form.most} but got {len(words)}; {self.usage}")
-        if self.does is not None:
-            return self.does(switch, words)
-        given = [number(text, what) if what else text for text, what in zip(words, form.numbers, strict=False)]
-        result = getattr(switch, self.name)(*given, *words[len(given) :])
-        return self.prints.format(result=result, **dict(zip(form.words, given, strict=False))) if self.prints else ""
+        values = [read(word) for read, word in zip(form.readers, words, strict=False)]
+        if form.keyed:
+            values += _keyed(switch.tables[words[0]], words[len(values) :], form.after)
+        elif form.rest is not None:
+            values.append(form.rest(words[len(values) :]))
+        return values
+
+    def call(self, switch: Switch, *values: object) -> Any:
+        """Carry it out; what the switch answers. Raises P4Error."""
+        return self.calls(switch, *values) if self.calls is not None else getattr(switch, self.name)(*values)
+
+    def run(self, switch: Switch, words: list[str]) -> str:
+        """Carry out a line; what it prints. Raises P4Error."""
+        values = self.read(switch, words)
+        result = self.call(switch, *values)
+        prints = self.prints
+        if not prints:
+            return result if isinstance(result, str) else ""
+        if isinstance(prints, str):
+            return prints.format(result=result, **dict(zip(self.form.words, values, strict=False)))
+        return prints(switch, result, *values)
 
 
 def table(commands: Iterable[Command]) -> dict[str, Command]:
     return {command.name: command for command in commands}
-
-
-def number(word: str, what: str) -> int:
-    """A whole number, decimal or with 0x. Raises P4Error."""
-    try:
-        return int(word, 0)
-    except ValueError:
-        raise P4Error(f"Bad format for {what}, expected integer, got '{word[:80]}'") from None
 
 
 def short_data_words(table_action: ir.TableAction, call: ActionCall) -> list[str]:

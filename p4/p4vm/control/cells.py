@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from p4vm.control.core import refused
 from p4vm.control.names import Names
 from p4vm.control.tables import TableControl
-from p4vm.control.values import Pair, Word, check_pair, fit, parse_key, parse_number, width_of
+from p4vm.control.values import Pair, Word, fit, parse_key, parse_number, width_of
 from p4vm.engine import Engine, MeterRate
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
@@ -161,13 +161,8 @@ class CellControl(TableControl):
             words = _parted(chosen, str(words[0]))
         if len(words) != len(chosen.types):
             raise P4Error(f"parser value set {chosen.name} needs {len(chosen.types)} values, got {len(words)}")
-        member = []
-        for word, kind, match in zip(words, chosen.types, matches, strict=True):
-            if isinstance(word, tuple):
-                member.append(check_pair(word, kind, match))
-            else:
-                member.append(parse_key(_as_match(str(word), kind, match), kind, match))
-        return tuple(member)
+        parts = zip(words, chosen.types, matches, strict=True)
+        return tuple(parse_key(word, kind, match, plain=True) for word, kind, match in parts)
 
     # ---- checks
 
@@ -219,14 +214,3 @@ def _parted(chosen: ir.ValueSet, text: str) -> list[Word]:
         total -= width_of(kind)
         words.append((number >> total) & ((1 << width_of(kind)) - 1))
     return words
-
-
-def _as_match(word: str, kind: ir.Type, match: str) -> str:
-    """A plain value means itself alone, whatever kind of match the field has."""
-    if match == "lpm" and "/" not in word:
-        return f"{word}/{width_of(kind)}"
-    if match == "range" and "->" not in word:
-        return f"{word}->{word}"
-    if match == "ternary" and "&&&" not in word and word != "*":
-        return f"{word}&&&{(1 << width_of(kind)) - 1:#x}"
-    return word

@@ -28,11 +28,13 @@ class Names(Generic[Part]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.parts)
 
+    def meant(self, name: str) -> list[str]:
+        """The full names that it may mean."""
+        return [name] if name in self.parts else self._suffixes.get(name, [])
+
     def full(self, name: str) -> str:
         """The full name that is meant. Raises P4Error: unknown, or several are meant."""
-        if name in self.parts:
-            return name
-        meant = self._suffixes.get(name, [])
+        meant = self.meant(name)
         if len(meant) == 1:
             return meant[0]
         shown = f"Invalid {self.kind} name ({name[:80]})"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from p4vm.commands.line import run_command, run_file
 from p4vm.control.cells import CellControl
 from p4vm.control.groups import ReplicationControl, checked_port
 from p4vm.control.profiles import ProfileControl
@@ -77,15 +78,11 @@ class Switch(ProfileControl, CellControl, ReplicationControl):
     def run_command(self, line: str) -> str:
         """Carry out one line as users of bmv2's command line write it; what it prints. Empty and comment lines do
         nothing. Raises P4Error."""
-        from p4vm.commands.line import run_command
-
         return run_command(self, line)
 
     def run_commands(self, path: str | Path) -> str:
         """Carry out a file of commands; what they print. The first fault raises P4Error with its line; what stood
         before it has been done."""
-        from p4vm.commands.line import run_file
-
         return run_file(self, Path(path))
 
     # ---- hashes

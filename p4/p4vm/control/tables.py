@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,52 +13,70 @@ from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
 
+_INDEX = re.compile(r"\$(\d+)")
 PRIORITY_MAX = (1 << 31) - 1
 
 Keys = Sequence[Word] | Mapping[str, Word]
-"""A key's parts, in order or by name; by name, those left out match anything (of kind exact none may be left out)."""
+"""A key's parts, in order or by name. By name, a value alone means itself whatever the kind of match, and parts left
+out match anything (of kind exact none may be left out)."""
 
 
 @dataclass(slots=True, eq=False)
 class TableState:
-    """One table: `entries` by handle, oldest first. default: as set; `first_default` as the program has it."""
+    """One table: `entries` by handle, oldest first. default: as set; `first_default` as the program has it.
+
+    kind: as bmv2 names it, the broadest kind of match among its keys. prioritized: whether entries have priorities.
+    """
 
     table: ir.Table
     keys: list[ir.Key]
+    key_names: Names[int]
     actions: Names[int]
     default: ActionCall | MemberRef
     first_default: ActionCall
     entries: dict[int, TableEntry] = field(default_factory=dict)
     by_key: dict[tuple[tuple[Pair, ...], int], int] = field(default_factory=dict)
     next_handle: int = 0
+    kind: str = field(init=False)
+    prioritized: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        matches = {"ternary" if key.match == "optional" else key.match for key in self.keys}
+        self.kind = next((kind for kind in ("range", "ternary", "lpm") if kind in matches), "exact")
+        self.prioritized = self.kind in PRIORITIZED
 
     @property
     def name(self) -> str:
         return self.table.name
 
-    @property
-    def prioritized(self) -> bool:
-        return any(key.match in PRIORITIZED for key in self.keys)
-
-    @property
-    def kind(self) -> str:
-        """The table's kind as bmv2 names it: the broadest kind of match among its keys."""
-        matches = {key.match for key in self.keys}
-        for kind in ("range", "ternary", "lpm"):
-            if kind in matches or (kind == "ternary" and "optional" in matches):
-                return kind
-        return "exact"
+    def key_index(self, name: str) -> int:
+        """The key that a name, or the end of one, means; $0 stands for [0], valid for isValid(). Raises P4Error."""
+        meant = self.key_names.meant(_INDEX.sub(r"[\1]", name))
+        if len(meant) == 1:
+            return self.key_names.parts[meant[0]]
+        if meant:
+            raise P4Error(f"key {name[:80]} of {self.name} may mean {' or '.join(meant)}")
+        known = ", ".join(key.name for key in self.keys) or "none"
+        raise P4Error(f"Table {self.name} has no key {name[:80]}; it has: {known}")
 
     def identity(self, keys: tuple[Pair, ...], priority: int) -> tuple[tuple[Pair, ...], int]:
         """What no two entries may share."""
         return keys, priority if self.prioritized else 0
 
 
+def _spellings(name: str) -> list[str]:
+    """Of a key: as tests of p4c have them too."""
+    if not name.endswith(".isValid()"):
+        return [name, name.removesuffix("$")]
+    return [name, *(name.replace("isValid()", valid) for valid in ("$valid$", "$valid", "valid"))]
+
+
 def table_state(table: ir.Table) -> TableState:
     """The state a program starts with: its own entries have the handles 0, 1, …"""
     default = ActionCall(table.default, tuple(table.default_arguments))
     keys = [key for key in table.keys if key.match != "selector"]
-    state = TableState(table, keys, action_names(table.actions), default, default)
+    names = Names("key", {spelling: index for index, key in enumerate(keys) for spelling in _spellings(key.name)})
+    state = TableState(table, keys, names, action_names(table.actions), default, default)
     for entry in table.entries:
         call = ActionCall(entry.action, tuple(entry.arguments))
         priority = entry.priority or 0
@@ -247,6 +266,7 @@ class TableControl(ControlCore):
         return action_call(chosen, index, arguments)
 
     def _pairs(self, state: TableState, keys: Keys) -> tuple[Pair, ...]:
+        by_name = isinstance(keys, Mapping)
         words = _words_in_order(state, keys) if isinstance(keys, Mapping) else keys
         if len(words) != len(state.keys):
             wanted = ", ".join(f"{key.name} {key.match}" for key in state.keys)
@@ -254,7 +274,7 @@ class TableControl(ControlCore):
         pairs = []
         for key, word in zip(state.keys, words, strict=True):
             try:
-                pairs.append(key_pair(word, key))
+                pairs.append(key_pair(word, key, plain=by_name))
             except P4Error as error:
                 raise P4Error(f"Invalid match key: Error while parsing {key.name} - {error.message}") from None
         return tuple(pairs)
@@ -278,13 +298,8 @@ def _remedy(error: P4Error) -> str:
 
 
 def _words_in_order(state: TableState, keys: Mapping[str, Word]) -> list[Word]:
-    names = [key.name for key in state.keys]
-    known = Names(f"key of {state.name}", {name: index for index, name in enumerate(names)})
-    given = {known[name]: word for name, word in keys.items()}
-    words: list[Word] = []
-    for index, key in enumerate(state.keys):
-        words.append(given[index] if index in given else _anything(state, key))
-    return words
+    given = {state.key_index(name): word for name, word in keys.items()}
+    return [given[at] if at in given else _anything(state, key) for at, key in enumerate(state.keys)]
 
 
 def _anything(state: TableState, key: ir.Key) -> Word:

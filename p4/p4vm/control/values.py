@@ -18,6 +18,11 @@ MASKED = frozenset({"ternary", "optional"})
 PRIORITIZED = frozenset({"ternary", "optional", "range"})
 """Kinds of match whose tables need a priority in each entry."""
 
+SEPARATORS = {"lpm": "/", "ternary": "&&&", "optional": "&&&", "range": "->"}
+"""Kind of match -> what stands between the two parts of its words."""
+
+_DIGIT_BITS = {"x": 4, "o": 3, "b": 1}
+
 SYMBOL_WIDTH = 32
 """Bits of an enum without base and of an error, in keys and arguments."""
 
@@ -48,10 +53,10 @@ def written_type(key: ir.Key) -> ir.Type:
     return bits
 
 
-def key_pair(word: Word, key: ir.Key) -> Pair:
+def key_pair(word: Word, key: ir.Key, plain: bool = False) -> Pair:
     """As `parse_key` for a table's key: the pair that the engine takes. Raises P4Error."""
     written = written_type(key)
-    value, other = parse_key(word, written, key.match)
+    value, other = parse_key(word, written, key.match, plain)
     return (value & full_mask(written), other) if written != key.expression.type else (value, other)
 
 
@@ -136,11 +141,13 @@ def fit(value: int, kind: ir.Type) -> int:
     return value - (1 << width) if signed and width and value >> (width - 1) else value
 
 
-def parse_key(word: Word, kind: ir.Type, match: str) -> Pair:
-    """The pair for one key of a table. Raises P4Error."""
+def parse_key(word: Word, kind: ir.Type, match: str, plain: bool = False) -> Pair:
+    """The pair for one key of a table. plain: a value alone is taken whatever the match. Raises P4Error."""
     if isinstance(word, tuple):
         return check_pair(word, kind, match)
     text = str(word)
+    if plain and (match == "exact" or SEPARATORS[match] not in text):
+        return _plain_pair(text, kind, match)
     if match == "exact":
         return parse_number(text, kind), None
     if match == "lpm":
@@ -169,6 +176,37 @@ def _parse_masked(text: str, kind: ir.Type, match: str) -> Pair:
 
 def parse_mask(text: str, kind: ir.Type) -> int:
     return parse_number(text, ir.Bits(width_of(kind)))
+
+
+def _plain_pair(text: str, kind: ir.Type, match: str) -> Pair:
+    """A value alone means itself, whatever the kind of match; of 0x…, 0b…, 0o… a digit * matches any."""
+    for other, separator in SEPARATORS.items():
+        if separator in text:
+            raise P4Error(f"'{separator}' belongs to {other} keys; this one is {match}")
+    full = full_mask(kind)
+    value, mask = _starred(text, kind) if "*" in text else (parse_number(text, kind), full)
+    if match in MASKED:
+        return check_pair((value, mask), kind, match)
+    if match == "lpm":
+        length = mask.bit_count()
+        if mask != full & ~(full >> length):
+            raise P4Error(f"{text}: in an lpm key only the last digits may be *")
+        return check_pair((value, length), kind, match)
+    if mask != full:
+        raise P4Error(f"{text}: * belongs to ternary, optional and lpm keys; this one is {match}")
+    return value, value if match == "range" else None
+
+
+def _starred(text: str, kind: ir.Type) -> tuple[int, int]:
+    """Value and mask of a number with * for digits; digits that aren't written are zeros that matter."""
+    if text == "*":
+        return 0, 0
+    bits, digits = _DIGIT_BITS.get(text[1:2].lower(), 0), text[2:]
+    value = parse_number(text.replace("*", "0") if bits else text, kind)
+    if len(digits) * bits >= width_of(kind) + bits:
+        raise P4Error(f"{text}: {len(digits)} digits are more than the key's {width_of(kind)} bits")
+    free = sum((1 << bits) - 1 << bits * place for place, digit in enumerate(reversed(digits)) if digit == "*")
+    return value, full_mask(kind) & ~free
 
 
 def check_pair(pair: Pair, kind: ir.Type, match: str) -> Pair:

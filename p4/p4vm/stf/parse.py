@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from p4vm.commands.line import COMMANDS
+from p4vm.control.values import SEPARATORS
 from p4vm.source import P4Error, Position
 
 PORT_MAX = 65_535
@@ -20,23 +22,15 @@ _TOKEN = re.compile(rf'\s*(?:(?P<number>{NUMBER})|(?P<name>{IDENTIFIER})|"(?P<qu
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """One key of an `add`: value as written; other: after / (prefix), &&& (mask) or -> (upper end), as `relation`."""
-
-    key: str
-    value: str
-    relation: str = ""
-    other: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Add:
+    """keys: words as on the command line, and values with * for digits. priority: the greater wins."""
+
     position: Position
     table: str
     priority: int | None
-    matches: tuple[Match, ...]
+    keys: dict[str, str]
     action: str
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str]
     label: str = ""
 
 
@@ -45,7 +39,7 @@ class SetDefault:
     position: Position
     table: str
     action: str
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +132,6 @@ def _parse_line(line: str, file: str, number: int) -> Iterator[Statement]:
 
 
 def _direct(position: Position, keyword: str, rest: str) -> Direct:
-    from p4vm.commands.line import COMMANDS
-
     if keyword not in COMMANDS:
         raise P4Error(
             f"'{keyword[:40]}' is no statement; expected add, setdefault, packet, expect, check_counter, remove, wait, "
@@ -258,27 +250,27 @@ class _Words:
 def _add(words: _Words, position: Position) -> Add:
     table = words.name("a table")
     priority = int(words.take("number", "a priority"), 0) if words.kind == "number" else None
-    matches: list[Match] = []
+    keys: dict[str, str] = {}
     while True:
         name = words.name("a key like hdr.ipv4.dst:0x0a000001, or an action like drop()")
         if words.kind == "mark" and words.text == "(":
             break
         words.need(":")
-        matches.append(_match(words, name))
+        keys[name] = _match(words)
     arguments = _arguments(words)
     label = words.take("name", "a label for the entry") if words.skip("=") else ""
     words.end()
-    return Add(position, table, priority, tuple(matches), name, arguments, label)
+    return Add(position, table, priority, keys, name, arguments, label)
 
 
-def _match(words: _Words, name: str) -> Match:
+def _match(words: _Words) -> str:
     if words.skip("*"):
-        return Match(name, "*")
+        return "*"
     value = _number(words)
-    for relation in ("/", "&&&", "->"):
-        if words.skip(relation):
-            return Match(name, value, relation, _number(words))
-    return Match(name, value)
+    for separator in dict.fromkeys(SEPARATORS.values()):
+        if words.skip(separator):
+            return f"{value}{separator}{_number(words)}"
+    return value
 
 
 def _number(words: _Words) -> str:

@@ -19,16 +19,12 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p4vm.commands.line import file_lines, shown
+from p4vm.commands.line import COMMANDS, file_lines, shown
 from p4vm.control.switch import Switch
-from p4vm.control.tables import TableState
-from p4vm.control.values import Word, full_mask, parse_number, width_of, written_type
-from p4vm.ir import nodes as ir
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import Received, judge
 from p4vm.stf.parse import (
@@ -36,7 +32,6 @@ from p4vm.stf.parse import (
     CheckCounter,
     Direct,
     Expect,
-    Match,
     NoPacket,
     Packet,
     Remove,
@@ -129,7 +124,8 @@ class _Test:
         elif isinstance(statement, Add):
             self._add(statement)
         elif isinstance(statement, SetDefault):
-            self.switch.table_set_default(statement.table, statement.action, statement.arguments)
+            values = statement.table, statement.action, statement.arguments
+            COMMANDS["table_set_default"].call(self.switch, *values)
         elif isinstance(statement, CheckCounter):
             self._check_counter(statement)
         elif isinstance(statement, Remove):
@@ -156,21 +152,13 @@ class _Test:
 
     def _add(self, statement: Add) -> None:
         state = self.switch.tables[statement.table]
-        words: dict[int, Word] = {}
-        for match in statement.matches:
-            index = _key_index(state, match.key)
-            key = state.keys[index]
-            try:
-                words[index] = key_word(match, written_type(key), key.match)
-            except P4Error as error:
-                raise P4Error(f"Invalid match key: {match.key}: {error.message}") from None
         priority = None
         if state.prioritized:
             if statement.priority is None:
                 raise P4Error(f"Table {state.name} is {state.kind}: write a priority after its name (the greater wins)")
             priority = PRIORITY_TOP - statement.priority
-        keys = {state.keys[index].name: word for index, word in words.items()}
-        handle = self.switch.table_add(statement.table, statement.action, keys, statement.arguments, priority)
+        values = statement.table, statement.action, statement.keys, statement.arguments, priority
+        handle = COMMANDS["table_add"].call(self.switch, *values)
         if statement.label:
             self.labels[statement.label] = (state.name, handle)
 
@@ -181,16 +169,16 @@ class _Test:
 
     def _remove(self, statement: Remove) -> None:
         if statement.label:
-            self.switch.table_delete(*self._label(statement.label))
+            COMMANDS["table_delete"].call(self.switch, *self._label(statement.label))
             return
         with self.switch.batch():
             for name, state in self.switch.tables.parts.items():
                 if not state.table.entries_const:
-                    self.switch.table_clear(name)
+                    COMMANDS["table_clear"].call(self.switch, name)
 
     def _check_counter(self, statement: CheckCounter) -> None:
         index = int(statement.index, 0) if statement.index[:1].isdecimal() else self._label(statement.index)[1]
-        packets, size_bytes = self.switch.counter_read(statement.counter, index)
+        packets, size_bytes = COMMANDS["counter_read"].call(self.switch, statement.counter, index)
         if not statement.relation:
             self._print(f"{statement.counter}[{statement.index}]= ({size_bytes} bytes, {packets} packets)")
             return
@@ -209,75 +197,3 @@ class _Test:
                     f"{_place(statement.position)}: no_packet: port {port} sent {len(packets)} so far, {expected} "
                     f"expected above; the last: {packets[-1].data.hex()[:80]}"
                 )
-
-
-# ---- keys
-
-
-def _key_index(state: TableState, name: str) -> int:
-    """The key that is meant: by name, or the end of one; $0 stands for [0], valid for isValid()."""
-    wanted = re.sub(r"\$(\d+)", r"[\1]", name)
-    spelled = [_spellings(key.name) for key in state.keys]
-    for whole in (True, False):
-        found = [
-            index
-            for index, names in enumerate(spelled)
-            if any(wanted == own or (not whole and own.endswith("." + wanted)) for own in names)
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise P4Error(f"key {name} of {state.name} may mean {' or '.join(state.keys[i].name for i in found)}")
-    known = ", ".join(key.name for key in state.keys) or "none"
-    raise P4Error(f"Table {state.name} has no key {name}; it has: {known}")
-
-
-def _spellings(name: str) -> list[str]:
-    if not name.endswith(".isValid()"):
-        return [name, name.removesuffix("$")]
-    header = name.removesuffix(".isValid()")
-    return [name, f"{header}.$valid$", f"{header}.$valid", f"{header}.valid"]
-
-
-def key_word(match: Match, kind: ir.Type, how: str) -> Word:
-    """The pair (see `control.values`) of a key as STF writes it. Raises P4Error."""
-    if match.relation:
-        wanted = {"/": ("lpm",), "&&&": ("ternary", "optional"), "->": ("range",)}[match.relation]
-        if how not in wanted:
-            raise P4Error(f"'{match.relation}' belongs to {' or '.join(wanted)} keys; this one is {how}")
-        return f"{match.value}{match.relation}{match.other}"
-    value, mask = _with_mask(match.value, kind)
-    if how in ("ternary", "optional"):
-        return value, mask
-    if how == "lpm":
-        return value, _prefix(match.value, mask, kind)
-    if mask != full_mask(kind):
-        raise P4Error(f"{match.value}: * belongs to ternary, optional and lpm keys; this one is {how}")
-    return (value, value) if how == "range" else (value, None)
-
-
-_DIGIT_BITS = {"x": 4, "b": 1, "o": 3}
-
-
-def _with_mask(text: str, kind: ir.Type) -> tuple[int, int]:
-    """Value and mask of a number with * for digits; digits that aren't written are zeros that matter."""
-    full = full_mask(kind)
-    if text == "*":
-        return 0, 0
-    if "*" not in text:
-        return parse_number(text, kind), full
-    bits = _DIGIT_BITS[text[1].lower()]
-    free = 0
-    for digit in text[2:]:
-        free = free << bits | (((1 << bits) - 1) if digit == "*" else 0)
-    if free >> (len(text[2:]) * bits) or len(text[2:]) * bits >= width_of(kind) + bits:
-        raise P4Error(f"{text}: {len(text) - 2} digits are more than the key's {width_of(kind)} bits")
-    return parse_number(text.replace("*", "0"), kind), full & ~free
-
-
-def _prefix(text: str, mask: int, kind: ir.Type) -> int:
-    width = width_of(kind)
-    length = mask.bit_count()
-    if mask != ((1 << length) - 1) << (width - length):
-        raise P4Error(f"{text}: in an lpm key only the last digits may be *")
-    return length

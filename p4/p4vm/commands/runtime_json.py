@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p4vm.commands.line import FILE_BYTES_MAX, shown
+from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, shown
 from p4vm.control.switch import Switch
-from p4vm.control.tables import PRIORITY_MAX
-from p4vm.control.values import MASKED, Word, parse_mask, parse_number, written_type
+from p4vm.control.tables import PRIORITY_MAX, TableState
+from p4vm.control.values import SEPARATORS
 from p4vm.engine import Replica
-from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
 
 TOP = frozenset(
@@ -101,15 +100,10 @@ def _table_entry(switch: Switch, content: object) -> None:
     if entry.get("default_action"):
         if entry.get("match"):
             raise P4Error(f"{table}: a default action has no match")
-        switch.table_set_default(table, action, arguments)
+        COMMANDS["table_set_default"].call(switch, table, action, arguments)
         return
     state = switch.tables[table]
-    kinds = {key.name: key for key in state.keys}
-    keys: dict[str, Word] = {}
-    for name, value in _fields(entry, "match").items():
-        if name not in kinds:
-            raise P4Error(f"{state.name} has no key {name}; it has: {', '.join(kinds) or 'none'}")
-        keys[name] = _key(kinds[name], value)
+    keys = {name: _key(state, name, value) for name, value in _fields(entry, "match").items()}
     priority = entry.get("priority")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise P4Error(f"priority: expected a number, got {_what(priority)}")
@@ -119,30 +113,18 @@ def _table_entry(switch: Switch, content: object) -> None:
         priority = None
     elif priority is None or not 0 < priority <= PRIORITY_MAX:
         raise P4Error(f"{state.name} is {state.kind}: give a priority from 1 to {PRIORITY_MAX} (the greater wins)")
-    switch.table_add(table, action, keys, arguments, None if priority is None else PRIORITY_MAX - priority)
+    rank = None if priority is None else PRIORITY_MAX - priority
+    COMMANDS["table_add"].call(switch, table, action, keys, arguments, rank)
 
 
-def _key(key: ir.Key, value: object) -> Word:
-    kind = written_type(key)
-    try:
-        if key.match == "exact" or (key.match == "optional" and not isinstance(value, list)):
-            word = _value(value[0] if isinstance(value, list) and len(value) == 1 else value, key.name)
-            return word if key.match == "optional" else (_number(word, kind), None)
-        if not isinstance(value, list) or len(value) != 2:
-            pair = {"lpm": "[value, prefix length]", "range": "[low, high]"}.get(key.match, "[value, mask]")
-            raise P4Error(f"expected {pair}, got {_what(value)}")
-        first, second = (_value(part, key.name) for part in value)
-        if key.match in MASKED:
-            mask = parse_mask(second, kind) if isinstance(second, str) else second
-            return _number(first, kind), mask
-        other = _number(second, ir.Bits(32) if key.match == "lpm" else kind)
-        return _number(first, kind), other
-    except P4Error as error:
-        raise P4Error(f"match {key.name}: {error.message}") from None
-
-
-def _number(word: str | int, kind: ir.Type) -> int:
-    return parse_number(word, kind) if isinstance(word, str) else word
+def _key(state: TableState, name: str, value: object) -> str:
+    """The key as a word of the command line."""
+    match = state.keys[state.key_index(name)].match
+    parts = value if isinstance(value, list) else [value]
+    if len(parts) != (1 if match == "exact" else 2) and (match != "optional" or len(parts) != 1):
+        pair = {"exact": "a value", "lpm": "[value, prefix length]", "range": "[low, high]"}
+        raise P4Error(f"match {name}: expected {pair.get(match, '[value, mask]')}, got {_what(value)}")
+    return SEPARATORS.get(match, "").join(str(_value(part, f"match {name}")) for part in parts)
 
 
 def _group_entry(switch: Switch, content: object) -> None:
