@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from p4vm.fit.model import Access, Fault, Limits, Memory, Unit, meet
+from p4vm.fit.model import Access, Effects, Fault, Limits, Memory, Unit, meet
 from p4vm.fit.registers import Body, flat_widths, value_faults
 from p4vm.node import children
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
-from p4vm.tree.checked import Checked
+from p4vm.tree.checked import CallNote, Checked
 
 DEPTH_MAX = 32
 """Controls within controls, actions within actions."""
@@ -31,32 +31,16 @@ ROWS = 1024
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean in one instance of a control. paths: parameters and variables -> paths of fields."""
+    """What declarations mean in one instance of a control. paths: parameters and variables -> paths of fields; values:
+    constructor parameters -> what they are; actions: register actions -> their registers."""
 
     name: str
     control: tree.Control
-    paths: dict[str, str]
-    values: dict[str, tree.Expression]
-    memories: dict[str, Memory] = field(default_factory=dict)
-    actions: dict[str, tuple[Memory, str]] = field(default_factory=dict)
-    instances: dict[str, tuple[tree.Control, Scope | None]] = field(default_factory=dict)
-    parent: Scope | None = None
-
-
-@dataclass(slots=True)
-class Effects:
-    """What some statements do with fields and memories."""
-
-    matched: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
-    accesses: list[Access] = field(default_factory=list)
-
-    def add(self, other: Effects) -> None:
-        self.matched |= other.matched
-        self.read |= other.read
-        self.written |= other.written
-        self.accesses += other.accesses
+    paths: dict[tree.Node, str] = field(default_factory=dict)
+    values: dict[tree.Node, tree.Expression] = field(default_factory=dict)
+    memories: dict[tree.Node, Memory] = field(default_factory=dict)
+    actions: dict[tree.Node, Memory] = field(default_factory=dict)
+    instances: dict[tree.Node, Scope] = field(default_factory=dict)
 
 
 class Elaboration:
@@ -74,11 +58,9 @@ class Elaboration:
         self._branch: tuple[tuple[int, int], ...] = ()
         self._condition: set[str] = set()
         self._widest: dict[str, int] = {}
-        self._declared = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Control | tree.Action)}
 
     def run(self, control: tree.Control) -> None:
-        paths = {p.name: p.name for p in control.parameters}
-        scope = Scope(control.name, control, paths, {})
+        scope = Scope(control.name, control, {p: p.name for p in control.parameters})
         self._declare(scope)
         self._block(scope, control.body.items)
 
@@ -89,36 +71,36 @@ class Elaboration:
             raise P4Error(f"controls within controls, {DEPTH_MAX} deep", scope.control.position)
         for declaration in scope.control.locals:
             if isinstance(declaration, tree.Variable):
-                scope.paths[declaration.name] = f"{scope.name}.{declaration.name}"
-                self.locals_bits += sum(flat_widths(self.checked.type_of[declaration.type]))
+                self._variable(scope, declaration, f"{scope.name}.{declaration.name}")
             elif isinstance(declaration, tree.Instance):
                 self._instance(scope, declaration)
 
-    def _instance(self, scope: Scope, node: tree.Instance) -> None:
-        kind, arguments = extern_of(node.type)
-        name = f"{scope.name}.{node.name}"
-        declared = self._declared.get(kind)
-        if isinstance(declared, tree.Control):
-            values = {
-                p.name: argument.value
-                for p, argument in zip(declared.constructor_parameters, node.arguments, strict=False)
-                if argument.value is not None
-            }
-            inner = Scope(name, declared, {}, {**scope.values, **values}, parent=scope)
-            self._declare(inner)
-            scope.instances[node.name] = (declared, inner)
-        elif kind in STATEFUL or kind in DIRECT:
-            scope.memories[node.name] = self._memory(scope, node, kind, name, arguments)
-        elif kind in ("RegisterAction", "DirectRegisterAction"):
-            self._register_action(scope, node, name)
+    def _variable(self, scope: Scope, node: tree.Variable, path: str) -> None:
+        scope.paths[node] = path
+        self.locals_bits += sum(flat_widths(self.checked.type_of[node.type]))
 
-    def _memory(
-        self, scope: Scope, node: tree.Instance, kind: str, name: str, arguments: Sequence[tree.Type]
-    ) -> Memory:
-        entries = 0 if kind in DIRECT else self._number(scope, node.arguments[0].value)
+    def _instance(self, scope: Scope, node: tree.Instance) -> None:
+        note = self.checked.instances[node]
+        made = note.declaration
+        name = f"{scope.name}.{node.name}"
+        if isinstance(made, tree.Control):
+            inner = scope.instances[node] = Scope(name, made, values=dict(scope.values))
+            for parameter, argument in zip(made.constructor_parameters, note.arguments, strict=True):
+                if argument is not None:
+                    inner.values[parameter] = argument
+            inner.memories |= scope.memories
+            self._declare(inner)
+        elif note.name in STATEFUL or note.name in DIRECT:
+            scope.memories[node] = self._memory(scope, node, note, name)
+        elif note.name in ("RegisterAction", "DirectRegisterAction"):
+            scope.actions[node] = self._register_action(scope, node, note)
+
+    def _memory(self, scope: Scope, node: tree.Instance, note: CallNote, name: str) -> Memory:
+        kind = note.name
+        entries = 0 if kind in DIRECT else self._number(scope, note.arguments[0])
         width = METER_BITS if "Counter" not in kind else COUNTER_BITS
         if "Register" in kind:
-            cell = self.checked.type_of[arguments[0]]
+            cell = note.type_arguments[0]
             width = max(sum(flat_widths(cell)), 1)
             self.faults += value_faults(node.name, cell, node, self.limits)
         alu = STATEFUL.get(kind, DIRECT.get(kind, False))
@@ -135,28 +117,31 @@ class Elaboration:
         self.memories.append(memory)
         return memory
 
-    def _register_action(self, scope: Scope, node: tree.Instance, name: str) -> None:
-        register = node.arguments[0].value
-        memory = self._find_memory(scope, register.name) if isinstance(register, tree.Name) else None
+    def _register_action(self, scope: Scope, node: tree.Instance, note: CallNote) -> Memory:
+        memory = self._memory_of(scope, note.arguments[0])
         if memory is None:
             raise P4Error(f"register action {node.name}: its register isn't one of this control's", node.position)
-        scope.actions[node.name] = (memory, name)
         for member in node.members or []:
             if isinstance(member, tree.Function):
                 self.faults += Body(node.name, member, self.checked, self.limits).faults()
+        return memory
 
-    def _find_memory(self, scope: Scope | None, name: str) -> Memory | None:
-        while scope is not None:
-            if name in scope.memories:
-                return scope.memories[name]
-            scope = scope.parent
-        return None
+    def _declared(self, node: tree.Expression | None) -> tree.Node:
+        """What declares a name; other expressions stand for themselves."""
+        return self.checked.declared.get(node, node) if node is not None else self.checked.program
+
+    def _meant(self, scope: Scope, node: tree.Expression | None) -> tree.Expression | None:
+        """What a constructor parameter is; other expressions are themselves."""
+        while (declared := self._declared(node)) in scope.values:
+            node = scope.values[declared]
+        return node
+
+    def _memory_of(self, scope: Scope, node: tree.Expression | None) -> Memory | None:
+        """The memory that a name means."""
+        return scope.memories.get(self._declared(self._meant(scope, node)))
 
     def _number(self, scope: Scope, node: tree.Expression | None) -> int:
-        seen = 0
-        while isinstance(node, tree.Name) and node.name in scope.values and seen < DEPTH_MAX:
-            node = scope.values[node.name]
-            seen += 1
+        node = self._meant(scope, node)
         value = self.checked.constants.get(node) if node is not None else None
         if not isinstance(value, int):
             position = node.position if node is not None else scope.control.position
@@ -169,7 +154,7 @@ class Elaboration:
         """The field that an expression names; "" if it names none."""
         match node:
             case tree.Name():
-                return scope.paths.get(node.name, "")
+                return scope.paths.get(self._declared(node), "")
             case tree.Member():
                 base = self.path(scope, node.base)
                 return f"{base}.{node.name}" if base else ""
@@ -196,44 +181,30 @@ class Elaboration:
 
     def _call(self, scope: Scope, node: tree.Call) -> Effects:
         found = Effects()
-        callee = node.callee
-        note = self.checked.calls.get(node)
-        directions = [p.direction for p in note.parameters] if note is not None else []
-        arguments = note.arguments if note is not None else [argument.value for argument in node.arguments]
-        for number, argument in enumerate(arguments):
+        note = self.checked.calls[node]
+        for parameter, argument in zip(note.parameters, note.arguments, strict=False):
             if argument is None:
                 continue
-            direction = directions[number] if number < len(directions) else "in"
-            if direction in ("out", "inout") and (path := self.path(scope, argument)):
+            if parameter.direction in ("out", "inout") and (path := self.path(scope, argument)):
                 found.written.add(path)
-            if direction != "out":
+            if parameter.direction != "out":
                 found.add(self.effects(scope, argument))
-        if not isinstance(callee, tree.Member):
-            return found
-        base = callee.base.name if isinstance(callee.base, tree.Name) else ""
-        if base in scope.actions:
-            memory, name = scope.actions[base]
-            found.accesses.append(Access(memory, node.position))
+        receiver, instance = note.receiver, self._declared(note.receiver)
+        if isinstance(instance, tree.Instance) and instance in scope.actions:
+            found.accesses.append(Access(scope.actions[instance], node.position))
             found.matched |= found.read  # the index is needed when the stage begins
-            found.read |= self._packet_reads(scope, name, base)
-        elif (reached := self._find_memory(scope, base)) is not None:
+            found.read |= self._packet_reads(scope, instance)
+        elif (reached := self._memory_of(scope, receiver)) is not None:
             found.accesses.append(Access(reached, node.position))
             found.matched |= found.read
-        elif callee.name in ("setValid", "setInvalid", "isValid") and (path := self.path(scope, callee.base)):
-            (found.read if callee.name == "isValid" else found.written).add(f"{path}.$valid")
+        elif note.name in ("setValid", "setInvalid", "isValid") and receiver and (path := self.path(scope, receiver)):
+            (found.read if note.name == "isValid" else found.written).add(f"{path}.$valid")
         return found
 
-    def _packet_reads(self, scope: Scope, name: str, base: str) -> set[str]:
+    def _packet_reads(self, scope: Scope, action: tree.Instance) -> set[str]:
         """Fields that a register action's body takes from the packet: needed when the stage begins."""
-        instance = next(d for d in scope.control.locals if isinstance(d, tree.Instance) and d.name == base)
-        reads: set[str] = set()
-        for member in instance.members or []:
-            if isinstance(member, tree.Function):
-                hidden = {parameter.name for parameter in member.prototype.parameters}
-                inner = Scope(name, scope.control, {k: v for k, v in scope.paths.items() if k not in hidden}, {})
-                for item in member.body.items:
-                    reads |= self.effects(inner, item).read
-        return reads
+        bodies = [member.body for member in action.members or [] if isinstance(member, tree.Function)]
+        return {path for body in bodies for path in self.effects(scope, body).read}
 
     # ---- statements
 
@@ -252,12 +223,9 @@ class Elaboration:
             case tree.CallStatement():
                 self._call_statement(scope, item.call)
             case tree.Variable():
-                scope.paths[item.name] = f"{scope.name}.{item.name}"
-                self.locals_bits += sum(flat_widths(self.checked.type_of[item.type]))
+                self._variable(scope, item, f"{scope.name}.{item.name}")
                 if item.value is not None:
-                    effects = self.effects(scope, item.value)
-                    effects.written.add(scope.paths[item.name])
-                    self._unit("", item, effects)
+                    self._unit("", item, self._initial(scope, item))
             case tree.Assign():
                 self._unit("", item, self._assignment(scope, item))
             case tree.For() | tree.ForIn():
@@ -283,8 +251,14 @@ class Elaboration:
                 effects.read.add(target)
         return effects
 
+    def _initial(self, scope: Scope, item: tree.Variable) -> Effects:
+        """Of a variable's declaration."""
+        effects = self.effects(scope, item.value)
+        effects.written |= {scope.paths[item]} if item.value is not None else set()
+        return effects
+
     def _if(self, scope: Scope, item: tree.If) -> None:
-        applied = applied_table(item.condition)
+        applied = self._applied(item.condition)
         if applied is not None:
             self._apply(scope, applied)
             known: set[str] = set()
@@ -320,7 +294,7 @@ class Elaboration:
                 self._compared(child)
 
     def _switch(self, scope: Scope, item: tree.Switch) -> None:
-        applied = applied_table(item.subject)
+        applied = self._applied(item.subject)
         known: set[str] = set()
         if applied is not None:
             self._apply(scope, applied)
@@ -333,46 +307,47 @@ class Elaboration:
                 with self._within(node, way, known):
                     self._block(scope, case.body.items)
 
-    def _call_statement(self, scope: Scope, call: tree.Call) -> None:
-        callee = call.callee
-        if isinstance(callee, tree.Member) and callee.name == "apply":
-            if isinstance(callee.base, tree.Name) and callee.base.name in scope.instances:
-                self._enter(scope, scope.instances[callee.base.name][1], call)
-                return
-            if (applied := applied_table(call)) is not None:
-                self._apply(scope, applied)
-                return
-        if isinstance(callee, tree.Name) and (action := self._action(scope, callee.name)) is not None:
-            effects = self._action_effects(scope, action, call)
-            self._unit(f"{scope.name}.{action.name}", call, effects)
-            return
-        self._unit("", call, self._call(scope, call))
+    def _applied(self, node: tree.Expression) -> tree.Table | None:
+        """The table t in t.apply(), t.apply().hit, !t.apply().hit, t.apply().action_run."""
+        while isinstance(node, tree.Unary) or (
+            isinstance(node, tree.Member) and node.name in ("hit", "miss", "action_run")
+        ):
+            node = node.operand if isinstance(node, tree.Unary) else node.base
+        applied = self.checked.calls[node].declaration if isinstance(node, tree.Call) else None
+        return applied if isinstance(applied, tree.Table) else None
 
-    def _enter(self, scope: Scope, inner: Scope | None, call: tree.Call) -> None:
-        assert inner is not None
-        for parameter, argument in zip(inner.control.parameters, call.arguments, strict=False):
-            path = self.path(scope, argument.value) if argument.value is not None else ""
-            inner.paths[parameter.name] = path or f"{inner.name}.{parameter.name}"
+    def _call_statement(self, scope: Scope, call: tree.Call) -> None:
+        note = self.checked.calls[call]
+        if (inner := scope.instances.get(self._declared(note.receiver))) is not None:
+            self._enter(scope, inner, note)
+        elif isinstance(note.declaration, tree.Table):
+            self._apply(scope, note.declaration)
+        elif isinstance(note.declaration, tree.Action):
+            effects = self._action_effects(scope, note.declaration, note.arguments)
+            self._unit(f"{scope.name}.{note.name}", call, effects)
+        else:
+            self._unit("", call, self._call(scope, call))
+
+    def _enter(self, scope: Scope, inner: Scope, note: CallNote) -> None:
+        for parameter, argument in zip(inner.control.parameters, note.arguments, strict=True):
+            path = self.path(scope, argument) if argument is not None else ""
+            inner.paths[parameter] = path or f"{inner.name}.{parameter.name}"
+            if (memory := self._memory_of(scope, argument)) is not None:
+                inner.memories[parameter] = memory
         self._block(inner, inner.control.body.items)
 
     # ---- tables and actions
 
-    def _action(self, scope: Scope, name: str) -> tree.Action | None:
-        local = next((d for d in scope.control.locals if isinstance(d, tree.Action) and d.name == name), None)
-        found = local or self._declared.get(name)
-        return found if isinstance(found, tree.Action) else None
-
-    def _action_effects(self, scope: Scope, action: tree.Action, call: tree.Call | None = None) -> Effects:
+    def _action_effects(
+        self, scope: Scope, action: tree.Action, arguments: Sequence[tree.Expression | None] = ()
+    ) -> Effects:
         """Statements of an action run at the same time: none may need what another of them writes."""
-        paths = dict(scope.paths)
-        for number, parameter in enumerate(action.parameters):
-            given = call.arguments[number].value if call is not None and number < len(call.arguments) else None
-            path = self.path(scope, given) if given is not None else ""
-            paths[parameter.name] = path if path else f"{scope.name}.{action.name}.{parameter.name}"
-        inner = Scope(scope.name, scope.control, paths, scope.values, scope.memories, scope.actions, {}, scope.parent)
+        given = {p: self.path(scope, a) for p, a in zip(action.parameters, arguments, strict=False) if a is not None}
+        for parameter in action.parameters:
+            scope.paths[parameter] = given.get(parameter) or f"{scope.name}.{action.name}.{parameter.name}"
         total = Effects()
         for item in flat_statements(action.body.items):
-            effects = self._action_statement(inner, action, item)
+            effects = self._action_statement(scope, action, item)
             if needed := meet(effects.read | effects.matched, total.written):
                 self.faults.append(
                     Fault(
@@ -399,15 +374,13 @@ class Elaboration:
             case tree.Assign():
                 return self._assignment(scope, item)
             case tree.CallStatement():
-                callee = item.call.callee
-                if isinstance(callee, tree.Name) and (inner := self._action(scope, callee.name)) is not None:
-                    return self._action_effects(scope, inner, item.call)
+                note = self.checked.calls[item.call]
+                if isinstance(note.declaration, tree.Action):
+                    return self._action_effects(scope, note.declaration, note.arguments)
                 return self._call(scope, item.call)
             case tree.Variable():
-                scope.paths[item.name] = f"{scope.name}.{action.name}.{item.name}"
-                effects = self.effects(scope, item.value) if item.value is not None else Effects()
-                effects.written |= {scope.paths[item.name]} if item.value is not None else set()
-                return effects
+                scope.paths[item] = f"{scope.name}.{action.name}.{item.name}"
+                return self._initial(scope, item)
             case tree.If() | tree.Switch():
                 raise P4Error(
                     f"action {action.name}: an action of Tofino has no conditions; use a table", item.position
@@ -415,22 +388,16 @@ class Elaboration:
             case _:
                 return Effects()
 
-    def _apply(self, scope: Scope, name: str) -> None:
-        table = next((d for d in scope.control.locals if isinstance(d, tree.Table) and d.name == name), None)
-        if table is None:
-            raise P4Error(f"{scope.name} has no table {name}", scope.control.position)
+    def _apply(self, scope: Scope, table: tree.Table) -> None:
         effects = Effects()
         accesses: dict[Memory, Access] = {}
         data_bits = 0
         for reference in table.actions:
-            action = self._action(scope, reference.name)
-            if action is None:
-                continue
+            action = self.checked.declared[reference]
+            assert isinstance(action, tree.Action)
             done = self._action_effects(scope, action)
             accesses.update({access.memory: access for access in done.accesses})  # one action runs: one access
-            effects.read |= done.read
-            effects.matched |= done.matched
-            effects.written |= done.written
+            effects.add(done)
             widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
             data_bits = max(data_bits, sum(widths))
         effects.accesses = list(accesses.values())
@@ -454,16 +421,14 @@ class Elaboration:
 
     def _unit(self, name: str, node: tree.Node, effects: Effects) -> Unit:
         unit = Unit(
-            name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
-            self.direction,
-            node.position,
-            self._branch,
-            matched=effects.matched | self._condition,
-            read=effects.read,
-            written=effects.written,
-            accesses=effects.accesses,
+            name=name or f"{node.position.file.rpartition('/')[2]}:{node.position.line}",
+            direction=self.direction,
+            position=node.position,
+            branch=self._branch,
             bare=not name,
         )
+        unit.add(effects)
+        unit.matched |= self._condition
         joined = self._joins(unit)
         if joined is not None:
             return joined
@@ -479,29 +444,8 @@ class Elaboration:
         shares = {a.memory for a in unit.accesses} & {a.memory for a in last.accesses}
         if last.branch != unit.branch or shares or meet(last.written, touches) or meet(last.read, unit.written):
             return None
-        last.matched |= unit.matched
-        last.read |= unit.read
-        last.written |= unit.written
-        last.accesses += unit.accesses
+        last.add(unit)
         return last
-
-
-def extern_of(kind: tree.Type) -> tuple[str, list[tree.Type]]:
-    """Name and type arguments of a type as written."""
-    if isinstance(kind, tree.SpecializedType):
-        return kind.base.name, kind.arguments
-    return (kind.name, []) if isinstance(kind, tree.TypeName) else ("", [])
-
-
-def applied_table(node: tree.Expression) -> str | None:
-    """The table t in t.apply(), t.apply().hit, !t.apply().hit, t.apply().action_run."""
-    while isinstance(node, tree.Unary) or (
-        isinstance(node, tree.Member) and node.name in ("hit", "miss", "action_run")
-    ):
-        node = node.operand if isinstance(node, tree.Unary) else node.base
-    if isinstance(node, tree.Call) and isinstance(node.callee, tree.Member) and node.callee.name == "apply":
-        return node.callee.base.name if isinstance(node.callee.base, tree.Name) else None
-    return None
 
 
 def flat_statements(items: Sequence[tree.Statement]) -> Iterator[tree.Statement]:

@@ -73,22 +73,34 @@ class Access:
 
 
 @dataclass(slots=True, eq=False)
-class Unit:
+class Effects:
+    """What some statements do with fields and memories. matched: fields that must be known when their stage begins."""
+
+    matched: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    accesses: list[Access] = field(default_factory=list)
+
+    def add(self, other: Effects) -> None:
+        self.matched |= other.matched
+        self.read |= other.read
+        self.written |= other.written
+        self.accesses += other.accesses
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Unit(Effects):
     """A logical table: a table with its actions, or statements that run together as a table without a key.
 
-    direction: ingress, egress. matched: fields that must be known when the stage begins (keys, conditions around it,
-    register indices); read, written: by its actions. branch: for each `if` or `switch` around it, which one and the way
-    taken there. blocks: memory of the match itself. bare: statements, named by their place.
+    direction: ingress, egress. matched: by keys, conditions around it, register indices; read, written: by its actions.
+    branch: for each `if` or `switch` around it, which one and the way taken there. blocks: memory of the match itself.
+    bare: statements, named by their place.
     """
 
     name: str
     direction: str
     position: Position
     branch: tuple[tuple[int, int], ...]
-    matched: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
-    accesses: list[Access] = field(default_factory=list)
     sram_blocks: int = 0
     tcam_blocks: int = 0
     bare: bool = False

@@ -6,11 +6,11 @@ what it accepts, a compiler may still refuse for reasons that are not public (he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from p4vm.check.program import check
-from p4vm.fit.elaborate import Elaboration, extern_of
+from p4vm.fit.elaborate import Elaboration
 from p4vm.fit.model import TOFINO, Fault, Fit, Limits
 from p4vm.fit.place import Placement, repeated_accesses
 from p4vm.fit.registers import flat_widths
@@ -19,8 +19,7 @@ from p4vm.front.preprocess import preprocess
 from p4vm.node import nodes
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
-from p4vm.tree import types
-from p4vm.tree.checked import Checked
+from p4vm.tree.checked import CallNote, Checked
 
 RECIRCULATIONS = "RECIRCULATIONS"
 """A constant of this name in the program: how many further passes a packet makes."""
@@ -68,43 +67,29 @@ def fit(
 
 def pipeline(checked: Checked, path: str) -> list[tree.Parser | tree.Control]:
     """The six blocks of the first pipeline: the parser, control and deparser of ingress, then of egress."""
-    declared = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Parser | tree.Control)}
-    instances = {d.name: d for d in checked.program.declarations if isinstance(d, tree.Instance)}
     main = checked.main
-    if main is None or extern_of(main.type)[0] != "Switch" or not main.arguments:
+    if main is None or checked.instances[main].name != "Switch" or not main.arguments:
         raise P4Error(f"{path}: not a TNA program: it has no `Switch(pipe) main;` over Pipeline(…)")
-    first = main.arguments[0].value
-    found = instances.get(first.name) if isinstance(first, tree.Name) else None
-    arguments = found.arguments if found is not None else first.arguments if isinstance(first, tree.Call) else []
-    blocks = [declared.get(constructed(argument.value)) for argument in arguments]
-    if len(blocks) != PIPELINE_BLOCKS or None in blocks:
+    first = made(checked, checked.instances[main].arguments[0])
+    blocks = [made(checked, argument) for argument in first.arguments] if first is not None else []
+    found = [block.declaration for block in blocks if block is not None]
+    if len(found) != PIPELINE_BLOCKS:
         raise P4Error("a pipeline needs its six blocks, each a parser or control made here", main.position)
-    return [block for block in blocks if block is not None]
+    return [block for block in found if isinstance(block, tree.Parser | tree.Control)]
 
 
-def constructed(node: tree.Expression | None) -> str:
-    """The name in Name(…), where a block is made."""
-    callee = node.callee if isinstance(node, tree.Call) else None
-    if isinstance(callee, tree.TypeExpression):
-        return extern_of(callee.type)[0]
-    return callee.name if isinstance(callee, tree.Name) else ""
+def made(checked: Checked, node: tree.Expression | None) -> CallNote | None:
+    """What is constructed in Name(…), or where the instance of this name is declared."""
+    if isinstance(node, tree.Call):
+        return checked.calls[node]
+    instance = checked.declared.get(node) if isinstance(node, tree.Name) else None
+    return checked.instances[instance] if isinstance(instance, tree.Instance) else None
 
 
 def header_bits(checked: Checked, parser: tree.Parser | tree.Control) -> int:
     """Bits of all headers and metadata that a parser fills; intrinsic metadata has its place of its own."""
     outs = [p for p in parser.parameters if p.direction in ("out", "inout")]
-    return sum(sum(wide(checked.type_of[parameter.type])) for parameter in outs[:2])
-
-
-def wide(kind: types.Type) -> Iterator[int]:
-    if isinstance(kind, types.Stack):
-        for _ in range(kind.size):
-            yield from wide(kind.element)
-    elif isinstance(kind, types.Structure):
-        for _, each in kind.fields:
-            yield from wide(each)
-    else:
-        yield from flat_widths(kind)
+    return sum(sum(flat_widths(checked.type_of[parameter.type])) for parameter in outs[:2])
 
 
 def passes(checked: Checked, limits: Limits, given: int | None, faults: list[Fault]) -> int:

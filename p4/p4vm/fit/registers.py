@@ -18,13 +18,14 @@ WORD_BITS = 32
 
 
 def flat_widths(kind: types.Type) -> list[int]:
-    """Widths of the words of a register's value."""
+    """Widths of the fields of a value, through everything nested in it."""
+    kind = types.bare(kind)
     if isinstance(kind, types.Bits):
         return [kind.width]
     if isinstance(kind, types.Structure):
         return [width for _, each in kind.fields for width in flat_widths(each)]
-    if isinstance(kind, types.Distinct):
-        return flat_widths(kind.original)
+    if isinstance(kind, types.Stack):
+        return flat_widths(kind.element) * kind.size
     if isinstance(kind, types.Enum) and kind.base is not None:
         return [kind.base.width]
     return [1]
