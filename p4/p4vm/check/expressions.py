@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from p4vm.arithmetic import BITS_MAX
 from p4vm.check import convert, generics, resolve, values
 from p4vm.check.convert import unsettled
 from p4vm.check.scope import TYPE_KINDS, State, Symbol, fail, nearest, show
@@ -22,8 +23,8 @@ STACK_PARTS = ("next", "last", "lastIndex", "size")
 
 def number(state: State, node: tree.Number, expected: types.Type | None) -> types.Type:
     if node.width is None:
-        if node.value.bit_length() > values.BITS_MAX:
-            fail(node, f"a number of more than {values.BITS_MAX} bits")
+        if node.value.bit_length() > BITS_MAX:
+            fail(node, f"a number of more than {BITS_MAX} bits")
         state.checked.constants[node] = node.value
         return types.INTEGER
     if not int(node.signed) <= node.width <= types.WIDTH_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from p4vm.arithmetic import ValueFault
 from p4vm.check import convert, resolve, values
 from p4vm.check.convert import unsettled
 from p4vm.check.scope import State, fail, show
@@ -28,7 +29,7 @@ def evaluate(state: State, node: tree.Binary, kind: types.Type, right_kind: type
         return
     try:
         value = values.binary(node.operator, left, right, kind, right_kind)
-    except values.ValueFault as fault:
+    except ValueFault as fault:
         fail(node, f"{fault}, in {show(left)} {node.operator} {show(right)}")
     if value is not None:
         constants[node] = value

@@ -1,13 +1,8 @@
-"""Expressions of the small program, computed at once where their parts are known.
-
-Arithmetic is that of the language: wrapping by width, saturating |+| and |-|, shifts beyond the width, int of any size.
-"""
+"""Expressions of the small program, computed at once where their parts are known."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-
+from p4vm.arithmetic import COMPARISONS, ValueFault, compute, concatenate, wrap
 from p4vm.ir import nodes as ir
 from p4vm.lower.body import Body
 from p4vm.lower.kinds import BOOL, INT
@@ -15,45 +10,10 @@ from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import types
 from p4vm.tree.types import Value
 
-SHIFT_MAX = 1 << 16
-"""int constants don't grow beyond this many bits."""
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-_COMPUTE: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "/": lambda left, right: left // right if right else 0,
-    "%": lambda left, right: left % right if right else 0,
-    "|+|": operator.add,
-    "|-|": operator.sub,
-}
-
-
-def limits(kind: ir.Bits) -> tuple[int, int]:
-    """Smallest and largest value."""
-    if kind.width <= 0:
-        return 0, 0
-    return (-(1 << (kind.width - 1)), (1 << (kind.width - 1)) - 1) if kind.signed else (0, (1 << kind.width) - 1)
-
 
 def wrapped(value: int, kind: ir.Bits) -> int:
     """value as the type holds it."""
-    if kind == INT:
-        return value
-    if kind.width <= 0:
-        return 0
-    value &= (1 << kind.width) - 1
-    return value - (1 << kind.width) if kind.signed and value >> (kind.width - 1) else value
+    return value if kind == INT else wrap(value, kind)
 
 
 def number(expression: ir.Expression) -> int | None:
@@ -90,28 +50,15 @@ def binary(
     first, second = number(left), number(right)
     if first is None or second is None:
         return ir.Binary(kind, sign, left, right)
-    if sign in _COMPARE:
-        return boolean(_COMPARE[sign](first, second))
+    if sign in COMPARISONS:
+        return boolean(COMPARISONS[sign](first, second))
     assert isinstance(kind, ir.Bits)
-    if sign in ("<<", ">>"):
-        return ir.Const(kind, _shifted(sign, kind, first, second, position))
-    result = _COMPUTE[sign](first, second)
-    if sign in ("|+|", "|-|"):
-        low, high = limits(kind)
-        return ir.Const(kind, min(max(result, low), high))
-    return ir.Const(kind, wrapped(result, kind))
-
-
-def _shifted(sign: str, kind: ir.Bits, value: int, count: int, position: Position) -> int:
-    if count < 0:
-        raise P4Error("shift by a negative number; shift the other way", position)
-    if sign == ">>":
-        return value >> min(count, max(value.bit_length(), 1))
-    if kind != INT:
-        return wrapped(value << count, kind) if count < kind.width else 0
-    if count > SHIFT_MAX:
-        raise P4Error(f"constant shifted by {count} bits; at most {SHIFT_MAX} are supported", position)
-    return value << count
+    if sign in ("/", "%") and not second:
+        return ir.Const(kind, 0)
+    try:
+        return ir.Const(kind, compute(sign, first, second, None if kind == INT else kind))
+    except ValueFault as fault:
+        raise P4Error(f"{fault}", position) from None
 
 
 def _logic(sign: str, left: ir.Expression, right: ir.Expression) -> ir.Expression:
@@ -141,8 +88,7 @@ def concat(kind: ir.Bits, left: ir.Expression, right: ir.Expression) -> ir.Expre
         if isinstance(left.type, ir.Bits) and left.type.width == 0:
             return cast(kind, right)
         return ir.Concat(kind, left, right)
-    low = second & ((1 << right.type.width) - 1)
-    return ir.Const(kind, wrapped(first << right.type.width | low, kind))
+    return ir.Const(kind, concatenate(first, second, right.type.width, kind))
 
 
 def cut(base: ir.Expression, high: int, low: int) -> ir.Expression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from p4vm.arithmetic import limits
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed
 from p4vm.lower import expressions, fold, instances, places, sets
@@ -289,7 +290,7 @@ def _anything(node: tree.Expression, key: ir.Key, ones: int) -> tuple[int, int |
     if key.match == "exact":
         raise P4Error("an exact key takes a value; `_` stands for ternary, lpm, range and optional ones", node.position)
     if key.match == "range":
-        return fold.limits(key.expression.type) if isinstance(key.expression.type, ir.Bits) else (0, ones)
+        return limits(key.expression.type) if isinstance(key.expression.type, ir.Bits) else (0, ones)
     return 0, 0
 
 
