@@ -11,10 +11,11 @@ packets that waited in the port's queue then. `host.native` does the same with i
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -64,27 +65,28 @@ class Capture:
     def fileno(self, out: bool) -> int:
         return self._files[out].fileno()
 
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = self.failure or f"captures ended early: {error.strerror}"
+
     def write(self, out: bool, time_us: int, data: bytes) -> None:
         if not self.failure:
-            try:
+            with self._failing():
                 self._files[out].write(pcap.record(time_us, data))
-            except OSError as error:
-                self.failure = f"captures ended early: {error.strerror}"
 
     def flush(self) -> None:
         for file in self._files:
-            try:
+            with self._failing():
                 file.flush()
-            except OSError as error:
-                self.failure = self.failure or f"captures ended early: {error.strerror}"
 
     def close(self) -> None:
         self.flush()
         for file in self._files:
-            try:
+            with self._failing():
                 file.close()
-            except OSError as error:
-                self.failure = self.failure or f"captures ended early: {error.strerror}"
 
 
 @dataclass(slots=True, eq=False)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from p4vm.cache import Cache, default_folder, digest
 from p4vm.control.switch import Switch
 from p4vm.host.host import Host, HostOptions, PortCounts
 from p4vm.host.ports import FRAME_MAX
-from p4vm.native.build import FLAGS, RUNTIME, compiler, file_digest, needed_compiler, run
+from p4vm.native.build import FLAGS, RUNTIME, compiled_once, compiler, needed_compiler
 from p4vm.native.engine import NativeEngine
+from p4vm.native.library import INT, LONG, POINTER, UINT, VOID, load
 from p4vm.source import P4Error
 
 ABI = 1
@@ -39,35 +39,25 @@ def missing() -> str | None:
     return None if compiler() is not None else "there is no C compiler"
 
 
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "p4_host_new": (POINTER, [POINTER, UINT, POINTER, INT, UINT, LONG]),
+    "p4_host_free": (VOID, [POINTER]),
+    "p4_host_run": (VOID, [POINTER, LONG]),
+    "p4_host_set_queue": (VOID, [POINTER, UINT, UINT, UINT]),
+    "p4_host_counters": (ctypes.POINTER(PortCounters), [POINTER, UINT]),
+    "p4_host_no_port": (LONG, [POINTER]),
+    "p4_host_capture_error": (INT, [POINTER]),
+    "p4_host_abi": (UINT, []),
+}
+"""Name -> (result, parameters)."""
+
+
 @lru_cache(maxsize=1)
 def library() -> Any:
     """host.c, compiled now or before. Raises P4Error."""
-    by, cache = needed_compiler(), Cache(default_folder())
-    source = RUNTIME / "host.c"
-    name = f"host-{digest(source.read_bytes(), by.identity, ' '.join(FLAGS), str(OPTIMIZE))[:32]}.so"
-    if cache.read(f"{name}.sum") != (file_digest(cache.trusted(name)) or b""):
-        with cache.replacing(name) as path:
-            run([*by.command, *FLAGS, f"-O{OPTIMIZE}", "-shared", str(source), "-o", str(path)], Path(path).parent)
-            path.chmod(0o700)
-        cache.write(f"{name}.sum", file_digest(cache.trusted(name)) or b"")
-    try:
-        loaded = ctypes.CDLL(str(cache.path(name)))
-    except OSError as error:
-        raise P4Error(f"{cache.path(name)} can't be loaded: {error}; remove it, and it is made anew") from None
-    pointer, number, long = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
-    declared: dict[str, tuple[Any, list[Any]]] = {
-        "p4_host_new": (pointer, [pointer, number, pointer, ctypes.c_int32, number, long]),
-        "p4_host_free": (None, [pointer]),
-        "p4_host_run": (None, [pointer, long]),
-        "p4_host_set_queue": (None, [pointer, number, number, number]),
-        "p4_host_counters": (ctypes.POINTER(PortCounters), [pointer, number]),
-        "p4_host_no_port": (long, [pointer]),
-        "p4_host_capture_error": (ctypes.c_int32, [pointer]),
-        "p4_host_abi": (number, []),
-    }
-    for function, (result, parameters) in declared.items():
-        getattr(loaded, function).restype = result
-        getattr(loaded, function).argtypes = parameters
+    by, text = needed_compiler(), (RUNTIME / "host.c").read_text()
+    name = f"host-{digest(text, by.identity, ' '.join(FLAGS), str(OPTIMIZE))[:32]}.so"
+    loaded = load(compiled_once(by, Cache(default_folder()), name, text, [f"-O{OPTIMIZE}", "-shared"]), FUNCTIONS)
     assert loaded.p4_host_abi() == ABI
     return loaded
 

@@ -96,23 +96,17 @@ def runtime_name(by: Compiler) -> str:
 
 def runtime_object(by: Compiler, cache: Cache) -> Path:
     """The runtime, compiled: all programs link it."""
-    name = runtime_name(by)
+    everything = "".join(f'#include "{unit}"\n' for unit in UNITS)
+    return compiled_once(by, cache, runtime_name(by), everything, [f"-O{RUNTIME_OPTIMIZE}", "-c"])
+
+
+def compiled_once(by: Compiler, cache: Cache, name: str, text: str, flags: Sequence[str]) -> Path:
+    """The file of this name in the cache, made of C text unless it is there as it was made. Raises P4Error."""
     if cache.read(f"{name}.sum") != (file_digest(cache.trusted(name)) or b""):
-        with cache.replacing(name) as path:
-            everything = "".join(f'#include "{unit}"\n' for unit in UNITS)
-            with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
-                Path(folder, "runtime.c").write_text(everything)
-                command = [
-                    *by.command,
-                    *FLAGS,
-                    f"-O{RUNTIME_OPTIMIZE}",
-                    f"-I{RUNTIME}",
-                    "-c",
-                    "runtime.c",
-                    "-o",
-                    str(path),
-                ]
-                run(command, Path(folder))
+        with cache.replacing(name) as path, tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+            Path(folder, "source.c").write_text(text)
+            run([*by.command, *FLAGS, *flags, f"-I{RUNTIME}", "source.c", "-o", str(path)], Path(folder))
+            path.chmod(0o700)
         cache.write(f"{name}.sum", file_digest(cache.trusted(name)) or b"")
     return cache.path(name)
 

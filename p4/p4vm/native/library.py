@@ -58,11 +58,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 """Name -> (result, parameters)."""
 
 
-def load(path: str | Path) -> ctypes.CDLL:
-    """The library. Raises P4Error where it can't be loaded."""
+def load(path: str | Path, functions: dict[str, tuple[Any, list[Any]]] = FUNCTIONS) -> ctypes.CDLL:
+    """The library, its functions declared. Raises P4Error where it can't be loaded."""
     try:
         library = ctypes.CDLL(str(path))
-        for name, (result, parameters) in FUNCTIONS.items():
+        for name, (result, parameters) in functions.items():
             function = getattr(library, name)
             function.restype = result
             function.argtypes = parameters

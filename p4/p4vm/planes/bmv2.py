@@ -27,18 +27,15 @@ from p4vm.planes.program import (
     HEADERS_BYTES,
     LANES,
     Control,
-    check_elements,
+    ProgramPlane,
     defines,
     folder,
     headers_of,
     program_path,
     receiver_of,
 )
-from switchagg.aggregator import SlotView, check_admission
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.job import JobConfig
 from switchagg.wire import Bundle
 
 PORTS = 4
@@ -77,7 +74,7 @@ def _compiler() -> str:
     return next((name for name in ("p4c-bm2-ss", "p4c") if shutil.which(name)), "")
 
 
-class Bmv2Plane:
+class Bmv2Plane(ProgramPlane["_SimpleSwitch"]):
     """A switch of `slots` slots; a simple_switch for each E of its jobs. Raises JobError where bmv2 is missing."""
 
     name = "bmv2"
@@ -85,62 +82,27 @@ class Bmv2Plane:
     def __init__(self, slots: int, elements: int) -> None:
         if reason := missing():
             raise JobError(f"data plane bmv2: {reason}")
-        self._slots, self._elements = slots, elements
-        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
-        self._switches: dict[int, _SimpleSwitch] = {}
-        self._closed = weakref.finalize(self, _close, self._switches)
+        super().__init__(slots, elements)
+        self._closed = weakref.finalize(self, _close, self._programs)
 
-    def prepare(self) -> None:
-        """Compile and start for the largest E now: the first job of that E doesn't wait."""
-        self._switch(DATAPLANES[self.name].fitting(self._elements))
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """A fresh dict each time, of all programs together."""
-        total: dict[str, int] = {}
-        for switch in self._switches.values():
-            for name, packets in switch.control.counters().items():
-                total[name] = total.get(name, 0) + packets
-        return total
-
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
-        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self._elements)
-        check_elements(job, self.name)
-        self.evict(job.job_id)
-        self._switch(job.elements).control.admit(job, ports)
-        self._jobs[job.job_id] = (job, tuple(ports))
-
-    def evict(self, job_id: int) -> None:
-        job, _ = self._jobs.pop(job_id, (None, ()))
-        if job is not None:
-            self._switches[job.elements].control.evict(job_id)
-
-    def seen(self, slot: int, version: int) -> SlotView:
-        for job, _ in self._jobs.values():
-            if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
-                return self._switches[job.elements].control.seen(slot, version)
-        raise KeyError(slot)
+    def _start(self, elements: int) -> "_SimpleSwitch":
+        return _SimpleSwitch(elements, self._slots)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs: list[Output] = []
         for job_id, rows in groupby((row.tobytes() for row in bundle), lambda row: int.from_bytes(row[4:6], "big")):
             job, ports = self._jobs.get(job_id, (None, ()))
-            elements = next(iter(self._switches), min(self._elements, LANES)) if job is None else job.elements
+            elements = next(iter(self._programs), min(self._elements, LANES)) if job is None else job.elements
             waiting = list(rows)
             while waiting:
                 now, waiting = waiting[:BUNDLE_MOST], waiting[BUNDLE_MOST:]
-                for to, frame in self._switch(elements).process(now, port, len(ports)):
+                for to, frame in self._program(elements).process(now, port, len(ports)):
                     outputs.append(Output(np.frombuffer(frame, np.uint8)[np.newaxis, :], (to,)))
         return outputs
 
     def close(self) -> None:
         """End the switches and remove their namespaces; it is also done with the last reference."""
         self._closed()
-
-    def _switch(self, elements: int) -> "_SimpleSwitch":
-        if elements not in self._switches:
-            self._switches[elements] = _SimpleSwitch(elements, self._slots)
-        return self._switches[elements]
 
 
 def _close(switches: dict[int, "_SimpleSwitch"]) -> None:

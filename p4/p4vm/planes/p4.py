@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.planes.program import HEADERS_BYTES, Control, check_elements, defines, folder, headers_of, program_path
-from switchagg.aggregator import SlotView, check_admission
+from p4vm.planes.program import HEADERS_BYTES, Control, ProgramPlane, defines, folder, headers_of, program_path
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
-from switchagg.job import JobConfig
 from switchagg.wire import HEADER_BYTES, Bundle, headers
 
 if TYPE_CHECKING:
@@ -46,7 +43,7 @@ def missing() -> str:
     return ""
 
 
-class P4Plane:
+class P4Plane(ProgramPlane["_Program"]):
     """A switch of `slots` slots; a program for each E of its jobs, up to 256.
 
     backend: of the engine: auto, native or python. Raises JobError where the engine can't run: its parsing libraries
@@ -58,41 +55,11 @@ class P4Plane:
     def __init__(self, slots: int, elements: int, *, backend: str = "auto") -> None:
         if reason := missing():
             raise JobError(f"data plane p4: {reason}")
-        self._slots, self._elements, self._backend = slots, elements, backend
-        self._jobs: dict[int, JobConfig] = {}
-        self._programs: dict[int, _Program] = {}
+        super().__init__(slots, elements)
+        self._backend = backend
 
-    def prepare(self) -> None:
-        """Compile for the largest E now: the first job of that E doesn't wait."""
-        self._program(DATAPLANES[self.name].fitting(self._elements))
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """A fresh dict each time, of all programs together."""
-        total: dict[str, int] = {}
-        for program in self._programs.values():
-            for name, packets in program.control.counters().items():
-                total[name] = total.get(name, 0) + packets
-        return total
-
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
-        check_admission(job, ports, list(self._jobs.values()), self._slots, self._elements)
-        check_elements(job, self.name)
-        program = self._program(job.elements)
-        self.evict(job.job_id)
-        program.control.admit(job, ports)
-        self._jobs[job.job_id] = job
-
-    def evict(self, job_id: int) -> None:
-        job = self._jobs.pop(job_id, None)
-        if job is not None:
-            self._programs[job.elements].control.evict(job_id)
-
-    def seen(self, slot: int, version: int) -> SlotView:
-        for job in self._jobs.values():
-            if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
-                return self._programs[job.elements].control.seen(slot, version)
-        raise KeyError(slot)
+    def _start(self, elements: int) -> "_Program":
+        return _Program(elements, self._slots, self._backend)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs: list[Output] = []
@@ -117,15 +84,10 @@ class P4Plane:
 
     def _program_of(self, job_id: int) -> "_Program":
         """Where a job is, if there is such a job; else any: all count strangers alike."""
-        job = self._jobs.get(job_id)
+        job, _ = self._jobs.get(job_id, (None, ()))
         if job is not None:
             return self._program(job.elements)
         return next(iter(self._programs.values()), None) or self._program(IDLE_ELEMENTS)
-
-    def _program(self, elements: int) -> "_Program":
-        if elements not in self._programs:
-            self._programs[elements] = _Program(elements, self._slots, self._backend)
-        return self._programs[elements]
 
 
 class _Program:

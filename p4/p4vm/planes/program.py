@@ -1,4 +1,4 @@
-"""What the data planes that run p4/v1model share: the program, its control plane in commands, frames around packets.
+"""What the data planes that run p4/v1model share: jobs, the program, its control plane in commands, frames.
 
 The engine and bmv2 understand the same commands, so jobs are admitted by the same commands.
 """
@@ -6,11 +6,13 @@ The engine and bmv2 understand the same commands, so jobs are admitted by the sa
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import switchagg
-from switchagg.aggregator import SlotView, first_held
+from switchagg.aggregator import SlotView, check_admission, first_held
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
@@ -224,6 +226,66 @@ class Control:
         for table, action, keys, data in adds:
             (text,) = self._run([f"table_add {table} {action} {keys} => {data}"])
             added.append((table, int(text.rsplit("handle", 1)[1])))
+
+
+class Running(Protocol):
+    """A program for one E that runs."""
+
+    @property
+    def control(self) -> Control: ...
+
+
+Program = TypeVar("Program", bound=Running)
+
+
+class ProgramPlane(Generic[Program]):
+    """A switch of `slots` slots that runs a program for each E of its jobs; `process` is its subclasses' own."""
+
+    name: str
+
+    def __init__(self, slots: int, elements: int) -> None:
+        self._slots, self._elements = slots, elements
+        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
+        self._programs: dict[int, Program] = {}
+
+    def _start(self, elements: int) -> Program:
+        raise NotImplementedError
+
+    def _program(self, elements: int) -> Program:
+        if elements not in self._programs:
+            self._programs[elements] = self._start(elements)
+        return self._programs[elements]
+
+    def prepare(self) -> None:
+        """Compile and start for the largest E now: the first job of that E doesn't wait."""
+        self._program(DATAPLANES[self.name].fitting(self._elements))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A fresh dict each time, of all programs together."""
+        total: Counter[str] = Counter()
+        for program in self._programs.values():
+            total.update(program.control.counters())
+        return dict(total)
+
+    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+        check_admission(job, ports, [other for other, _ in self._jobs.values()], self._slots, self._elements)
+        check_elements(job, self.name)
+        program = self._program(job.elements)
+        self.evict(job.job_id)
+        program.control.admit(job, ports)
+        self._jobs[job.job_id] = (job, tuple(ports))
+
+    def evict(self, job_id: int) -> None:
+        job, _ = self._jobs.pop(job_id, (None, ()))
+        if job is not None:
+            self._programs[job.elements].control.evict(job_id)
+
+    def seen(self, slot: int, version: int) -> SlotView:
+        for job, _ in self._jobs.values():
+            if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
+                return self._programs[job.elements].control.seen(slot, version)
+        raise KeyError(slot)
 
 
 HELD = "SwitchIngress.held.held"

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+from p4vm.control.core import action_names
 from p4vm.planes.program import (
     AGGREGATION_PORT,
     COUNTERS,
@@ -199,7 +200,7 @@ class _Words:
 
     def _add(self, table_name: str, action_name: str, keys: list[str], data: list[str]) -> str:
         table = self._tables[table_name]
-        action = _action(table, action_name)
+        action = table.actions[action_names(table.actions)[action_name]]
         matches = " ".join(f"{key.name}:{word}" for key, word in zip(table.keys, keys, strict=True))
         given = zip(action.data, data, strict=True)
         arguments = ", ".join(f"{parameter.variable.name}:{word}" for parameter, word in given)
@@ -221,11 +222,3 @@ def _tables() -> "dict[str, ir.Table]":
 
 def _label(table: str, handle: int) -> str:
     return f"{table.rsplit('.', 1)[1]}_{handle}"
-
-
-def _action(table: "ir.Table", name: str) -> "ir.TableAction":
-    """The table's action of this name, or of one that ends so."""
-    found = [action for action in table.actions if action.name == name or action.name.endswith(f".{name}")]
-    if len(found) != 1:
-        raise SwitchaggError(f"table {table.name} has no action {name}")
-    return found[0]
