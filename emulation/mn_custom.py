@@ -64,7 +64,8 @@ class P4Switch(topology.AggSwitch):
             raise UnfitError("switchagg_p4 needs a program: --switch switchagg_p4,program=prog.p4")
         options = {"commands": "commands", "json": "runtime-json", "pcap": "pcap"}
         named = {option: params.pop(word, None) for word, option in options.items()}
-        self.control = os.path.join(tempfile.gettempdir(), f"switchagg-p4-{name}-{os.getpid()}.sock")
+        self._folder = tempfile.TemporaryDirectory(prefix="switchagg-")  # its user's alone
+        self.control = os.path.join(self._folder.name, f"{name}.sock")
         self.command = switchagg_command("p4", python=daemon_python())
         self._words = ["run", _named(program, name), "--backend", backend, "--control", self.control]
         self._words += [f"--{option}={_named(value, name)}" for option, value in named.items() if value is not None]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from p4vm.ir import nodes as ir
     from p4vm.stf.run import Result
 
+FAILURE_LINES_MAX = 10
+"""Of a test, without --verbose."""
+
 app = typer.Typer(name="p4", no_args_is_help=True, rich_markup_mode="markdown")
 app.command()(generate)
 
@@ -150,7 +153,9 @@ def run_tests(
     backend: Annotated[str, typer.Option(metavar="native|python|both|auto")] = "auto",
     include: Include = None,
     define: Define = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also what commands and log_msg printed")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="All failures; what commands and log_msg printed")
+    ] = False,
 ) -> None:
     """Run STF tests: tables filled, packets in, packets out compared. One line per test.
 
@@ -209,7 +214,15 @@ def _result_lines(result: Result, backend: str, verbose: bool) -> list[str]:
     lines = [f"{word} {result.path} ({backend}): {result.packets_in} packets in, {result.packets_out} out"]
     if verbose:
         lines += [f"  {line}" for line in result.printed]
-    return [*lines, *(f"  {line}" for failure in result.failures for line in failure.splitlines())]
+    shown = 0
+    for place, failure in enumerate(result.failures):
+        own = [f"  {line}" for line in failure.splitlines()]
+        shown += len(own)
+        left = len(result.failures) - place
+        if not verbose and shown > FAILURE_LINES_MAX - (left > 1):
+            return [*lines, f"  … and {left} more failures: --verbose shows all"]
+        lines += own
+    return lines
 
 
 # ---- run

@@ -55,6 +55,16 @@ def _own_folder() -> Path:
     return Path(made)
 
 
+def folder_of_ones_own(folder: Path) -> os.stat_result:
+    """Make it if it isn't there, shut it to others if it is this user's; what it is then. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        folder.chmod(0o700)
+        found = folder.stat()
+    return found
+
+
 class Unwritable(P4Error):
     """There is no such cache folder, and it can't be made."""
 
@@ -65,11 +75,7 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
-            if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-                folder.chmod(0o700)
-                found = folder.stat()
+            found = folder_of_ones_own(folder)
         except OSError as error:
             raise Unwritable(
                 f"cache folder {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours"

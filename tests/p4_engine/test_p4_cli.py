@@ -117,6 +117,24 @@ def test_tests_give_a_line_each_and_an_exit_code(
     assert out.splitlines()[1] == "  seen[0]= 0"
 
 
+def test_a_failure_takes_ten_lines_and_verbose_shows_all(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = tmp_path / "failing.stf"
+    wrong = f"packet 0 {DATA}\nexpect 2 00\n"
+    failing.write_text("setdefault routes forward(dst:0x1, port:2)\n" + wrong.replace("2 00", "2 01") * 20)
+    words = ("test", str(program), str(failing), "--backend", "python")
+    code, out, _ = called(capsys, *words)
+    first, *lines = out.splitlines()
+    assert (code, first.split()[0]) == (1, "FAIL")
+    assert len(lines) == 9, "of ten, and failures are whole"
+    assert lines[0].endswith("packet 1 on this port differs at byte 0")
+    assert lines[4].endswith("packet 2 on this port differs at byte 0")
+    assert lines[-1] == "  … and 18 more failures: --verbose shows all"
+    code, out, _ = called(capsys, *words, "--verbose")
+    assert (code, out.count("differs at byte 0")) == (1, 20)
+
+
 def test_both_back_ends(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from p4vm.native.build import compiler
 
@@ -321,6 +339,47 @@ def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
         ControlServer(switch(), str(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
     first._selector.close()
+
+
+def test_a_switch_answers_in_a_folder_of_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(control.tempfile, "tempdir", str(tmp_path))
+    address = Path(control.default_address())
+    assert address.parent.parent == tmp_path
+    server = ControlServer(switch(), str(address))
+    assert address.parent.stat().st_mode & 0o777 == 0o700
+    assert server.warnings == []
+    server.close()
+    address.parent.chmod(0o777)
+    control.default_address()
+    assert address.parent.stat().st_mode & 0o777 == 0o700, "shut again"
+    address.parent.rmdir()
+    address.parent.symlink_to(tmp_path)
+    with pytest.raises(P4Error, match=r"is no folder of yours alone; set XDG_RUNTIME_DIR, or give --control PATH"):
+        control.default_address()
+
+
+def test_addresses_that_others_reach_are_warned_about(tmp_path: Path) -> None:
+    with contextlib.closing(ControlServer(switch(), "127.0.0.1:0")) as server:
+        (warning,) = server.warnings
+    assert warning == "127.0.0.1:0: every user of this machine can give commands; a --control PATH is yours alone"
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o1777)
+    with contextlib.closing(ControlServer(switch(), str(shared / "s1.sock"))) as server:
+        (warning,) = server.warnings
+    assert "others can write" in warning
+    assert "choose a folder of mode 0700" in warning
+
+
+def test_a_switch_of_another_user_is_not_taken_for_ones_own(
+    served: tuple[Switch, ControlServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, address = served
+    monkeypatch.setattr(control.os, "getuid", lambda: 12345)
+    connect(address).close()  # root's, or one's own
+    monkeypatch.setattr(control, "_user_of", lambda connected: 4321)
+    with pytest.raises(P4Error, match=r"answers there belongs to user 4321, not to you"):
+        connect(address)
 
 
 def test_addresses() -> None:

@@ -14,11 +14,13 @@ import os
 import selectors
 import socket
 import stat
+import struct
 import tempfile
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from p4vm.cache import folder_of_ones_own
 from p4vm.commands.line import LINE_MAX, complete, shown
 from p4vm.control.switch import Switch
 from p4vm.source import P4Error
@@ -31,9 +33,30 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def default_address() -> str:
-    """Where a switch of this user answers unless told otherwise."""
-    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return str(Path(folder) / f"switchagg-p4-{os.getuid()}.sock")
+    """Where a switch of this user answers unless told otherwise, in a folder that is its user's alone. Raises P4Error:
+    there is another user's."""
+    name = f"switchagg-p4-{os.getuid()}.sock"
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return str(Path(runtime, name))
+    folder = Path(tempfile.gettempdir(), f"switchagg-{os.getuid()}")
+    try:
+        ours = not folder.is_symlink() and folder_of_ones_own(folder).st_uid == os.geteuid()
+    except OSError:
+        ours = False
+    if not ours:
+        raise P4Error(f"{folder} is no folder of yours alone; set XDG_RUNTIME_DIR, or give --control PATH")
+    return str(folder / name)
+
+
+def exposure(text: str) -> list[str]:
+    """Who else could give commands at an address, or take its place: at most one line."""
+    address = parse_address(text)
+    if not isinstance(address, str):
+        return [f"{text}: every user of this machine can give commands; a --control PATH is yours alone"]
+    folder = Path(address).absolute().parent
+    if folder.stat().st_mode & stat.S_IWOTH:
+        return [f"{text}: others can write to {folder}, and take this name first; choose a folder of mode 0700"]
+    return []
 
 
 def parse_address(text: str) -> str | tuple[str, int]:
@@ -56,12 +79,21 @@ def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             made.settimeout(timeout_s)
             made.connect(address)
+            if os.getuid() not in (0, owner := _user_of(made)) and owner != 0:
+                made.close()
+                raise P4Error(f"{text}: what answers there belongs to user {owner}, not to you; give another --control")
             return made
         return socket.create_connection(address, timeout_s)
     except OSError as error:
         raise P4Error(
             f"no switch answers at {text} ({error.strerror or error}); start one: switchagg p4 run prog.p4 -i 0@veth0 …"
         ) from None
+
+
+def _user_of(connected: socket.socket) -> int:
+    """Who runs the other end of a UNIX socket."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
 class Client:
@@ -119,6 +151,7 @@ class ControlServer:
         self._selector = selectors.EpollSelector()
         self._visitors: dict[int, _Visitor] = {}
         self._listener, self._inode = _listen(address)
+        self.warnings = exposure(address)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def fileno(self) -> int:

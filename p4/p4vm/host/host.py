@@ -135,8 +135,9 @@ class Host:
 
     @property
     def warnings(self) -> list[str]:
-        """What about the interfaces would mislead a program."""
-        return [warning for seat in self.seats.values() for warning in seat.port.warnings]
+        """What about the interfaces would mislead a program, and who else can give commands."""
+        warnings = [warning for seat in self.seats.values() for warning in seat.port.warnings]
+        return warnings + (self.control.warnings if self.control is not None else [])
 
     @property
     def now_us(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from p4vm.source import Position
 from p4vm.stf.parse import Expect
 
-FAILURES_MAX = 10
 GROUP = 8
 """Nibbles between two spaces where packets are shown."""
 WINDOW = 12 * GROUP
@@ -24,12 +23,10 @@ class Received:
 
 
 def judge(expected: Mapping[int, Sequence[Expect]], received: Mapping[int, Sequence[Received]]) -> list[str]:
-    """Failures, port by port, the first of them in full."""
+    """Failures, port by port."""
     failures: list[str] = []
     for port in sorted({*expected, *received}):
         failures += _judge_port(port, expected.get(port, ()), received.get(port, ()))
-    if len(failures) > FAILURES_MAX:
-        failures = [*failures[:FAILURES_MAX], f"… and {len(failures) - FAILURES_MAX} more failures"]
     return failures
 
 

@@ -249,7 +249,7 @@ class _Words:
 
 def _add(words: _Words, position: Position) -> Add:
     table = words.name("a table")
-    priority = int(words.take("number", "a priority"), 0) if words.kind == "number" else None
+    priority = _whole(words, "a priority") if words.kind == "number" else None
     keys: dict[str, str] = {}
     while True:
         name = words.name("a key like hdr.ipv4.dst:0x0a000001, or an action like drop()")
@@ -278,6 +278,16 @@ def _number(words: _Words) -> str:
     return minus + words.take("number", "a number: decimal, 0x… or 0b…")
 
 
+def _whole(words: _Words, what: str) -> int:
+    position, text = words.position, words.take("number", what)
+    try:
+        return int(text, 0)
+    except ValueError:
+        shown = text if len(text) <= 20 else f"{text[:20]}…"
+        remedy = "write it without zeros in front, or as 0x…"
+        raise P4Error(f"'{shown}' is no whole number; {remedy}", position) from None
+
+
 def _arguments(words: _Words) -> dict[str, str]:
     words.need("(")
     found: dict[str, str] = {}
@@ -304,10 +314,8 @@ def _set_default(words: _Words, position: Position) -> SetDefault:
 def _check_counter(words: _Words, position: Position) -> CheckCounter:
     counter = words.name("a counter")
     words.need("(")
-    if words.kind not in ("name", "number"):
-        raise words.wrong("an index, or the label of an entry")
-    index = words.text.lstrip("$")
-    words.step()
+    what = "an index, or the label of an entry"
+    index = str(_whole(words, what)) if words.kind == "number" else words.take("name", what).lstrip("$")
     words.need(")")
     if not words.kind:
         return CheckCounter(position, counter, index)
@@ -318,7 +326,8 @@ def _check_counter(words: _Words, position: Position) -> CheckCounter:
     if relation not in RELATIONS:
         raise words.wrong(f"one of {' '.join(RELATIONS)}")
     words.step()
-    number = int(_number(words), 0)
+    sign = -1 if words.skip("-") else 1
+    number = sign * _whole(words, "a number of packets or bytes")
     words.end()
     return CheckCounter(position, counter, index, unit, relation, number)
 

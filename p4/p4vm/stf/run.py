@@ -177,7 +177,7 @@ class _Test:
                     COMMANDS["table_clear"].call(self.switch, name)
 
     def _check_counter(self, statement: CheckCounter) -> None:
-        index = int(statement.index, 0) if statement.index[:1].isdecimal() else self._label(statement.index)[1]
+        index = int(statement.index) if statement.index.isdecimal() else self._label(statement.index)[1]
         packets, size_bytes = COMMANDS["counter_read"].call(self.switch, statement.counter, index)
         if not statement.relation:
             self._print(f"{statement.counter}[{statement.index}]= ({size_bytes} bytes, {packets} packets)")
