@@ -341,11 +341,14 @@ def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
     first._selector.close()
 
 
-def test_a_switch_answers_in_a_folder_of_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_answers_in_a_folder_of_its_users_alone(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("t")  # a short name: a socket's path has 100 bytes
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(control.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(control.tempfile, "tempdir", str(folder))
     address = Path(control.default_address())
-    assert address.parent.parent == tmp_path
+    assert address.parent.parent == folder
     server = ControlServer(switch(), str(address))
     assert address.parent.stat().st_mode & 0o777 == 0o700
     assert server.warnings == []
@@ -354,7 +357,7 @@ def test_a_switch_answers_in_a_folder_of_its_users_alone(tmp_path: Path, monkeyp
     control.default_address()
     assert address.parent.stat().st_mode & 0o777 == 0o700, "shut again"
     address.parent.rmdir()
-    address.parent.symlink_to(tmp_path)
+    address.parent.symlink_to(folder)
     with pytest.raises(P4Error, match=r"is no folder of yours alone; set XDG_RUNTIME_DIR, or give --control PATH"):
         control.default_address()
 

@@ -10,7 +10,7 @@ from p4vm.control.values import parse_key
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import difference
-from p4vm.stf.parse import Add, CheckCounter, Direct, Expect, Packet, Remove, SetDefault, parse
+from p4vm.stf.parse import Add, CheckCounter, Direct, Expect, Packet, Remove, parse
 from p4vm.stf.run import Result, run, run_text
 
 from .everything import packet, switch
@@ -51,8 +51,8 @@ def test_statements() -> None:
     assert (add.table, add.priority, add.action, add.label) == ("c.t", 10, "act", "first")
     assert add.keys == {"data.f2": "0x04**0404", "extra$0.h": "0b1*", "h.isValid()": "1"}
     assert add.arguments == {"val4": "0x4040", "port": "2"}
-    assert isinstance(default, SetDefault)
-    assert (default.table, default.action, default.arguments) == ("t2[3].x", "no_op", {})
+    assert isinstance(default, Add)
+    assert (default.table, default.keys, default.action, default.arguments) == ("t2[3].x", None, "no_op", {})
     assert isinstance(sent, Packet)
     assert (sent.port, sent.data) == (0, b"\1\2\3")
     assert [(e.port, e.nibbles, e.exact) for e in rest if isinstance(e, Expect)] == [

@@ -51,23 +51,20 @@ class CellControl(TableControl):
 
     def register_read(self, register: str, index: int) -> int:
         """One cell's value; negative for a negative int<W>."""
-        instance = self.registers[register]
-        return self.engine.register_read(instance.name, self._cell("register", instance, index))
+        return self.engine.register_read(self._cell(self.registers, register, index).name, index)
 
     def register_read_all(self, register: str) -> list[int]:
         instance = self.registers[register]
         return [self.engine.register_read(instance.name, index) for index in range(size_of(instance))]
 
     def register_write(self, register: str, index: int, value: int | str) -> None:
-        instance = self.registers[register]
-        self._cell("register", instance, index)
+        instance = self._cell(self.registers, register, index)
         self.engine.register_write(instance.name, index, self._value(instance, value))
 
     def register_write_range(self, register: str, first: int, last: int, value: int | str) -> None:
         """The same value in all cells from first to last."""
-        instance = self.registers[register]
-        self._cell("register", instance, first)
-        self._cell("register", instance, last)
+        self._cell(self.registers, register, first)
+        instance = self._cell(self.registers, register, last)
         number = self._value(instance, value)
         for index in range(first, last + 1):
             self.engine.register_write(instance.name, index, number)
@@ -87,12 +84,10 @@ class CellControl(TableControl):
 
     def counter_read(self, counter: str, index: int) -> tuple[int, int]:
         """(packets, bytes)."""
-        instance = self.counters[counter]
-        return self.engine.counter_read(instance.name, self._cell("counter", instance, index))
+        return self.engine.counter_read(self._cell(self.counters, counter, index).name, index)
 
     def counter_write(self, counter: str, index: int, packets: int, size_bytes: int) -> None:
-        instance = self.counters[counter]
-        self._cell("counter", instance, index)
+        instance = self._cell(self.counters, counter, index)
         for value in (packets, size_bytes):
             if not 0 <= value <= COUNT_MAX:
                 raise P4Error(f"counter value {value}: expected 0 to {COUNT_MAX}")
@@ -105,8 +100,7 @@ class CellControl(TableControl):
 
     def meter_set_rates(self, meter: str, index: int, rates: Sequence[MeterRate]) -> None:
         """Committed rate, then peak rate; the meter's buckets start full."""
-        instance = self.meters[meter]
-        self._cell("meter", instance, index)
+        instance = self._cell(self.meters, meter, index)
         checked = _rates(instance.name, rates)
         self._rates[instance.name, index] = checked
         self.engine.meter_set_rates(instance.name, index, checked)
@@ -123,8 +117,7 @@ class CellControl(TableControl):
 
     def meter_get_rates(self, meter: str, index: int) -> tuple[MeterRate, ...]:
         """As set; none: never set, the meter says green."""
-        instance = self.meters[meter]
-        return self._rates.get((instance.name, self._cell("meter", instance, index)), ())
+        return self._rates.get((self._cell(self.meters, meter, index).name, index), ())
 
     # ---- parser value sets
 
@@ -175,16 +168,17 @@ class CellControl(TableControl):
                 return table.name
         raise P4Error(f"{instance.name} is direct, but no table names it")
 
-    def _cell(self, what: str, instance: ir.ExternInstance, index: int) -> int:
+    def _cell(self, arrays: Names[ir.ExternInstance], name: str, index: int) -> ir.ExternInstance:
+        """The array that is meant. Raises P4Error: it has no such cell."""
+        instance = arrays[name]
         table = self.table_of(instance)
         if table is not None:
             self._entry(self.tables.parts[table], index)
             self._flush()  # the engine must know the entry
         elif not 0 <= index < size_of(instance):
-            raise refused(
-                what, "INVALID_INDEX", f"{instance.name} has {size_of(instance)} cells, from 0; {index} is none of them"
-            )
-        return index
+            why = f"{instance.name} has {size_of(instance)} cells, from 0; {index} is none of them"
+            raise refused(arrays.kind, "INVALID_INDEX", why)
+        return instance
 
 
 def _rates(name: str, rates: Sequence[MeterRate]) -> tuple[MeterRate, ...]:

@@ -20,6 +20,11 @@ def refused(operation: str, code: str, why: str) -> P4Error:
     return P4Error(f"Invalid {operation} operation ({code}): {why}")
 
 
+def refused_table(code: str, why: str) -> P4Error:
+    """As `refused`, of an operation on a table or its profile."""
+    return refused("table", code, why)
+
+
 class ControlCore:
     """The engine under control. Not thread-safe: commands and packets take turns."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from p4vm.control.core import Arguments, action_call, action_names, refused
+from p4vm.control.core import Arguments, action_call, action_names, refused_table
 from p4vm.control.names import Names
-from p4vm.control.tables import Keys, TableControl, TableState
+from p4vm.control.tables import Keys, TableControl, TableState, default_is_const
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
 from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
@@ -90,7 +90,7 @@ class ProfileControl(TableControl):
         chosen = self.profiles[profile]
         call = self._member_call(chosen, action, arguments)
         if len(chosen.members) >= chosen.size:
-            raise refused("table", "TABLE_FULL", f"{chosen.name} holds {chosen.size} members")
+            raise refused_table("TABLE_FULL", f"{chosen.name} holds {chosen.size} members")
         handle = free_handle(chosen.members)
         chosen.members[handle] = call
         self._push("profile", chosen.name)
@@ -110,7 +110,7 @@ class ProfileControl(TableControl):
         self._member(chosen, member)
         group = next((group for group, members in chosen.groups.items() if member in members), None)
         if group is not None:
-            raise refused("table", "MBR_STILL_USED", f"member {member} of {chosen.name} is in group {group}")
+            raise refused_table("MBR_STILL_USED", f"member {member} of {chosen.name} is in group {group}")
         self._unused(chosen, MemberRef(member), "MBR_STILL_USED", f"member {member}")
         del chosen.members[member]
         self._push("profile", chosen.name)
@@ -137,7 +137,7 @@ class ProfileControl(TableControl):
         self._member(chosen, member)
         members = self._members_of(chosen, group)
         if member in members:
-            raise refused("table", "MBR_ALREADY_IN_GRP", f"member {member} is in group {group} of {chosen.name}")
+            raise refused_table("MBR_ALREADY_IN_GRP", f"member {member} is in group {group} of {chosen.name}")
         chosen.groups[group] = (*members, member)
         self._push("profile", chosen.name)
 
@@ -146,9 +146,9 @@ class ProfileControl(TableControl):
         self._member(chosen, member)
         members = self._members_of(chosen, group)
         if member not in members:
-            raise refused("table", "MBR_NOT_IN_GRP", f"member {member} isn't in group {group} of {chosen.name}")
+            raise refused_table("MBR_NOT_IN_GRP", f"member {member} isn't in group {group} of {chosen.name}")
         if len(members) == 1 and self._users(chosen, GroupRef(group)):
-            raise refused("table", "EMPTY_GRP", f"entries use group {group} of {chosen.name}: it needs a member")
+            raise refused_table("EMPTY_GRP", f"entries use group {group} of {chosen.name}: it needs a member")
         chosen.groups[group] = tuple(other for other in members if other != member)
         self._push("profile", chosen.name)
 
@@ -166,7 +166,7 @@ class ProfileControl(TableControl):
         profile = self._profile_of(state)
         self._needs_selector(profile)
         if not self._members_of(profile, group):
-            raise refused("table", "EMPTY_GRP", f"group {group} of {profile.name} has no member")
+            raise refused_table("EMPTY_GRP", f"group {group} of {profile.name} has no member")
         return self._add(state, GroupRef(group), keys, priority)
 
     def table_indirect_modify(self, table: str, handle: int, reference: MemberRef | GroupRef) -> None:
@@ -178,7 +178,7 @@ class ProfileControl(TableControl):
         if isinstance(reference, MemberRef):
             self._member(profile, reference.handle)
         elif not self._members_of(profile, reference.handle):
-            raise refused("table", "EMPTY_GRP", f"group {reference.handle} of {profile.name} has no member")
+            raise refused_table("EMPTY_GRP", f"group {reference.handle} of {profile.name} has no member")
         self._put(state, TableEntry(entry.keys, reference, entry.priority, handle))
 
     def table_indirect_delete(self, table: str, handle: int) -> None:
@@ -191,9 +191,7 @@ class ProfileControl(TableControl):
         profile = self._profile_of(state)
         self._member(profile, member)
         if state.table.default_const:
-            raise refused(
-                "table", "DEFAULT_ENTRY_IS_CONST", f"the program declares the default action of {state.name} const"
-            )
+            raise default_is_const(state)
         state.default = MemberRef(member)
         self._push("table", state.name)
 
@@ -219,12 +217,12 @@ class ProfileControl(TableControl):
 
     def _member(self, profile: ProfileState, member: int) -> ActionCall:
         if member not in profile.members:
-            raise refused("table", "INVALID_MBR_HANDLE", f"{profile.name} has no member {member}; see act_prof_dump")
+            raise refused_table("INVALID_MBR_HANDLE", f"{profile.name} has no member {member}; see act_prof_dump")
         return profile.members[member]
 
     def _members_of(self, profile: ProfileState, group: int) -> tuple[int, ...]:
         if group not in profile.groups:
-            raise refused("table", "INVALID_GRP_HANDLE", f"{profile.name} has no group {group}; see act_prof_dump")
+            raise refused_table("INVALID_GRP_HANDLE", f"{profile.name} has no group {group}; see act_prof_dump")
         return profile.groups[group]
 
     def _users(self, profile: ProfileState, reference: MemberRef | GroupRef) -> list[str]:
@@ -239,9 +237,7 @@ class ProfileControl(TableControl):
     def _unused(self, profile: ProfileState, reference: MemberRef | GroupRef, code: str, what: str) -> None:
         users = self._users(profile, reference)
         if users:
-            raise refused(
-                "table", code, f"{what} of {profile.name} is used in {', '.join(users)}; delete entries first"
-            )
+            raise refused_table(code, f"{what} of {profile.name} is used in {', '.join(users)}; delete entries first")
 
     def _member_call(self, profile: ProfileState, action: str, arguments: Arguments) -> ActionCall:
         try:

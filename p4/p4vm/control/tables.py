@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from p4vm.control.core import Arguments, ControlCore, action_call, action_names, refused
+from p4vm.control.core import Arguments, ControlCore, action_call, action_names, refused_table
 from p4vm.control.names import Names
 from p4vm.control.values import PRIORITIZED, Pair, Word, key_pair, whole_range
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
@@ -119,8 +119,7 @@ class TableControl(ControlCore):
         length or upper bound). priority: smaller wins; needed where a key is ternary, range or optional."""
         state = self.tables[table]
         if state.table.implementation is not None:
-            raise refused(
-                "table",
+            raise refused_table(
                 "WRONG_TABLE_TYPE",
                 f"{state.name} takes members of {state.table.implementation.name}; "
                 "use act_prof_create_member and table_indirect_add",
@@ -132,19 +131,17 @@ class TableControl(ControlCore):
     ) -> int:
         self._changeable(state)
         if not state.keys:
-            raise refused("table", "NO_TABLE_KEY", f"{state.name} has no key, so no entries; use table_set_default")
+            raise refused_table("NO_TABLE_KEY", f"{state.name} has no key, so no entries; use table_set_default")
         pairs = self._pairs(state, keys)
         rank = self._priority(state, priority)
         taken = state.by_key.get(state.identity(pairs, rank))
         if taken is not None:
-            raise refused(
-                "table",
+            raise refused_table(
                 "DUPLICATE_ENTRY",
                 f"entry {taken} of {state.name} has this key already; use table_modify {state.name} ACTION {taken} …",
             )
         if len(state.entries) >= state.table.size:
-            raise refused(
-                "table",
+            raise refused_table(
                 "TABLE_FULL",
                 f"{state.name} holds {state.table.size} entries; delete some, or set its size in the program",
             )
@@ -159,7 +156,7 @@ class TableControl(ControlCore):
         self._changeable(state)
         entry = self._entry(state, handle)
         if isinstance(entry.action, MemberRef | GroupRef):
-            raise refused("table", "WRONG_TABLE_TYPE", f"{state.name} takes members of an action profile")
+            raise refused_table("WRONG_TABLE_TYPE", f"{state.name} takes members of an action profile")
         call = self._call(state, action, arguments)
         self._put(state, TableEntry(entry.keys, call, entry.priority, handle))
 
@@ -178,7 +175,7 @@ class TableControl(ControlCore):
         rank = self._priority(state, priority)
         handle = state.by_key.get(state.identity(pairs, rank))
         if handle is None:
-            raise refused("table", "BAD_MATCH_KEY", f"{state.name} has no entry with this key; see table_dump")
+            raise refused_table("BAD_MATCH_KEY", f"{state.name} has no entry with this key; see table_dump")
         return handle
 
     def table_modify_by_key(
@@ -217,9 +214,7 @@ class TableControl(ControlCore):
         state = self.tables[table]
         call = self._call(state, action, arguments, default=True)
         if state.table.default_const and call != state.first_default:
-            raise refused(
-                "table", "DEFAULT_ENTRY_IS_CONST", f"the program declares the default action of {state.name} const"
-            )
+            raise default_is_const(state)
         state.default = call
         self._push("table", state.name)
 
@@ -244,14 +239,14 @@ class TableControl(ControlCore):
 
     def _changeable(self, state: TableState) -> None:
         if state.table.entries_const:
-            raise refused("table", "IMMUTABLE_TABLE_ENTRIES", f"the program declares the entries of {state.name} const")
+            raise refused_table("IMMUTABLE_TABLE_ENTRIES", f"the program declares the entries of {state.name} const")
 
     def _entry(self, state: TableState, handle: int) -> TableEntry:
         if handle in state.entries:
             return state.entries[handle]
         if 0 <= handle < state.next_handle:
-            raise refused("table", "INVALID_HANDLE", f"entry {handle} of {state.name} was deleted; see table_dump")
-        raise refused("table", "INVALID_HANDLE", f"{state.name} never had an entry {handle}; see table_dump")
+            raise refused_table("INVALID_HANDLE", f"entry {handle} of {state.name} was deleted; see table_dump")
+        raise refused_table("INVALID_HANDLE", f"{state.name} never had an entry {handle}; see table_dump")
 
     def _call(self, state: TableState, action: str, arguments: Arguments, default: bool = False) -> ActionCall:
         try:
@@ -289,6 +284,10 @@ class TableControl(ControlCore):
         if not 0 <= priority <= PRIORITY_MAX:
             raise P4Error(f"priority {priority}: expected 0 to {PRIORITY_MAX}")
         return priority
+
+
+def default_is_const(state: TableState) -> P4Error:
+    return refused_table("DEFAULT_ENTRY_IS_CONST", f"the program declares the default action of {state.name} const")
 
 
 def _remedy(error: P4Error) -> str:

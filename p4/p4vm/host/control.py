@@ -35,9 +35,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def default_address() -> str:
     """Where a switch of this user answers unless told otherwise, in a folder that is its user's alone. Raises P4Error:
     there is another user's."""
-    name = f"switchagg-p4-{os.getuid()}.sock"
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return str(Path(runtime, name))
+        return str(Path(runtime, f"switchagg-p4-{os.getuid()}.sock"))
     folder = Path(tempfile.gettempdir(), f"switchagg-{os.getuid()}")
     try:
         ours = not folder.is_symlink() and folder_of_ones_own(folder).st_uid == os.geteuid()
@@ -45,7 +44,7 @@ def default_address() -> str:
         ours = False
     if not ours:
         raise P4Error(f"{folder} is no folder of yours alone; set XDG_RUNTIME_DIR, or give --control PATH")
-    return str(folder / name)
+    return str(folder / "p4.sock")
 
 
 def exposure(text: str) -> list[str]:

@@ -23,23 +23,16 @@ _TOKEN = re.compile(rf'\s*(?:(?P<number>{NUMBER})|(?P<name>{IDENTIFIER})|"(?P<qu
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """keys: words as on the command line, and values with * for digits. priority: the greater wins."""
+    """keys: words as on the command line, and values with * for digits; None: it is the default action. priority: the
+    greater wins."""
 
     position: Position
     table: str
     priority: int | None
-    keys: dict[str, str]
+    keys: dict[str, str] | None
     action: str
     arguments: dict[str, str]
     label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SetDefault:
-    position: Position
-    table: str
-    action: str
-    arguments: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class Direct:
     line: str
 
 
-Statement = Add | SetDefault | Packet | Expect | CheckCounter | Remove | Wait | NoPacket | Direct
+Statement = Add | Packet | Expect | CheckCounter | Remove | Wait | NoPacket | Direct
 
 
 def parse(text: str, file: str = "<text>") -> list[Statement]:
@@ -303,12 +296,12 @@ def _arguments(words: _Words) -> dict[str, str]:
             raise words.wrong("',' or ')'")
 
 
-def _set_default(words: _Words, position: Position) -> SetDefault:
+def _set_default(words: _Words, position: Position) -> Add:
     table = words.name("a table")
     action = words.name("an action like drop()")
     arguments = _arguments(words)
     words.end()
-    return SetDefault(position, table, action, arguments)
+    return Add(position, table, None, None, action, arguments)
 
 
 def _check_counter(words: _Words, position: Position) -> CheckCounter:

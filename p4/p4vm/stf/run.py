@@ -35,7 +35,6 @@ from p4vm.stf.parse import (
     NoPacket,
     Packet,
     Remove,
-    SetDefault,
     Statement,
     Wait,
     parse,
@@ -123,9 +122,6 @@ class _Test:
             self.expected.setdefault(statement.port, []).append(statement)
         elif isinstance(statement, Add):
             self._add(statement)
-        elif isinstance(statement, SetDefault):
-            values = statement.table, statement.action, statement.arguments
-            COMMANDS["table_set_default"].call(self.switch, *values)
         elif isinstance(statement, CheckCounter):
             self._check_counter(statement)
         elif isinstance(statement, Remove):
@@ -151,14 +147,17 @@ class _Test:
         self.result.printed += self.switch.engine.take_log()
 
     def _add(self, statement: Add) -> None:
-        state = self.switch.tables[statement.table]
+        table, action, arguments = statement.table, statement.action, statement.arguments
+        if statement.keys is None:
+            COMMANDS["table_set_default"].call(self.switch, table, action, arguments)
+            return
+        state = self.switch.tables[table]
         priority = None
         if state.prioritized:
             if statement.priority is None:
                 raise P4Error(f"Table {state.name} is {state.kind}: write a priority after its name (the greater wins)")
             priority = PRIORITY_TOP - statement.priority
-        values = statement.table, statement.action, statement.keys, statement.arguments, priority
-        handle = COMMANDS["table_add"].call(self.switch, *values)
+        handle = COMMANDS["table_add"].call(self.switch, table, action, statement.keys, arguments, priority)
         if statement.label:
             self.labels[statement.label] = (state.name, handle)
 
