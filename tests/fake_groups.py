@@ -1,4 +1,5 @@
-"""Groups inside one process, for tests of what stands above them: exact sums in rank order, and ends as a test says.
+"""Groups inside one process, for tests of the layers above: exact sums in rank order, completed or failed when a test
+says so.
 
 Ranks are threads. A network's own thread ends calls once all ranks have made them, at random among those that may.
 """

@@ -13,7 +13,7 @@ from transport.worker.options import JoinOptions
 
 
 class FakeSwitch:
-    """Pairs the calls of a job's sessions by their order; refuses, delays and fails what a test tells it to."""
+    """Pairs the calls of a job's sessions by their order; refuses, delays and fails calls on a test's request."""
 
     def __init__(self) -> None:
         self.refusals: dict[int, str] = {}  # rank -> reason
@@ -109,7 +109,7 @@ class FakeSession:
         return future
 
     def fail(self, detail: str, missing: tuple[int, ...] = ()) -> None:
-        """Every pending and later call fails, told by the network's thread, as when a worker has died."""
+        """Every pending and later call fails, from the network's thread, as when a worker has died."""
         with self._lock:
             self.error = AggregationFailed(detail, job=self.job, missing=missing)
             pending, self._pending = self._pending, []

@@ -102,7 +102,8 @@ class World:
         self.now_ns = end_ns
 
     def kill(self, member: int, *, noticed: bool = True) -> None:
-        """A member dies. noticed: what it sent before still comes, and the mesh tells the others; else it is silent."""
+        """A member dies. noticed: its earlier messages still arrive, and the mesh reports the loss; else
+        nothing arrives any more."""
         self._collect()
         self.dead.add(member)
         for pair in list(self.wires):

@@ -347,7 +347,7 @@ def hooks(expected: torch.Tensor, gloo: Any) -> None:
 
 
 def power_sgd(gloo: Any) -> None:
-    """Three allreduces per bucket, two of them inside callbacks that wait; many buckets under way."""
+    """Three allreduces per bucket, two of them inside callbacks that wait; many buckets in flight."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
     def run(group: Any, bucket_cap_mb: float) -> torch.Tensor:
@@ -463,13 +463,13 @@ def switch_stops() -> None:
 
 
 def end_after_failure() -> None:
-    """As the test says: destroy the group, or leave that to the end of the interpreter."""
+    """As the test chooses: destroy the group, or leave that to the end of the interpreter."""
     if os.environ.get("END") == "destroy":
         dist.destroy_process_group()
 
 
 def exit_while_pending() -> None:
-    """The program ends while a call and a callback that waits for another are under way."""
+    """The program ends while a call and a callback that waits for another are in flight."""
     start()
     if RANK == 0:
         dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda done: time.sleep(0.2))

@@ -58,7 +58,7 @@ def test_sizes_are_read_as_nccl_tests_does(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "3", "-4K", "4X", "nan", "inf", "1e400"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
         arithmetic.parse_size(text)
 
@@ -67,17 +67,17 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     ("text", "rate"),
     [("200M", 200_000_000), ("1G", 10**9), ("100e6", 10**8), ("2.5Gbit", 25 * 10**8), ("Unshaped", 0)],
 )
-def test_rates(text: str, rate: int) -> None:
+def test_rates_are_parsed(text: str, rate: int) -> None:
     assert arithmetic.parse_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "5", "fast", "200G", "-1G", "nan"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
+def test_invalid_rates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a rate"):
         arithmetic.parse_rate(text)
 
 
-def test_spread() -> None:
+def test_spread_of_measurements() -> None:
     found = arithmetic.spread([4.0, 1.0, 3.0, 2.0, 5.0])
     assert (found.count, found.median, found.p25, found.p75, found.least, found.most) == (5, 3.0, 2.0, 4.0, 1.0, 5.0)
 
@@ -233,7 +233,7 @@ def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
     assert words[-4:] == ["0", "-", "-", "latency"]
 
 
-def test_the_table_s_head_stands_above_its_columns() -> None:
+def test_the_table_s_headings_align_with_its_columns() -> None:
     lines = [*table.heading(a_network(200_000_000)), table.line(a_row())]
     assert "links shaped to 200 Mb/s in both directions (HTB), MTU 1500" in lines[0]
     assert lines[1].index("#wrong") + len("#wrong") == lines[3].index(" 0 ") + 2
@@ -272,7 +272,7 @@ def a_document() -> dict[str, Any]:
     return document.build(parts, {**MACHINE, "tcp_congestion_control": "cubic"}, {}, False)
 
 
-def test_targets_are_judged() -> None:
+def test_targets_are_met_or_missed() -> None:
     found = {verdict["what"]: verdict for verdict in targets.judged(a_document())}
 
     def met(words: str) -> bool | None:
@@ -319,7 +319,7 @@ def test_without_bpf_the_loss_figure_is_of_the_switch_alone() -> None:
     assert set(draw_all({**built, "parts": {"loss": [absent, *built["parts"]["loss"]]}})) == {"loss"}
 
 
-def test_what_was_lost_in_the_switch_stands_apart() -> None:
+def test_losses_in_the_switch_are_listed_separately() -> None:
     networks = a_document()["parts"]["loss"]
     for network in networks:
         network["loss_by"] = BY_SWITCH
@@ -340,7 +340,7 @@ def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
     assert paths[0].read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
     built = a_document()
     built["machine"] = document.machine() | {"command": ["<script>"]}
     suite.draw(built, tmp_path)
@@ -430,7 +430,7 @@ def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("arguments", [("numbers", "--out"), ("allreduce", "--out"), ("allreduce", "--json")])
-def test_results_that_cannot_be_kept_are_refused_before_anything_is_measured(
+def test_an_unwritable_output_is_refused_before_anything_is_measured(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")

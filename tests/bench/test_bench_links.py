@@ -45,7 +45,7 @@ def verdicts(**parts: Any) -> dict[str, dict[str, Any]]:
     return {verdict["what"]: verdict for verdict in targets.judged(built)}
 
 
-def test_zeromq_is_held_to_the_best_plain_way_and_writes_to_their_rate() -> None:
+def test_shares_of_zeromq_and_of_rdma_writes_have_their_baselines() -> None:
     found = verdicts(links=PART)
     zeromq = found["ZeroMQ, 1 MB messages on veth, unshaped: of plain pyzmq"]
     assert (zeromq["measured"], zeromq["met"]) == (pytest.approx(18 / 19), True)
@@ -80,7 +80,7 @@ def test_collectives_are_timed_in_virtual_time_beside_the_model() -> None:
 @pytest.mark.parametrize(
     "contender", [*(f"plain {way}" for way in WAYS), "plain dealer no-copy bounded", "zeromq", "tcp"]
 )
-def test_both_ends_carry_all_messages(contender: str) -> None:
+def test_all_messages_arrive_at_both_ends(contender: str) -> None:
     (address,) = free_addresses(1)
     ends: list[Any] = [None, None]
 
@@ -137,19 +137,19 @@ def test_methods_are_named_with_their_links() -> None:
         ("ring@tcp+p3", "schedules are for training"),
     ],
 )
-def test_methods_that_can_not_be_are_refused(words: str, error: str) -> None:
+def test_impossible_methods_are_refused(words: str, error: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(error)):
         methods.parse(words, "native", ["best"])
 
 
-def test_every_method_has_a_look_and_a_label_of_its_own() -> None:
+def test_every_method_has_its_own_style_and_label() -> None:
     words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo"
     names = [method.name for method in methods.parse(words, "native", ["cubic"])[0]]
     looks = [tuple(sorted(figures._look(name).items(), key=str)) for name in names]
     assert len(set(map(str, looks))) == len({figures._label(name) for name in names}) == len(names)
 
 
-def test_a_contender_that_is_unknown_says_so() -> None:
+def test_an_unknown_candidate_is_refused() -> None:
     end = LinkEnd(EndPlace(0, ("127.0.0.1", "127.0.0.1"), 10))
     with pytest.raises(Exception, match="pigeon"):
         end.carry_out(Open("pigeon", 1))

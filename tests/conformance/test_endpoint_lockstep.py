@@ -98,7 +98,7 @@ class Pair:
 
 
 class Script:
-    """A job, its workers in pairs, a switch, and the results that are under way to each rank."""
+    """A job, its workers in pairs, a switch, and the results in flight to each rank."""
 
     def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
@@ -231,7 +231,7 @@ def test_every_step_is_the_same(seed: int) -> None:
         pytest.fail(f"{error}\nreplay: python -m pytest tests/conformance -k every_step_is_the_same --seed {seed}")
 
 
-def test_scripts_reach_what_they_are_for() -> None:
+def test_scripts_reach_losses_timeouts_and_completions() -> None:
     """Calls end, streams give up, chunks are resent by evidence and by timers, and every counter counts."""
     events: list[str] = []
     counters: dict[str, int] = {}

@@ -83,7 +83,7 @@ def test_eight_passes(plane: str) -> None:
 
 
 @pytest.mark.parametrize("plane", ["p4"])
-def test_results_stay_when_the_engine_goes_on(plane: str) -> None:
+def test_results_stay_valid_after_later_packets(plane: str) -> None:
     switch = P4Plane(1, 1)
     switch.admit(JobConfig(1, 2, 1, 1, (StreamConfig(0, 1),)), [0])
     kept = []

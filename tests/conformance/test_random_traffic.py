@@ -28,7 +28,7 @@ NEAR = 1 << 16
 
 
 class Traffic:
-    """Jobs on one switch, and what their workers, and strangers, send it."""
+    """Jobs on one switch, and packets from their workers and from unknown senders."""
 
     def __init__(self, seed: int, elements: Sequence[int] = ELEMENTS) -> None:
         self.rng = random.Random(seed)

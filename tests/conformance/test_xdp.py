@@ -110,14 +110,14 @@ def test_a_flipped_bit_is_dropped_by_checksum(plane: XdpPlane) -> None:
     assert plane.counters == {"drop_checksum": 8 * 32 + 6, "absorbed": 1}
 
 
-def test_no_checksum_is_a_wrong_one(plane: XdpPlane) -> None:
+def test_a_missing_checksum_counts_as_wrong(plane: XdpPlane) -> None:
     frame = bytearray(frame_of(packet(), address_of(1), plane.SWITCH))
     frame[40:42] = bytes(2)
     assert run(plane, bytes(frame)) == bpf.XDP_DROP
     assert plane.counters == {"drop_checksum": 1}
 
 
-def test_takes_nothing_else(plane: XdpPlane) -> None:
+def test_other_traffic_passes(plane: XdpPlane) -> None:
     """Another address or port, options, fragments, other protocols, cut off: the stack's business, unchanged."""
     whole = frame_of(packet(), address_of(1), plane.SWITCH)
     host, port = plane.SWITCH
@@ -149,7 +149,7 @@ def test_padding_of_a_short_frame_is_not_payload(plane: XdpPlane) -> None:
     assert plane.counters == {"absorbed": 1}
 
 
-def test_a_slot_that_was_given_away_is_left_alone(plane: XdpPlane) -> None:
+def test_a_slot_given_to_another_job_is_not_touched(plane: XdpPlane) -> None:
     """S1 is checked again under the lock: the job's entry may be older than the slot's owner (S8)."""
     switch = plane._switch
     slots = switch.object.map("slots")
@@ -164,7 +164,7 @@ def test_a_slot_that_was_given_away_is_left_alone(plane: XdpPlane) -> None:
         assert slots.lookup(0, flags=bpf.F_LOCK) == words.tobytes()
 
 
-def test_numbers_of_a_generator() -> None:
+def test_random_numbers_follow_the_generator() -> None:
     assert bpf.seeded(1, 0) != bpf.seeded(1, 1) != bpf.seeded(2, 1)
     assert bpf.threshold(0) == 0
     assert bpf.threshold(0.5) == 2**31

@@ -38,16 +38,16 @@ def rdma(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
     return RdmaMesh.connect(member, addresses, **how)
 
 
-def say_over_tcp(address: Address, data: bytes) -> socket.socket:
-    """A stranger that connects and says this; the connection stays open."""
+def send_over_tcp(address: Address, data: bytes) -> socket.socket:
+    """An unknown peer that connects and sends `data`; the connection stays open."""
     stranger = socket.create_connection(address, timeout=LIVENESS_S)
     with contextlib.suppress(OSError):  # it may have been sent away in the middle
         stranger.sendall(data)
     return stranger
 
 
-def say_over_udp(address: Address, data: bytes) -> socket.socket:
-    """A stranger that sends this as datagrams of many sizes."""
+def send_over_udp(address: Address, data: bytes) -> socket.socket:
+    """An unknown sender of `data`, as datagrams of many sizes."""
     stranger = socket.socket(type=socket.SOCK_DGRAM)
     stranger.connect(address)
     for size in (len(data), 0, 1, 10, 31, 33):
@@ -73,20 +73,20 @@ def by_table(name: str) -> MeshKind:
     def connect(member: int, addresses: Sequence[Address], job: str = "", method: str = "", **how: Any) -> Mesh:
         return connect_mesh(name, member, addresses, job=job, method=method, **how)
 
-    return MeshKind(connect, say_over_tcp if LINKS[name].framing.stream else say_over_udp)
+    return MeshKind(connect, send_over_tcp if LINKS[name].framing.stream else send_over_udp)
 
 
 KINDS: dict[str, MeshKind] = {
     **{name: by_table(name) for name in links_with("mesh")},
-    "tcp": MeshKind(tcp, say_over_tcp),
-    "udp": MeshKind(udp, say_over_udp),
-    "zeromq": MeshKind(zeromq, say_over_tcp),
-    "rdma": MeshKind(rdma, say_over_tcp),
+    "tcp": MeshKind(tcp, send_over_tcp),
+    "udp": MeshKind(udp, send_over_udp),
+    "zeromq": MeshKind(zeromq, send_over_tcp),
+    "rdma": MeshKind(rdma, send_over_tcp),
 }
 
 
 def free_addresses(count: int) -> list[Address]:
-    """Ports nobody uses, neither of TCP nor of UDP, below those that the kernel hands out by itself."""
+    """Ports that are free for TCP and UDP, below those that the kernel assigns automatically."""
     chance = random.Random(os.getpid() * 1_000_003 + time.monotonic_ns())
     found: list[Address] = []
     while len(found) < count:
@@ -100,7 +100,7 @@ def free_addresses(count: int) -> list[Address]:
 
 
 def connect_all(kind: MeshKind, addresses: Sequence[Address], how: Sequence[dict[str, Any]]) -> list[Any]:
-    """What each member's connect returned or raised, each in a thread of its own; how: what each is told besides."""
+    """What each member's connect returned or raised, each in a thread of its own; how: further arguments of each."""
     found: list[Any] = [None] * len(how)
 
     def run(place: int) -> None:
@@ -122,7 +122,7 @@ def connect_all(kind: MeshKind, addresses: Sequence[Address], how: Sequence[dict
 def turn(
     meshes: Sequence[Mesh], done: Callable[[list[list[Event]]], bool], places: Sequence[Place | None] | None = None
 ) -> list[list[Event]]:
-    """Turn the handles of these meshes until `done` says so of the events, one list per mesh; or fail."""
+    """Run `wait` and `receive` of these meshes until `done(events)`, one list of events per mesh; or fail."""
     events: list[list[Event]] = [[] for _ in meshes]
     end = time.monotonic() + LIVENESS_S
     while not done(events):

@@ -48,7 +48,7 @@ def inputs(elements: int, dtype: str, workers: int = WORKERS) -> list[Any]:
     return [np.random.default_rng(rank).integers(-60, 60, elements).astype(dtype) for rank in range(workers)]
 
 
-def test_what_a_group_says_of_itself(groups: Groups) -> None:
+def test_attributes_of_a_group(groups: Groups) -> None:
     for rank, group in enumerate(groups):
         assert isinstance(group, AllreduceGroup)
         assert (group.rank, group.workers, group.failure) == (rank, WORKERS, None)
@@ -70,7 +70,7 @@ def test_sums_are_exact_and_in_place(groups: Groups, dtype: str, elements: int) 
         assert np.array_equal(array, total)
 
 
-def test_calls_meet_in_any_order_that_their_matching_allows(groups: Groups) -> None:
+def test_calls_match_in_any_order_that_the_group_allows(groups: Groups) -> None:
     count = 24
     pending: list[dict[int, Any]] = []
     for rank, group in enumerate(groups):
@@ -116,7 +116,7 @@ def test_a_credit_changes_nothing_but_the_pace(groups: Groups) -> None:
     ],
     ids=["2-D", "strided", "op", "text", "byte order", "read-only"],
 )
-def test_what_cannot_be_is_refused_at_once_and_harms_nothing(groups: Groups, array: Any, op: str) -> None:
+def test_impossible_calls_are_refused_at_once_and_change_nothing(groups: Groups, array: Any, op: str) -> None:
     for group in groups:
         with pytest.raises(ValueError, match=r"array|op|dtype"):
             group.allreduce(array, op)
@@ -168,7 +168,7 @@ def test_any_number_type(collectives: Groups, dtype: str) -> None:
         assert all(np.array_equal(one, np.maximum.reduce(given)) for one in largest)
 
 
-def test_roots_and_numbers_that_are_none(collectives: Groups) -> None:
+def test_wrong_roots_and_types_are_refused(collectives: Groups) -> None:
     for group in collectives:
         with pytest.raises(ValueError, match=f"root {WORKERS}: 0 to"):
             group.broadcast(np.zeros(2), WORKERS)

@@ -115,7 +115,7 @@ def test_an_empty_datagram_is_a_datagram(make: Callable[[], Link]) -> None:
     assert [data for data, _ in take(there, 3)] == [b"", b"", bundle(1, 5).tobytes()]
 
 
-def test_sizes_follow_each_other_unmixed(make: Callable[[], Link]) -> None:
+def test_bundles_of_different_sizes_do_not_mix(make: Callable[[], Link]) -> None:
     here, there = make(), make()
     bundles = [
         bundle(rows, size, seed) for seed, (rows, size) in enumerate([(5, 100), (1, 60), (7, 1460), (3, 9), (64, 100)])
@@ -192,7 +192,7 @@ def test_receive_never_blocks_and_wait_times_out(make: Callable[[], Link]) -> No
     assert not link.wait(0)
 
 
-def test_what_a_loop_asks_of_an_idle_link(make: Callable[[], Link]) -> None:
+def test_attributes_of_an_idle_link(make: Callable[[], Link]) -> None:
     link = make()
     assert link.has_room()
     assert link.slowness() == ""
@@ -237,7 +237,7 @@ def test_wake_ends_a_wait_once(make: Callable[[], Link]) -> None:
     assert link.receive() == []
 
 
-def test_a_peer_that_is_gone_is_loss(make: Callable[[], Link]) -> None:
+def test_sending_to_a_dead_peer_is_loss_and_no_error(make: Callable[[], Link]) -> None:
     here, there = make(), make()
     gone = there.address
     there.close()
@@ -250,7 +250,7 @@ def test_a_peer_that_is_gone_is_loss(make: Callable[[], Link]) -> None:
     assert len(take(alive, 20)) == 20
 
 
-def test_garbage_harms_nothing_after_it(make: Callable[[], Link]) -> None:
+def test_bundles_arrive_after_garbage(make: Callable[[], Link]) -> None:
     here, stranger, there = make(), make(), make()
     random = np.random.default_rng(5)
     for _ in range(50):
@@ -273,7 +273,7 @@ def test_fileno_polls_readable(make: Callable[[], Link]) -> None:
     assert poll.poll(LIVENESS_S * 1000)
 
 
-def test_a_closed_link_says_so(make: Callable[[], Link]) -> None:
+def test_a_closed_link_raises(make: Callable[[], Link]) -> None:
     link = make()
     address = link.address
     link.close()

@@ -54,7 +54,7 @@ def count(kind: type, events: list[Event]) -> int:
 # ---- messages
 
 
-def test_members_know_their_places(gather: Gather, request: pytest.FixtureRequest) -> None:
+def test_members_know_their_number_and_how_many_there_are(gather: Gather, request: pytest.FixtureRequest) -> None:
     meshes = gather(3)
     assert [(mesh.member, mesh.members) for mesh in meshes] == [(0, 3), (1, 3), (2, 3)]
     assert {mesh.link for mesh in meshes} <= set(request.node.callspec.params.values())
@@ -87,7 +87,7 @@ def test_messages_of_all_pairs_arrive_once_whole_and_in_order(gather: Gather) ->
 
 
 @pytest.mark.parametrize("head_bytes", [0, 1, HEAD_BYTES_MAX])
-def test_sizes_follow_each_other_unmixed(gather: Gather, head_bytes: int) -> None:
+def test_messages_of_different_sizes_do_not_mix(gather: Gather, head_bytes: int) -> None:
     here, there = gather(2)
     sizes = [0, 1, 0, 1439, 1440, 1441, 16_384, 0, 65_507, 65_536, 3, 300_001, 0]
     sent = [(0, random_bytes(head_bytes, size), random_bytes(size, size)) for size in sizes]
@@ -106,7 +106,7 @@ def test_the_longest_message_arrives(gather: Gather) -> None:
     assert np.array_equal(np.frombuffer(message.data, np.uint8), data)
 
 
-def test_what_no_mesh_can_carry_is_refused(gather: Gather) -> None:
+def test_messages_that_no_mesh_can_send_are_refused(gather: Gather) -> None:
     here, there = gather(2)
     too_long = np.empty(here.message_bytes_max + 1, np.uint8).data
     for to, head, data in [
@@ -155,7 +155,7 @@ def test_memory_may_change_after_sent(gather: Gather) -> None:
     assert [data for _, _, data in received(found)] == expected
 
 
-def test_data_lies_where_place_says_or_in_memory_of_its_own(gather: Gather) -> None:
+def test_data_is_received_into_the_given_memory_or_its_own(gather: Gather) -> None:
     here, there = gather(2)
     sizes = [10, 5000, 0, 400_000, 77, 400_000]
     room = [memoryview(bytearray(size)) for size in sizes]
@@ -279,7 +279,7 @@ def test_close_delivers_what_was_sent(gather: Gather) -> None:
     assert [event.member for event in events if isinstance(event, Lost)] == [0]
 
 
-def test_a_lost_member_is_said_once_and_gets_nothing_more(gather: Gather) -> None:
+def test_a_lost_member_is_reported_once_and_gets_nothing_more(gather: Gather) -> None:
     one, two, three = gather(3)
     two.close()
     two.close()  # again does nothing
@@ -323,7 +323,7 @@ def test_a_killed_process_is_lost_and_its_tickets_come_back(kind: MeshKind, requ
     assert [event.member for event in events if isinstance(event, Lost)] == [1]
 
 
-def test_a_closed_mesh_says_so_and_leaves_nothing(kind: MeshKind) -> None:
+def test_a_closed_mesh_raises_and_leaves_nothing_open(kind: MeshKind) -> None:
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     one, two = connect_all(kind, free_addresses(2), [{"job": "a"}] * 2)
     one.close(0.0)
@@ -338,7 +338,7 @@ def test_a_closed_mesh_says_so_and_leaves_nothing(kind: MeshKind) -> None:
 # ---- meeting
 
 
-def test_one_member_needs_nobody(kind: MeshKind) -> None:
+def test_a_mesh_of_one_member_needs_no_connection(kind: MeshKind) -> None:
     mesh = kind.connect(0, free_addresses(1), job="a", timeout_s=1)
     assert mesh.receive() == []
     assert not mesh.wait(0)
@@ -415,7 +415,7 @@ GARBAGE = {
 }
 
 
-def test_strangers_hold_nobody_up(kind: MeshKind) -> None:
+def test_unknown_connections_delay_no_member(kind: MeshKind) -> None:
     """They are there before the members meet, while they do, and afterwards."""
     addresses = free_addresses(3)
     members: list[Any] = [None] * 3

@@ -94,7 +94,7 @@ def test_chunks(halves: Codec) -> None:
     assert all((array == TOTAL).all() for array in arrays)
 
 
-def test_what_it_does_not_take_travels_as_without_it(halves: Codec) -> None:
+def test_types_it_does_not_take_are_sent_without_it(halves: Codec) -> None:
     assert [codec_for(np.dtype(name), halves) for name in ("float32", "float64", "int64", "int8")] == [
         halves, FIXED_POINT, PLAIN, None,
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_host_groups(method: str, halves: Codec) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the Python core carries")
-def test_a_session_carries_it_in_python(halves: Codec) -> None:
+def test_a_session_uses_it_on_the_python_core(halves: Codec) -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512)) as daemon:
         place = (daemon.control_endpoint, "toy", 0, 1)
         with SwitchSession.join(*place, JoinOptions(bind="127.0.0.1", window_slots=64, codec="halves")) as session:

@@ -47,7 +47,7 @@ def toy() -> Iterator[None]:
     del DATAPLANES["toy"]
 
 
-def test_scenarios_virtual_time_and_the_command_line_know_it(tmp_path: Path) -> None:
+def test_scenarios_virtual_time_and_the_command_line_include_it(tmp_path: Path) -> None:
     file = tmp_path / "toy.toml"
     file.write_text(SCENARIO)
     scenario = load(file)
@@ -58,7 +58,7 @@ def test_scenarios_virtual_time_and_the_command_line_know_it(tmp_path: Path) -> 
     _check_dataplane("toy")
 
 
-def test_auto_and_the_daemon_take_it() -> None:
+def test_auto_and_the_daemon_can_choose_it() -> None:
     assert fastest(64, 32) == Choice("toy", {})
     daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="auto"))
     daemon.start()

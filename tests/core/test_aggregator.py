@@ -1,4 +1,4 @@
-"""aggregator: what the golden packets don't say (S7, S8, and that the reference's own values are its own)."""
+"""aggregator: what the golden packets don't cover (S7, S8, and that the reference's results are copies)."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_results_are_copies() -> None:
     assert decision.packet.values.tolist() == [11, 22]
 
 
-def test_what_came_in_is_not_written_to() -> None:
+def test_received_packets_are_not_modified() -> None:
     switch = Aggregator(2, 2)
     switch.admit(JOB, [0, 1])
     first = packet(0, 0, [1, 2])

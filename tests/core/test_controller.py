@@ -130,7 +130,7 @@ def test_c1_a_disagreement_refuses_all_and_names_both_sides() -> None:
         ({"job": "x" * 201}, "1 to 200 printable"),
     ],
 )
-def test_c1_an_impossible_wish_is_refused_alone(changes: dict[str, object], words: str) -> None:
+def test_c1_an_impossible_request_is_refused_alone(changes: dict[str, object], words: str) -> None:
     controller = new_controller()
     controller.join(wish(0), 0)
     controller.join(replace(wish(1), **changes), 1)  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ def test_c4_the_next_start_waits_until_all_have_left_the_last() -> None:
     assert admitted.job.generation == BOOT + 1
 
 
-def test_c5_missing_ranks_end_the_wait_of_all_by_name() -> None:
+def test_c5_the_wait_for_missing_ranks_ends_and_names_them() -> None:
     controller = new_controller()
     controller.join(wish(0, timeout_ns=2 * SECOND), 0)
     controller.join(wish(2), SECOND)
@@ -231,7 +231,7 @@ def test_c5_missing_ranks_end_the_wait_of_all_by_name() -> None:
     assert {member.incarnation for member in refused.members} == {1000, 1002}
 
 
-def test_c5_a_full_switch_says_who_uses_it_and_admits_as_soon_as_there_is_room() -> None:
+def test_c5_a_full_switch_names_its_jobs_and_admits_as_soon_as_there_is_room() -> None:
     controller = new_controller(slots=200)
     start(controller, "first", 1, 10)
     controller.join(wish(0, "late", 1, 20, timeout_ns=SECOND), 0)
@@ -262,7 +262,7 @@ def test_c5_waiting_for_room_alone_ends_after_two_leases() -> None:
     assert "128 slots in a row are needed and 72 of 200 are free" in refused.reason
 
 
-def test_c6_silence_for_a_lease_fails_the_job_and_names_the_dead() -> None:
+def test_c6_an_expired_lease_fails_the_job_and_names_the_dead() -> None:
     controller = new_controller()
     admitted = start(controller, "train", 3, 10)
     bystander = start(controller, "other", 1, 90)
@@ -294,7 +294,7 @@ def test_c6_a_silent_member_of_a_gathering_is_forgotten() -> None:
     assert controller.standing(1000) is None
 
 
-def test_c7_the_others_hear_of_a_departure_and_the_last_one_frees_the_slots() -> None:
+def test_c7_others_are_notified_of_a_departure_and_the_last_frees_the_slots() -> None:
     controller = new_controller()
     start(controller, "train", 2, 10)
     controller.leave(11, [17], "ValueError: loss is NaN")
@@ -313,7 +313,7 @@ def test_c7_the_others_hear_of_a_departure_and_the_last_one_frees_the_slots() ->
     assert controller.next_deadline_ns() is None
 
 
-def test_c9_the_end_can_be_asked_for_again_and_memory_is_bounded() -> None:
+def test_c9_the_outcome_can_be_queried_again_and_memory_is_bounded() -> None:
     controller = new_controller()
     for index in range(STANDINGS_KEPT + 1):
         controller.join(wish(5, incarnation=index), 0)
@@ -323,7 +323,7 @@ def test_c9_the_end_can_be_asked_for_again_and_memory_is_bounded() -> None:
     assert isinstance(controller.standing(STANDINGS_KEPT), JoinRefused)
 
 
-def test_c9_strangers_are_counted_and_change_nothing() -> None:
+def test_c9_unknown_members_are_counted_and_change_nothing() -> None:
     controller = new_controller()
     admitted = start(controller, "train", 2, 10)
     controller.heartbeat(666, 1)
@@ -333,7 +333,7 @@ def test_c9_strangers_are_counted_and_change_nothing() -> None:
     assert controller.standing(10) == Running(admitted, ())
 
 
-def test_c10_a_stop_tells_everyone() -> None:
+def test_c10_a_stop_notifies_every_member() -> None:
     controller = new_controller()
     start(controller, "train", 2, 10)
     controller.join(wish(0, "next"), 0)
@@ -372,7 +372,7 @@ def test_the_number_of_waiting_members_is_bounded() -> None:
     assert "waiting already" in refused.reason
 
 
-def test_generations_wrap_and_ids_skip_the_living() -> None:
+def test_generations_wrap_and_ids_in_use_are_skipped() -> None:
     controller = Controller(16, 360, first_generation=(1 << 32) - 1)
     for index, generation in enumerate(((1 << 32) - 1, 0)):
         for rank in range(1):
@@ -425,7 +425,7 @@ class SwitchChecker:
         self.answered |= {member.incarnation for member in event.members}
 
 
-def test_storm(seed: int) -> None:
+def test_random_events_keep_the_invariants(seed: int) -> None:
     """Any mix of joins, repeats, deaths, leaves and stalls: slots never shared, every wait ends, all is freed."""
     chance = random.Random(seed)
     controller = new_controller(slots=chance.choice((8, 20, 64)))

@@ -66,8 +66,8 @@ def chunks(frames: Bundle) -> list[int]:
     return [decode(row.tobytes()).chunk for row in frames]
 
 
-def test_window_and_places(core: str) -> None:
-    """W2, W6: a window of chunks goes out; each result lets the chunk one window later fly, and no other."""
+def test_the_window_bounds_chunks_and_each_has_its_slot(core: str) -> None:
+    """W2, W6: a window of chunks goes out; each result releases the chunk one window later, and no other."""
     bench = Bench(config(window=3), core)
     bench.submit(list(range(20)))
     endpoint = bench.endpoints[0]
@@ -118,7 +118,7 @@ def test_an_empty_call_completes_at_once(core: str) -> None:
     assert bench.endpoints[0].next_event() is None
 
 
-def test_whatever_is_no_awaited_result_changes_nothing(core: str) -> None:
+def test_packets_that_are_no_awaited_result_change_nothing(core: str) -> None:
     """W5: every kind of datagram but the awaited one is counted; the awaited one still completes the call."""
     bench = Bench(config(window=2), core)
     [array] = bench.submit([4, 5])
@@ -162,7 +162,7 @@ def test_whatever_is_no_awaited_result_changes_nothing(core: str) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=20))
-def test_any_bytes_are_survived(core: str, datagrams: list[bytes]) -> None:
+def test_any_bytes_are_accepted_or_counted(core: str, datagrams: list[bytes]) -> None:
     bench = Bench(config(), core)
     bench.submit([1])
     endpoint = bench.endpoints[0]
@@ -319,7 +319,7 @@ def test_a_late_rank_is_no_loss(core: str) -> None:
 
 
 def test_giving_up_names_the_missing_ranks(core: str) -> None:
-    """W9: rank 2 never sends. The switch's `seen` tells who is missing."""
+    """W9: rank 2 never sends. The switch's `seen` shows which ranks are missing."""
     job = config(workers=3, window=2, retry_limit=3)
     bench = Bench(job, core)
     bench.submit([1, 2, 3, 4])
@@ -378,7 +378,7 @@ def test_no_timer_runs_for_what_was_answered_while_it_waited_to_be_resent(core: 
     assert len(endpoint.frames_to_send(deadline + MS)) == 0
 
 
-def test_urgent_streams_go_first_and_equal_ones_take_turns(core: str) -> None:
+def test_urgent_streams_send_first_and_equal_ones_round_robin(core: str) -> None:
     ranges = (StreamConfig(0, 4, priority=1), StreamConfig(4, 4, priority=0), StreamConfig(8, 4, priority=1))
     bench = Bench(JobConfig(3, 7, 1, 2, ranges), core)
     for stream in range(3):

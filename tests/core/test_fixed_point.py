@@ -61,8 +61,8 @@ def test_no_sum_overflows(workers: int, dtype: type) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7, 8, 64])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_nan_and_infinity_reach_everyone(workers: int, dtype: type) -> None:
-    """F4: whoever has it, wherever it stands, the whole chunk is NaN; and without numpy warnings."""
+def test_nan_and_infinity_reach_every_rank(workers: int, dtype: type) -> None:
+    """F4: on whatever rank and at whatever place, it makes the whole chunk NaN; and without NumPy warnings."""
     for bad in (np.nan, np.inf, -np.inf):
         chunks = [np.linspace(-1e30, 1e30, 5).astype(dtype) for _ in range(workers)]
         chunks[-1][2] = bad
@@ -156,7 +156,7 @@ def test_headroom() -> None:
     assert [headroom_bits(n) for n in (1, 2, 3, 4, 5, 8, 9, 33, 64)] == [0, 1, 2, 2, 3, 3, 4, 6, 6]
 
 
-def test_codes_from_a_foreign_worker_do_no_harm() -> None:
+def test_codes_out_of_range_count_as_nonfinite_or_zeros() -> None:
     """Codes outside the documented range, as only a broken worker sends them, are taken for NONFINITE or ZERO."""
     scales = Scales(CallShape(np.dtype(np.float32), 3, 2, 2))
     scales.agree(0, np.array([2**31 - 1, -(2**31), 5000], np.int32))

@@ -286,7 +286,7 @@ def answered(frames: NDArray[np.uint8], values: Array | None = None) -> NDArray[
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.filterwarnings("ignore:.* encountered")
-def test_any_agreed_codes_and_sums_do_no_harm(dtype: type) -> None:
+def test_any_agreed_codes_and_sums_are_safe(dtype: type) -> None:
     """What only a broken worker or switch sends: codes outside their range, or below a worker's own.
 
     What becomes of a float beyond the integers is the machine's choice; on x86 both cores give what it gives.
@@ -371,7 +371,7 @@ def test_arrays_live_until_their_event_or_the_endpoint_ends() -> None:
     assert alive[1]() is None
 
 
-def test_only_what_was_checked_is_taken() -> None:
+def test_only_validated_calls_are_accepted() -> None:
     endpoint = NativeEndpoint(JobConfig(1, 1, 1, 8, (StreamConfig(0, 4),)), 0)
     for stream, array in (
         (1, np.ones(8, np.float32)),
@@ -385,7 +385,7 @@ def test_only_what_was_checked_is_taken() -> None:
         endpoint.submit(0, ArrayCall(np.ones(8, np.float16), Op.SUM, FIXED_POINT))
 
 
-def test_without_the_core_it_says_why() -> None:
+def test_a_missing_core_is_reported() -> None:
     program = (
         "from switchagg.native.endpoint import NativeEndpoint as N\n"
         "from switchagg.native.library import Missing\n"

@@ -38,7 +38,7 @@ def test_w10_the_class_comes_back_from_the_byte_and_ecn_stays(kind: int, tos: in
         assert socket_priority_of_tos(marked) == socket_priority_of(kind)
 
 
-def test_priorities_beyond_the_classes_count_as_their_ends() -> None:
+def test_priorities_beyond_the_classes_are_clamped() -> None:
     assert [class_of(priority) for priority in (-5, 0, 3, 7, 8, 1 << 30)] == [0, 0, 3, 7, 7, 7]
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_marked_where_all_is_best_effort() -> None:
 
 
 @given(st.integers(1, 200), st.lists(st.integers(0, 7), min_size=1))
-def test_an_order_is_spread_over_the_classes_there_are(places: int, classes: list[int]) -> None:
+def test_priorities_are_spread_over_the_available_classes(places: int, classes: list[int]) -> None:
     given_out = [spread(place, places, classes) for place in range(places)]
     assert given_out == sorted(given_out)
     assert given_out[0] == min(classes)
@@ -58,7 +58,7 @@ def test_an_order_is_spread_over_the_classes_there_are(places: int, classes: lis
         assert max(counts) - min(counts) <= 1
 
 
-def test_w11_streams_of_a_class_take_turns() -> None:
+def test_w11_streams_of_a_class_are_used_round_robin() -> None:
     turns = StreamTurns([7, 0, 7, 3])
     assert turns.classes == (0, 3, 7)
     assert [turns.take() for _ in range(3)] == [0, 2, 0]
@@ -69,7 +69,7 @@ def test_w11_streams_of_a_class_take_turns() -> None:
     assert turns.take(priority=3, stream=3) == 3
 
 
-def test_a_class_or_stream_there_is_not_is_refused_and_changes_nothing() -> None:
+def test_an_unknown_class_or_stream_is_refused_and_changes_nothing() -> None:
     turns = StreamTurns([0, 7])
     with pytest.raises(ValueError, match=r"priority 3: no stream has this class; the job's classes: 0, 7"):
         turns.take(3)

@@ -92,7 +92,7 @@ FAULTS: list[tuple[Spoiled, str]] = [
 
 
 @pytest.mark.parametrize(("process", "words"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_plane_that_breaks_a_rule_is_passed_over(
+def test_a_plane_that_breaks_a_rule_is_not_chosen(
     process: Spoiled, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(monkeypatch, "native", lambda slots, elements: Spoiler(slots, elements, process))
@@ -104,7 +104,7 @@ def test_a_plane_that_breaks_a_rule_is_passed_over(
 
 @pytest.mark.parametrize("name", WITHOUT_P4)
 @pytest.mark.parametrize(("slots", "elements"), [(4096, 360), (1, 1), (65_536, 16_000), (7, 9)])
-def test_every_plane_that_is_there_passes(name: str, slots: int, elements: int) -> None:
+def test_every_available_plane_passes(name: str, slots: int, elements: int) -> None:
     if name == "native" and (reason := library.missing()):
         assert fault(name, slots, elements) == reason
     else:
@@ -116,7 +116,7 @@ def test_the_fastest_that_passes_is_chosen() -> None:
     assert fastest(4096, 360).name == expected
 
 
-def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_slots: int, _elements: int) -> DataPlane:
         raise JobError("data plane native: libswitchagg.so was not built; install a C compiler")
 
@@ -127,7 +127,7 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
     assert str(Choice("native", {})) == "native"
 
 
-def test_the_reference_is_what_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TESTED:
         take(monkeypatch, name, lambda slots, elements: Spoiler(slots, elements, silent))
     assert fastest(64, 32).name == "reference"
@@ -169,7 +169,7 @@ def test_its_packets_reach_every_verdict_and_pass_the_wrap_of_chunk_numbers(monk
     assert max(chunks) == 2**32 - 1
 
 
-def test_it_is_the_same_test_every_time() -> None:
+def test_the_self_test_is_deterministic() -> None:
     def run() -> list[bytes]:
         seen = []
 

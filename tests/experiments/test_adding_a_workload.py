@@ -61,7 +61,7 @@ def test_a_scenario_of_it_is_trained_in_virtual_time(tmp_path: Path) -> None:
         assert (result.parameters, len(set(result.parameter_hash_per_rank))) == (4, 1)
 
 
-def test_a_trainer_is_told_of_it_and_builds_it() -> None:
+def test_a_trainer_builds_it() -> None:
     config = TrainerConfig(
         scenario=parse(SCENARIO, "toy.toml"),
         method="gloo",
@@ -74,7 +74,7 @@ def test_a_trainer_is_told_of_it_and_builds_it() -> None:
     assert build_workload(config.scenario.workload.name, 1, 0, 1, 4).gradient_bytes == 16
 
 
-def test_what_is_wrong_with_it_is_said_before_anything_runs() -> None:
+def test_its_faults_are_reported_before_anything_runs() -> None:
     with pytest.raises(ScenarioError, match="unknown; allowed: digits, text, toy"):
         parse(SCENARIO.replace('"toy"\niter', '"toys"\niter'), "toy.toml")
     with pytest.raises(ScenarioError, match=r"batch_per_worker: 300 .*allowed: 1 … 250 \(1000 samples"):

@@ -98,7 +98,7 @@ def test_the_bound_of_host_allreduce_is_two_n_minus_one_over_n(workers: int, fac
     assert bound(parse("switch"), 1_448_000, network).traffic_factor == 1.0
 
 
-def test_every_method_has_a_bound_of_its_own_whatever_carries_or_schedules_it() -> None:
+def test_the_bound_depends_on_the_method_and_not_on_link_or_schedule() -> None:
     network = Network(4, 100_000_000, 1500, 360)
     factors = {"ring@zeromq+p3": 1.5, "tree": 2, "naive_ring": 3, "halving_doubling": 1.5, "ps": 1.5, "auto": 1.5}
     assert {method: bound(parse(method), 1, network).traffic_factor for method in factors} == factors

@@ -75,14 +75,14 @@ def ask(started: list[Child[Any]], number: int, timeout_s: float = 30.0) -> list
     return gather(started, timeout_s)
 
 
-def test_orders_are_answered_in_the_children_s_order(start: Start) -> None:
+def test_commands_are_answered_in_the_order_of_the_children(start: Start) -> None:
     started = start(ADDS, ADDS)
     assert gather(started, 60.0) == [Ready(), Ready()]
     assert ask(started, 5) == [Sum(5), Sum(6)]
     assert ask(started, 7) == [Sum(7), Sum(8)]
 
 
-def test_what_a_child_can_not_do_is_its_parent_s_error_in_one_line(start: Start) -> None:
+def test_a_failed_command_is_a_one_line_error_in_the_parent(start: Start) -> None:
     started = start(ADDS)
     gather(started, 60.0)
     with pytest.raises(ChildFailed, match=r"^rank 0: a number below zero$"):
@@ -90,7 +90,7 @@ def test_what_a_child_can_not_do_is_its_parent_s_error_in_one_line(start: Start)
     assert started[0].process.wait(10) == 1
 
 
-def test_a_killed_child_is_named_although_others_complain(start: Start) -> None:
+def test_a_killed_child_is_named_before_those_that_only_noticed(start: Start) -> None:
     started = start(ADDS, "os.kill(os.getpid(), signal.SIGKILL)")
     started[1].process.wait(30)
     started[0].send(Add(-1))
@@ -99,12 +99,12 @@ def test_a_killed_child_is_named_although_others_complain(start: Start) -> None:
         gather(started, 60.0)
 
 
-def test_the_last_line_of_one_that_ends_is_quoted(start: Start) -> None:
+def test_the_last_stderr_line_of_a_child_that_exits_is_quoted(start: Start) -> None:
     with pytest.raises(ChildFailed, match=r"^rank 0 ended with status 7: MemoryError: too much$"):
         gather(start('sys.stderr.write("a warning\\nMemoryError: too much\\n")\nsys.exit(7)'), 60.0)
 
 
-def test_silence_is_bounded_and_the_silent_are_named(start: Start) -> None:
+def test_a_wait_times_out_and_names_children_without_a_report(start: Start) -> None:
     started = start(ADDS, "time.sleep(600)")
     assert gather(started[:1], 60.0) == [Ready()]
     started[0].send(Add(1))
@@ -112,7 +112,7 @@ def test_silence_is_bounded_and_the_silent_are_named(start: Start) -> None:
         gather(started, 1.0)
 
 
-def test_what_children_depend_on_is_watched(start: Start) -> None:
+def test_the_check_runs_while_waiting_for_children(start: Start) -> None:
     def dead() -> None:
         raise RuntimeError("the switch ended")
 

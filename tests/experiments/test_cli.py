@@ -151,7 +151,7 @@ def test_settings_override_the_file(here: Path) -> None:
     assert (scenario["topology"]["rate_bps"], scenario["workload"]["name"]) == (10**10, "text")
 
 
-def test_mininet_without_permission_says_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mininet_without_permission_says_how_to_fix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     done = invoke("compare", "tiny.toml", "--on", "mininet")
     assert done.exit_code == 1
     assert one_line(done) == "switchagg: mininet cannot run here: it needs root; or use --on sim"
@@ -177,7 +177,7 @@ def test_interrupt_is_one_line_and_exit_code_130(monkeypatch: pytest.MonkeyPatch
     assert "interrupted" in one_line(done)
 
 
-def test_invalid_certificate_is_loud_and_exit_code_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+def test_an_invalid_certificate_is_printed_and_gives_exit_code_3(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     def unfaithful(_scenario: object, method: MethodName, _folder: Path, _progress: object) -> MethodResult:
         certificate = FakeCertificate(str(method) == "gloo", ["gap p99 61 %"], None)
         return result(method, 100_000_000, "mininet", certificate=certificate)
@@ -209,7 +209,7 @@ def test_doctor_prints_what_it_finds_and_returns_its_code(monkeypatch: pytest.Mo
     assert json.loads(done.stdout)["findings"][0]["remedy"] == "pip install numpy"
 
 
-def test_status_of_a_running_switch_and_of_none() -> None:
+def test_status_with_and_without_a_running_switch() -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64, elements=32)) as daemon:
         done = invoke("status", daemon.control_endpoint)
         assert done.exit_code == 0, done.stderr
@@ -235,7 +235,7 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
 
 
-def test_switch_says_what_is_wrong_with_its_addresses() -> None:
+def test_switch_reports_what_is_wrong_with_its_addresses() -> None:
     wrong = invoke("switch", "--data", "5556")
     assert wrong.exit_code == 2
     assert one_line(wrong) == "switchagg: --data 5556: not understood; allowed: HOST:PORT, like 0.0.0.0:5556"
@@ -264,7 +264,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert "switchagg compare quickstart" in done.stdout
 
 
-def test_what_is_beyond_its_bound_is_explained_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_speedup_beyond_its_bound_is_explained_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_fast(_scenario: object, method: MethodName, *_rest: object) -> MethodResult:
         return result(method, 150_000_000 if str(method) == "ring" else 90_000_000)
 

@@ -30,14 +30,14 @@ def silent(_method: str, _done: int, _total: int, _note: str) -> None:
 
 @pytest.fixture
 def mininet(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
-    """Sets what the Mininet backend says is missing."""
+    """Sets what the Mininet backend reports as missing."""
 
-    def say(missing: str | None) -> None:
+    def set_missing(missing: str | None) -> None:
         module = ModuleType("emulation.mininet.run")
         module.missing = lambda: missing  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "emulation.mininet.run", module)
 
-    return say
+    return set_missing
 
 
 def test_compare_writes_every_file_and_reports_progress(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_every_figure_is_among_those_a_new_run_removes() -> None:
     assert tuple(figures.draw_all(built, timelines)) == comparing.FIGURES
 
 
-def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:
+def test_a_failed_run_removes_the_earlier_report(tmp_path: Path) -> None:
     compare(SCENARIO, "sim", tmp_path, silent, command=["x"], runner=run_method)
 
     def failing(*_arguments: object) -> MethodResult:
@@ -91,7 +91,7 @@ def test_a_failed_run_leaves_no_report_that_looks_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "report.html/x", "training.png/x"])
-def test_what_is_in_the_way_is_one_line_before_anything_runs(tmp_path: Path, name: str) -> None:
+def test_an_unusable_output_path_is_one_line_before_anything_runs(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
     with pytest.raises(RunFailed, match=r"cannot be written .*choose another folder with --out"):
@@ -155,7 +155,9 @@ def with_plane(dataplane: str) -> Scenario:
     return parse('name = "t"\ntitle = "t"\n', "t.toml", {"switch.dataplane": dataplane})
 
 
-def test_auto_takes_the_fastest_and_says_why_not_the_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_the_fastest_plane_and_reports_why_not_a_faster_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choice = Choice("batched", {"native": "its self-test failed at packet 7, a result"})
     monkeypatch.setattr(comparing, "fastest", lambda slots, elements: choice if (slots, elements) == (512, 360) else 0)
     assert choose_plane(with_plane("auto"), "sim") == choice

@@ -52,7 +52,7 @@ def follow(members: list[Member], stall_s: float = 30.0, limit_s: float = 60.0) 
     return seen
 
 
-def test_progress_is_that_of_the_slowest_and_everything_said_is_kept(start: Callable[..., list[Member]]) -> None:
+def test_progress_is_that_of_the_slowest_rank_and_all_reports_are_kept(start: Callable[..., list[Member]]) -> None:
     members = start(WELL, WELL)
     assert follow(members)[-1] == 2
     assert [report for member in members for report in member.named(Finished)] == [FINISHED, FINISHED]
@@ -67,7 +67,7 @@ def test_lines_may_arrive_in_pieces() -> None:
     assert (member.iterations, len(member.reports)) == (2, 2)
 
 
-def test_a_killed_rank_is_named_although_others_complain(start: Callable[..., list[Member]]) -> None:
+def test_a_killed_rank_is_named_before_those_that_only_noticed(start: Callable[..., list[Member]]) -> None:
     complains = 'failed("rank 1 is gone")\nsys.exit(1)'
     killed = "say(iteration)\nos.kill(os.getpid(), signal.SIGKILL)"
     members = start(WAITS, killed, WAITS)
@@ -86,7 +86,7 @@ def test_a_rank_that_fails_gives_the_reason(start: Callable[..., list[Member]]) 
         follow(members)
 
 
-def test_a_rank_that_dies_without_a_word_is_quoted_from_its_log(start: Callable[..., list[Member]]) -> None:
+def test_a_rank_that_dies_without_a_report_is_quoted_from_its_log(start: Callable[..., list[Member]]) -> None:
     members = start('sys.stderr.write("a warning\\nMemoryError: too much\\n")\nsys.exit(7)', WAITS)
     with pytest.raises(RunFailed, match=r"exit status 7: MemoryError: too much \(more in .*rank-0\.log\)"):
         follow(members)
@@ -102,18 +102,18 @@ def test_failing_after_the_end_is_a_failure(start: Callable[..., list[Member]]) 
         follow(start("say(finished)\nsys.exit(3)"))
 
 
-def test_silence_is_bounded(start: Callable[..., list[Member]]) -> None:
+def test_a_run_without_reports_times_out(start: Callable[..., list[Member]]) -> None:
     with pytest.raises(RunFailed, match=r"no rank said anything for 1 s; rank 0 at its start"):
         follow(start(WAITS), stall_s=1.0)
 
 
-def test_the_whole_run_is_bounded(start: Callable[..., list[Member]]) -> None:
+def test_the_whole_run_has_a_time_limit(start: Callable[..., list[Member]]) -> None:
     chatters = "while True:\n    say(iteration)\n    time.sleep(0.1)"
     with pytest.raises(RunFailed, match=r"not done after 2 s; rank 0 at iteration \d+"):
         follow(start(chatters), limit_s=2.0)
 
 
-def test_what_the_members_depend_on_is_watched(start: Callable[..., list[Member]]) -> None:
+def test_the_check_runs_while_waiting_for_ranks(start: Callable[..., list[Member]]) -> None:
     def dead() -> None:
         raise RunFailed("the data plane ended")
 
@@ -121,6 +121,6 @@ def test_what_the_members_depend_on_is_watched(start: Callable[..., list[Member]
         Crew("switch", start(WAITS), stall_s=30, limit_s=60, alive=dead).follow(lambda _: None)
 
 
-def test_a_report_that_nobody_understands_is_a_failure(start: Callable[..., list[Member]]) -> None:
+def test_an_invalid_report_is_a_failure(start: Callable[..., list[Member]]) -> None:
     with pytest.raises(RunFailed, match=r"^rank 0: its report can't be understood: .*`iteration`"):
         follow(start("""say('{"event":"iteration"}')"""))

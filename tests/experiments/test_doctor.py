@@ -1,4 +1,4 @@
-"""The doctor tries instead of guessing, never raises, leaves nothing, and says how to get what is missing."""
+"""The doctor probes by trying, never raises, leaves nothing behind, and prints how to get what is missing."""
 
 import errno
 import json
@@ -30,14 +30,14 @@ def test_every_probe_answers_in_order(findings: list[Finding]) -> None:
     assert [finding for finding in findings if "probe failed" in finding.detail] == []
 
 
-def test_what_is_missing_has_a_remedy_and_what_is_there_has_none(findings: list[Finding]) -> None:
+def test_only_missing_things_come_with_how_to_get_them(findings: list[Finding]) -> None:
     for finding in findings:
         assert bool(finding.remedy) != finding.ok, finding
         assert finding.detail
         assert finding.needed_for
 
 
-def test_what_these_tests_run_on_is_found(findings: list[Finding]) -> None:
+def test_the_software_these_tests_need_is_found(findings: list[Finding]) -> None:
     """The tests themselves need these, so a doctor that misses one is wrong."""
     assert all(finding.ok for finding in findings if finding.needed_for == EVERYTHING)
     assert doctor.exit_code(findings) == 0
@@ -111,7 +111,7 @@ def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert doctor._answer("false") is None
 
 
-def test_a_kernel_without_udp_offload_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_udp_offload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Socket(socket.socket):
         def setsockopt(self, level: int, option: int, value: object) -> None:  # type: ignore[override]
             raise OSError(errno.ENOPROTOOPT, "Protocol not available")
@@ -121,7 +121,7 @@ def test_a_kernel_without_udp_offload_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert (finding.ok, finding.detail) == (False, "refused: Protocol not available")
 
 
-def test_bundles_taken_apart_on_the_way_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundles_split_on_the_way_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that never asked for bundles gets single datagrams."""
 
     class Socket(socket.socket):
@@ -154,7 +154,7 @@ BROKEN = "#!/bin/sh\necho 'error: no' >&2\nexit 1\n"
         ("fuzzer", "clang", "can't link its fuzzer"),
     ],
 )
-def test_a_compiler_is_tried(
+def test_the_compiler_is_probed_by_compiling(
     name: str, program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / program).write_text(BROKEN)
@@ -166,7 +166,7 @@ def test_a_compiler_is_tried(
     assert "apt-get install" in finding.remedy
 
 
-def test_a_core_that_is_missing_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_core_comes_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "libswitchagg.so was built from other sources (ABI 7, not 1); run make native in a checkout, or so"
     monkeypatch.setattr(library, "missing", lambda: reason)
     finding = doctor._compiled_core()
@@ -201,7 +201,7 @@ def test_xdp_programs_that_were_not_built_are_named(tmp_path: Path, monkeypatch:
         (None, False, "run as root"),
     ],
 )
-def test_what_the_xdp_probe_says(said: str | None, ok: bool, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_the_xdp_probe(said: str | None, ok: bool, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_in_own_network", lambda script: said)
     monkeypatch.setattr(doctor, "_find", lambda program: program)
     finding = doctor._xdp_on_veth()
@@ -211,7 +211,7 @@ def test_what_the_xdp_probe_says(said: str | None, ok: bool, remedy: str, monkey
 
 
 @pytest.mark.system
-def test_the_xdp_probe_leaves_nothing(requires_root_namespaces: None) -> None:
+def test_the_xdp_probe_leaves_nothing_behind(requires_root_namespaces: None) -> None:
     before = {name for _, name in socket.if_nameindex()}
     assert doctor._xdp_on_veth().detail
     assert {name for _, name in socket.if_nameindex()} == before
@@ -262,14 +262,14 @@ def sick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Finding]]:
     return lambda: found
 
 
-def test_json_carries_everything(sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_everything(sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run_doctor(json_wanted=True) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["ready"] is False
     assert [Finding(**entry) for entry in told["findings"]] == sick()
 
 
-def test_the_table_names_what_is_missing_and_its_remedy(
+def test_the_table_names_what_is_missing_and_how_to_get_it(
     sick: Callable[[], list[Finding]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert doctor.run_doctor() == 1

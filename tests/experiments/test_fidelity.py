@@ -90,7 +90,7 @@ def test_frames_that_never_were_a_bundle_stay_apart() -> None:
 # ---- which gaps are judged
 
 
-def test_what_was_queued_at_a_poll_covers_the_gaps_between_the_next_that_many_bytes() -> None:
+def test_gaps_are_checked_for_as_many_bytes_as_a_poll_found_queued() -> None:
     time_ns = np.arange(10) * FRAME_NS
     sizes = np.full(10, FRAME)
     # three frames were queued between frames 2 and 3: frames 3, 4 and 5, hence two gaps
@@ -103,7 +103,7 @@ def test_what_was_queued_at_a_poll_covers_the_gaps_between_the_next_that_many_by
     assert len(gaps) == 1
 
 
-def test_what_left_while_the_kernel_was_asked_is_taken_off() -> None:
+def test_bytes_sent_during_a_poll_are_subtracted() -> None:
     time_ns = np.arange(10) * FRAME_NS
     sizes = np.full(10, FRAME)
     # the answer may have been given before or after frame 3 left
@@ -118,7 +118,7 @@ def test_polls_that_overlap_count_a_gap_once() -> None:
     assert len(gaps) == 7  # frames 0 … 7
 
 
-def test_idle_time_is_not_judged() -> None:
+def test_idle_time_is_ignored() -> None:
     """Bursts of 20 frames, 10 ms apart: the link is idle most of the time, and perfect."""
     bursts = [np.arange(20) * FRAME_NS + start for start in range(0, 100_000_000, 10_000_000)]
     polls = [(int(burst[0]) - 5, int(burst[0]) - 1, 20 * FRAME) for burst in bursts]
@@ -134,7 +134,7 @@ def test_a_poll_after_the_last_departure_and_an_empty_trace_are_harmless() -> No
     assert gap_measures([trace_of([5], [FRAME], [(0, 0, 9000)])])["backlogged_gaps"] == 0
 
 
-def test_short_frames_are_judged_with_what_follows_them() -> None:
+def test_short_frames_are_checked_together_with_those_after_them() -> None:
     """An acknowledgement leaves a timer's coarseness after its bundle: 66 bytes take 2.6 µs, the timer 20."""
     sizes, time_ns, now = [], [], 0
     for _ in range(200):
@@ -147,7 +147,7 @@ def test_short_frames_are_judged_with_what_follows_them() -> None:
     assert np.quantile(raw, 0.9) > 5  # what judging each gap by itself would say
 
 
-def test_a_row_of_short_frames_is_judged_a_frame_s_worth_at_a_time() -> None:
+def test_a_series_of_short_frames_is_checked_in_units_of_a_full_frame() -> None:
     time_ns = np.arange(1000) * 2_640
     gaps, ideal = backlogged_gaps(time_ns, np.full(1000, 66), [(-1, -1, 66_000)], RATE_BPS)
     assert 40 <= len(gaps) <= 48
@@ -155,7 +155,7 @@ def test_a_row_of_short_frames_is_judged_a_frame_s_worth_at_a_time() -> None:
     assert np.allclose(gaps, ideal)
 
 
-def test_no_gap_is_taken_across_departures_the_tap_lost() -> None:
+def test_no_gap_is_measured_across_departures_that_the_capture_lost() -> None:
     trace = LinkTrace(RATE_BPS)
     trace.add_poll(-1, -1, 100 * FRAME)
     trace.add_departures(Departures(np.arange(5) * FRAME_NS, np.full(5, FRAME), complete=False))
@@ -238,7 +238,7 @@ def test_links_that_were_never_full_are_not_valid() -> None:
         ),
     ],
 )
-def test_what_the_machine_does_beside_the_links_counts(others: dict[str, Any], reason: str, rate_bps: int) -> None:
+def test_load_beside_the_links_counts(others: dict[str, Any], reason: str, rate_bps: int) -> None:
     certificate = verdict(full_link([FRAME_NS] * 500), **others)
     assert not certificate.valid
     assert len(certificate.reasons) == 1
@@ -279,7 +279,7 @@ def threads(**spent: tuple[int, int, int]) -> monitor.Threads:
     return watched
 
 
-def test_the_process_that_waits_longest_per_turn_stands_for_all() -> None:
+def test_the_process_with_the_longest_wait_per_time_slice_counts() -> None:
     second = 1_000_000_000
     measures = threads(p1_t1=(second, second, 1000), p1_t2=(0, second, 10), p2_t1=(second, second, 4000)).measures(
         10 * second
@@ -289,7 +289,7 @@ def test_the_process_that_waits_longest_per_turn_stands_for_all() -> None:
     assert (measures["network_threads"], measures["network_threads_waited_ns"]) == (3, 3 * second)
 
 
-def test_a_process_that_hardly_ever_runs_says_nothing_but_one_that_is_kept_from_it_does() -> None:
+def test_an_idle_process_is_ignored_but_a_starved_one_counts() -> None:
     second = 1_000_000_000
     idle = threads(p1_t1=(1000, second // 200, 2)).measures(second)
     assert idle["network_thread_wait_ns"] == 0.0
@@ -298,7 +298,7 @@ def test_a_process_that_hardly_ever_runs_says_nothing_but_one_that_is_kept_from_
     assert monitor.Threads().measures(second)["network_thread_wait_ns"] is None
 
 
-def test_threads_that_cannot_be_seen_do_not_pass_for_threads_that_never_wait() -> None:
+def test_unreadable_threads_do_not_count_as_threads_that_never_wait() -> None:
     blind = monitor.Threads()
     blind.watch(2**22 + 1, 2**22 + 1)  # above any process id: as on a kernel without schedstat
     measures = blind.measures(1_000_000_000)

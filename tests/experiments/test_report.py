@@ -1,4 +1,4 @@
-"""The report: self-contained, escaped, honest about the certificate, and right in words."""
+"""The report: self-contained, escaped, with a prominent certificate, and with correct sentences."""
 
 import re
 from html.parser import HTMLParser
@@ -111,7 +111,7 @@ def test_same_results_same_report(tmp_path: Path, pages: dict[str, tuple[str, Pa
     assert written(tmp_path, sim_document()) == pages["sim"][0]
 
 
-def test_invalid_is_impossible_to_miss(pages: dict[str, tuple[str, Path]]) -> None:
+def test_an_invalid_certificate_is_prominent(pages: dict[str, tuple[str, Path]]) -> None:
     text = pages["invalid"][0]
     assert '<div class="stamp invalid" role="alert"><b>INVALID</b>' in text
     assert text.index("<b>INVALID</b>") < text.index("faster"), "before any finding"
@@ -194,7 +194,7 @@ def test_headline_says_faster_slower_or_equal() -> None:
     assert wording.headline(alone) == "Over 4 workers on 100 Mb/s links, an iteration with the switch took 110 ms."
 
 
-def test_one_worker_is_compared_with_nobody() -> None:
+def test_one_worker_has_no_comparison() -> None:
     alone = parse('name = "t"\ntitle = "T"\n[topology]\nworkers = 1\n[workload]\nwarmup_iterations = 1\n', "t")
     built = document(alone, "sim", [result("ring", 0), result("switch", 1_000_000_000)])
     assert wording.headline(built).startswith("Over 1 worker on 200 Mb/s links, an iteration with the ring took ")
@@ -210,7 +210,7 @@ def test_report_with_one_worker_and_without_evaluations(tmp_path: Path) -> None:
     ("ns", "text"),
     [(None, "–"), (0, "0 ns"), (999, "999 ns"), (1500, "1.50 µs"), (12_345_678, "12.3 ms"), (2.5e9, "2.50 s")],  # noqa: RUF001
 )
-def test_times_are_read_at_a_glance(ns: float | None, text: str) -> None:
+def test_times_have_readable_units(ns: float | None, text: str) -> None:
     assert wording.time_text(ns) == text
 
 

@@ -126,7 +126,7 @@ def test_canonical_round_trips() -> None:
     assert again.baseline_for("sim") is None
 
 
-def test_parameter_servers_are_told_of_where_a_method_has_them() -> None:
+def test_parameter_server_options_appear_only_with_such_a_method() -> None:
     text = '[methods]\nsim = ["ring", "ps+p3"]\n[ps]\nmode = "backup"\nbackups = 2\nservers = 3\n'
     scenario = parse(MINIMAL + text, "t")
     assert canonical(scenario)["ps"] == {"servers": 3, "mode": "backup", "staleness": 0, "backups": 2}
@@ -143,7 +143,7 @@ def test_every_shipped_scenario_loads_under_its_own_name() -> None:
             assert scenario.workload.compute_ns is not None, "byte-identical results in sim need a given compute time"
 
 
-def test_find_knows_bare_names_and_says_what_is_shipped(tmp_path: Path) -> None:
+def test_find_accepts_bare_names_and_lists_shipped_scenarios(tmp_path: Path) -> None:
     assert find("quickstart") == find("quickstart.toml") == shipped()["quickstart"]
     mine = tmp_path / "mine.toml"
     mine.write_text(MINIMAL)
@@ -170,7 +170,7 @@ def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
         (MINIMAL + "[workload]\nbatch_per_worker = 360", r"batch_per_worker: 360 on each of 4 .* allowed: 1 … 359"),
     ],
 )
-def test_what_python_itself_chokes_on_is_one_short_line(text: str, expected: str) -> None:
+def test_input_that_python_s_own_parser_rejects_is_one_short_line(text: str, expected: str) -> None:
     with pytest.raises(ScenarioError, match=expected) as caught:
         parse(text, "t")
     assert len(str(caught.value)) < 300

@@ -79,7 +79,7 @@ def test_priority_queues_are_htb_classes_that_borrow_in_order() -> None:
         ),
     ],
 )
-def test_priority_queues_that_can_not_be_are_refused(changed: dict[str, int], words: str) -> None:
+def test_impossible_priority_queues_are_refused(changed: dict[str, int], words: str) -> None:
     with pytest.raises(UnfitError) as refused:
         shaping.refuse_impossible(dataclasses.replace(SPEC, **changed))  # type: ignore[arg-type]
     assert words in str(refused.value)
@@ -111,14 +111,14 @@ def test_faults_and_delay_become_netem_and_faults_forbid_bundles() -> None:
         ({"mtu_bytes": 100_000}, "[topology] mtu_bytes = 100000"),
     ],
 )
-def test_a_wish_out_of_range_is_refused_by_name(changed: dict[str, int], named: str) -> None:
+def test_a_setting_out_of_range_is_refused_by_name(changed: dict[str, int], named: str) -> None:
     with pytest.raises(UnfitError) as refused:
         shaping.refuse_impossible(dataclasses.replace(SPEC, **changed))
     assert str(refused.value).startswith(named)
     assert "--on sim" in str(refused.value)
 
 
-def test_a_wish_for_netem_is_refused_by_name_where_the_kernel_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_need_netem_are_refused_by_name_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     wish = dataclasses.replace(SPEC, delay_ns=1_000, loss=0.01)
     monkeypatch.setattr(shaping, "netem_missing", lambda: "Error: Specified qdisc kind is unknown.")
     with pytest.raises(UnfitError) as refused:
@@ -131,7 +131,7 @@ def test_a_wish_for_netem_is_refused_by_name_where_the_kernel_has_none(monkeypat
     shaping.refuse_impossible(wish)  # a kernel that has it is taken at its word, and read back later
 
 
-def test_a_port_that_is_as_asked_shows_no_difference() -> None:
+def test_a_port_with_the_requested_settings_shows_no_difference() -> None:
     assert shaping.differences(SPEC, AS_ASKED) == []
 
 
@@ -151,7 +151,7 @@ def test_a_port_that_differs_is_named(changed: dict[str, int], problem: str) -> 
     assert problem in problems[0]
 
 
-def test_netem_s_answer_is_compared_with_the_wish() -> None:
+def test_netem_s_settings_are_compared_with_the_requested_ones() -> None:
     spec = dataclasses.replace(SPEC, delay_ns=5_000_000, loss=0.01)
     single = {"tcp-segmentation-offload": False, "generic-segmentation-offload": False}
     answer = {
@@ -174,7 +174,7 @@ def test_netem_s_answer_is_compared_with_the_wish() -> None:
     ]
 
 
-def test_ethtool_s_answer_is_read_per_interface() -> None:
+def test_ethtool_s_output_is_parsed_per_interface() -> None:
     lines = [
         "Features for s1-eth1:",
         "tcp-segmentation-offload: on",

@@ -1,4 +1,4 @@
-"""The trainer: what it says, that it trains what the replicas train, and how it ends when something is wrong."""
+"""The trainer: its reports, that it trains what the replicas train, and how it ends when something is wrong."""
 
 import contextlib
 import itertools
@@ -102,7 +102,7 @@ def follow(members: list[Member]) -> None:
 
 
 def read_until(member: Member, event: type[Any], count: int = 1) -> None:
-    """Reads what a member says until it has said `event` that often, or has ended."""
+    """Reads a member's reports until it has sent `event` that often, or has ended."""
     while len(member.named(event)) < count and not member.child.ended:
         member.read()
 
@@ -251,14 +251,14 @@ def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[M
     assert "peer" in line or "reset" in line
 
 
-def test_a_missing_rank_is_waited_for_in_bounds(start: Callable[..., list[Member]]) -> None:
+def test_the_wait_for_a_missing_rank_times_out(start: Callable[..., list[Member]]) -> None:
     (alone,) = start(configuration(0, timeout_s=1.0))
     read_until(alone, TrainingFailed)
     assert alone.child.process.wait(LIMIT_S) == 1
     assert "trainer: rank 0 (gloo) failed at its start" in Path(alone.child.log.name).read_text()
 
 
-def test_signals_end_it_at_once(start: Callable[..., list[Member]]) -> None:
+def test_signals_end_a_trainer_at_once(start: Callable[..., list[Member]]) -> None:
     """Also in the middle of a wait inside torch: rank 2 never comes."""
     members = start(*(configuration(rank, workers=3) for rank in range(2)))
     for member, number in zip(members, (signal.SIGTERM, signal.SIGINT), strict=True):
@@ -316,7 +316,7 @@ def test_a_configuration_that_is_not_there_ends_with_status_2(tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (2, f"trainer: {tmp_path}/none.json: No such file or directory\n")
 
 
-def test_help_teaches() -> None:
+def test_help_has_examples() -> None:
     command = [sys.executable, "-m", "emulation.training.trainer", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
     _, _, example = text.partition("One rank alone, to try it:")

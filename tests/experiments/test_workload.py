@@ -34,7 +34,7 @@ def train(replicas: Replicas, iterations: int) -> None:
 # ---- data
 
 
-def test_an_epoch_gives_every_rank_other_samples_and_none_twice() -> None:
+def test_an_epoch_gives_each_sample_to_one_rank_once() -> None:
     ranks = [build_workload("digits", 3, rank, WORKERS, BATCH) for rank in range(WORKERS)]
     steps = ranks[0].task.samples // (WORKERS * BATCH)
     first = [rank.sample_indices(step) for step in range(steps) for rank in ranks]
@@ -48,7 +48,7 @@ def test_an_epoch_gives_every_rank_other_samples_and_none_twice() -> None:
     assert not np.array_equal(first, second)
 
 
-def test_an_iteration_can_be_asked_for_again() -> None:
+def test_the_batch_of_an_iteration_is_reproducible() -> None:
     one = build_workload("digits", 3, 1, WORKERS, BATCH)
     before, _ = one.train_batch(7)
     one.train_batch(60)  # another epoch
@@ -76,7 +76,7 @@ def test_digits_move_by_at_most_a_pixel() -> None:
     assert set(labels.tolist()) == {int(task._labels[0])}
 
 
-def test_text_asks_for_the_next_byte_and_windows_are_disjoint() -> None:
+def test_text_targets_are_the_next_bytes_and_windows_are_disjoint() -> None:
     task = Text()
     inputs, targets = task.batch(np.array([5, 6, task.samples - 1]), np.random.default_rng(0))
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -94,7 +94,7 @@ def test_text_without_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ("name", "batch", "message"),
     [("digits", 400, "lower batch_per_worker to 359 or less"), ("didgits", 1, "there are: digits, text")],
 )
-def test_what_cannot_be_is_refused_with_the_remedy(name: str, batch: int, message: str) -> None:
+def test_impossible_workloads_are_refused_with_how_to_fix_them(name: str, batch: int, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
         build_workload(name, 1, 0, WORKERS, batch)
 
@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert hashes[0] == hashes[1]
 
 
-def test_a_rank_that_was_given_other_gradients_drifts() -> None:
+def test_a_rank_with_other_gradients_diverges() -> None:
     replicas = Replicas("digits", 2, 2, 8, iterations=5)
     averaged = average(replicas, replicas.gradients(0))
     wrong = [flat.copy() for flat in averaged[1]]
@@ -225,7 +225,7 @@ def test_measuring_changes_no_parameters() -> None:
     assert replicas.parameter_hashes() == before
 
 
-def test_every_workload_says_where_its_data_come_from() -> None:
+def test_every_workload_names_the_source_of_its_data() -> None:
     for kind in WORKLOADS.values():
         one = kind.task()
         assert one.source

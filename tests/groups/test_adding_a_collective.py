@@ -53,7 +53,7 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_command_line_cost_model_bounds_report_and_benchmark_know_it(tmp_path: Path) -> None:
+def test_the_command_line_cost_model_bounds_report_and_benchmark_include_it(tmp_path: Path) -> None:
     run(tmp_path, "-c", PROGRAM)
 
 

@@ -132,12 +132,12 @@ def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
         open_group("ring", "tcp", 0, free_addresses(1), job="x", options=options)
 
 
-def test_servers_that_lose_workers_code_nothing() -> None:
+def test_a_codec_is_refused_with_servers_that_may_lose_workers() -> None:
     with pytest.raises(ValueError, match="its sums need all workers"):
         PsConfig(3, 1, mode="backup", backups=1, codec="codec x")
 
 
-def test_calls_after_closing_fail_and_odd_ones_are_refused_at_once() -> None:
+def test_calls_after_closing_fail_and_invalid_ones_are_refused_at_once() -> None:
     group = open_group("ring", "tcp", 0, free_addresses(1), job="x", options={"codec": "fixed_point"})
     with pytest.raises(ValueError, match="key"):
         group.allreduce(np.ones(4, np.float32), key=1 << 60)

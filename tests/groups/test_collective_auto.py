@@ -1,4 +1,4 @@
-"""`auto`: α and β are measured and told to all before the first call; in a world of exact delays."""
+"""`auto`: α and β are measured and broadcast before the first call; in a simulated network of exact delays."""
 
 import heapq
 from typing import Any
@@ -92,7 +92,7 @@ def test_sizes_of_one_class_are_explained_once_and_other_kinds_never() -> None:
     assert len(world.lines) == 2 * 2
 
 
-def test_slow_links_are_not_asked_to_carry_long_messages() -> None:
+def test_slow_links_are_measured_with_short_messages() -> None:
     world = World(2, 1_000_000, 8000.0)  # 1 Mb/s
     world.run()
     assert world.now_ns < 2_000_000_000
@@ -152,7 +152,7 @@ def test_two_held_calls_with_one_key_fail_the_second() -> None:
         assert "key 3 is in use" in str(world.finished[rank][second])
 
 
-def test_nonsense_is_dropped() -> None:
+def test_invalid_messages_are_dropped() -> None:
     world = World(3, 1000, 1.0)
     for what, data in ((2, b"short"), (1, b""), (9, b""), (0, b"")):
         for rank, party in enumerate(world.parties):

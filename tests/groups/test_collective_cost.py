@@ -59,7 +59,7 @@ TEXTBOOK = {
 
 
 @pytest.mark.parametrize("algorithm", TEXTBOOK)
-def test_the_formulas_are_the_textbooks(algorithm: str) -> None:
+def test_the_formulas_are_those_of_the_textbooks(algorithm: str) -> None:
     cost = textbook(algorithm, 8, 1000.0)
     steps, size, reduced = TEXTBOOK[algorithm]
     assert cost == (steps, pytest.approx(size * 1000), pytest.approx(reduced * 1000))
@@ -121,7 +121,7 @@ STEPWISE = ("ring", "naive_ring", "halving_doubling", "recursive_doubling", "tor
     ("workers", "size_bytes", "delay_ns"),
     [(8, 65_536, MILLISECOND_NS), (8, 262_144, MILLISECOND_NS), (4, 2_000_000, 0), (8, 65_536, 0)],
 )
-def test_the_model_meets_virtual_time(method: str, workers: int, size_bytes: int, delay_ns: int) -> None:
+def test_the_model_agrees_with_virtual_time(method: str, workers: int, size_bytes: int, delay_ns: int) -> None:
     """Within 5 %."""
     config = star(workers, delay_ns)
     model_s = predict(method, workers, size_bytes, link_cost(config))
@@ -145,7 +145,7 @@ def test_where_streams_meet_at_a_port_the_model_is_looser(method: str) -> None:
     assert measured_s(config, method, 2_000_000) == pytest.approx(model_s, rel=0.35)
 
 
-def test_halving_doubling_beats_the_ring_by_the_models_ratio_where_latency_rules() -> None:
+def test_halving_doubling_beats_the_ring_by_the_models_ratio_where_latency_dominates() -> None:
     """64 KB, 8 ranks, 1 ms of delay per link: 14 messages one after the other against 6, the bytes alike."""
     config = star(8, MILLISECOND_NS)
     link = link_cost(config)
@@ -157,7 +157,7 @@ def test_halving_doubling_beats_the_ring_by_the_models_ratio_where_latency_rules
     assert sum(counts[0]) == pytest.approx(sum(counts[1]), rel=0.05)  # heads and acknowledgements apart
 
 
-def test_and_where_the_rate_rules_they_are_alike() -> None:
+def test_halving_doubling_and_ring_are_alike_where_the_rate_dominates() -> None:
     config = star(8, 0)
     assert measured_s(config, "halving_doubling", 2_000_000) == pytest.approx(
         measured_s(config, "ring", 2_000_000), rel=0.03
@@ -174,7 +174,7 @@ def test_the_switch_needs_no_more_time_for_more_workers() -> None:
 # ---- auto
 
 
-def test_the_fit_finds_latency_and_rate_and_stands_outliers() -> None:
+def test_the_fit_finds_latency_and_rate_despite_outliers() -> None:
     exact = [(size, 50e-6 + size * 8e-9) for size in (0, 1000, 65_536, 1_000_000)]
     assert fit(exact) == (pytest.approx(50e-6), pytest.approx(8e-9), 0)
     noisy = [(size, seconds * factor) for size, seconds in exact for factor in (0.97, 1.0, 1.03, 1.0, 40.0)]
@@ -188,7 +188,7 @@ def test_the_fit_finds_latency_and_rate_and_stands_outliers() -> None:
             fit(bad)
 
 
-def test_auto_takes_what_the_model_says_and_says_why() -> None:
+def test_auto_chooses_by_the_model_and_reports_why() -> None:
     choice = Choice(8, 1_000_000, 8_000_000)
     chosen = [choice.algorithm(size) for size in (100, 500_000, 100_000_000)]
     assert chosen == ["recursive_doubling", "halving_doubling", "ring"]
@@ -205,7 +205,7 @@ def test_auto_is_never_much_slower_than_the_best(workers: int, size_bytes: int) 
     assert measured_s(config, "auto", size_bytes) <= 1.1 * best_s
 
 
-def test_auto_measures_at_the_start_and_remembers_what_it_took() -> None:
+def test_auto_measures_once_at_the_start_and_remembers_its_choices() -> None:
     config = star(4, 100_000)
     auto = SIMULATIONS["auto"](config)
     assert isinstance(auto, HostSimulation)

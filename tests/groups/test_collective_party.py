@@ -62,7 +62,7 @@ def test_a_rank_may_use_a_key_again_while_others_are_still_at_the_call_before() 
     assert all(np.array_equal(array, np.arange(elements)) for elements, array in received)
 
 
-def test_running_numbers_and_keys_do_not_meet() -> None:
+def test_call_numbers_and_keys_do_not_collide() -> None:
     net = Net(2)
     for rank, order in enumerate(((None, 0, None), (0, None, None))):
         for key in order:
@@ -116,7 +116,7 @@ def test_messages_are_the_arrays_own_memory_until_they_are_sent() -> None:
     assert execution.done
 
 
-def test_overwriting_messages_are_placed_in_the_array_once_nothing_is_in_the_way() -> None:
+def test_overwriting_messages_are_received_in_place_once_pending_sends_are_done() -> None:
     array = np.arange(2)
     execution = Execution(program(Task("allreduce", "ring", 0, 2, 2), 8, 64), array)
     execution.start()
@@ -135,7 +135,7 @@ def test_overwriting_messages_are_placed_in_the_array_once_nothing_is_in_the_way
     assert array.tolist() == [5, 77]
 
 
-def test_what_an_execution_does_not_expect_is_an_error() -> None:
+def test_an_unexpected_message_is_an_error() -> None:
     execution = Execution(program(Task("allreduce", "ring", 0, 3, 9), 8, 64), np.arange(9))
     execution.start()
     assert execution.missing() == [2]
@@ -292,8 +292,8 @@ def test_a_lost_member_fails_the_calls_that_need_it_and_all_later_ones() -> None
     assert "lost rank 2" in net.failures()[-1]
 
 
-def test_who_is_told_of_a_failure_passes_it_on_before_it_leaves() -> None:
-    """Else rank 1 would blame rank 0, whose leaving overtakes what rank 2 says."""
+def test_a_member_passes_a_reported_failure_on_before_it_leaves() -> None:
+    """Else rank 1 would blame rank 0, whose disconnect arrives before rank 2's message."""
     net = Net(3)
     for rank in range(3):
         submit(net, rank, 40 + (rank == 2))
@@ -307,7 +307,7 @@ def test_who_is_told_of_a_failure_passes_it_on_before_it_leaves() -> None:
     assert str(net.parties[1].failure) == "job collective: a disagreement (said by rank 2); missing ranks: 2"
 
 
-def test_a_member_that_did_its_part_may_go() -> None:
+def test_a_member_may_leave_after_sending_its_last_message() -> None:
     """Rank 0 of a chain is done first; the last one still waits for the middle, not for it."""
     net = Net(3, segment_bytes=64)
     submit(net, 0, kind="broadcast")
@@ -329,7 +329,7 @@ def test_a_member_that_did_its_part_may_go() -> None:
     assert "rank 1 lost rank 0" in net.failures()[1 + 1]
 
 
-def test_a_member_that_a_message_is_still_owed_to_is_missed() -> None:
+def test_a_lost_member_that_still_expects_a_message_fails_the_call() -> None:
     net = Net(2)
     submit(net, 1, kind="broadcast", root=0)  # waits for rank 0
     net.parties[1].lost(0, "it died", 1)
@@ -375,7 +375,7 @@ def test_a_root_that_only_sends_moves_as_long_as_its_messages_leave() -> None:
     assert party.failure.missing == (1,)
 
 
-def test_what_moves_slowly_does_not_fail_and_what_is_forgotten_does() -> None:
+def test_a_slow_call_does_not_time_out_and_an_abandoned_one_does() -> None:
     net = Net(2, call_timeout_ns=10 * SECOND_NS)
     submit(net, 0, key=1)  # rank 1 never makes this one
     turns = 0
@@ -434,7 +434,7 @@ def test_no_message_makes_a_party_raise() -> None:
         party.sent(chance.getrandbits(40) | 1 << 50)
 
 
-def test_what_others_say_is_shown_safely() -> None:
+def test_text_from_other_members_is_escaped() -> None:
     net = Net(2)
     submit(net, 0)
     net.parties[1]._fail("\x1b[31mred\n" + "x" * 5000, ())

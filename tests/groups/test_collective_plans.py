@@ -97,7 +97,7 @@ def test_broadcast_gives_all_what_the_root_has(algorithm: str, workers: int) -> 
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 7, 8, 9])
-def test_nobody_leaves_a_barrier_before_all_have_come(workers: int) -> None:
+def test_no_rank_leaves_a_barrier_before_all_have_entered(workers: int) -> None:
     from collective_net import Net
 
     net = Net(workers, seed=workers)
@@ -163,7 +163,7 @@ def test_the_counts_of_powers_of_two_are_the_textbooks(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", range(2, 65))
-def test_trees_send_twice_per_edge_and_nobody_more_than_twice_the_array(workers: int) -> None:
+def test_trees_send_twice_per_edge_and_no_rank_more_than_twice_the_array(workers: int) -> None:
     tree = plans("allreduce", "tree", workers, 10)
     assert sum(each.messages_sent for each in tree) == 2 * (workers - 1)
     assert tree[0].messages_sent == (workers - 1).bit_length()  # the root
@@ -175,7 +175,7 @@ def test_trees_send_twice_per_edge_and_nobody_more_than_twice_the_array(workers:
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), sorted({(kind, algorithm) for kind, algorithm, _ in CASES}))
-def test_every_send_is_met_by_a_receive_of_the_same_length(kind: str, algorithm: str) -> None:
+def test_every_send_has_a_receive_of_the_same_length(kind: str, algorithm: str) -> None:
     for case_kind, name, workers in CASES:
         if (case_kind, name) != (kind, algorithm) or workers > 20:
             continue
@@ -271,6 +271,6 @@ def test_every_method_has_an_algorithm_for_every_kind() -> None:
         (("allreduce", "direct", 0, 4, 1, 0, 5), "5 roots on 4 workers"),
     ],
 )
-def test_what_is_not_defined_is_refused(arguments: tuple[Any, ...], words: str) -> None:
+def test_undefined_collectives_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         plan(Task(*arguments))

@@ -93,7 +93,7 @@ def test_a_rank_that_leaves_is_named_by_all_and_stops_all_at_once() -> None:
         assert "rank 2" in str(found[rank])
 
 
-def test_a_rank_that_has_done_its_part_may_leave() -> None:
+def test_a_rank_may_leave_after_its_last_call() -> None:
     def act(rank: int, group: Group) -> Any:
         if rank == 1:
             time.sleep(0.1)
@@ -207,7 +207,7 @@ def test_ports_can_be_known_before_the_group_is_opened(link: str) -> None:
         ({"options": {"timeout_s": 0.2}}, "member 1"),
     ],
 )
-def test_what_cannot_be_is_a_job_error(how: dict[str, Any], words: str) -> None:
+def test_impossible_groups_raise_job_errors(how: dict[str, Any], words: str) -> None:
     how["options"] = {"timeout_s": 1, **how.get("options", {})}
     told = {"method": "ring", "link": "tcp", "rank": 0, "addresses": free_addresses(2), "job": "x"}
     before = len(os.listdir("/proc/self/fd"))
@@ -217,7 +217,7 @@ def test_what_cannot_be_is_a_job_error(how: dict[str, Any], words: str) -> None:
 
 
 @pytest.mark.parametrize("link", ["tcp", "udp", "zeromq", "rdma"])
-def test_a_place_is_given_up_with_a_group_that_cannot_be(link: str) -> None:
+def test_a_bound_port_is_released_if_the_group_can_not_be_opened(link: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     kept = []  # the traceback, and so what stands in its frames
     place = bind_place(link, "127.0.0.1")

@@ -22,13 +22,13 @@ from transport.schedule.table import POLICIES
         ),
     ],
 )
-def test_parse(text: str, expected: MethodName) -> None:
+def test_method_names_are_parsed(text: str, expected: MethodName) -> None:
     assert parse(text) == expected
     assert str(parse(text)) == text
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_written_is_read_back(method: str) -> None:
+def test_written_names_parse_to_the_same_method(method: str) -> None:
     for link in ("", *links_of(method)):
         for schedule in ("", *POLICIES):
             name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""))
@@ -56,7 +56,7 @@ def test_default_links_are_left_out() -> None:
         ("x" * 1000, "method '" + "x" * 60 + "…' is unknown"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(text: str, words: str) -> None:
+def test_wrong_names_are_reported_in_one_line(text: str, words: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(words)) as caught:
         parse(text)
     assert "\n" not in str(caught.value)

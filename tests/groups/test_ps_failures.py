@@ -130,8 +130,8 @@ def test_a_lost_source_ends_the_job_even_if_it_may_shrink(moment: int) -> None:
         assert "rank 0 left the job, but broadcast number 0 from rank 0" in str(world.finished[rank][0].failure)
 
 
-def test_who_passes_a_failure_on_isnt_blamed() -> None:
-    """One server has lost rank 2; the other hears of it from rank 0."""
+def test_a_member_that_passes_a_failure_on_is_not_blamed() -> None:
+    """One server has lost rank 2; the other learns of it from rank 0."""
     world = World(small())
     world.run()
     world._deliver_raw(3, 0, Head(Kind.FAIL, root=2).pack(), b"rank 2 is lost")
@@ -142,7 +142,7 @@ def test_who_passes_a_failure_on_isnt_blamed() -> None:
     assert "server 1 ends the job: rank 0 gave up: server 0 ends the job: rank 2 is lost" in str(failure)
 
 
-def test_who_leaves_early_is_named() -> None:
+def test_a_worker_that_leaves_early_is_named() -> None:
     world = World(small())
     world.workers[1].leave()
     sums_of = [np.ones(7, np.int64) for _ in range(WORKERS)]
@@ -156,7 +156,7 @@ def test_who_leaves_early_is_named() -> None:
         assert failure.missing == (1,)
 
 
-def test_a_job_that_may_shrink_goes_on_when_somebody_leaves() -> None:
+def test_a_job_that_may_shrink_continues_when_a_worker_leaves() -> None:
     world = World(small(on_worker_loss="shrink"))
     arrays = [np.full(7, 1 << rank, np.float32) for rank in range(WORKERS)]
     world.call(0, "allreduce", arrays[0], "avg")
@@ -169,7 +169,7 @@ def test_a_job_that_may_shrink_goes_on_when_somebody_leaves() -> None:
     assert call.count == 2
 
 
-def test_a_call_waits_for_the_living_no_longer_than_its_timeout() -> None:
+def test_a_call_times_out_although_all_members_are_alive() -> None:
     world = World(small(call_timeout_s=30.0))
     for rank in (0, 2):
         world.call(rank, "allreduce", np.ones(7, np.int64), key=5)
@@ -193,7 +193,7 @@ def test_a_worker_too_far_ahead_waits_no_longer_than_the_timeout() -> None:
 
 
 def test_a_silent_link_to_a_living_server_times_out() -> None:
-    """The server never hears of the call: the worker's own clock ends it."""
+    """The server never receives the call: the worker's own timeout ends it."""
     world = World(PsConfig(1, 1, call_timeout_s=20.0))
     world.call(0, "allreduce", np.ones(7, np.int64))
     world._collect()
@@ -206,7 +206,7 @@ def test_a_silent_link_to_a_living_server_times_out() -> None:
     assert "waiting for server 0" in str(world.finished[0][0].failure)
 
 
-def test_time_in_which_we_were_held_up_kills_nobody() -> None:
+def test_a_stall_of_our_own_process_fails_no_member() -> None:
     server = PsServer(1, PsConfig(1, 1, heartbeat_s=1.0, dead_after_s=5.0))
     server.handle_timer(0)
     server.receive(0, Head(Kind.BEAT).pack(), b"", 1)
@@ -291,14 +291,14 @@ def test_tensors_that_differ_are_named() -> None:
     assert config_from_bytes(config.to_bytes()) == config
 
 
-def test_other_numbers_of_workers_and_servers_are_found_out() -> None:
+def test_different_numbers_of_workers_or_servers_are_detected() -> None:
     worker = World(small()).workers[1]
     worker.receive(2, Head(Kind.HELLO).pack(), b"", 5)
     assert "rank 1: rank 2 takes it for a server" in str(worker.failure)
     assert "than 3 and 2" in str(worker.failure)
 
 
-def test_other_sizes_than_the_weights_name_their_sender() -> None:
+def test_gradients_of_another_size_than_the_weights_name_their_sender() -> None:
     world = World(small(mode=ASP))
     for rank in range(WORKERS):
         world.call(rank, "init", np.zeros(3, np.float32), key=0)
@@ -328,7 +328,7 @@ BAD_CALLS = [
 
 
 @pytest.mark.parametrize(("kind", "array", "options", "words"), BAD_CALLS)
-def test_calls_that_cant_be_are_refused(kind: str, array: Array, options: dict[str, object], words: str) -> None:
+def test_impossible_calls_are_refused(kind: str, array: Array, options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         World(small()).call(0, kind, array, **options)  # type: ignore[arg-type]
 
@@ -345,7 +345,7 @@ def test_calls_that_cant_be_are_refused(kind: str, array: Array, options: dict[s
         ({"heartbeat_s": 20.0}, "the first below the second"),
     ],
 )
-def test_configurations_that_cant_be_are_refused(fields: dict[str, object], words: str) -> None:
+def test_impossible_configurations_are_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         small(**fields)
 
@@ -355,7 +355,7 @@ def test_configurations_that_cant_be_are_refused(fields: dict[str, object], word
 
 @pytest.mark.parametrize("seed", range(150))
 def test_garbage_never_stops_a_job_or_ends_only_its_sender(seed: int) -> None:
-    """Random bytes, and true heads with random fields, from a worker that is otherwise silent."""
+    """Random bytes, and true heads with random fields, from a worker that sends nothing else."""
     random = np.random.default_rng([11, seed])
     world = World(small(on_worker_loss="shrink"), seed)
     arrays = [np.full(7, 1 << rank, np.int64) for rank in range(WORKERS)]
@@ -445,7 +445,7 @@ def test_pushes_that_contradict_themselves_name_their_sender(head: Head, size_by
     assert words in str(world.servers[0].failure)
 
 
-def test_memory_for_a_message_that_never_came_whole_is_free_again() -> None:
+def test_memory_of_an_incomplete_message_is_freed() -> None:
     world = World(small(on_worker_loss="shrink"))
     world.run()
     head = RAW[0][0].pack()

@@ -194,7 +194,7 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_a_worker_may_leave_a_job_that_needs_it_no_more() -> None:
-    """Its server has answered everything that was asked; whoever asks for more is told who is gone."""
+    """Its server has answered everything that was requested; a later request fails and names the dead member."""
     places = free_addresses(3)
 
     def act(rank: int) -> Any:
@@ -339,7 +339,7 @@ def test_the_server_command_ends_when_its_job_is_done() -> None:
     assert out.splitlines()[2] == "switchagg server done: mode bsp, 2 slices pushed, 0.0 MB in, 0.0 MB out"
 
 
-def test_keys_let_in_workers_that_have_them(tmp_path: Path) -> None:
+def test_only_workers_with_keys_can_connect(tmp_path: Path) -> None:
     make_keys(tmp_path / "ours")
     make_keys(tmp_path / "others")
     job = Job(1, 1, "zeromq")
@@ -359,7 +359,7 @@ def test_keys_let_in_workers_that_have_them(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_the_server_command_obeys_ctrl_c_and_tells_its_workers() -> None:
+def test_ctrl_c_ends_the_server_command_which_notifies_its_workers() -> None:
     job = Job(1, 1)
     with start_server(job) as process:
 
@@ -392,7 +392,7 @@ def test_the_server_command_obeys_ctrl_c_and_tells_its_workers() -> None:
         (["--workers", "h:1", "--servers", "h:2", "--method", "ring"], "--method ring: has no servers"),
     ],
 )
-def test_the_server_command_refuses_nonsense_in_one_line(arguments: list[str], words: str) -> None:
+def test_the_server_command_refuses_invalid_options_in_one_line(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["server", *arguments])
     assert result.exit_code == 2
     assert words in result.stderr

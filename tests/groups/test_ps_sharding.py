@@ -63,7 +63,7 @@ def test_slices_end_where_shards_end(gather: bool) -> None:
             assert part.high - part.low <= 10
 
 
-def test_heads_come_back_as_they_went() -> None:
+def test_heads_decode_to_what_was_encoded() -> None:
     head = Head(Kind.ANSWER, (1 << 64) - 1, 7, 8, 1 << 40, 9, 10, 4, Op.PULL, EVERYBODY, 3, 2, -5)
     assert unpack(head.pack()) == head
     assert len(head.pack()) == HEAD_BYTES == 48
@@ -74,7 +74,7 @@ def test_heads_come_back_as_they_went() -> None:
         assert unpack(good[:at] + b"\xff" + good[at + 1 :]) is None
 
 
-def test_what_workers_send_is_what_they_must() -> None:
+def test_each_slice_is_one_message_each_way() -> None:
     """n bytes out and n in per worker, one message per slice each way, and p·n/k each way per server."""
     world = World(PsConfig(4, 2, slice_elements=10))
     arrays = [np.ones(100, np.float32) for _ in range(4)]
@@ -160,17 +160,17 @@ def test_averages_have_the_same_bits_in_c_and_numpy(arithmetic: Any, dtype: np.d
     assert values.tobytes() == expected.tobytes()
 
 
-def test_the_compiled_core_is_used_where_it_is() -> None:
+def test_the_compiled_core_is_used_where_it_is_built() -> None:
     assert fastest().name == ("numpy" if missing() else "native")
 
 
-def test_nan_wins_a_maximum() -> None:
+def test_a_maximum_with_a_nan_is_nan() -> None:
     total = np.array([1, np.nan, 3], np.float32)
     maximum(total.data.cast("B"), np.array([2, 0, np.nan], np.float32).tobytes(), total.dtype)
     assert np.array_equal(total, np.array([2, np.nan, np.nan], np.float32), equal_nan=True)
 
 
-def test_memory_is_used_again_and_not_hoarded() -> None:
+def test_memory_is_reused_and_bounded() -> None:
     pool = Pool()
     first = pool.take(1000)
     view = first.view
@@ -199,6 +199,6 @@ def test_memory_is_used_again_and_not_hoarded() -> None:
         PsConfig(3).to_bytes().replace(b"0.01", b"NaN"),
     ],
 )
-def test_no_configuration_is_refused(data: bytes) -> None:
+def test_impossible_configurations_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         config_from_bytes(data)

@@ -25,7 +25,7 @@ def in_rank_order(arrays: list[Array]) -> Array:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_sum_has_the_bits_of_rank_order_whoever_comes_first(seed: int) -> None:
+def test_a_sum_is_added_in_rank_order_whatever_the_order_of_arrival(seed: int) -> None:
     random = np.random.default_rng(seed)
     workers, servers = int(random.integers(1, 6)), int(random.integers(1, 4))
     config = PsConfig(workers, servers, slice_elements=int(random.integers(1, 50)))
@@ -78,7 +78,7 @@ def test_all_kinds_one_after_another(seed: int, order: str) -> None:
     assert world.memory_is_free()
 
 
-def test_a_slice_is_answered_before_the_others_of_its_call_are_there() -> None:
+def test_a_slice_is_answered_before_the_others_of_its_call_have_arrived() -> None:
     world = World(PsConfig(2, 1, slice_elements=10))
     arrays = [np.ones(30, np.float32), np.ones(30, np.float32)]
     world.call(0, "allreduce", arrays[0])
@@ -185,7 +185,7 @@ def test_backup_doesnt_wait_for_the_last(missing: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_those_that_are_in_time_are_added_in_rank_order_too(seed: int) -> None:
+def test_with_backups_a_sum_is_added_in_rank_order_too(seed: int) -> None:
     """Rank 0 is missing, so nothing may be added before the last of the others is there."""
     world = World(PsConfig(5, 1, mode=BACKUP, backups=1), seed)
     arrays = [values(rank, 20) for rank in range(5)]
@@ -223,7 +223,7 @@ def test_results_kept_for_the_late_are_bounded() -> None:
     assert world.memory_is_free()
 
 
-def test_the_late_one_may_call_first_what_waits_for_memory() -> None:
+def test_a_late_worker_s_call_that_frees_memory_is_not_blocked() -> None:
     """It is what the memory waits for: nothing may deadlock, though another has left."""
     world = World(PsConfig(4, 1, mode=BACKUP, backups=2, retained_bytes=1))
     for rank in (0, 1):

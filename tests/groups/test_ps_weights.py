@@ -18,7 +18,7 @@ Place = tuple[int, int, int]
 
 
 class Model:
-    """SGD with momentum, weight decay and delay compensation, in NumPy, told the same gradients in the same order."""
+    """SGD with momentum, weight decay and delay compensation, in NumPy, given the same gradients in the same order."""
 
     def __init__(self, config: PsConfig, weights: Array) -> None:
         self.config, self.weights = config, weights.copy()
@@ -73,7 +73,7 @@ def train(world: World, iterations: int, elements: int, keys: int = 1, seed: int
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_weights_are_those_of_the_model_told_the_same_order(seed: int) -> None:
+def test_weights_equal_those_of_a_model_given_the_same_order(seed: int) -> None:
     random = np.random.default_rng(seed)
     config = PsConfig(
         int(random.integers(1, 5)),
@@ -131,7 +131,7 @@ def test_an_answer_holds_the_weights_at_its_push() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_worker_is_ever_further_ahead_than_the_staleness(seed: int) -> None:
-    """And all come to the end, whoever is slow."""
+    """And all workers finish, whichever is slow."""
     random = np.random.default_rng([5, seed])
     workers, staleness = int(random.integers(1, 6)), int(random.integers(0, 4))
     config = PsConfig(workers, 2, mode=SSP, staleness=staleness, slice_elements=6)
@@ -164,7 +164,7 @@ def test_no_worker_is_ever_further_ahead_than_the_staleness(seed: int) -> None:
         assert most <= staleness
 
 
-def test_staleness_is_used_not_only_kept() -> None:
+def test_workers_use_the_staleness_they_are_allowed() -> None:
     """A fast worker really gets ahead by s, and then waits."""
     world = World(PsConfig(2, 1, mode=SSP, staleness=3))
     weights = [np.zeros(3, np.float32) for _ in range(2)]
@@ -191,7 +191,7 @@ def test_staleness_is_used_not_only_kept() -> None:
 
 @pytest.mark.parametrize("mode", [BSP, BACKUP])
 def test_sums_can_be_applied_to_weights_too(mode: str) -> None:
-    """One step with the mean of the gradients: the same weights for all, whoever was late."""
+    """One step with the mean of the gradients: the same weights for all, whichever worker was late."""
     config = PsConfig(3, 2, mode=mode, backups=int(mode == BACKUP), learning_rate=0.5, slice_elements=4)
     world = World(config, 1, weights=[1, 1, 0.05])
     got = train(world, 6, 9)

@@ -57,7 +57,7 @@ def bits(dtype: str, elements: int, seed: int) -> Any:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("elements", [0, 1, 5, 1001])
-def test_bytes_of_any_type_are_told_and_gathered_bit_by_bit(
+def test_bytes_of_any_type_are_broadcast_and_gathered_exactly(
     groups: list[SwitchGroup], dtype: str, elements: int
 ) -> None:
     inputs = [bits(dtype, elements, rank) for rank in range(WORKERS)]
@@ -134,6 +134,6 @@ def test_different_calls_are_an_error_that_names_both_sides(
         group.close()
 
 
-def test_the_link_is_told_to_the_session(daemon: SwitchDaemon) -> None:
+def test_the_link_is_passed_to_the_session(daemon: SwitchDaemon) -> None:
     with pytest.raises(JobError, match="pigeon"):
         open_group("switch", "pigeon", 0, [("", 0)], job="x", options={"switch": daemon.control_endpoint})

@@ -36,7 +36,7 @@ def toy() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_what_the_table_names_is_there(name: str) -> None:
+def test_everything_the_table_names_exists(name: str) -> None:
     kind = LINKS[name]
     ends = [end for end in ("link", "place", "mesh", "switch", "worker") if getattr(kind, end)]
     assert all(callable(kind.opener(end)) for end in ends)
@@ -45,7 +45,7 @@ def test_what_the_table_names_is_there(name: str) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_names_of_methods_know_it() -> None:
+def test_method_names_include_it() -> None:
     assert all(links_of(method)[-1] == "toy" for method in METHODS if links_of(method))
     assert parse("ring@toy") == MethodName("ring", "toy")
     assert elements_of(parse("switch@toy"), 360, 1500) == 360
@@ -87,7 +87,7 @@ def test_host_methods_sum_over_it() -> None:
         assert list(pool.map(run, range(3))) == [[3] * 1000] * 3
 
 
-def test_it_keeps_the_contracts_of_links_and_meshes() -> None:
+def test_it_satisfies_the_contracts_of_links_and_meshes() -> None:
     """All but what is seen from another process, which the plugin isn't in."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.links.toy_link"]
     command += ["tests/contract/test_link_contract.py", "tests/contract/test_mesh_contract.py"]

@@ -93,7 +93,7 @@ def test_w10_every_packet_carries_its_streams_class(switch: Switch, core: str, c
 
 
 @pytest.mark.parametrize("core", ["native", "python"])
-def test_a_job_without_classes_sends_what_its_socket_says(switch: Switch, core: str) -> None:
+def test_a_job_without_classes_sends_with_the_socket_s_tos(switch: Switch, core: str) -> None:
     job = job_of(7, 7)
     loop = loop_of(core, UdpLink(("127.0.0.1", 0), tos=0xB8), job, switch)
     for stream in range(2):
@@ -119,7 +119,7 @@ def test_a_send_may_have_a_tos_of_its_own(family: int, gso: bool | None) -> None
     made.socket.close()
 
 
-def test_the_priority_is_said_after_the_tos_and_only_where_the_kernel_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_priority_is_set_after_the_tos_and_only_where_the_kernel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for known in (True, False):
         monkeypatch.setattr(udp, "takes_socket_priority", lambda known=known: known)
         link = UdpLink(("127.0.0.1", 0))
@@ -159,7 +159,7 @@ def test_an_impossible_credit_is_refused() -> None:
         UdpLink(("127.0.0.1", 0), credit_bytes=100)
 
 
-def test_the_credit_is_what_the_socket_says_it_has_room_for() -> None:
+def test_the_credit_is_the_socket_s_send_buffer() -> None:
     link = UdpLink(("127.0.0.1", 0), credit_bytes=50_000)
     assert link.credit_bytes == link.send_buffer_bytes == 50_000
     assert link.has_room()

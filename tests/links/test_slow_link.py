@@ -1,4 +1,4 @@
-"""A link that has to send its packets one by one says so, once, and goes on."""
+"""A link that has to send its packets one by one warns once, and works."""
 
 import socket
 import time
@@ -21,13 +21,13 @@ SOON_S = 20.0
 """A generous bound for what takes a second."""
 
 
-def told(recwarn: pytest.WarningsRecorder) -> list[str]:
+def warnings_of(recwarn: pytest.WarningsRecorder) -> list[str]:
     return [text for warning in recwarn.list if SLOW in (text := str(warning.message))]
 
 
 @pytest.mark.parametrize("core", ["native", "python"])
 @pytest.mark.parametrize("dataplane", ["auto", "batched"])
-def test_a_kernel_that_refuses_segmentation_is_named_once_at_both_ends(
+def test_refused_segmentation_is_reported_once_at_both_ends(
     core: str, dataplane: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if core == "native" and (reason := library.missing()):
@@ -52,7 +52,9 @@ def test_a_kernel_that_refuses_segmentation_is_named_once_at_both_ends(
         if not all(one.gso or one.gso_fallback for one in made):
             pytest.skip("this kernel has no UDP_SEGMENT")
         deadline_s = time.monotonic() + SOON_S
-        while time.monotonic() < deadline_s and not (len(told(recwarn)) == 2 and any(SLOW in line for line in lines)):
+        while time.monotonic() < deadline_s and not (
+            len(warnings_of(recwarn)) == 2 and any(SLOW in line for line in lines)
+        ):
             for future in [session.allreduce(np.ones(5000, np.int32)) for session in sessions]:
                 future.result(SOON_S)
             time.sleep(0.1)
@@ -60,5 +62,5 @@ def test_a_kernel_that_refuses_segmentation_is_named_once_at_both_ends(
         for session in sessions:
             session.close()
     assert sum(SLOW in line for line in lines) == 1
-    assert sorted(text.split(":")[0] for text in told(recwarn)) == ["job slow, rank 0", "job slow, rank 1"]
-    assert all("Invalid argument" in text and "ethtool -K NAME tx on" in text for text in told(recwarn))
+    assert sorted(text.split(":")[0] for text in warnings_of(recwarn)) == ["job slow, rank 0", "job slow, rank 1"]
+    assert all("Invalid argument" in text and "ethtool -K NAME tx on" in text for text in warnings_of(recwarn))

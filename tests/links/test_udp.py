@@ -41,7 +41,7 @@ def drain(link: UdpLink, datagrams: int) -> list[np.ndarray]:
 
 
 class OddSocket:
-    """A socket whose sends fail as told; everything else is the real one's."""
+    """A socket whose sends fail as configured; everything else is the real one's."""
 
     def __init__(self, real: socket.socket, failures: dict[str, int]) -> None:
         self.real, self.failures = real, failures
@@ -78,7 +78,7 @@ def test_a_send_stays_below_one_datagram_of_bytes(links: tuple[UdpLink, UdpLink]
 
 
 @pytest.mark.parametrize("segments_max", [1, 2, 64])
-def test_segments_max_is_kept(segments_max: int) -> None:
+def test_segments_max_is_respected(segments_max: int) -> None:
     here, there = UdpLink(LOOPBACK, segments_max=segments_max), UdpLink(LOOPBACK)
     assert here.send(np.ones((128, 100), np.uint8), there.address) == 128
     assert here.counters["sent_bundles"] == 128 // segments_max
@@ -103,7 +103,7 @@ def test_a_shorter_last_segment_comes_as_a_bundle_of_its_own(links: tuple[UdpLin
     assert b"".join(frames.tobytes() for frames in bundles) == data.tobytes()
 
 
-def test_what_arrives_in_a_row_is_one_bundle(links: tuple[UdpLink, UdpLink]) -> None:
+def test_consecutive_datagrams_are_one_bundle(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     other = UdpLink(LOOPBACK)
     for sender, rows, size in ((here, 2, 8), (here, 3, 8), (other, 1, 8), (here, 1, 8), (here, 1, 0), (here, 2, 5)):
@@ -153,7 +153,7 @@ def test_a_gso_sender_reaches_a_plain_receiver_and_back() -> None:
     plain.close()
 
 
-def test_gso_refused_by_the_kernel_is_given_up_and_said(links: tuple[UdpLink, UdpLink]) -> None:
+def test_gso_refused_by_the_kernel_is_given_up_and_reported(links: tuple[UdpLink, UdpLink]) -> None:
     here, there = links
     here._socket.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # the kernel refuses UDP_SEGMENT without checksums
     frames = np.random.default_rng(1).integers(0, 256, (40, 500), np.uint8)
@@ -257,7 +257,7 @@ def test_a_full_device_is_waited_for_without_spinning(links: tuple[UdpLink, UdpL
     assert here.gso
 
 
-def test_a_full_socket_takes_a_part_and_says_how_much() -> None:
+def test_a_full_socket_takes_a_part_and_returns_how_much() -> None:
     here = UdpLink(LOOPBACK, send_buffer_bytes=1)
     there = UdpLink(LOOPBACK, receive_buffer_bytes=1)
     here._socket = OddSocket(here._socket, {})
@@ -278,7 +278,7 @@ def test_a_full_socket_takes_a_part_and_says_how_much() -> None:
     there.close()
 
 
-def test_what_the_kernel_drops_is_counted() -> None:
+def test_datagrams_dropped_by_the_kernel_are_counted() -> None:
     here, there = UdpLink(LOOPBACK, gso=False), UdpLink(LOOPBACK, gso=False, receive_buffer_bytes=4096)
     here.send(np.ones((100, 1000), np.uint8), there.address)
     arrived = 0
@@ -322,7 +322,7 @@ def test_resolve_refuses_the_other_family_and_finds_names() -> None:
 
 
 @pytest.mark.parametrize("option", ["UDP_SEGMENT", "UDP_GRO"])
-def test_gso_as_a_demand_is_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+def test_requiring_gso_is_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.setattr(transport.links.udp, option, 9999)
     with pytest.raises(JobError, match="gso=None"):
         UdpLink(LOOPBACK, gso=True)
@@ -331,7 +331,7 @@ def test_gso_as_a_demand_is_refused_where_it_is_missing(monkeypatch: pytest.Monk
     link.close()
 
 
-def test_nothing_stays_open() -> None:
+def test_close_leaves_no_descriptor_open() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     links = [UdpLink(LOOPBACK) for _ in range(5)]
     assert len(os.listdir("/proc/self/fd")) == len(before) + 10

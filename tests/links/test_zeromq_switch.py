@@ -81,7 +81,7 @@ def test_sums_are_exact(folder: Path, tmp_path: Path, plane: str, with_keys: boo
                 assert np.array_equal(array, sum(numbers) * factor)
 
 
-def test_a_worker_that_goes_is_named() -> None:
+def test_a_worker_that_dies_is_named() -> None:
     with switch(lease_s=1.0) as daemon:
 
         def work(rank: int) -> Any:
@@ -126,7 +126,7 @@ def test_a_worker_with_wrong_keys_ends_within_its_timeout(
         assert f"refused 127.0.0.1: its key {odd.client_public.decode()} is none of the 1 in" in caplog.text
 
 
-def test_what_this_link_has_not_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_options_that_zeromq_lacks_are_refused(folder: Path, tmp_path: Path) -> None:
     for how in ({"dataplane": "xdp"}, {"impairments": parse_impairments("loss=1%")}):
         with pytest.raises(SwitchaggError, match="the link zeromq has no"):
             switch(**how)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_what_this_link_has_not_is_refused(folder: Path, tmp_path: Path) -> None
         SwitchSession.join("tcp://127.0.0.1:1", "job", 0, 1, JoinOptions(link="pigeon"))
 
 
-def test_the_command_makes_keys_and_says_why_it_does_not(tmp_path: Path) -> None:
+def test_the_keys_command_makes_keys_or_reports_why_not(tmp_path: Path) -> None:
     runner = CliRunner()
     made = runner.invoke(app, ["keys", str(tmp_path / "k"), "--client", "a", "--client", "b"])
     assert made.exit_code == 0

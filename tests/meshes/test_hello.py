@@ -24,7 +24,7 @@ TEXT = st.text(max_size=60)
 
 
 @given(TEXT, TEXT, TEXT, st.integers(0, 100), st.integers(1, 100), st.integers(0, ANYBODY))
-def test_it_is_read_back_and_its_length_known_from_its_start(
+def test_a_hello_decodes_and_its_start_gives_its_length(
     job: str, method: str, link: str, member: int, more: int, to: int
 ) -> None:
     hello = Hello(job, method, link, member, member + more, to)
@@ -38,19 +38,19 @@ def test_it_is_read_back_and_its_length_known_from_its_start(
 
 
 @given(st.binary(max_size=900))
-def test_anything_else_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_hello_are_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         unpack(data)
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))
-def test_a_damaged_hello_is_a_hello_or_refused(data: bytes, at: int) -> None:
+def test_a_damaged_hello_decodes_or_is_refused(data: bytes, at: int) -> None:
     packed = MINE.pack()
     with contextlib.suppress(DecodeError):
         unpack(packed[:at] + data + packed[at + len(data) :])
 
 
-def test_a_wrong_magic_is_seen_at_its_first_byte() -> None:
+def test_a_wrong_magic_is_detected_at_its_first_byte() -> None:
     with pytest.raises(DecodeError):
         size_bytes(b"G")
     assert size_bytes(b"") == size_bytes(b"sa") == 17
@@ -82,7 +82,7 @@ def test_disagreements_name_both_sides(theirs: Hello, words: str) -> None:
     assert disagreement(MINE, theirs, "P", 2) == words
 
 
-def test_another_version_is_known_by_its_start_alone() -> None:
+def test_another_version_is_detected_from_the_start_of_a_hello() -> None:
     packed = bytearray(MINE.pack())
     packed[7] = 3
     packed[-1] = 0xFF  # what follows may be anything
@@ -90,7 +90,7 @@ def test_another_version_is_known_by_its_start_alone() -> None:
 
 
 @pytest.mark.parametrize(("member", "members"), [(-1, 3), (3, 3), (0, 0), (0, ANYBODY)])
-def test_impossible_places_are_refused(member: int, members: int) -> None:
+def test_impossible_addresses_are_refused(member: int, members: int) -> None:
     with pytest.raises(ValueError, match="member"):
         Hello("", "", "", member, members)
 

@@ -19,7 +19,7 @@ LIVENESS_S = 10.0
 
 
 class ScriptedMesh:
-    """Keeps what is sent until the test hands tickets back. Tells the party what the test says."""
+    """Keeps sent messages until the test returns their tickets. Gives the party the events of the test."""
 
     member, members, link, message_bytes_max = 0, 2, "scripted", 1 << 20
 
@@ -54,7 +54,7 @@ class ScriptedMesh:
 
 
 class ScriptedParty:
-    """Says what the test gives it to say, and remembers what it was told."""
+    """Sends the messages that the test queues, and records its inputs."""
 
     def __init__(self) -> None:
         self.outgoing: list[Outgoing] = []
@@ -90,7 +90,7 @@ class ScriptedParty:
 
 
 class Ends:
-    """What the loop said at its end."""
+    """The loop's reasons for its end."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -121,16 +121,16 @@ def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> Non
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends, credit_bytes=1000)
 
-    def say(*messages: tuple[int, int, int]) -> None:
+    def queue_messages(*messages: tuple[int, int, int]) -> None:
         made = [Outgoing(1, b"", bytes(size), ticket, priority) for ticket, size, priority in messages]
         loop.submit(lambda now_ns: party.outgoing.extend(made), never)
 
-    say(*((ticket, 400, 5) for ticket in range(10)))
+    queue_messages(*((ticket, 400, 5) for ticket in range(10)))
     until(lambda: len(mesh.sent) == 3)  # 1200 bytes: overdrawn by one message
     time.sleep(0.02)
     assert mesh.sent == [0, 1, 2]
     assert loop.waiting_bytes == 1200
-    say((100, 5000, 0), (101, 1, 0))
+    queue_messages((100, 5000, 0), (101, 1, 0))
     time.sleep(0.02)
     assert mesh.sent == [0, 1, 2]
     mesh.happen(Sent(0))
@@ -146,7 +146,7 @@ def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> Non
     loop.close()
 
 
-def test_what_is_urgent_waits_for_no_credit() -> None:
+def test_urgent_messages_need_no_credit() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends, credit_bytes=1)
     made = [Outgoing(1, b"", bytes(9), 0), Outgoing(1, b"", bytes(9), 1), Outgoing(1, b"", bytes(9), 2, URGENT)]
@@ -158,7 +158,7 @@ def test_what_is_urgent_waits_for_no_credit() -> None:
     loop.close()
 
 
-def test_words_on_a_failure_are_said_though_the_user_closes_at_once() -> None:
+def test_failure_messages_are_sent_even_if_the_user_closes_at_once() -> None:
     mesh, party = ScriptedMesh(), ScriptedParty()
 
     class Closing(Ends):
@@ -173,7 +173,7 @@ def test_words_on_a_failure_are_said_though_the_user_closes_at_once() -> None:
     loop.close()
 
 
-def test_without_a_credit_all_goes_at_once() -> None:
+def test_without_a_credit_everything_is_sent_at_once() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
     made = [Outgoing(1, b"", bytes(10**6), ticket, -ticket) for ticket in range(5)]
@@ -183,7 +183,7 @@ def test_without_a_credit_all_goes_at_once() -> None:
     loop.close()
 
 
-def test_events_timers_and_orders_reach_the_party() -> None:
+def test_events_timers_and_commands_reach_the_party() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
     mesh.happen(Received(1, b"head", b"data"))
@@ -201,7 +201,7 @@ def test_events_timers_and_orders_reach_the_party() -> None:
     loop.close()
 
 
-def test_a_fault_ends_the_loop_and_every_order_is_answered() -> None:
+def test_a_fault_ends_the_loop_and_answers_every_command() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
     party.fault = OSError("no such luck")
@@ -217,7 +217,7 @@ def test_a_fault_ends_the_loop_and_every_order_is_answered() -> None:
     assert len(ends.reasons) == 1
 
 
-def test_orders_given_while_the_loop_ends_are_refused() -> None:
+def test_commands_given_while_the_loop_ends_are_refused() -> None:
     for _ in range(20):
         mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
         loop = loop_over(mesh, party, ends)
@@ -234,7 +234,7 @@ def test_orders_given_while_the_loop_ends_are_refused() -> None:
         assert mesh.closed_with == 0.0
 
 
-def test_its_own_thread_may_close_it() -> None:
+def test_the_loop_may_be_closed_from_its_own_thread() -> None:
     mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
     loop = loop_over(mesh, party, ends)
     loop.submit(lambda now_ns: loop.close(), never)
@@ -243,7 +243,7 @@ def test_its_own_thread_may_close_it() -> None:
     assert "the group was closed" in str(ends.reasons[0])
 
 
-def test_over_a_true_mesh_it_leaves_nothing_behind() -> None:
+def test_over_a_real_mesh_no_thread_or_socket_is_left() -> None:
     threads = threading.active_count()
     one, two = connect_all(tcp_kind, free_addresses(2), [{"job": "a"}] * 2)
     assert isinstance(one, TcpMesh)

@@ -84,7 +84,7 @@ def messages(seed: int, count: int = 40) -> list[Message]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_messages_arrive_whole_in_order_and_once_whatever_the_weather(seed: int) -> None:
+def test_messages_arrive_whole_in_order_and_once_under_any_faults(seed: int) -> None:
     chance = random.Random(f"weather {seed}")
     weather = Weather(
         loss=chance.choice([0, 0.01, 0.1, 0.3]),
@@ -119,7 +119,7 @@ def test_any_order_of_delivery_within_the_window(data: st.DataObject) -> None:
     assert sender.idle
 
 
-def test_nothing_is_repeated_on_a_clean_link() -> None:
+def test_a_perfect_link_causes_no_retransmission() -> None:
     pair = Pair(Weather(), seed=1)
     for message in messages(1):
         pair.sender.submit(*message)
@@ -129,7 +129,7 @@ def test_nothing_is_repeated_on_a_clean_link() -> None:
     assert pair.receiver.counters["duplicates"] == 0
 
 
-def test_a_loss_is_repaired_by_sack_within_two_round_trips_and_repeats_nothing_else() -> None:
+def test_sack_repairs_a_loss_within_two_round_trips_and_resends_nothing_else() -> None:
     pair = Pair(Weather(), seed=1, config=replace(SMALL, window_bytes=10_000))
     pair.sender.submit(0, bytes(3000))
     frames = pair.sender.frames_to_send(0, 100)
@@ -186,7 +186,7 @@ def test_acknowledgements_come_for_every_second_segment_at_a_messages_end_and_af
     assert receiver.next_deadline_ns() is None
 
 
-def test_giving_up_names_the_peer_and_takes_the_number_of_timeouts_it_says() -> None:
+def test_giving_up_takes_the_configured_timeouts_and_names_the_peer() -> None:
     pair = Pair(Weather(loss=1.0), seed=1, config=replace(SMALL, retry_limit=5))
     pair.sender.submit(0, b"hello")
     with pytest.raises(
@@ -218,7 +218,7 @@ def test_the_timeout_follows_the_round_trip_time_and_keeps_its_floor() -> None:
     | st.binary(max_size=60).map(lambda tail: b"RT\x02\x03\0\0\0\x09" + tail)
 )
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_are_taken_or_counted(frame: bytes) -> None:
+def test_any_bytes_are_accepted_or_counted(frame: bytes) -> None:
     pair = Pair(Weather(), seed=1)
     pair.sender.submit(0, bytes(1000))
     pair.sender.frames_to_send(0, 5)

@@ -1,4 +1,4 @@
-"""Memory is given out again when, and only when, nobody looks at it any more."""
+"""Memory is reused when, and only when, nothing refers to it any more."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def test_memory_in_use_is_never_given_out_again() -> None:
         assert all(bytes(looks) == content for looks, content in held)  # type: ignore[call-overload]
 
 
-def test_memory_that_was_let_go_is_used_again() -> None:
+def test_released_memory_is_reused() -> None:
     spare = SpareMemory()
     first = spare.take(1000)
     place = address(first)
@@ -41,7 +41,7 @@ def test_memory_that_was_let_go_is_used_again() -> None:
     assert address(spare.take(0) or longer) == address(longer)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_spare_memory_is_bounded() -> None:
     spare = SpareMemory()
     many = [spare.take(10) for _ in range(3 * SPARES_MAX)]
     large = [spare.take(SPARE_BYTES_MAX // 2) for _ in range(3)]

@@ -17,7 +17,7 @@ from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, li
 
 
 def a_mesh_and_a_bare_peer(**options: Any) -> tuple[TcpMesh, socket.socket]:
-    """Member 0, and a socket that has said hello as member 1."""
+    """Member 0, and a socket that has sent the hello of member 1."""
     listener = listen(("127.0.0.1", 0))
     address = listener.getsockname()
     found: list[TcpMesh] = []
@@ -44,7 +44,7 @@ def frame(head: bytes, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 8, 63, 64, 1000, 16_384, 16_385, 100_000])
-def test_messages_are_put_together_from_pieces_of_any_size(piece: int) -> None:
+def test_messages_are_reassembled_from_pieces_of_any_size(piece: int) -> None:
     mesh, peer = a_mesh_and_a_bare_peer()
     chance = np.random.default_rng(piece)
     sizes = [0, 5, 0, 1, 90, 300, 2000] + ([] if piece < 60 else [40_000, 70_000, 0, 33_000])
@@ -97,7 +97,7 @@ def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else() -> None:
         mesh.close()
 
 
-def test_data_that_was_under_way_is_not_written_into_the_callers_memory_by_close() -> None:
+def test_close_writes_no_late_data_into_the_callers_memory() -> None:
     mesh, peer = a_mesh_and_a_bare_peer()
     memory = bytearray(1000)
     peer.sendall(frame(b"", bytes(range(1, 251)) * 4)[:100])

@@ -17,7 +17,7 @@ from transport.meshes.udp import UdpMesh, UdpMeshOptions
 
 
 class BadLink(UdpLink):
-    """Loses, repeats, delays and damages single datagrams of ours, once it is told to."""
+    """Loses, duplicates, delays and damages single datagrams of ours, once switched on."""
 
     bad = 0.0
 
@@ -60,7 +60,7 @@ def meet(members: int, links: Sequence[UdpLink | None], **how: Any) -> list[Any]
     return found
 
 
-def test_whatever_the_network_does_messages_arrive_in_order_and_once() -> None:
+def test_messages_arrive_in_order_and_once_whatever_the_network_does() -> None:
     links = [BadLink(("127.0.0.1", 0)) for _ in range(3)]
     meshes = meet(3, links)
     for link in links:
@@ -111,7 +111,7 @@ def test_quiet_members_stay() -> None:
     two.close()
 
 
-def test_an_earlier_life_of_a_member_is_told_apart() -> None:
+def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one() -> None:
     links = [UdpLink(("127.0.0.1", 0)) for _ in range(2)]
     places = [link.address for link in links]
     one, two = meet(2, links)
@@ -125,7 +125,7 @@ def test_an_earlier_life_of_a_member_is_told_apart() -> None:
     one.close()
 
 
-def test_strangers_are_counted() -> None:
+def test_frames_of_unknown_senders_are_counted() -> None:
     one, two = meet(2, [None, None])
     before = one.counters["drop_stranger"]
     stranger = UdpLink(("127.0.0.1", 0))
@@ -145,7 +145,7 @@ def test_strangers_are_counted() -> None:
 
 
 @pytest.mark.parametrize("size", [1439 - 1, 1439, 1439 + 1, 1440, 2879, 2880])
-def test_messages_about_as_long_as_a_segment(size: int) -> None:
+def test_messages_about_as_long_as_a_segment_arrive(size: int) -> None:
     one, two = meet(2, [None, None])
     one.send(1, b"", bytes(size), 1)
     events = turn([one, two], lambda found: bool(found[1]) and bool(found[0]))
@@ -155,7 +155,7 @@ def test_messages_about_as_long_as_a_segment(size: int) -> None:
     two.close()
 
 
-def test_a_message_counts_as_under_way_until_all_of_it_has_arrived() -> None:
+def test_a_message_counts_as_in_flight_until_all_of_it_has_arrived() -> None:
     one, two = meet(2, [None, None])
     one.send(1, b"", bytes(400_000), 1)
     assert one.receive() == []

@@ -1,4 +1,4 @@
-"""CURVE keys: files, who gets in, and what the one refused is told."""
+"""CURVE keys: files, which peers are allowed, and the error that a refused one gets."""
 
 import logging
 import re
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from switchagg.errors import JobError
-from tests.contract.meshes import MeshKind, connect_all, free_addresses, received, say_over_tcp, turn
+from tests.contract.meshes import MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
 from transport.meshes.mesh import Received
 from transport.zeromq.keys import Keys, load_keys, make_keys
 from transport.zeromq.link import ZeroMqLink
 from transport.zeromq.mesh import ZeroMqMesh
 
-KIND = MeshKind(ZeroMqMesh.connect, say_over_tcp)
+KIND = MeshKind(ZeroMqMesh.connect, send_over_tcp)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_keys_are_written_for_their_owner_alone_and_read_again(tmp_path: Path) -
         assert secret.decode() not in repr(alice)
 
 
-def test_a_client_is_added_to_a_server_that_is_there(tmp_path: Path) -> None:
+def test_a_client_is_added_to_an_existing_folder_of_keys(tmp_path: Path) -> None:
     make_keys(tmp_path)
     before = load_keys(tmp_path)
     assert len(make_keys(tmp_path, ["bob"])) == 2
@@ -72,7 +72,7 @@ def test_a_client_is_added_to_a_server_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "server", "../x", "a b"])
-def test_a_client_s_name_is_plain(tmp_path: Path, name: str) -> None:
+def test_a_client_s_name_has_only_plain_characters(tmp_path: Path, name: str) -> None:
     with pytest.raises(JobError, match="a name is"):
         make_keys(tmp_path, [name])
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +100,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_line_with_its_remedy(tmp_path: Path, fault: str) -> None:
+def test_a_fault_is_one_line_that_says_how_to_fix_it(tmp_path: Path, fault: str) -> None:
     name, act, words = FAULTS[fault]
     if name is not None:
         make_keys(tmp_path)
@@ -111,14 +111,14 @@ def test_a_fault_is_one_line_with_its_remedy(tmp_path: Path, fault: str) -> None
     assert "switchagg keys" in str(raised.value) or "chmod" in str(raised.value)
 
 
-def test_halves_that_do_not_belong_together(folder: Path, others: Path, tmp_path: Path) -> None:
+def test_a_public_key_of_another_pair_is_refused(folder: Path, others: Path, tmp_path: Path) -> None:
     make_keys(tmp_path)
     (tmp_path / "server.key").write_text((others / "server.key").read_text())
     with pytest.raises(JobError, match="don't belong together"):
         load_keys(tmp_path)
 
 
-# ---- who gets in
+# ---- which peers are allowed
 
 
 def mixed(mine: Path, theirs: Path, tmp_path: Path, swapped: str) -> Keys:
@@ -132,7 +132,7 @@ def mixed(mine: Path, theirs: Path, tmp_path: Path, swapped: str) -> Keys:
     return load_keys(tmp_path)
 
 
-def test_members_with_the_same_keys_meet_and_talk(folder: Path) -> None:
+def test_members_with_the_same_keys_connect_and_exchange_messages(folder: Path) -> None:
     found = connect_all(KIND, free_addresses(3), [{"job": "a", "keys": load_keys(folder)}] * 3)
     try:
         data = bytes(range(256)) * 1000
@@ -162,7 +162,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
 def test_a_peer_with_a_wrong_key_is_refused_and_logged(
     folder: Path, others: Path, tmp_path: Path, log: pytest.LogCaptureFixture, kind: str, words: str, logged: str
 ) -> None:
-    """Both sides end within their timeouts, and say which member it was."""
+    """Both sides end within their timeouts, and name the member."""
     odd = None if kind == "none" else mixed(folder, others, tmp_path, kind)
     how: list[dict[str, Any]] = [{"job": "a", "timeout_s": 1.0, "keys": keys} for keys in (load_keys(folder), odd)]
     begun = time.monotonic()
@@ -180,7 +180,7 @@ def test_a_peer_with_a_wrong_key_is_refused_and_logged(
     assert len(lines) == len(set(lines)) < 8  # said once, however often it tries
 
 
-def test_a_link_takes_bundles_from_holders_of_keys_alone(folder: Path, log: pytest.LogCaptureFixture) -> None:
+def test_a_link_takes_bundles_only_from_peers_with_allowed_keys(folder: Path, log: pytest.LogCaptureFixture) -> None:
     keys = load_keys(folder)
     switch, worker, stranger = (ZeroMqLink(("127.0.0.1", 0), keys=one) for one in (keys, keys, None))
     try:

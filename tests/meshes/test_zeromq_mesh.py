@@ -1,4 +1,4 @@
-"""What the ZeroMQ mesh promises beside the contract: what lies below is bounded, and strangers change nothing."""
+"""What the ZeroMQ mesh promises beside the contract: bytes in libzmq are bounded, and unknown peers change nothing."""
 
 import contextlib
 import socket
@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from switchagg.errors import JobError
-from tests.contract.meshes import LIVENESS_S, MeshKind, connect_all, free_addresses, received, say_over_tcp, turn
+from tests.contract.meshes import LIVENESS_S, MeshKind, connect_all, free_addresses, received, send_over_tcp, turn
 from transport.links.link import Address
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import Event, Lost, Received, Sent
@@ -23,7 +23,7 @@ from transport.zeromq.link import ZeroMqLink
 from transport.zeromq.mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
 from transport.zeromq.sockets import ZeroMqOptions
 
-KIND = MeshKind(ZeroMqMesh.connect, say_over_tcp)
+KIND = MeshKind(ZeroMqMesh.connect, send_over_tcp)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def fill(here: ZeroMqMesh, size: int, messages: int) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [5000, 300_000])
-def test_what_lies_below_unreported_is_bounded(pair: list[Any], size: int) -> None:
+def test_bytes_in_libzmq_that_count_as_sent_are_bounded(pair: list[Any], size: int) -> None:
     """A peer that doesn't read: what counts as sent fits buffers and its queue; all of it arrives in the end."""
     here, there = pair
     messages = max(400, 40_000_000 // size)
@@ -74,7 +74,7 @@ def test_what_lies_below_unreported_is_bounded(pair: list[Any], size: int) -> No
 
 
 @pytest.mark.parametrize("size", [100, 5000, 50_000])
-def test_what_counts_as_sent_while_nothing_leaves_is_64_kb(pair: list[Any], size: int) -> None:
+def test_at_most_64_kb_count_as_sent_while_nothing_leaves(pair: list[Any], size: int) -> None:
     """The other end is gone, and this one hasn't looked yet: libzmq takes messages, and keeps them."""
     here, there = pair
     there.close(0.0)
@@ -89,7 +89,7 @@ def test_what_counts_as_sent_while_nothing_leaves_is_64_kb(pair: list[Any], size
     assert sorted(sent(back) + sent(events[0])) == list(range(60))
 
 
-def test_long_data_is_sent_from_and_received_into_memory_that_is_not_copied(pair: list[Any]) -> None:
+def test_long_data_is_sent_and_received_without_copies(pair: list[Any]) -> None:
     here, _ = pair
     data = np.arange(ZERO_COPY_BYTES, dtype=np.uint8)
     here.send(1, b"", data.data, 1)
@@ -111,7 +111,7 @@ def test_tickets_of_a_lost_member_all_come_back(pair: list[Any]) -> None:
     assert [event.member for event in events[0] if isinstance(event, Lost)] == [1]
 
 
-def test_a_member_given_up_by_the_other_knows_it(pair: list[Any]) -> None:
+def test_a_member_is_notified_when_the_other_gives_it_up(pair: list[Any]) -> None:
     here, there = pair
     there._lose(there._peers[0], "it was tested", [])  # as if only this direction had broken
     (lost,) = turn([here], lambda found: bool(found[0]))[0]
@@ -224,7 +224,7 @@ def foreign_messages(members: int) -> list[list[bytes]]:
 
 def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
     here, there = pair
-    strangers = [say_over_tcp(here._sockets.address, data) for data in raw_garbage().values()]
+    strangers = [send_over_tcp(here._sockets.address, data) for data in raw_garbage().values()]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -270,7 +270,7 @@ def header(rows: int, size: int, port: int = 7) -> bytes:
 
 def test_garbage_neither_ends_nor_stalls_a_link() -> None:
     here, there = ZeroMqLink(("127.0.0.1", 0)), ZeroMqLink(("127.0.0.1", 0))
-    strangers = [say_over_tcp(here.address, data) for data in raw_garbage().values()]
+    strangers = [send_over_tcp(here.address, data) for data in raw_garbage().values()]
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
@@ -309,7 +309,7 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
         there.close()
 
 
-def test_a_link_forgets_who_was_sent_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_closes_the_least_recently_used_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transport.zeromq.link.PEERS_MAX", 3)
     here = ZeroMqLink(("127.0.0.1", 0))
     others = [ZeroMqLink(("127.0.0.1", 0)) for _ in range(5)]
@@ -361,7 +361,7 @@ def test_a_link_that_does_not_listen_is_answered_on_its_own_connection() -> None
             link.close()
 
 
-def test_a_full_caller_is_waited_for() -> None:
+def test_wait_ends_when_a_full_incoming_connection_has_room() -> None:
     """Who doesn't read makes the link full, and it goes on as soon as it reads."""
     there = ZeroMqLink(("127.0.0.1", 0))
     here = ZeroMqLink(("127.0.0.1", 0), listening=False)
@@ -398,7 +398,7 @@ def test_a_port_in_use_is_named() -> None:
             ZeroMqLink(("127.0.0.1", port))
 
 
-def test_someone_else_at_a_member_s_address_is_named() -> None:
+def test_another_process_at_a_member_s_address_is_named() -> None:
     addresses = free_addresses(2)
     silent = r"member 1 at 127\.0\.0\.1:\d+ \(it is silent in the handshake\)"
     with socket.create_server(addresses[1]), pytest.raises(JobError, match=silent):

@@ -20,7 +20,7 @@ def sources() -> list[Path]:
 
 
 def planted(folder: Path, name: str, right: str, wrong: str) -> Path:
-    """A copy of the core below `folder` in which file `name` says `wrong` where it said `right`, once."""
+    """A copy of the core below `folder` in which `wrong` replaces `right`, once, in file `name`."""
     core = folder / "core"
     for path in (*CORE.rglob("*.c"), *CORE.rglob("*.h")):
         copy = core / path.relative_to(CORE)

@@ -80,7 +80,7 @@ def start(program: Path, leaks: str, seconds: int) -> "subprocess.Popen[str]":
 
 
 def search(program: Path, leaks: str, seconds: int) -> tuple[int, str]:
-    """Exit status of a search, and what it said."""
+    """Exit status of a search, and its output."""
     with start(program, leaks, seconds) as process:
         return ended(process, program)
 
@@ -97,7 +97,7 @@ def ended(process: "subprocess.Popen[str]", program: Path) -> tuple[int, str]:
 def searches(
     leaks: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple["subprocess.Popen[str]", Path]]]:
-    """A search of each target under way, all at the same time."""
+    """A running search of each target, all at the same time."""
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
         programs = list(compilers.map(lambda target: build(target, CORE, tmp_path_factory.mktemp(target)), SOURCES))
     running = {program.name: (start(program, leaks, SEARCH_S), program) for program in programs}

@@ -77,7 +77,7 @@ def expected() -> dict[str, int]:
     return found
 
 
-def test_the_compiler_agrees(tmp_path: Path) -> None:
+def test_ctypes_layouts_match_the_compiler_s(tmp_path: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -95,8 +95,8 @@ def test_the_compiler_agrees(tmp_path: Path) -> None:
     assert dict(zip(wanted, map(int, said), strict=True)) == wanted
 
 
-def test_every_struct_that_names_its_twin_is_compared() -> None:
-    """Headers say "Field by field as `X`"; the classes say which struct they are."""
+def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
+    """Headers say "Field by field as `X`"; the classes name their structs."""
     said = set()
     for header in CORE.rglob("*.h"):
         twins = re.findall(r"Field by field as `(?:\w+\.)?(\w+)`", header.read_text())

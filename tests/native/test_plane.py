@@ -1,4 +1,4 @@
-"""What NativePlane owes its host beyond the rules: memory given back, admissions that fail whole, words if missing."""
+"""NativePlane beyond the rules: memory is freed, a failed admission changes nothing, a missing library is reported."""
 
 import gc
 import os
@@ -49,7 +49,7 @@ def plane() -> NativePlane:
 @requires_core
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer keeps freed memory for a while")
 @pytest.mark.parametrize("how", ["forgotten", "evicted", "replaced"])
-def test_memory_is_given_back(how: str) -> None:
+def test_memory_is_freed(how: str) -> None:
     job = JobConfig(1, 7, 2, 1000, (StreamConfig(0, 2048),))  # 16 MB of sums
     kept = NativePlane(2048, 1000)
     before = address_space_bytes()
@@ -84,7 +84,7 @@ def test_an_admission_without_memory_changes_nothing(plane: NativePlane) -> None
 
 
 @requires_core
-def test_results_are_the_hosts_to_keep(plane: NativePlane) -> None:
+def test_results_stay_valid_after_later_packets(plane: NativePlane) -> None:
     plane.process(packets(0, range(4)), 0)
     (first,) = plane.process(packets(1, range(4)), 1)
     assert first.bundle.shape == (4, 32)
@@ -99,7 +99,7 @@ def test_results_are_the_hosts_to_keep(plane: NativePlane) -> None:
 
 
 @requires_core
-def test_odd_bundles(plane: NativePlane) -> None:
+def test_bundles_that_are_empty_or_of_odd_sizes(plane: NativePlane) -> None:
     every_other = np.zeros((8, 32), np.uint8)
     every_other[::2] = packets(0, range(4))
     assert plane.process(every_other[::2], 0) == []
@@ -109,7 +109,7 @@ def test_odd_bundles(plane: NativePlane) -> None:
 
 
 @requires_core
-def test_a_copy_goes_on_by_itself(plane: NativePlane) -> None:
+def test_a_copy_is_independent_of_the_original(plane: NativePlane) -> None:
     plane.process(packets(0, range(4)), 0)
     copy = pickle.loads(pickle.dumps(plane))
     plane.evict(1)
@@ -139,7 +139,7 @@ def fresh_choice() -> Iterator[None]:
         (__file__, "can't be loaded.*; unset SWITCHAGG_NATIVE, or let it name a build of these sources$"),
     ],
 )
-def test_without_the_library_it_says_why(
+def test_a_missing_library_is_reported(
     choice: str, words: str, fresh_choice: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

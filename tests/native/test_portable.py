@@ -41,7 +41,7 @@ def scripts(target: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("target", SOURCES)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_agrees_with_the_model(machine: str, target: str, tmp_path: Path) -> None:
+def test_portable_code_agrees_with_python(machine: str, target: str, tmp_path: Path) -> None:
     compiler, emulator = MACHINES[machine]
     if missing := [name for name in (compiler, emulator) if name and shutil.which(name) is None]:
         pytest.skip(f"needs {' and '.join(missing)}")

@@ -37,7 +37,7 @@ def build(core: Path, folder: Path) -> Path:
 
 
 def fault(program: Path, calls: int, pause_us: int) -> str:
-    """What a run says that went wrong; "" if nothing did."""
+    """The error that a run prints; "" if none."""
     done = subprocess.run(
         [str(program), str(calls), str(pause_us)],
         capture_output=True,

@@ -103,7 +103,9 @@ def test_conformance_under_sanitizers(pieces: dict[str, Path], asan: str, tmp_pa
         ("memcpy(&value, from, sizeof value);", "value = *(const uint32_t *)from;", "misaligned address"),
     ],
 )
-def test_sanitizers_see(right: str, wrong: str, words: str, pieces: dict[str, Path], asan: str, tmp_path: Path) -> None:
+def test_sanitizers_find_a_planted_bug(
+    right: str, wrong: str, words: str, pieces: dict[str, Path], asan: str, tmp_path: Path
+) -> None:
     wrong_plane = compile_piece(source("plane.c", planted(tmp_path, "plane.c", right, wrong)), tmp_path)
     done = run_over((pieces | {"plane": wrong_plane}).values(), asan, tmp_path)
     assert done.returncode != 0

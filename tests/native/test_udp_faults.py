@@ -35,7 +35,7 @@ def build(core: Path, folder: Path) -> Path:
 
 
 def failure(program: Path, seed: int) -> str:
-    """What this seed says if it fails, else ""."""
+    """The error of this seed, or ""."""
     try:
         done = subprocess.run([str(program), str(seed)], capture_output=True, text=True, timeout=20, check=False)
     except subprocess.TimeoutExpired:
@@ -44,7 +44,7 @@ def failure(program: Path, seed: int) -> str:
 
 
 def first_failure(program: Path) -> str:
-    """What the first seed that fails says; "" if none does. A few seeds at a time, one per processor."""
+    """The error of the first seed that fails; "" if none does. A few seeds at a time, one per processor."""
     at_once = os.cpu_count() or 1
     with ThreadPoolExecutor(at_once) as runs:
         for first in range(0, SEEDS, at_once):
@@ -54,7 +54,7 @@ def first_failure(program: Path) -> str:
     return ""
 
 
-def test_nothing_is_lost_uncounted_or_taken_apart_wrongly(tmp_path: Path) -> None:
+def test_every_loss_is_counted_and_bundles_are_split_correctly(tmp_path: Path) -> None:
     assert first_failure(build(CORE, tmp_path)) == ""
 
 

@@ -1,4 +1,4 @@
-"""Tuning: what is proposed, what the optimiser is told, and that a tuned partition really acts on every rank."""
+"""Tuning: what is proposed, what the optimiser is given, and that a tuned partition takes effect on every rank."""
 
 import csv
 import itertools
@@ -38,7 +38,7 @@ class Recorder:
         self.told.append((params, target))
 
 
-def test_points_go_from_the_given_one_over_random_ones_to_proposals_and_the_best() -> None:
+def test_points_are_the_given_then_random_then_proposed_then_the_best() -> None:
     optimiser = Recorder([{"partition": 17.0, "credit": 18.0}, {"partition": 99.0, "credit": -3.0}])
     tuner = Tuner(FIRST, 4, make=lambda bounds, seed: optimiser)
     assert tuner.current == FIRST
@@ -86,7 +86,7 @@ def test_the_real_optimiser_finds_a_fast_point() -> None:
     assert len({point for point, _ in tuner.tried}) > 10
 
 
-def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bayes_opt", None)
     told = missing()
     assert told.startswith("tuning needs the package bayesian-optimization (")
@@ -108,7 +108,7 @@ def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch
 def test_ranks_count_alike_and_rank_0_measures(tmp_path: Path) -> None:
     said: list[bytes] = []
 
-    def tell(data: bytes) -> bytes:
+    def broadcast(data: bytes) -> bytes:
         said.append(data or said[-1])
         return said[-1]
 
@@ -121,7 +121,7 @@ def test_ranks_count_alike_and_rank_0_measures(tmp_path: Path) -> None:
     def make(first: Point, steps: int) -> Tuner:
         return Tuner(first, steps, make=lambda bounds, seed: Recorder([]))
 
-    ranks = [Tuning(tunable, rank, tell, log, make_tuner=make, clock=clock) for rank in (0, 1)]
+    ranks = [Tuning(tunable, rank, broadcast, log, make_tuner=make, clock=clock) for rank in (0, 1)]
     for step in range(2):
         for _ in range(SETTLING_ITERATIONS + MEASURED_ITERATIONS - 1):
             assert not any(rank.due for rank in ranks)
@@ -156,10 +156,11 @@ def network() -> Iterator[Callable[[str], FakeNetwork]]:
 
 
 @pytest.mark.parametrize("kind", ["keyed", "classes"])
-def test_a_tuned_partition_acts(
+def test_a_tuned_partition_takes_effect(
     network: Callable[[str], FakeNetwork], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The released ByteScheduler stores the tuned partition where nobody reads it: here transfers change their size."""
+    """The released ByteScheduler stores the tuned partition where nothing reads it: here transfers change their
+    size."""
     points = [Point(1000, 4000), Point(300, 2000), Point(70_000, 5000)]
 
     class Scripted(Tuner):

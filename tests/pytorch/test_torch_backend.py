@@ -168,12 +168,12 @@ def test_a_stopped_switch_ends_in_exceptions(launch: Launch, switch: SwitchDaemo
         assert re.search("FAILED .*maintenance", rank.output), rank.output
 
 
-def test_a_program_may_end_with_calls_under_way(launch: Launch, switch: SwitchDaemon) -> None:
+def test_a_program_may_exit_with_calls_in_flight(launch: Launch, switch: SwitchDaemon) -> None:
     launch("exit_while_pending", 2, switch.control_endpoint)
     assert [rank.code for rank in launch.finish()] == [3, 3]
 
 
-def test_interrupt(launch: Launch, switch: SwitchDaemon) -> None:
+def test_ctrl_c_ends_a_program(launch: Launch, switch: SwitchDaemon) -> None:
     launch("interrupted", 2, switch.control_endpoint)
     ranks = launch.finish()
     assert "INTERRUPTED" in ranks[0].output
@@ -217,7 +217,7 @@ def test_a_missing_switch_is_an_error_in_init_process_group(launch: Launch, endp
         assert "start(" in rank.output  # where it was raised
 
 
-def test_a_number_that_is_none(launch: Launch, switch: SwitchDaemon) -> None:
+def test_an_option_that_is_no_number_is_refused(launch: Launch, switch: SwitchDaemon) -> None:
     launch("init_only", 1, switch.control_endpoint, SWITCHAGG_ELEMENTS="many")
     (rank,) = launch.finish()
     assert rank.code == 1

@@ -31,7 +31,7 @@ def launch() -> Iterator[Launch]:
 
 @pytest.mark.parametrize(("method", "program"), [("ring@tcp", "collectives"), ("halving_doubling@udp", "training")])
 def test_programs_run_over_host_methods(launch: Launch, method: str, program: str) -> None:
-    """At the end of `collectives` rank 1 dies, and the others hear of it."""
+    """At the end of `collectives` rank 1 dies, and the others are notified."""
     launch(program, 3, None, SWITCHAGG_METHOD=method)
     ranks = launch.finish()
     ends = [0, 17, 0] if program == "collectives" else [0, 0, 0]
@@ -57,7 +57,7 @@ def meet(options: list[SwitchOptions], timeout_s: float = 10.0) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["ring@tcp", "tree@udp", "recursive_doubling@zeromq", "auto"])
-def test_ranks_meet_by_the_store(name: str) -> None:
+def test_ranks_find_each_other_through_the_store(name: str) -> None:
     groups = meet([SwitchOptions(method=name, bind="127.0.0.1")] * 3)
     futures = [group.allreduce(np.full(1000, rank)) for rank, group in enumerate(groups)]
     assert [int(future.result(20)[-1]) for future in futures] == [3, 3, 3]
@@ -65,7 +65,7 @@ def test_ranks_meet_by_the_store(name: str) -> None:
         group.close()
 
 
-def test_a_codec_gives_its_bits() -> None:
+def test_a_codec_s_sums_have_its_exact_bits() -> None:
     """Those of the layout that a switch of as many elements sends."""
     given = [np.random.default_rng(rank).standard_normal(1000).astype(np.float32) for rank in range(3)]
     layouts = [rounds_of(array.copy(), 32, 3, FIXED_POINT) for array in given]
@@ -97,7 +97,7 @@ def test_a_codec_gives_its_bits() -> None:
         (SwitchOptions(method="ring", interface="moon0"), "rank 1 of 3 could not meet .* interface moon0 has no IPv4"),
     ],
 )
-def test_who_differs_is_one_error_for_all_that_names_both(odd: SwitchOptions, words: str) -> None:
+def test_different_methods_are_one_error_on_all_ranks_that_names_both(odd: SwitchOptions, words: str) -> None:
     ring = SwitchOptions(method="ring", bind="127.0.0.1")
     for error in meet([ring, odd, ring]):
         assert isinstance(error, dist.DistBackendError)

@@ -347,7 +347,7 @@ def test_loops(network: Callable[..., FakeNetwork], body: Body) -> None:
 
 
 class Sometimes(nn.Module):
-    """A layer that rank and step decide on, one that nobody uses, and one whose parameters are frozen."""
+    """A layer that rank and step decide on, one that no rank uses, and one whose parameters are frozen."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -144,7 +144,7 @@ def test_a_rank_that_leaves_ends_the_others(switch: SwitchDaemon) -> None:
     assert re.search("missing ranks: 1|left after", told[0])
 
 
-def test_the_example() -> None:
+def test_the_example_program_runs() -> None:
     """Processes, and torch's default group."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -96,8 +96,8 @@ def test_forward_begins_when_its_first_layers_sums_are_back(network: Callable[..
     handle.close()
 
 
-def test_a_sum_that_comes_while_another_is_looked_for_is_stepped_once(network: Callable[..., FakeNetwork]) -> None:
-    """`wait` says that another is here; by the time that one is looked for, the one waited for is here, too."""
+def test_a_sum_that_arrives_during_a_search_is_stepped_once(network: Callable[..., FakeNetwork]) -> None:
+    """`wait` reports another sum; by the time that one is looked up, the one waited for has arrived, too."""
     group = network(workers=1).groups()[0]
     model = mlp()
     optimizer = sgd(model)
@@ -137,7 +137,7 @@ def test_keys_and_priorities_reach_the_group(network: Callable[..., FakeNetwork]
     assert {match[0] for match in fake.made[0][-10:]} >= {0, 3}
 
 
-def test_the_credit_is_told_to_groups_that_take_one(network: Callable[..., FakeNetwork]) -> None:
+def test_the_credit_is_passed_to_groups_that_take_one(network: Callable[..., FakeNetwork]) -> None:
     fake = network(workers=1)
     group = fake.groups()[0]
     model = mlp()
@@ -168,7 +168,7 @@ def test_all_ranks_begin_with_the_parameters_of_rank_0(network: Callable[..., Fa
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_close_gives_the_loop_back(network: Callable[..., FakeNetwork]) -> None:
+def test_close_restores_the_optimizer_and_removes_all_hooks(network: Callable[..., FakeNetwork]) -> None:
     fake = network(workers=1)
     model = mlp()
     optimizer = sgd(model)
@@ -226,13 +226,15 @@ def unwrapped_error(make_model: Make, make_optimizer: Callable[[nn.Module], Any]
         (lambda: mlp().requires_grad_(False), sgd, {}, "no trainable parameter"),
     ],
 )
-def test_what_cannot_be_scheduled_is_said(make_model: Make, make_optimizer: Any, how: Any, words: str) -> None:
+def test_unsupported_models_and_optimizers_are_refused(
+    make_model: Make, make_optimizer: Any, how: Any, words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         raise unwrapped_error(make_model, make_optimizer, how)
     assert "\n" not in str(caught.value)
 
 
-def test_no_group_is_said() -> None:
+def test_a_missing_group_is_reported() -> None:
     model = mlp()
     with pytest.raises(TypeError, match="attach: int is no group"):
         priority.attach(model, sgd(model), 3)
@@ -240,7 +242,7 @@ def test_no_group_is_said() -> None:
         priority.attach(model, sgd(model))
 
 
-def test_ranks_that_differ_are_told(network: Callable[..., FakeNetwork]) -> None:
+def test_ranks_that_differ_raise(network: Callable[..., FakeNetwork]) -> None:
     groups = network().groups()
 
     def program(rank: int) -> str:
@@ -441,7 +443,7 @@ def test_ctrl_c_ends_a_wait(alone: Any) -> None:
     assert not torch.equal(model[0].weight, before)
 
 
-def test_copies_are_on_their_own(alone: Any) -> None:
+def test_copies_of_a_model_are_not_scheduled(alone: Any) -> None:
     model, optimizer, handle, fake = alone
     handle.wait()
     copy = copying.deepcopy(model)
@@ -461,8 +463,8 @@ def test_copies_are_on_their_own(alone: Any) -> None:
     fake.hold.set()
 
 
-def test_wait_leaves_nothing_under_way(network: Callable[..., FakeNetwork]) -> None:
-    """Not even the call that only tells: the caller may leave the group next."""
+def test_wait_leaves_nothing_in_flight(network: Callable[..., FakeNetwork]) -> None:
+    """Not even the call that only notifies: the caller may leave the group next."""
     waited: list[bool] = []
 
     def body(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer, handle: Any) -> None:

@@ -151,7 +151,7 @@ def test_a_job_that_fails_at_the_start_leaves_nothing_on_the_model() -> None:
     assert all(parameter._post_accumulate_grad_hooks is None for parameter in network.parameters())
 
 
-def test_models_that_differ_are_named() -> None:
+def test_different_models_are_named() -> None:
     assert tensor_bytes(model(0).parameters()) == (384, 64, 64, 4)
     other = torch.nn.Linear(3, 1).double()
     other.bias.requires_grad_(False)

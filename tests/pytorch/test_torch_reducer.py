@@ -132,7 +132,7 @@ def test_strided_tensors_keep_what_lies_between(ranks: Callable[[int], Ranks]) -
     ranks(2).run(program)
 
 
-def test_contiguous_tensors_are_reduced_where_they_lie(ranks: Callable[[int], Ranks]) -> None:
+def test_contiguous_tensors_are_reduced_in_place(ranks: Callable[[int], Ranks]) -> None:
     def program(rank: int, reducer: Reducer) -> None:
         weight = torch.nn.Parameter(torch.ones(2, 3))
         place = weight.data_ptr()
@@ -154,7 +154,7 @@ def test_scalars_and_several_tensors_in_one_call(ranks: Callable[[int], Ranks]) 
     ranks(2).run(program)
 
 
-def test_empty_tensors_need_nobody(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
+def test_empty_tensors_send_nothing(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
     reducer = ranks(2).reducers[0]
     work = reducer.allreduce([torch.empty(0)])
     assert work.is_completed()
@@ -189,7 +189,7 @@ def test_callbacks_run_off_the_network_thread(ranks: Callable[[int], Ranks]) -> 
 
 
 def test_a_callback_may_wait_for_another_call(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
-    """As PowerSGD's do, for many calls under way and with ranks whose callbacks come in different orders."""
+    """As PowerSGD's do, for many calls in flight and with ranks whose callbacks come in different orders."""
     calls = 12
     attached = threading.Barrier(3, action=switch.hold.set)
     switch.hold.clear()
@@ -218,7 +218,7 @@ def test_a_callback_may_wait_for_another_call(ranks: Callable[[int], Ranks], swi
     assert {joined["job"] for joined in switch.joined} == {"job/0", "job/1"}
 
 
-def test_nesting_ends(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
+def test_nested_calls_are_bounded(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
     reducer = ranks(1).reducers[0]
 
     def deeper(future: Any) -> Any:

@@ -54,7 +54,7 @@ def test_all_join(switch: FakeSwitch) -> None:
     assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)
 
 
-def test_one_without_room_takes_all_to_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
+def test_if_one_rank_finds_no_room_all_use_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
     switch.refusals[2] = NO_ROOM
     made: list[Any] = []
     join = switch.join
@@ -81,7 +81,7 @@ def test_packets_that_the_link_cannot_carry_are_refused_not_changed(switch: Fake
     assert not switch.joined
 
 
-def test_calls_in_callbacks_have_nowhere_else_to_go(switch: FakeSwitch) -> None:
+def test_calls_in_callbacks_do_not_fall_back_to_gloo(switch: FakeSwitch) -> None:
     switch.refusals[0] = NO_ROOM
     assert all("rank 0 of 3 could not join" in str(error) for error in decide(switch, lane=1))
 
@@ -93,7 +93,7 @@ def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
     assert not switch.joined
 
 
-def test_waiting_ends_with_the_group(switch: FakeSwitch) -> None:
+def test_closing_the_group_ends_the_wait(switch: FakeSwitch) -> None:
     options = SwitchOptions(switch="tcp://fake:1")
     alone = Rendezvous(dist.HashStore(), 0, 2, "job", options, 1000.0, switch.join)
     threading.Timer(0.1, alone.cancelled.set).start()
@@ -101,7 +101,7 @@ def test_waiting_ends_with_the_group(switch: FakeSwitch) -> None:
         alone.open(0)
 
 
-def test_the_controllers_refusals_for_want_of_slots_are_known() -> None:
+def test_the_controllers_refusals_for_lack_of_slots_are_recognised() -> None:
     controller = Controller(slots=64, elements_max=360, first_generation=0)
 
     def refusals(window_slots: int, job: str, until_ns: int, ranks: int = 2, elements: int = 360) -> list[bool]:

@@ -21,7 +21,7 @@ Log = list[tuple[Any, ...]]
 
 
 class FakeCuda:
-    """The part of torch.cuda that staging uses; says what was done, in which stream."""
+    """The part of torch.cuda that staging uses; records what was done, in which stream."""
 
     def __init__(self) -> None:
         self.log: Log = []
@@ -62,7 +62,7 @@ class FakeCuda:
 
 
 class FakeCudaTensor(torch.Tensor):
-    """A tensor in host memory that tells when it is read and written."""
+    """A tensor in host memory that records when it is read and written."""
 
     cuda: FakeCuda
 
@@ -142,7 +142,7 @@ SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
         (torch.complex64, SUM, False),
     ],
 )
-def test_what_the_switch_takes(dtype: torch.dtype, op: Any, goes: bool) -> None:
+def test_which_tensors_and_operations_use_the_switch(dtype: torch.dtype, op: Any, goes: bool) -> None:
     options = dist.AllreduceOptions()
     options.reduceOp = op
     tensor = torch.zeros(3, dtype=dtype)

@@ -20,7 +20,7 @@ def test_a_short_run(kind: str, requires_root_namespaces: None) -> None:
     assert found["share"] == found["rdma_gbps"]["median"] / found["udp_gbps"]["median"]
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_benchmark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma.netns, "is_privileged", lambda: False)
     monkeypatch.setattr(library, "missing", lambda: "")
     with pytest.raises(RunFailed, match="needs root"):

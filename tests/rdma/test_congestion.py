@@ -54,7 +54,7 @@ def write(here: End, there: End, size: int) -> WCStatus:
 
 
 def ended(child: int, timeout_s: float) -> bool:
-    """Whether a child has ended well by itself; it has ended afterwards."""
+    """Whether a child has exited with status 0 without help; it is ended otherwise."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found, status = os.waitpid(child, os.WNOHANG)

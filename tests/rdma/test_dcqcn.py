@@ -27,7 +27,7 @@ STEP_NS = 55_000
 
 @dataclass
 class Model:
-    """The paper's algorithm, one period at a time, in whole numbers rounded as dcqcn.h says."""
+    """The paper's algorithm, one period at a time, in integers rounded as in dcqcn.h."""
 
     config: DcqcnConfig
     current: int = 0
@@ -220,7 +220,7 @@ def test_pacing_sends_what_the_rate_allows_and_no_more(line_bps: int, pauses: li
         assert sender.allowance(burst, sender.next_ns(burst, now_ns)) > 0
 
 
-def test_what_was_sent_is_paid_for_at_the_rates_that_come_after_a_cut() -> None:
+def test_bytes_sent_before_a_cut_are_paced_at_the_rates_after_it() -> None:
     """At the least rate the debt would last for 0.5 s; the rate is back after a few ms, and the wait ends with it."""
     sender, now_ns = ReactionPoint(default_config(1_000_000_000)), 0
     for _ in range(400):
@@ -239,7 +239,7 @@ def test_what_was_sent_is_paid_for_at_the_rates_that_come_after_a_cut() -> None:
     assert late.allowance(1 << 16, 1_500_000) > 0
 
 
-def test_a_long_silence_costs_no_time_and_overflows_nothing() -> None:
+def test_a_long_pause_costs_no_time_and_overflows_nothing() -> None:
     sender = ReactionPoint(default_config(LINE_BPS))
     sender.cnp(0)
     year_ns = 365 * 86_400 * 1_000_000_000
@@ -267,7 +267,7 @@ def test_a_long_silence_costs_no_time_and_overflows_nothing() -> None:
         ("gain_shift", 17),
     ],
 )
-def test_refuses_what_would_not_work(name: str, value: int) -> None:
+def test_impossible_settings_are_refused(name: str, value: int) -> None:
     config = default_config(LINE_BPS)
     setattr(config, name, value)
     with pytest.raises(ValueError, match="outside its bounds"):

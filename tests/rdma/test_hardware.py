@@ -1,4 +1,4 @@
-"""The provider on pyverbs, against a fake as strict as pyverbs' sources; and what is said where there is none."""
+"""The provider on pyverbs, against a fake as strict as pyverbs' sources; and the error where there is none."""
 
 import builtins
 import errno
@@ -126,7 +126,7 @@ def test_uc_has_no_timers(nic: fake_pyverbs.Nic) -> None:
     two.close()
 
 
-def test_errors_come_as_statuses_and_refusals_as_job_errors(nic: fake_pyverbs.Nic) -> None:
+def test_errors_are_statuses_and_refusals_are_job_errors(nic: fake_pyverbs.Nic) -> None:
     two = Two()
     here = two.pairs[0]
     here.post_send([two.send(Opcode.WRITE, 10, rkey=1), two.send(Opcode.WRITE, 10, lkey=1, flags=SendFlags.NONE)])
@@ -191,7 +191,7 @@ def test_waits_end_with_a_completion_a_wake_or_the_time(nic: fake_pyverbs.Nic) -
             use()
 
 
-def test_things_are_closed_after_what_needs_them(nic: fake_pyverbs.Nic) -> None:
+def test_objects_are_closed_after_those_that_need_them(nic: fake_pyverbs.Nic) -> None:
     two = Two()
     for thing in (two.domains[0], two.queues[0]):
         with pytest.raises(JobError, match="still in use"):
@@ -204,7 +204,7 @@ def test_things_are_closed_after_what_needs_them(nic: fake_pyverbs.Nic) -> None:
     two.close()
 
 
-def test_an_address_that_no_device_has_is_named_with_those_looked_at(nic: fake_pyverbs.Nic) -> None:
+def test_an_address_of_no_device_is_named_with_the_devices_searched(nic: fake_pyverbs.Nic) -> None:
     with pytest.raises(JobError, match=r"no RDMA device has the address 10.0.0.9: looked at mlx5_0, mlx5_1"):
         hardware.open("10.0.0.9")
     with pytest.raises(JobError, match="nowhere: no IP address"):

@@ -27,7 +27,7 @@ def test_a_call_becomes_few_messages() -> None:
     assert Grouping(JOB, 4).runs(endpoint.frames_to_send(0)) == [Run(0, 4, 0), Run(4, 2, 4)]
 
 
-def test_what_does_not_follow_begins_a_message() -> None:
+def test_a_frame_that_is_not_consecutive_begins_a_message() -> None:
     chunks = [(0, 4), (0, 5), (0, 6), (0, 11), (0, 12), (1, 3), (1, 4), (0, 0), (0, 0)]
     assert Grouping(JOB, 128).runs(frames(chunks)) == [
         *(Run(0, 3, 4), Run(3, 1, 11), Run(4, 1, 0)),  # chunk 11 ends the second turn

@@ -85,7 +85,7 @@ def wire(requires_root_namespaces: None) -> Iterator[Wire]:
 
 @pytest.mark.parametrize("mtu", [1024, 4096])
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UC])
-def test_every_packet_has_the_right_icrc_whoever_segments(wire: Wire, kind: QPType, mtu: int) -> None:
+def test_every_packet_has_the_right_icrc_wherever_it_is_segmented(wire: Wire, kind: QPType, mtu: int) -> None:
     left, right = (
         netns.within(pid, lambda address=address: soft.open(address))
         for pid, address in zip(wire.pids, ("10.78.0.1", "10.78.0.2"), strict=True)
@@ -124,7 +124,7 @@ def test_every_packet_has_the_right_icrc_whoever_segments(wire: Wire, kind: QPTy
     assert {struct.unpack(">H", packet[4:6])[0] for packet in packets} == set(range(15 if mtu == 4096 else 62))
 
 
-def test_packets_too_long_for_the_link_end_in_an_error_that_says_so(wire: Wire) -> None:
+def test_packets_too_long_for_the_link_end_in_a_clear_error(wire: Wire) -> None:
     for pid, name in zip(wire.pids, ("sa-left", "sa-right"), strict=True):
         wire.run(pid, f"ip link set {name} mtu 1500")
     left, right = (

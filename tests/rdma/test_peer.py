@@ -74,7 +74,7 @@ class Peer:
         fields = {"address": self.region.address + at, "rkey": self.region.rkey, "length": len(payload)}
         self.send(name, psn, payload, **{**fields, **more})
 
-    def hear(self, timeout_s: float = 5.0) -> bytes | None:
+    def receive_one(self, timeout_s: float = 5.0) -> bytes | None:
         """The next packet, without its ICRC, which is right; None if none comes."""
         if not select.select([self.socket], [], [], timeout_s)[0]:
             return None
@@ -89,12 +89,12 @@ class Peer:
         assert intact, "the ICRC is right for no identification that Linux gives a bundle's packets"
         return body[:-4]
 
-    def hears(self, name: str, psn: int, payload: bytes = b"", **more: Any) -> None:
+    def expect(self, name: str, psn: int, payload: bytes = b"", **more: Any) -> None:
         wanted = oracle.packet(name, NUMBER, psn % (1 << 24), payload, **{"migration": 1, **more})
-        assert self.hear() == wanted
+        assert self.receive_one() == wanted
 
-    def hears_ack(self, psn: int, syndrome: int, msn: int) -> None:
-        self.hears("RC_ACK", PSN + psn, syndrome=syndrome, msn=msn)
+    def expect_ack(self, psn: int, syndrome: int, msn: int) -> None:
+        self.expect("RC_ACK", PSN + psn, syndrome=syndrome, msn=msn)
 
     def settle(self, **wanted: int) -> None:
         """Until the queue pair's counters are so."""
@@ -135,15 +135,15 @@ def test_a_write_in_three_packets_is_acknowledged_once(rc: Peer) -> None:
     rc.write("WRITE_FIRST", 0, data[:MTU], 5, length=len(data))
     rc.send("WRITE_MIDDLE", 1, data[MTU : 2 * MTU])  # the PSN wraps here
     rc.send("WRITE_LAST", 2, data[2 * MTU :], ack_request=1)
-    rc.hears_ack(2, ACK, 1)
+    rc.expect_ack(2, ACK, 1)
     assert bytes(rc.memory[5 : 5 + len(data)]) == data
-    assert rc.hear(0.05) is None
+    assert rc.receive_one(0.05) is None
 
 
 def test_a_send_completes_a_receive(rc: Peer) -> None:
     rc.pair.post_recv([ReceiveRequest(7, rc.region.address, 100, rc.region.lkey)])
     rc.send("SEND_ONLY_IMM", 0, b"hello", immediate=0x01020304, ack_request=1, identification=0xBEEF)
-    rc.hears_ack(0, ACK, 1)
+    rc.expect_ack(0, ACK, 1)
     (done,) = rc.cq.poll(4, 5)
     assert (done.id, done.byte_len, done.immediate) == (7, 5, 0x01020304)
     assert bytes(rc.memory[:5]) == b"hello"
@@ -151,32 +151,32 @@ def test_a_send_completes_a_receive(rc: Peer) -> None:
 
 def test_a_gap_is_reported_once_and_a_duplicate_acknowledged_again(rc: Peer) -> None:
     rc.write("WRITE_ONLY", 0, b"aaaa", ack_request=1)
-    rc.hears_ack(0, ACK, 1)
+    rc.expect_ack(0, ACK, 1)
     for psn in (2, 3, 4):
         rc.write("WRITE_ONLY", psn, b"bbbb", 4 * psn, ack_request=1)
-    rc.hears_ack(1, SEQUENCE, 1)
+    rc.expect_ack(1, SEQUENCE, 1)
     rc.write("WRITE_ONLY", 1, b"cccc", 4, ack_request=1)
-    rc.hears_ack(1, ACK, 2)
+    rc.expect_ack(1, ACK, 2)
     rc.write("WRITE_ONLY", 0, b"dddd", ack_request=1)
-    rc.hears_ack(1, ACK, 2)
-    assert rc.hear(0.05) is None
+    rc.expect_ack(1, ACK, 2)
+    assert rc.receive_one(0.05) is None
     assert bytes(rc.memory[:20]) == b"aaaacccc" + bytes(12)
 
 
-def test_no_receive_posted_is_told_and_mended(rc: Peer) -> None:
+def test_a_missing_receive_is_answered_by_rnr_nak_and_then_delivered(rc: Peer) -> None:
     rc.send("SEND_ONLY", 0, b"data", ack_request=1)
-    rc.hears_ack(0, RNR_NAK | 9, 0)
+    rc.expect_ack(0, RNR_NAK | 9, 0)
     rc.send("SEND_ONLY", 1, b"more", ack_request=1)  # after it, so out of place: silence
     rc.pair.post_recv([ReceiveRequest(1, rc.region.address, 4, rc.region.lkey)])
     rc.settle(out_of_order=1)
     rc.send("SEND_ONLY", 0, b"data", ack_request=1)
-    rc.hears_ack(0, ACK, 1)
+    rc.expect_ack(0, ACK, 1)
     rc.write("WRITE_ONLY_IMM", 1, b"note", ack_request=1, immediate=5)
-    rc.hears_ack(1, RNR_NAK | 9, 1)
+    rc.expect_ack(1, RNR_NAK | 9, 1)
     assert bytes(rc.memory[:4]) == b"data"  # nothing is written before there is a receive
     rc.pair.post_recv([ReceiveRequest(2)])
     rc.write("WRITE_ONLY_IMM", 1, b"note", ack_request=1, immediate=5)
-    rc.hears_ack(1, ACK, 2)
+    rc.expect_ack(1, ACK, 2)
     assert bytes(rc.memory[:4]) == b"note"
     assert [(wc.id, wc.immediate) for wc in rc.cq.poll(4, 5)] == [(1, None), (2, 5)]
 
@@ -196,16 +196,16 @@ def test_no_receive_posted_is_told_and_mended(rc: Peer) -> None:
         ("SEND_LAST", {}, INVALID),
     ],
 )
-def test_what_may_not_be_is_refused_and_ends_the_queue_pair(
+def test_an_invalid_request_is_refused_and_ends_the_queue_pair(
     rc: Peer, name: str, fields: dict[str, int], syndrome: int
 ) -> None:
     rc.pair.post_recv([ReceiveRequest(3)])
     rc.write(name, 0, b"\xff" * MTU, **fields)
-    rc.hears_ack(0, syndrome, 0)
+    rc.expect_ack(0, syndrome, 0)
     assert rc.pair.state == QPState.ERR
     assert [wc.status for wc in rc.cq.poll(4, 5)] == [WCStatus.WR_FLUSH_ERR]
     rc.write("WRITE_ONLY", 0, b"late")
-    assert rc.hear(0.05) is None
+    assert rc.receive_one(0.05) is None
     assert not rc.memory.any()
 
 
@@ -214,7 +214,7 @@ def test_a_message_is_not_interrupted(rc: Peer, second: str) -> None:
     rc.pair.post_recv([ReceiveRequest(3, rc.region.address, 9999, rc.region.lkey)])
     rc.write("WRITE_FIRST", 0, b"a" * MTU, length=3 * MTU)
     rc.write(second, 1, b"b" * MTU, 1000, length=2 * MTU)
-    rc.hears_ack(1, INVALID, 0)
+    rc.expect_ack(1, INVALID, 0)
     assert not rc.memory[MTU:].any()
 
 
@@ -222,7 +222,7 @@ def test_a_message_may_not_outgrow_its_length(rc: Peer) -> None:
     rc.write("WRITE_FIRST", 0, b"a" * MTU, length=2 * MTU + 4)
     rc.send("WRITE_MIDDLE", 1, b"b" * MTU)
     rc.send("WRITE_MIDDLE", 2, b"c" * MTU)
-    rc.hears_ack(2, INVALID, 0)
+    rc.expect_ack(2, INVALID, 0)
     assert not rc.memory[2 * MTU :].any()
 
 
@@ -244,7 +244,7 @@ def test_uc_drops_a_message_with_a_lost_packet(uc: Peer) -> None:
     assert bytes(uc.memory[600:612]) == b"cccchhhhjjjj"
     assert not uc.memory[700:704].any()
     assert uc.pair.counters["dropped_messages"] == 4
-    assert uc.hear(0.05) is None
+    assert uc.receive_one(0.05) is None
     assert uc.pair.state == QPState.RTS
 
 
@@ -259,36 +259,36 @@ def test_packets_of_a_message_are_as_specified(rc: Peer) -> None:
     request = (rc.region.address, size, rc.region.lkey, remote["address"], remote["rkey"], 0xCAFE)
     rc.pair.post_send([SendRequest(5, Opcode.WRITE_WITH_IMM, *request, SendFlags.SIGNALED | SendFlags.SOLICITED)])
     psn = 0x7FFFFE
-    rc.hears("RC_WRITE_FIRST", psn, data[:MTU], **remote)
+    rc.expect("RC_WRITE_FIRST", psn, data[:MTU], **remote)
     for index in range(1, 130):
         payload = data[index * MTU : (index + 1) * MTU]
-        rc.hears("RC_WRITE_MIDDLE", psn + index, payload, ack_request=int((psn + index) % 64 == 63))
-    rc.hears("RC_WRITE_LAST_IMM", psn + 130, data[130 * MTU :], ack_request=1, solicited=1, immediate=0xCAFE)
+        rc.expect("RC_WRITE_MIDDLE", psn + index, payload, ack_request=int((psn + index) % 64 == 63))
+    rc.expect("RC_WRITE_LAST_IMM", psn + 130, data[130 * MTU :], ack_request=1, solicited=1, immediate=0xCAFE)
     rc.send("RC_ACK", psn + 130 - PSN, syndrome=ACK, msn=1)
     assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
 
 
-def test_it_goes_back_to_what_was_lost_and_waits_when_told() -> None:
+def test_lost_packets_are_resent_go_back_n_and_rnr_naks_are_waited_for() -> None:
     with peer_of(QPType.RC, window_packets=8) as rc:
         psn = 0x7FFFFE
         rc.pair.post_send([SendRequest(1, Opcode.SEND, rc.region.address, 9 * MTU, rc.region.lkey)])
         names = ["RC_SEND_FIRST", *["RC_SEND_MIDDLE"] * 7, "RC_SEND_LAST"]
 
-        def hears(first: int, last: int) -> None:
+        def expect(first: int, last: int) -> None:
             for index in range(first, last):
                 asked = index in (last - 1, 8) or (psn + index) % 64 == 63
-                rc.hears(names[index], psn + index, bytes(MTU), ack_request=int(asked))
+                rc.expect(names[index], psn + index, bytes(MTU), ack_request=int(asked))
 
-        hears(0, 8)  # the window
-        assert rc.hear(0.05) is None
+        expect(0, 8)  # the window
+        assert rc.receive_one(0.05) is None
         rc.send("RC_ACK", psn + 3 - PSN, syndrome=SEQUENCE, msn=0)
-        hears(3, 9)
+        expect(3, 9)
         rc.send("RC_ACK", psn + 5 - PSN, syndrome=ACK, msn=0)
         rc.send("RC_ACK", psn + 4 - PSN, syndrome=SEQUENCE, msn=0)  # of the past
         rc.send("RC_ACK", psn + 20 - PSN, syndrome=ACK, msn=0)  # of the future
         before = time.monotonic()
         rc.send("RC_ACK", psn + 7 - PSN, syndrome=RNR_NAK | 16, msn=0)  # 2.56 ms
-        hears(7, 9)
+        expect(7, 9)
         assert time.monotonic() - before >= 0.00256
         rc.send("RC_ACK", psn + 8 - PSN, syndrome=ACK, msn=1)
         assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
@@ -299,10 +299,10 @@ def test_it_goes_back_to_what_was_lost_and_waits_when_told() -> None:
     ("syndrome", "status"),
     [(INVALID, WCStatus.REM_INV_REQ_ERR), (ACCESS, WCStatus.REM_ACCESS_ERR), (0x63, WCStatus.REM_OP_ERR)],
 )
-def test_a_refusal_is_the_status_of_its_request(rc: Peer, syndrome: int, status: WCStatus) -> None:
+def test_a_nak_becomes_the_status_of_its_request(rc: Peer, syndrome: int, status: WCStatus) -> None:
     rc.pair.post_send([SendRequest(i, Opcode.SEND, rc.region.address, 4, rc.region.lkey) for i in range(3)])
     for _ in range(3):
-        rc.hear()
+        rc.receive_one()
     rc.send("RC_ACK", 0x7FFFFF - PSN, syndrome=syndrome, msn=1)
     found = [rc.cq.poll(1, 5)[0] for _ in range(3)]
     assert [(wc.id, wc.status) for wc in found] == [(0, 0), (1, status), (2, WCStatus.WR_FLUSH_ERR)]
@@ -315,10 +315,10 @@ def test_marks_are_answered_with_notifications_at_most_one_in_50_us() -> None:
     with peer_of(QPType.UC, dscp=26) as uc:
         for psn in range(20):
             uc.write("WRITE_ONLY", psn, b"data", tos=3)
-        uc.hears("CNP", 0, becn=1)
+        uc.expect("CNP", 0, becn=1)
         uc.settle(marked=20)
         heard = 1
-        while uc.hear(0.02) is not None:
+        while uc.receive_one(0.02) is not None:
             heard += 1
         assert heard == uc.pair.counters["cnps_sent"] < 20
         assert set(uc.tos) == {26 << 2 | 2}
@@ -337,7 +337,7 @@ def test_a_notification_cuts_the_rate() -> None:
 # ---- what isn't for it
 
 
-def test_what_is_not_for_it_is_dropped_and_counted(rc: Peer) -> None:
+def test_packets_for_others_are_dropped_and_counted(rc: Peer) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind((ELSEWHERE, 0))
         rc.write("WRITE_ONLY", 0, b"evil", source=stranger)
@@ -348,7 +348,7 @@ def test_what_is_not_for_it_is_dropped_and_counted(rc: Peer) -> None:
         rc.socket.sendto(b"short", rc.context.address)
         rc.send("UC_WRITE_ONLY", 0, b"evil")  # another transport
         rc.write("WRITE_ONLY", 0, b"good", ack_request=1, partition=0x7FFF)  # a limited member
-        rc.hears_ack(0, ACK, 1)
+        rc.expect_ack(0, ACK, 1)
         assert bytes(rc.memory[:4]) == b"good"
         counters = rc.context.counters
         dropped = {name: count for name, count in counters.items() if name.startswith("drop_") and count}
@@ -356,8 +356,8 @@ def test_what_is_not_for_it_is_dropped_and_counted(rc: Peer) -> None:
         assert dropped == {f"drop_{name}": count for name, count in wanted.items()}
 
 
-def test_identifications_of_a_nic_are_believed_and_those_of_linux_asked_for(rc: Peer) -> None:
-    """65 small ones in a row, and only small ones are believed from then on."""
+def test_nic_identifications_are_accepted_until_linux_ones_are_seen(rc: Peer) -> None:
+    """65 small ones in a row, and only small ones are accepted from then on."""
     for psn in range(64):
         rc.write("WRITE_ONLY", psn, b"data", identification=psn)
     rc.write("WRITE_ONLY", 64, b"data", identification=64)  # it counts: a NIC
@@ -366,7 +366,7 @@ def test_identifications_of_a_nic_are_believed_and_those_of_linux_asked_for(rc: 
         rc.write("WRITE_ONLY", psn, b"data", identification=psn % 3)
     rc.write("WRITE_ONLY", 130, b"data", identification=64)
     rc.write("WRITE_ONLY", 130, b"data", identification=63, ack_request=1)
-    rc.hears_ack(130, ACK, 131)
+    rc.expect_ack(130, ACK, 131)
     assert rc.context.counters["drop_icrc"] == 1
 
 
@@ -386,7 +386,7 @@ def test_garbage_never_stops_it(rc: Peer) -> None:
             start = rng.randrange(60000)
             rc.socket.sendto(flood[start : start + rng.randrange(1500)], rc.context.address)
     # the same queue pair may have been ended by what looked right; a new one works, and so does its memory
-    while rc.hear(0.05) is not None:
+    while rc.receive_one(0.05) is not None:
         pass
     counters = rc.context.counters
     assert counters["drop_malformed"] > 900

@@ -1,4 +1,4 @@
-"""Joining a switch over RDMA: who belongs together, and what is refused, in words that help (R3)."""
+"""Joining a switch over RDMA: how queue pairs are matched, and what is refused, with how to fix it (R3)."""
 
 import contextlib
 import os
@@ -77,7 +77,7 @@ def test_ranks_may_share_an_address_but_no_queue_pair() -> None:
     assert QueuePairEnd(1, 1 << 24, 0, 0).fault() == "PSN 16777216: 24 bits"
 
 
-def test_what_a_switch_over_rdma_can_not_have_is_said_at_once() -> None:
+def test_options_that_a_switch_over_rdma_lacks_are_refused() -> None:
     for options, words in (
         ({"bind_data": ("0.0.0.0", 4791)}, "needs an address of its own.* give --data HOST:4791"),
         ({"bind_data": ("::", 4791)}, "needs an address of its own.* give --data HOST:4791"),
@@ -133,7 +133,7 @@ def test_a_switch_that_names_no_queue_pairs_is_refused(monkeypatch: pytest.Monke
         pass  # the worker's port is free again
 
 
-def test_options_that_can_not_be_are_said_before_joining() -> None:
+def test_impossible_options_are_refused_before_joining() -> None:
     for options, words in (
         ({"elements": 360}, "elements 360: over RDMA a frame fills the path MTU"),
         ({"rdma": RdmaOptions(packets=129)}, "packets 129: a message has 1 to 128"),

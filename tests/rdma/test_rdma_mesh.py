@@ -33,7 +33,7 @@ def of(kind: type, events: list[Any]) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_who_does_not_read_gets_no_more_than_its_slots_hold(pair: list[RdmaMesh]) -> None:
+def test_a_peer_that_does_not_read_gets_no_more_than_its_slots_hold(pair: list[RdmaMesh]) -> None:
     """The normal case of a slow reader costs no NAK: credits run out first."""
     here, there = pair
     data = np.arange(300_000, dtype=np.uint32).view(np.uint8)  # 19 pieces
@@ -56,7 +56,7 @@ def test_who_does_not_read_gets_no_more_than_its_slots_hold(pair: list[RdmaMesh]
     turn(pair, lambda _: sender.credits == SLOTS)
 
 
-def test_short_messages_are_one_piece_and_long_ones_lie_where_they_were(pair: list[RdmaMesh]) -> None:
+def test_short_messages_are_one_send_and_long_ones_are_sent_in_pieces(pair: list[RdmaMesh]) -> None:
     here, _ = pair
     limit = SLOT_BYTES - 8 - 4
     for size, pieces in ((0, 1), (limit, 1), (limit + 1, 2), (3 * SLOT_BYTES, 4)):
@@ -99,7 +99,7 @@ def test_a_peer_that_sends_no_message_is_lost(pair: list[RdmaMesh], piece: bytes
     here._peers[1].posted.clear()
 
 
-def test_more_data_than_was_said_is_refused(pair: list[RdmaMesh]) -> None:
+def test_more_data_than_announced_is_refused(pair: list[RdmaMesh]) -> None:
     here, there = pair
     here._out[0, :8] = np.frombuffer(b"\0\0\0\0\0\0\0\x05", np.uint8)
     region = here._out_region
@@ -110,7 +110,7 @@ def test_more_data_than_was_said_is_refused(pair: list[RdmaMesh]) -> None:
 
 
 def test_a_failed_queue_pair_is_a_lost_member() -> None:
-    """Its peer is silent: nobody acknowledges what is sent."""
+    """Its peer sends nothing, so no message is acknowledged."""
     addresses = free_addresses(2)
     options = RdmaMeshOptions(timeout=8)  # 1 ms
     here, there = connect_all(KINDS["rdma"], addresses, [{"job": "b", "options": options}] * 2)
@@ -123,7 +123,7 @@ def test_a_failed_queue_pair_is_a_lost_member() -> None:
     there.close()
 
 
-def test_a_peer_that_says_no_queue_pair_is_named() -> None:
+def test_a_peer_that_sends_no_queue_pair_is_named() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -141,7 +141,7 @@ def test_a_peer_that_says_no_queue_pair_is_named() -> None:
             MeshEnd.unpack(wrong)
 
 
-def test_members_on_hardware_that_is_not_there_say_so() -> None:
+def test_missing_hardware_is_reported() -> None:
     with pytest.raises(JobError, match=r"no RDMA hardware|no RDMA device"):
         rdma(0, free_addresses(2), job="a", timeout_s=5, options=RdmaMeshOptions(provider="verbs"))
 

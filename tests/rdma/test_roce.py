@@ -91,7 +91,7 @@ def test_the_crc_of_two_pieces_is_that_of_one() -> None:
 # ---- the ICRC
 
 
-def test_the_icrc_is_the_oracle_s() -> None:
+def test_the_icrc_equals_the_oracle_s() -> None:
     rng = random.Random(2)
     for ends in (V4, V6):
         for _ in range(300):
@@ -101,7 +101,7 @@ def test_the_icrc_is_the_oracle_s() -> None:
             assert seal(path_of(ends, ports), identification, body)[-4:] == ip[-4:]
 
 
-def test_the_identification_is_found_out() -> None:
+def test_the_identification_is_recovered_from_the_icrc() -> None:
     rng = random.Random(3)
     path = path_of(V4)
     for identification in [*range(70), *(rng.getrandbits(16) for _ in range(100))]:
@@ -122,7 +122,7 @@ def test_the_dont_fragment_bit_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize("ends", [V4, V6])
-def test_damage_is_seen(ends: tuple[str, str]) -> None:
+def test_damaged_packets_are_rejected(ends: tuple[str, str]) -> None:
     """Any burst of up to 15 bits: the CRC sees it, whatever identification one may then believe in."""
     rng = random.Random(4)
     path = path_of(ends)
@@ -134,7 +134,7 @@ def test_damage_is_seen(ends: tuple[str, str]) -> None:
         assert check(path, damaged, 5, SMALL)[0] is masked_only
 
 
-def test_another_way_is_damage() -> None:
+def test_packets_of_other_addresses_are_rejected() -> None:
     sent = seal(path_of(V4), 0, oracle.packet("RC_SEND_ONLY", 3, 9, b"four") + bytes(4))
     assert check(path_of(V4), sent, 0, SMALL)[0]
     for path in (path_of(V4[::-1]), path_of(("10.1.2.3", "10.1.2.5")), path_of(V4, (4791, 4790))):
@@ -145,7 +145,7 @@ def test_another_way_is_damage() -> None:
 
 
 @pytest.mark.parametrize("name", oracle.OPCODES)
-def test_what_is_built_is_read_and_both_as_the_oracle_has_it(name: str) -> None:
+def test_build_and_parse_agree_with_the_oracle(name: str) -> None:
     rng = random.Random(name)
     for _ in range(50):
         fields: dict[str, Any] = {

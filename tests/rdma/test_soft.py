@@ -47,7 +47,7 @@ class End:
     pair: soft.SoftQueuePair
 
     def send(self, to: "End | None", opcode: Opcode, at: int, size: int, **more: Any) -> None:
-        """Of our memory from `at` on, into the same place over there unless `remote` says another."""
+        """Of our memory from `at` on, to the same offset at the peer unless `remote` gives another."""
         region = self.region
         remote = (to.region.address + more.pop("remote", at), more.pop("rkey", to.region.rkey)) if to else (0, 0)
         request = SendRequest(more.pop("id", 1), opcode, region.address + at, size, region.lkey, *remote, **more)
@@ -164,7 +164,7 @@ def test_over_ipv6() -> None:
         pytest.skip(f"needs IPv6 on loopback: {error}")
 
 
-def test_without_a_thread() -> None:
+def test_progress_can_be_driven_without_a_thread() -> None:
     with pair(QPType.RC, 100_000, thread=False) as (a, b):
         a.send(b, Opcode.WRITE, 0, 100_000)
         found: list[WorkCompletion] = []
@@ -270,7 +270,7 @@ def test_a_sender_waits_for_a_receive(opcode: Opcode) -> None:
         assert b.pair.counters["naks_sent"] >= 1
 
 
-def test_a_sender_does_not_wait_for_ever_if_told_so() -> None:
+def test_a_sender_gives_up_after_its_rnr_retries() -> None:
     with pair(QPType.RC, 100, PATIENT._replace(rnr_retry=2)) as (a, b):
         a.send(b, Opcode.SEND, 0, 100)
         a.send(b, Opcode.SEND, 0, 100)
@@ -279,7 +279,7 @@ def test_a_sender_does_not_wait_for_ever_if_told_so() -> None:
         assert b.pair.state == QPState.RTS
 
 
-def test_a_peer_that_is_gone_is_an_error() -> None:
+def test_a_dead_peer_is_an_error() -> None:
     with pair(QPType.RC, 5000, PATIENT._replace(timeout=8, retry_count=3)) as (a, b):
         b.context.close()
         a.send(None, Opcode.SEND, 0, 5000, id=4)
@@ -377,7 +377,7 @@ def test_a_queue_that_is_full_takes_no_more_and_loses_nothing() -> None:
         assert queue_pair.post_send(sends) == 3
 
 
-def test_unsignaled_sends_complete_in_silence() -> None:
+def test_unsignaled_sends_give_no_completion() -> None:
     with pair(QPType.RC, 1000) as (a, b):
         for number in range(40):  # more than the queue holds, less than would fit if each kept its place
             while not a.pair.post_send(
@@ -398,7 +398,7 @@ def test_unsignaled_sends_complete_in_silence() -> None:
         assert [wc.id for wc in a.done()] == [39]
 
 
-def test_things_in_use_are_not_taken_apart() -> None:
+def test_objects_in_use_are_not_freed() -> None:
     with pair(QPType.RC, 100) as (a, _):
         for thing in (a.domain, a.cq):
             with pytest.raises(JobError, match="in use"):
@@ -421,7 +421,7 @@ def test_a_wake_ends_the_present_wait_or_the_next() -> None:
     queue.wake()
 
 
-def test_closing_ends_who_waits_and_frees_the_memory() -> None:
+def test_closing_ends_waits_and_frees_the_memory() -> None:
     context = soft.open("127.0.0.1", port=0)
     end = make(context, QPType.RC, 100)
     said: list[str] = []
@@ -447,12 +447,12 @@ def test_closing_ends_who_waits_and_frees_the_memory() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
-def test_an_address_that_is_none_of_ours_is_refused(host: str) -> None:
+def test_an_address_of_another_host_is_refused(host: str) -> None:
     with pytest.raises(JobError):
         soft.open(host, port=0)
 
 
-def test_without_the_library_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWITCHAGG_NATIVE", "0")
     library.load.cache_clear()
     soft.rdma_library.cache_clear()

@@ -48,7 +48,7 @@ def host_of(rank: int) -> str:
 
 
 class Switch:
-    """The queue pairs of JOB, and what they say."""
+    """The queue pairs of JOB, and the packets they send."""
 
     def __init__(self, packets: int = 4, job: JobConfig = JOB, workers: list[QueuePairEnd] = WORKERS) -> None:
         self.library = uc_switch_library()
@@ -201,7 +201,7 @@ def test_results_that_complete_together_are_one_message(switch: Switch) -> None:
     assert all(intact(host, body, row) for host, _, row, body in found)
 
 
-def test_a_message_ends_where_places_do_not_follow(switch: Switch) -> None:
+def test_a_message_ends_where_places_are_not_consecutive(switch: Switch) -> None:
     """R6: chunks 3 and 4 of stream 0 are at places 3 and 4; 7 and 8 at 7 and 0."""
     for rank in range(2):
         for chunk in (3, 4, 7):
@@ -211,7 +211,7 @@ def test_a_message_ends_where_places_do_not_follow(switch: Switch) -> None:
     assert names == ["UC_WRITE_FIRST", "UC_WRITE_LAST_IMM", "UC_WRITE_ONLY_IMM", "UC_WRITE_ONLY_IMM"]
 
 
-def test_each_packet_counts_by_itself_whatever_became_of_its_message(switch: Switch) -> None:
+def test_each_packet_counts_even_if_its_message_is_incomplete(switch: Switch) -> None:
     """R5: without its LAST, out of order, twice."""
     first, second, third, _ = message(0, range(4))
     for packet in (first, third, second, second):
@@ -225,7 +225,7 @@ def test_each_packet_counts_by_itself_whatever_became_of_its_message(switch: Swi
     assert switch.counters["drop_duplicate"] == 1
 
 
-def test_who_asks_again_gets_a_reply_alone(switch: Switch) -> None:
+def test_a_retransmission_is_answered_to_its_sender_alone(switch: Switch) -> None:
     for rank in range(2):
         switch.take(request(rank, frame_of(rank, 0)), host_of(rank))
     switch.out()
@@ -235,7 +235,7 @@ def test_who_asks_again_gets_a_reply_alone(switch: Switch) -> None:
     assert headers_of(reply[3]) == ("UC_WRITE_ONLY_IMM", 0x101, 1)
 
 
-def test_a_psn_goes_round(switch: Switch) -> None:
+def test_a_psn_wraps(switch: Switch) -> None:
     counters = []
     for step in range(4):
         switch.take(request(0, frame_of(0, step), psn=(0xFFFFFE + step) % (1 << 24)), host_of(0))
@@ -243,7 +243,7 @@ def test_a_psn_goes_round(switch: Switch) -> None:
     assert counters == [0, 0, 0, 0]
 
 
-def test_dscp_goes_through_and_a_mark_comes_back_as_cnp(switch: Switch) -> None:
+def test_dscp_is_copied_to_results_and_ecn_marks_are_answered_by_a_cnp(switch: Switch) -> None:
     """R8: at most one CNP per queue pair in 50 us; the mark itself goes no further."""
     af41_marked = 34 << 2 | 3
     for rank in range(2):
@@ -262,7 +262,7 @@ def test_dscp_goes_through_and_a_mark_comes_back_as_cnp(switch: Switch) -> None:
     assert [headers_of(body)[0] for *_, body in switch.out()] == ["CNP"]
 
 
-def test_a_source_port_may_be_any_and_change(switch: Switch) -> None:
+def test_any_source_port_is_accepted_and_may_change(switch: Switch) -> None:
     """R4: NICs spread queue pairs over paths by it."""
     for chunk, port in enumerate((49152, 65535, 49152, 4791)):
         switch.take(request(0, frame_of(0, chunk), port=port), host_of(0), port=port)
@@ -302,7 +302,7 @@ def wrong(**more: Any) -> bytes:
     return request(0, frame_of(0, 0), **more)
 
 
-def test_what_is_refused_changes_nothing_and_is_counted_once(switch: Switch) -> None:
+def test_refused_packets_change_nothing_and_are_counted_once(switch: Switch) -> None:
     """R4, in its order."""
     good = wrong()
     cases = [
@@ -348,7 +348,7 @@ def test_what_is_refused_changes_nothing_and_is_counted_once(switch: Switch) -> 
     assert switch.plane.seen(10, 0).ranks == (0,)
 
 
-def test_what_follows_a_refused_beginning_is_refused(switch: Switch) -> None:
+def test_the_rest_of_a_refused_message_is_refused(switch: Switch) -> None:
     """R4: also after messages that were right."""
     switch.take(request(0, frame_of(0, 0)), host_of(0))
     switch.take(request(0, frame_of(0, 1), "UC_WRITE_MIDDLE"), host_of(0))
@@ -359,7 +359,7 @@ def test_what_follows_a_refused_beginning_is_refused(switch: Switch) -> None:
     assert switch.plane.seen(13, 0).ranks == ()
 
 
-def test_a_frame_is_judged_by_the_data_plane(switch: Switch) -> None:
+def test_the_data_plane_decides_on_each_frame(switch: Switch) -> None:
     """S1 and P6 hold as they are; a queue pair takes the place of the port."""
     alien = bytearray(frame_of(1, 0))
     switch.take(request(0, bytes(alien)), host_of(0))  # rank 1's frame on rank 0's queue pair
@@ -400,7 +400,7 @@ def test_garbage_changes_nothing(switch: Switch) -> None:
     assert all(headers_of(body)[0] == "CNP" for *_, body in switch.out())
 
 
-def test_an_evicted_job_s_queue_pairs_are_gone_and_so_is_what_waited(switch: Switch) -> None:
+def test_evicting_a_job_removes_its_queue_pairs_and_waiting_results(switch: Switch) -> None:
     for rank in range(2):
         switch.take(request(rank, frame_of(rank, 0)), host_of(rank), tos=3)
     switch.library.sa_uc_plane_evict(switch.handle, JOB.job_id)

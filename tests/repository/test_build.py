@@ -49,7 +49,7 @@ def requires_compiler() -> None:
 
 
 def build(checkout: Path, *command: str, **environment: str) -> list[str]:
-    """Runs setup.py, which must succeed whatever it can't build; what it says."""
+    """Runs setup.py, which must succeed whatever it can't build; returns its output."""
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", *command],
         cwd=checkout,
@@ -146,7 +146,7 @@ def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout
     )
 
 
-def test_a_compiler_that_fails_leaves_what_there_was(checkout: Path, tmp_path: Path) -> None:
+def test_a_failing_compiler_leaves_the_earlier_library(checkout: Path, tmp_path: Path) -> None:
     (checkout / LIBRARY).write_bytes(b"the old one")
     broken = programs(
         tmp_path / "broken", gcc="echo broken >&2; exit 4", cc="exit 4", clang="echo error: no bpf; exit 1"
@@ -158,7 +158,7 @@ def test_a_compiler_that_fails_leaves_what_there_was(checkout: Path, tmp_path: P
     assert not list((checkout / "switchagg/native").glob("*.bpf.o"))
 
 
-def test_a_new_library_takes_the_place_of_one_in_use_in_one_step(checkout: Path, requires_compiler: None) -> None:
+def test_a_library_in_use_is_replaced_atomically(checkout: Path, requires_compiler: None) -> None:
     place = checkout / LIBRARY
     place.write_bytes(b"the old one")
     with place.open("rb") as in_use:
@@ -171,7 +171,7 @@ def test_a_new_library_takes_the_place_of_one_in_use_in_one_step(checkout: Path,
     assert not (checkout / "build").exists()
 
 
-def test_a_library_of_other_sources_is_named(checkout: Path, requires_compiler: None) -> None:
+def test_a_library_of_other_sources_is_reported(checkout: Path, requires_compiler: None) -> None:
     header = checkout / "switchagg/native/abi.h"
     text = header.read_text()
     line = next(line for line in text.splitlines() if line.startswith("#define SA_ABI "))

@@ -133,7 +133,7 @@ def test_a_link_left_behind_fails_the_run(
 IGNORING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def test_ctrl_c_is_heard_by_what_a_run_in_the_background_starts(tmp_path: Path) -> None:
+def test_children_of_a_background_run_receive_ctrl_c(tmp_path: Path) -> None:
     """A script's `make test &` begins with the signal ignored, and so would all that it starts."""
     program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     body = f"import subprocess, sys\ndef test_it(): subprocess.run([sys.executable, '-c', '{program}'], check=True)\n"

@@ -63,7 +63,7 @@ CHECKS = [broken_links, missing_paths]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_no_page_has(check: Callable[[Tree, set[str]], list[str]]) -> None:
+def test_the_repository_has_no_link_fault(check: Callable[[Tree, set[str]], list[str]]) -> None:
     assert check(read_tree(ROOT), set(repository_files(ROOT))) == []
 
 

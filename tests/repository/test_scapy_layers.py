@@ -52,7 +52,7 @@ def test_reads_our_bytes(layers: ModuleType) -> None:
     assert bytes(frame[UDP].payload) == encode(SENT)
 
 
-def test_goes_to_our_port_by_itself(layers: ModuleType) -> None:
+def test_the_default_port_is_ours(layers: ModuleType) -> None:
     assert (UDP() / built(layers)).dport == layers.PORT
     assert layers.Chunk in UDP(bytes(UDP(sport=layers.PORT, dport=6000) / encode(SENT)))
 
@@ -80,7 +80,7 @@ def test_shows_all_fields(layers: ModuleType) -> None:
     assert built(layers).summary() == "switchagg contribution again MAX job 1 rank 3 stream 2 chunk 4294967295"
 
 
-def test_what_is_none_of_ours(layers: ModuleType) -> None:
+def test_other_payloads_stay_raw(layers: ModuleType) -> None:
     whole = encode(SENT)
     for data in (b"GET /", b"", whole[:19], b"\0" + whole[1:]):
         read = UDP(bytes(UDP(sport=6000, dport=layers.PORT) / data))
@@ -92,7 +92,7 @@ def test_what_is_none_of_ours(layers: ModuleType) -> None:
     assert read[Raw].load == b"more"
 
 
-def test_another_port(layers: ModuleType) -> None:
+def test_another_port_can_be_bound(layers: ModuleType) -> None:
     data = bytes(UDP(sport=6000, dport=7777) / encode(SENT))
     assert layers.Chunk not in UDP(data)
     layers.decode_as(7777)

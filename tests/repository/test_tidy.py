@@ -167,7 +167,7 @@ def vague_names(tree: Tree) -> list[str]:
 
 
 def unclear_rooms(tree: Tree) -> list[str]:
-    """Folders of modules that hold too many, or whose __init__ doesn't say what they are, for whom, where to start."""
+    """Folders of modules that hold too many, or whose __init__ doesn't describe them."""
     modules: dict[str, list[str]] = {}
     for name in tree:
         if name.startswith(PACKAGES) and name.endswith(".py"):

@@ -1,4 +1,4 @@
-"""tools/wireshark: tshark shows our packets field by field, and says of malformed ones which rule they break."""
+"""tools/wireshark: tshark shows our packets field by field, and names the rule that a malformed one breaks."""
 
 import os
 import shutil
@@ -96,7 +96,7 @@ def test_malformed(tmp_path: Path) -> None:
 
 
 def test_other_ports(tmp_path: Path) -> None:
-    """By magic; or, if told so, all that comes there."""
+    """Recognised by magic; or, by preference, every packet to that port."""
     frames = [to_port(SENT, 7777), to_port(b"S" + SENT, 7777), to_port(SENT[:19], 7777)]
     assert shown(frames, ["switchagg.chunk"], tmp_path) == [["4294967295"], [""], [""]]
     rows = shown(frames, ["_ws.expert.message"], tmp_path, "-d", "udp.port==7777,switchagg")

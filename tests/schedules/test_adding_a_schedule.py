@@ -62,7 +62,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, Toy.name, Toy)
 
 
-def test_names_plans_and_predictions_know_it() -> None:
+def test_method_names_plans_and_predictions_include_it() -> None:
     assert str(parse("ring+toy:small=2kB")) == "ring+toy:small=2kB"
     assert parse_policy("toy:small=2kB") == Toy(2000)
     assert describe(Toy()) == "toy:small=1000,credit=64000"
@@ -85,7 +85,7 @@ def test_it_trains_in_virtual_time(method: str, tmp_path: Path) -> None:
     assert len(set(result.parameter_hash_per_rank)) == 1
 
 
-def test_the_command_line_and_the_report_know_it(tmp_path: Path) -> None:
+def test_the_command_line_and_the_report_include_it(tmp_path: Path) -> None:
     scenario, out = tmp_path / "toy.toml", tmp_path / "out"
     scenario.write_text(SCENARIO)
     done = CliRunner().invoke(app, ["compare", str(scenario), "--on", "sim", "--out", str(out)])

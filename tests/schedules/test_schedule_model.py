@@ -49,7 +49,7 @@ def test_mg_wfbp_is_never_slower_than_both_extremes_here() -> None:
         assert merged <= max(each, fused)
 
 
-def test_crossing_lets_the_first_layers_begin_before_the_last_sums_are_here() -> None:
+def test_overlap_across_iterations_starts_first_layers_before_the_last_sums_arrive() -> None:
     # Layer 1 has nearly all parameters and needs 20 ms; both forward passes need 10 ms.
     profile = chain(1000, 1_000_000, ready_ns=[2 * MS, 1 * MS], forward_ns=10 * MS)
     network = Network(5)
@@ -86,7 +86,7 @@ def test_the_wait_is_at_most_credit_and_a_slice() -> None:
                 assert service.completed_ns - service.ready_ns <= (credit + largest + same) * beta
 
 
-def test_smaller_grains_let_urgent_transfers_into_large_ones() -> None:
+def test_smaller_grains_let_urgent_transfers_preempt_large_ones() -> None:
     profile = chain(1000, 1_000_000, ready_ns=[2 * MS, 1 * MS], forward_ns=10 * MS)
     whole = predict("tictac", profile, Network(5), credit_bytes=1)
     grained = predict("tictac", profile, Network(5, grain_bytes=100_000), credit_bytes=1)
@@ -100,7 +100,7 @@ def test_a_start_up_is_paid_once_per_transfer_whatever_its_pieces() -> None:
     assert serve(plan, [0.0], network, 1)[0].completed_ns == 1070
 
 
-def test_classes_blur_priorities() -> None:
+def test_priorities_of_one_class_are_served_alike() -> None:
     profile = chain(*([50_000] * 16), forward_ns=MS)
     network = Network(20)
     all_told, four, one = (
@@ -110,7 +110,7 @@ def test_classes_blur_priorities() -> None:
     assert one == predict("wfbp", profile, network).iteration_ns
 
 
-def test_serve_carries_every_byte_once_in_order_among_equals() -> None:
+def test_serve_sends_every_byte_once_and_equals_in_order() -> None:
     plan = tuple(Transfer(key, 0, (Part(key, 0, 25),), 100) for key in range(5))
     found = serve(plan, [0.0, 0.0, 500.0, 0.0, 120.0], Network(1, overhead_ns=10, latency_ns=3), 50)
     assert [(service.key, service.launched_ns, service.completed_ns) for service in found] == [
@@ -135,7 +135,7 @@ def test_serve_carries_every_byte_once_in_order_among_equals() -> None:
         ("ps", 2, 4, 1.0),
     ],
 )
-def test_factors(method: str, workers: int, servers: int, factor: float) -> None:
+def test_traffic_of_a_method_relative_to_the_array(method: str, workers: int, servers: int, factor: float) -> None:
     assert traffic(method, workers, servers) == factor
     network = Network.of_method(method, workers, 1e9, servers=servers, framing=1.1)
     assert network.beta_ns_per_byte == pytest.approx(8 * 1.1 * factor)

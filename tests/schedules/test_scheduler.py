@@ -80,7 +80,7 @@ def test_the_next_iteration_begins_when_all_have_completed() -> None:
     assert scheduler.take_timings() == []
 
 
-def test_mistakes_are_assertions() -> None:
+def test_misuse_raises_assertion_errors() -> None:
     plan = transfers_of(0, 1)
     scheduler = Scheduler(plan)
     with pytest.raises(AssertionError, match="transfer 0 is not under way"):
@@ -99,14 +99,14 @@ def test_mistakes_are_assertions() -> None:
         ({"lanes": ((0, 1),), "credit_bytes": 0}, "1 or more"),
     ],
 )
-def test_what_could_block_is_refused(how: dict[str, object], error: str) -> None:
+def test_calls_that_could_deadlock_are_refused(how: dict[str, object], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         Scheduler(transfers_of(0, 0), **how)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="numbered from 0"):
         Scheduler(transfers_of(0, 0)[1:])
 
 
-def test_a_lane_keeps_its_order_and_lanes_pass_each_other() -> None:
+def test_order_is_fixed_within_a_lane_and_free_between_lanes() -> None:
     plan = transfers_of(1, 0, 1, 0)
     scheduler = Scheduler(plan, lanes=class_lanes(plan, 2))
     scheduler.ready(2, 1)
@@ -118,7 +118,7 @@ def test_a_lane_keeps_its_order_and_lanes_pass_each_other() -> None:
     assert keys(scheduler.launches(3)) == [3, 0, 2]
 
 
-def test_the_credit_of_a_lane_bounds_what_is_under_way() -> None:
+def test_the_credit_of_a_lane_bounds_bytes_in_flight() -> None:
     plan = transfers_of(0, 0, 0, 0, 0)
     scheduler = Scheduler(plan, lanes=((3, 1, 0), (2, 4)), credit_bytes=101)
     for tensor in range(5):
@@ -190,7 +190,7 @@ class World:
         return order[: self.chance.randint(0, self.tensors)]  # the others have no gradient here
 
     def _step(self, coming: list[list[int]]) -> bool:
-        """One rank does one random thing; False if nobody can do anything."""
+        """One rank takes one random step; False if no rank can."""
         choices = list(self._choices(coming))
         if not choices:
             return False
@@ -258,7 +258,7 @@ def test_ranks_never_wait_for_each_other_and_agree_on_slots(kind: str, words: st
         World(plan, len(profile.tensors), lanes, credit, cycle_ns, chance).run(3)
 
 
-def test_the_trap_is_real() -> None:
+def test_unordered_starts_with_a_credit_deadlock() -> None:
     """Two ranks, a credit on starts, each rank's own order: both start what the other may not start any more."""
     starts = []
     for order in ((0, 1), (1, 0)):
@@ -339,7 +339,7 @@ def test_equal_items_keep_their_order() -> None:
     assert found == ["11", "13", "24", "30", "32"]
 
 
-def test_what_is_below_never_exceeds_credit_and_one_item() -> None:
+def test_bytes_in_lower_queues_never_exceed_credit_and_one_item() -> None:
     chance = random.Random(5)
     queue: CreditQueue[int] = CreditQueue(1000)
     below: list[int] = []
@@ -355,7 +355,7 @@ def test_what_is_below_never_exceeds_credit_and_one_item() -> None:
             queue.returned(below.pop(0))
 
 
-def test_impossible_credits() -> None:
+def test_impossible_credits_are_refused() -> None:
     with pytest.raises(ValueError, match="credit_bytes 0: 1 or more"):
         CreditQueue(0)
     queue: CreditQueue[int] = CreditQueue(None)

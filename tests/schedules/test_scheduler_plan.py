@@ -199,7 +199,7 @@ def test_mg_wfbp_needs_a_cost() -> None:
         ("fusion:cycle=10ms,threshold=1", [[3], [2], [1], [0]]),  # larger than the threshold: alone
     ],
 )
-def test_fusion_packs_what_a_cycle_brings(words: str, expected: list[list[int]]) -> None:
+def test_fusion_merges_the_gradients_of_one_cycle(words: str, expected: list[list[int]]) -> None:
     assert groups(words, chain(1000, 1000, 1000, 1000)) == expected
 
 
@@ -240,7 +240,7 @@ def test_tictac_keeps_a_chain_in_forward_order(words: str) -> None:
     assert priorities(words, chain(1000, 5, 100_000, 7), COST) == [0, 1, 2, 3]
 
 
-def test_where_no_time_is_known_tac_counts_what_unlocks_something_together() -> None:
+def test_without_times_tac_counts_transfers_that_unlock_layers_together() -> None:
     assert priorities("tictac", chain(1000, 5, 100_000, 7, forward_ns=0), COST) == [0, 1, 2, 3]
     # The last layer needs 2 and 3 only, which together take less than 0 and 1.
     profile = Profile(
@@ -260,7 +260,7 @@ def branches(first_ns: int, second_ns: int, sizes: tuple[int, int]) -> Profile:
     )
 
 
-def test_tac_sends_first_what_unlocks_more_while_the_other_is_on_its_way() -> None:
+def test_tac_first_sends_the_transfer_whose_layers_hide_the_other() -> None:
     beta = LinearCost(0, 1)
     assert priorities("tictac", branches(1000, 9000, (5000, 5000)), beta) == [1, 0, 2]
     assert priorities("tictac", branches(9000, 1000, (5000, 5000)), beta) == [0, 1, 2]
@@ -268,7 +268,7 @@ def test_tac_sends_first_what_unlocks_more_while_the_other_is_on_its_way() -> No
     assert priorities("tictac", branches(9000, 9000, (5000, 500)), beta) == [1, 0, 2]
 
 
-def test_tic_counts_the_transfers_that_unlock_something() -> None:
+def test_tic_counts_the_transfers_that_unlock_a_layer() -> None:
     # Layer 3 needs 0 and 3; layer 2 needs 0, 1 and 2: so 3 comes before 1 and 2.
     profile = Profile(
         tuple(TensorProfile(f"w{layer}", 10, layer, 0) for layer in range(4)),
@@ -313,7 +313,7 @@ def test_the_cost_of_a_transfer_is_fitted() -> None:
         ("tictac:order=tic,credit=1kB", TicTac("tic", 1000)),
     ],
 )
-def test_words(words: str, expected: object) -> None:
+def test_a_schedule_with_options_is_parsed_and_written(words: str, expected: object) -> None:
     assert parse_policy(words) == expected
     assert parse_policy(describe(parse_policy(words))) == expected
 
@@ -338,7 +338,7 @@ def test_words(words: str, expected: object) -> None:
         ("y" * 999, "schedule '" + "y" * 60 + "…' is unknown"),
     ],
 )
-def test_bad_words_are_named_in_one_line(words: str, error: str) -> None:
+def test_bad_options_are_named_in_one_line(words: str, error: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(error)) as caught:
         parse_policy(words)
     assert "\n" not in str(caught.value)
@@ -353,11 +353,11 @@ def test_bad_words_are_named_in_one_line(words: str, error: str) -> None:
         (TensorProfile("w", 1, 0, -1), 1, "ready at -1 ns"),
     ],
 )
-def test_impossible_profiles(tensor: TensorProfile, layers: int, error: str) -> None:
+def test_impossible_profiles_are_refused(tensor: TensorProfile, layers: int, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         Profile((tensor,), tuple(LayerProfile(f"l{layer}") for layer in range(layers)), 0)
 
 
-def test_layers_need_earlier_ones() -> None:
+def test_layers_depend_on_earlier_layers() -> None:
     with pytest.raises(ValueError, match="layer a: inputs must be earlier"):
         Profile((), (LayerProfile("a", 0, (0,)),), 0)

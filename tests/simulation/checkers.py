@@ -1,4 +1,5 @@
-"""What must hold in every simulated run; each checker is told facts and raises Violation. None knows the simulator."""
+"""What must hold in every simulated run; each checker is given facts and raises Violation. None depends on the
+simulator."""
 
 import hashlib
 from typing import Any
@@ -10,7 +11,7 @@ from switchagg.wire import Op, Packet, Values
 
 
 class Violation(AssertionError):
-    """A rule was broken; the message says where."""
+    """A rule was broken; the message names the place."""
 
 
 class ExactSum:
@@ -72,7 +73,7 @@ class SlotIsolation:
 
 
 class Convergence:
-    """Once faults have ended, all calls complete within a bounded virtual time, and nobody gives up."""
+    """Once faults have ended, all calls complete within a bounded virtual time, and no stream gives up."""
 
     def __init__(self, limit_ns: int) -> None:
         self._limit_ns = limit_ns

@@ -110,7 +110,7 @@ def test_the_published_rule_fails_when_packets_are_reordered() -> None:
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # wrong exponents are among what it does wrong
 def test_the_published_rule_gives_wrong_sums_to_workers() -> None:
-    """Without the checker inside the switch, the wrong sums reach training: nobody else notices."""
+    """Without the checker inside the switch, the wrong sums reach training undetected."""
 
     class Blind:
         def sent(self, packet: object) -> None: ...
@@ -135,7 +135,7 @@ class Forgetful(BatchedPlane):
         return outputs
 
 
-class Mute(BatchedPlane):
+class SilentPlane(BatchedPlane):
     """A switch that never answers a rank that asks again."""
 
     def process(self, bundle: Bundle, port: int) -> Any:
@@ -145,7 +145,7 @@ class Mute(BatchedPlane):
 def test_checkers_can_fail() -> None:
     assert "SlotIsolation" in failures(20, ANY_ORDER, Forgetful) or "Convergence" in failures(20, ANY_ORDER, Forgetful)
     patient = replace(ANY_ORDER, heal_ns=2_000_000_000)
-    assert "Convergence" in failures(20, patient, Mute)
+    assert "Convergence" in failures(20, patient, SilentPlane)
     corrupting = Faults(corrupt=0.3)
     assert failures(20, corrupting, DATAPLANES["batched"]) == []
     assert set(failures(20, corrupting, DATAPLANES["batched"], verify_checksums=False)) & {"ExactSum", "SlotIsolation"}

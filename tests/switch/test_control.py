@@ -1,4 +1,4 @@
-"""Control plane on real ZeroMQ sockets over loopback: messages, server, client, and what strangers send."""
+"""Control plane on real ZeroMQ sockets over loopback: messages, server, client, and what unknown peers send."""
 
 import contextlib
 import ctypes
@@ -36,7 +36,7 @@ SOON_S = 10.0
 
 @dataclass
 class RecordingHost:
-    """Stands for the switch loop: remembers what it was told."""
+    """In place of the switch loop: records the commands it gets."""
 
     admitted: list[tuple[JobConfig, list[Address]]] = field(default_factory=list)
     evicted: list[int] = field(default_factory=list)
@@ -99,8 +99,8 @@ def switch() -> Iterator[Switch]:
     running.stop()
 
 
-class Heard:
-    """What a client was told, and the client."""
+class RecordedMember:
+    """A client, and a record of its callbacks."""
 
     def __init__(self, endpoint: str, rank: int = 0, workers: int = 2, timeout_s: float = 5.0, **changes: Any) -> None:
         self.departed: list[messages.Gone] = []
@@ -144,7 +144,7 @@ class Heard:
 
 
 @contextlib.contextmanager
-def clients(*heard: Heard) -> Iterator[tuple[Heard, ...]]:
+def clients(*heard: RecordedMember) -> Iterator[tuple[RecordedMember, ...]]:
     try:
         yield heard
     finally:
@@ -221,7 +221,7 @@ def test_a_changed_byte_decodes_or_raises(message: messages.Request, place: int,
         ([messages.HEADER, msgspec.msgpack.encode({"type": "admitted"})], "body"),
     ],
 )  # fmt: skip
-def test_what_is_no_request_says_why(frames: list[bytes], reason: str) -> None:
+def test_an_invalid_request_is_answered_with_the_reason(frames: list[bytes], reason: str) -> None:
     with pytest.raises(DecodeError) as raised:
         messages.decode_request(frames)
     assert raised.value.reason == reason
@@ -230,7 +230,7 @@ def test_what_is_no_request_says_why(frames: list[bytes], reason: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "foo", "tcp://", "tcp://host", "udp://h:1", "tcp://h:x", "tcp://h:99999", "tcp://h:1/p"]
 )
-def test_a_bad_endpoint_is_refused_with_the_remedy(text: str) -> None:
+def test_a_bad_endpoint_is_refused_and_how_to_fix_it_is_printed(text: str) -> None:
     with pytest.raises(JobError, match="expected tcp://HOST:PORT"):
         parse_endpoint(text)
 
@@ -239,7 +239,7 @@ def test_a_bad_endpoint_is_refused_with_the_remedy(text: str) -> None:
 
 
 def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+    with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         admission = zero.admitted()
         assert admission == one.admitted()
         assert admission.generation == 500
@@ -257,7 +257,7 @@ def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
 
 
 def test_a_dead_member_is_named_to_the_others(switch: Switch) -> None:
-    with clients(*(Heard(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
+    with clients(*(RecordedMember(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
         zero.admitted(), one.admitted(), two.admitted()
         one.die()
         for other in (zero, two):
@@ -269,13 +269,15 @@ def test_a_dead_member_is_named_to_the_others(switch: Switch) -> None:
 
 
 def test_missing_ranks_are_named_to_those_who_wait(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 3, timeout_s=0.5), Heard(switch.endpoint, 2, 3, timeout_s=0.5)) as both:
+    with clients(
+        RecordedMember(switch.endpoint, 0, 3, timeout_s=0.5), RecordedMember(switch.endpoint, 2, 3, timeout_s=0.5)
+    ) as both:
         for heard in both:
             assert "rank 1 of 3 did not join job 'train' within 0.5 s; present: rank 0 at" in heard.refusal()
 
 
-def test_a_disagreement_is_told_to_both_sides(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 3), Heard(switch.endpoint, 1, 4)) as both:
+def test_a_disagreement_is_reported_to_both_sides(switch: Switch) -> None:
+    with clients(RecordedMember(switch.endpoint, 0, 3), RecordedMember(switch.endpoint, 1, 4)) as both:
         for heard in both:
             assert "all ranks must agree" in heard.refusal()
 
@@ -283,7 +285,7 @@ def test_a_disagreement_is_told_to_both_sides(switch: Switch) -> None:
 def test_a_switch_that_is_not_there_is_named_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, never speaks ZeroMQ
         endpoint = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with clients(Heard(endpoint, timeout_s=0.3)) as (heard,):
+        with clients(RecordedMember(endpoint, timeout_s=0.3)) as (heard,):
             assert f"no answer from switch {endpoint} within 0.3 s; start it there with" in heard.refusal()
         with pytest.raises(JobError, match="no answer from switch"):
             query_status(endpoint, timeout_s=0.2)
@@ -292,7 +294,7 @@ def test_a_switch_that_is_not_there_is_named_after_the_timeout() -> None:
 def test_workers_may_come_before_the_switch() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-    with clients(Heard(endpoint, workers=1)) as (heard,):
+    with clients(RecordedMember(endpoint, workers=1)) as (heard,):
         time.sleep(0.2)
         late = Switch(endpoint)
         try:
@@ -301,17 +303,17 @@ def test_workers_may_come_before_the_switch() -> None:
             late.stop()
 
 
-class MuteServer(ControlServer):
-    """Loses every notification: members only hear answers to what they ask."""
+class NotificationLosingServer(ControlServer):
+    """Loses every notification: members only get answers to their own requests."""
 
-    def _tell(self, members: Sequence[Any], answer: messages.Answer) -> None:
+    def _send_all(self, members: Sequence[Any], answer: messages.Answer) -> None:
         pass
 
 
-def test_lost_notifications_delay_but_hang_no_one() -> None:
-    switch = Switch(server_class=MuteServer)
+def test_lost_notifications_only_delay() -> None:
+    switch = Switch(server_class=NotificationLosingServer)
     try:
-        with clients(*(Heard(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
+        with clients(*(RecordedMember(switch.endpoint, rank, 3) for rank in range(3))) as (zero, one, two):
             zero.admitted(), one.admitted(), two.admitted()
             assert two.client.leave([4], "", SOON_S)
             assert zero.left.wait(SOON_S)
@@ -322,8 +324,11 @@ def test_lost_notifications_delay_but_hang_no_one() -> None:
         switch.stop()
 
 
-def test_a_stopping_switch_says_so(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 1), Heard(switch.endpoint, 0, 2, job="other")) as (running, waiting):
+def test_a_stopping_switch_notifies_its_members(switch: Switch) -> None:
+    with clients(RecordedMember(switch.endpoint, 0, 1), RecordedMember(switch.endpoint, 0, 2, job="other")) as (
+        running,
+        waiting,
+    ):
         running.admitted()
         until(lambda: "other" in query_status(switch.endpoint).waiting)
         switch.stop()
@@ -333,15 +338,15 @@ def test_a_stopping_switch_says_so(switch: Switch) -> None:
 
 
 def test_a_silent_switch_is_given_up_after_a_lease(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
         switch.server.run_once = lambda wait_s: time.sleep(wait_s)  # type: ignore[method-assign]
         assert heard.ended.wait(SOON_S)
         assert f"switch {switch.endpoint} has not answered for" in heard.ends[0][1]
 
 
-def test_a_process_that_is_held_up_as_a_whole_buries_no_one(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+def test_a_stall_of_the_whole_process_expires_no_lease(switch: Switch) -> None:
+    with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         zero.admitted(), one.admitted()
         until(lambda: zero.beats > 3)
         ctypes.PyDLL(None).usleep(1_500_000)  # holds the GIL: no thread runs for more than two leases
@@ -353,7 +358,7 @@ def test_a_process_that_is_held_up_as_a_whole_buries_no_one(switch: Switch) -> N
 
 
 def test_a_restarted_switch_is_noticed(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
         switch.server._controller = Controller(64, 360, 9_000)  # all it knew is gone
         assert heard.ended.wait(SOON_S)
@@ -361,7 +366,7 @@ def test_a_restarted_switch_is_noticed(switch: Switch) -> None:
 
 
 def test_a_client_that_leaves_while_waiting_is_forgotten(switch: Switch) -> None:
-    with clients(Heard(switch.endpoint, 0, 2)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 2)) as (heard,):
         until(lambda: "train" in query_status(switch.endpoint).waiting)
         assert heard.client.leave([], "", SOON_S)
         assert query_status(switch.endpoint).waiting == {}
@@ -369,14 +374,14 @@ def test_a_client_that_leaves_while_waiting_is_forgotten(switch: Switch) -> None
 
 def test_a_job_the_data_plane_refuses_fails_with_its_reason(switch: Switch) -> None:
     switch.host.refusal = "no memory"
-    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         assert "the data plane refused the job: no memory" in heard.refusal()
     assert query_status(switch.endpoint).free_slots == 64
 
 
-def test_status_tells_slots_counters_and_members(switch: Switch) -> None:
+def test_status_has_slots_counters_and_members(switch: Switch) -> None:
     switch.host.views = {(0, 1): SlotView(8, (0, 1)), (3, 0): SlotView(3, (1,))}
-    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+    with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         zero.admitted(), one.admitted()
         answer = zero.client.query("train").result(SOON_S)
         (job,) = answer.jobs
@@ -391,7 +396,7 @@ def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
     """A walk through a job's slots that takes longer than a lease; ranks that ask together share it."""
     switch.host.walk_s = 2 * LEASE_S
     switch.host.views = {(0, 1): SlotView(8, (1,))}
-    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (one, other):
+    with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (one, other):
         one.admitted(), other.admitted()
         answers = [heard.client.query("train") for heard in (one, other) for _ in range(3)]
         for answer in answers:
@@ -402,9 +407,9 @@ def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
         assert query_status(switch.endpoint).control_counters["failed"] == 0
 
 
-def test_status_does_without_a_data_plane_that_does_not_answer(switch: Switch) -> None:
+def test_status_is_answered_although_the_data_plane_does_not_answer(switch: Switch) -> None:
     switch.host.views = {(0, 1): SlotView(8, (0, 1))}
-    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
         switch.host.stuck = "the switch loop did not answer"
         answer = heard.client.query("train").result(SOON_S)
@@ -421,7 +426,7 @@ def test_an_address_in_use_is_an_os_error(switch: Switch) -> None:
 
 
 def test_closing_twice_and_before_starting(switch: Switch) -> None:
-    heard = Heard(switch.endpoint, 0, 1)
+    heard = RecordedMember(switch.endpoint, 0, 1)
     heard.admitted()
     heard.client.close()
     heard.client.close()
@@ -433,7 +438,7 @@ def test_closing_twice_and_before_starting(switch: Switch) -> None:
 
 def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> None:
     chance = random.Random(1)
-    with clients(Heard(switch.endpoint, 0), Heard(switch.endpoint, 1)) as (zero, one):
+    with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         zero.admitted(), one.admitted()
         with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
             stranger.set(zmq.LINGER, 0)
@@ -460,7 +465,7 @@ def test_garbage_is_counted_by_reason_and_changes_nothing(switch: Switch) -> Non
 
 def test_what_is_not_even_zeromq_disturbs_no_one(switch: Switch) -> None:
     port = parse_endpoint(switch.endpoint)[1]
-    with clients(Heard(switch.endpoint, 0, 1)) as (heard,):
+    with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000, b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"):
             with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:

@@ -1,4 +1,4 @@
-"""What a switch can't be is said when its options are made, in one line with the remedy."""
+"""Impossible options of a switch are refused when they are made, in one line with how to fix them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The words for bad links: what they mean, and one clear line for what isn't understood."""
+"""Options of impairments: their meaning, and one clear line for invalid ones."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from switchagg.errors import JobError
 from transport.switch.impairments import Impairments, LinkImpairments, parse_impairments
 
 
-def test_words_have_units() -> None:
+def test_options_have_units() -> None:
     words = (
         "loss=0.01, duplicate=2%,reorder=0,corrupt=1,delay=1ms,jitter=100us,span=1.5ms,rate=200mbit,queue=1mb,ecn=200kb"
     )
@@ -15,7 +15,7 @@ def test_words_have_units() -> None:
     assert parse_impairments("") == Impairments()
 
 
-def test_each_direction_adds_to_what_holds_for_both() -> None:
+def test_options_of_one_direction_add_to_or_override_those_of_both() -> None:
     parsed = parse_impairments("delay=1ms,seed=3", up="loss=1%", down="delay=2ms")
     assert parsed == Impairments(LinkImpairments(loss=0.01, delay_ns=10**6), LinkImpairments(delay_ns=2 * 10**6), 3)
     assert str(parsed) == "up loss=0.01 delay_ns=1000000; down delay_ns=2000000"
@@ -39,7 +39,7 @@ def test_each_direction_adds_to_what_holds_for_both() -> None:
         ("seed=99999999999999999999", "seed 99999999999999999999: allowed 0 to 18446744073709551615"),
     ],
 )
-def test_what_is_not_understood_is_said_in_one_line(words: str, line: str) -> None:
+def test_invalid_options_are_reported_in_one_line(words: str, line: str) -> None:
     with pytest.raises(JobError) as caught:
         parse_impairments(words)
     assert str(caught.value).startswith(line)
@@ -51,7 +51,7 @@ def test_a_seed_holds_for_both_directions() -> None:
         parse_impairments(up="seed=3")
 
 
-def test_what_is_held_back_is_late_by_eight_full_frames() -> None:
+def test_reordered_packets_are_late_by_eight_full_frames() -> None:
     assert LinkImpairments(rate_bps=100_000_000).held_back_ns == 8 * 1514 * 80
     assert LinkImpairments().held_back_ns == 8 * 1514 * 8
     assert LinkImpairments(span_ns=5, rate_bps=10**6).held_back_ns == 5

@@ -79,7 +79,7 @@ def binomial_bounds(trials: int, share: float, risk: float = 1e-9) -> tuple[int,
 
 @pytest.mark.parametrize("port", [0, 7])
 @pytest.mark.parametrize("direction", [0, 1])
-def test_fates_are_those_of_the_definition_on_every_machine(port: int, direction: int) -> None:
+def test_faults_follow_the_definition_on_every_machine(port: int, direction: int) -> None:
     share, delay, jitter, span = 0.1875, 1_000_000, 50_000, 12_345
     faults = {"loss": share, "corrupt": share, "duplicate": share, "reorder": share}
     got = fates(2_000, 42, port, direction, **faults, delay_ns=delay, jitter_ns=jitter, span_ns=span)
@@ -92,7 +92,7 @@ def test_fates_are_those_of_the_definition_on_every_machine(port: int, direction
     ("kind", "mishap"),
     [("loss", LOST), ("corrupt", CORRUPTED), ("duplicate", DUPLICATED), ("reorder", HELD_BACK)],
 )
-def test_faults_are_as_frequent_as_asked(kind: str, mishap: int, share: float, seed: int) -> None:
+def test_faults_are_as_frequent_as_configured(kind: str, mishap: int, share: float, seed: int) -> None:
     happened = sum(fate[0] == mishap for fate in fates(seed=seed, **{kind: share}))
     least, most = binomial_bounds(PACKETS, share)
     assert least <= happened <= most
@@ -114,7 +114,7 @@ def test_one_more_kind_of_fault_changes_no_other() -> None:
     assert numbers(DUPLICATED, loss=0.1, duplicate=0.3) == numbers(DUPLICATED, duplicate=0.3) - lost
 
 
-def test_ports_directions_and_seeds_have_faults_of_their_own() -> None:
+def test_ports_directions_and_seeds_have_independent_faults() -> None:
     drawn = [
         tuple(fate[0] for fate in fates(500, seed, port, direction, loss=0.3))
         for seed in (0, 1)
@@ -124,7 +124,7 @@ def test_ports_directions_and_seeds_have_faults_of_their_own() -> None:
     assert len(set(drawn)) == 8
 
 
-def test_lateness_fills_its_range() -> None:
+def test_delays_cover_their_range() -> None:
     late = [fate[2] for fate in fates(delay_ns=1_000, jitter_ns=9)]
     assert set(late) == set(range(1_000, 1_010))
     held = [fate[2] for fate in fates(reorder=1.0, span_ns=5)]

@@ -47,7 +47,7 @@ Pointer = Any  # ctypes.POINTER(Packet)
 
 
 class Bench:
-    """A pool and one queue; packets are told apart by their `port`."""
+    """A pool and one queue; packets are distinguished by their `port`."""
 
     def __init__(self, rate_bps: int = 0, limit: int = 1 << 40, threshold: int = NEVER_MARK, pool: int = POOL) -> None:
         from transport.switch.native_loop import QueueConfig
@@ -240,7 +240,7 @@ def test_what_is_put_back_is_first_again(bench: Any) -> None:
     one.c.sa_pool_give(one.pool, elsewhere)
 
 
-def test_an_exhausted_pool_says_so_and_recovers(bench: Any) -> None:
+def test_an_exhausted_pool_reports_it_and_recovers(bench: Any) -> None:
     one = bench(pool=3)
     packets = [one.packet(10) for _ in range(3)]
     assert all(packets)
@@ -303,7 +303,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_traffic_is_served_as_the_contract_says(bench: Any, seed: int) -> None:
+def test_random_traffic_is_served_as_specified(bench: Any, seed: int) -> None:
     chance = random.Random(seed)
     rate = chance.choice([10**6, 123_456_789, 10**9, 99 * 10**9])
     limit, threshold = chance.randrange(2_000, 10_000), chance.randrange(30_000)

@@ -177,7 +177,7 @@ def seen_chunks(bench: Callable[..., Bench], impairments: Impairments, together:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_bundles_change_no_fate(bench: Callable[..., Bench], seed: int) -> None:
+def test_bundling_does_not_change_which_packets_are_hit(bench: Callable[..., Bench], seed: int) -> None:
     share = 0.2
     faults = LinkImpairments(loss=share, corrupt=share)
     up = [fate[1] for fate in fates(256, seed, 0, 0, loss=share, corrupt=share)]
@@ -187,7 +187,7 @@ def test_bundles_change_no_fate(bench: Callable[..., Bench], seed: int) -> None:
         assert seen_chunks(bench, Impairments(faults, faults, seed), together) == expected
 
 
-def test_duplicates_and_stragglers_are_those_of_the_seed(bench: Callable[..., Bench]) -> None:
+def test_duplicates_and_late_packets_follow_from_the_seed(bench: Callable[..., Bench]) -> None:
     down = LinkImpairments(duplicate=0.3, reorder=0.3, span_ns=20_000_000)
     drawn = fates(256, 9, 0, 1, duplicate=0.3, reorder=0.3, span_ns=20_000_000)
     got = seen_chunks(bench, Impairments(down=down, seed=9), together=True)
@@ -196,7 +196,7 @@ def test_duplicates_and_stragglers_are_those_of_the_seed(bench: Callable[..., Be
 
 
 @pytest.mark.parametrize(("both", "down", "least_s"), [("delay=30ms", "", 0.060), ("", "delay=30ms", 0.030)])
-def test_a_delay_is_waited_for_and_keeps_the_order(
+def test_a_delay_is_no_shorter_than_configured_and_keeps_the_order(
     bench: Callable[..., Bench], both: str, down: str, least_s: float
 ) -> None:
     one = bench(job_of(1, window=64), parse_impairments(both, down=down))
@@ -207,7 +207,7 @@ def test_a_delay_is_waited_for_and_keeps_the_order(
     assert one.arrivals(0) == list(range(64))
 
 
-def test_a_rate_is_kept(bench: Callable[..., Bench]) -> None:
+def test_a_rate_is_not_exceeded(bench: Callable[..., Bench]) -> None:
     one = bench(job_of(1, elements=360, window=64), Impairments(down=LinkImpairments(rate_bps=10_000_000)))
     begin = time.monotonic()
     one.links[0].send(one.frames(range(64)), one.address)
@@ -335,7 +335,7 @@ def test_a_flood_of_one_port_starves_no_other(bench: Callable[..., Bench], impai
         flooder.close()
 
 
-def test_a_port_of_an_evicted_job_leaves_nothing_under_way(bench: Callable[..., Bench]) -> None:
+def test_an_evicted_job_s_port_leaves_no_packets_in_flight(bench: Callable[..., Bench]) -> None:
     one = bench(job_of(1, window=64), parse_impairments("delay=100ms,rate=1mbit"))
     one.links[0].send(one.frames(range(64)), one.address)
     while not one.switch.counters()["link_received_datagrams"]:

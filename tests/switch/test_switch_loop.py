@@ -35,7 +35,7 @@ JOB = JobConfig(job_id=1, generation=1, workers=2, elements=4, streams=(StreamCo
 
 
 class ScriptedLink:
-    """A link in memory: the test says what arrives and how many rows there is room for."""
+    """A link in memory: the test sets what arrives and how many rows there is room for."""
 
     def __init__(self) -> None:
         self.address: Address = ("scripted", 1)
@@ -166,7 +166,7 @@ def test_a_worker_is_known_by_its_address(scripted: tuple[ScriptedLink, EchoPlan
     assert loop.counters()["drop_stranger"] == 2
 
 
-def test_a_turn_is_one_bundle_per_port_in_and_per_worker_out(
+def test_an_iteration_handles_one_bundle_per_port_and_sends_one_per_worker(
     scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop],
 ) -> None:
     link, plane, _ = scripted
@@ -210,7 +210,7 @@ def test_a_full_link_keeps_a_bounded_queue_and_drops_the_tail(
     until(lambda: link.rows_to(A)[-1][0] == 89)
 
 
-def test_nothing_overtakes_what_waits(
+def test_queued_results_are_not_reordered(
     scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, _, _ = scripted
@@ -226,7 +226,7 @@ def test_nothing_overtakes_what_waits(
     assert [row[0] for row in link.rows_to(A)] == [20, 21]
 
 
-def test_those_who_wait_take_turns(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+def test_waiting_workers_are_served_round_robin(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
     link, plane, _ = scripted
     link.room = 0
     for value in (20, 21):
@@ -266,7 +266,7 @@ def test_jobs_may_share_an_address_and_each_keeps_it(scripted: tuple[ScriptedLin
     assert loop.counters()["drop_stranger"] == 1
 
 
-def test_a_new_generation_may_come_from_elsewhere(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
+def test_a_new_generation_may_have_another_address(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:
     link, _, loop = scripted
     loop.admit(replace(JOB, generation=2), [C, B])
     link.deliver((rows(9), A), (rows(8), C), (rows(7), B))
@@ -304,7 +304,7 @@ def test_a_bug_in_the_data_plane_is_not_hidden() -> None:
     loop.stop()
 
 
-def test_a_command_is_answered_or_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_answered_or_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     link, plane, entered, hold = ScriptedLink(), EchoPlane(), threading.Event(), threading.Event()
 
     def stuck() -> list[tuple[Bundle, Address]]:
@@ -412,7 +412,7 @@ def live(kind: str) -> Iterator[Live]:
     one.close()
 
 
-def test_strangers_and_other_ranks_addresses_change_nothing(live: Live) -> None:
+def test_packets_from_unknown_or_other_ranks_addresses_change_nothing(live: Live) -> None:
     live.contribute(2, 0, 0)
     live.peers[2].send(np.zeros((5, 36), np.uint8), live.address)
     until(lambda: live.loop.counters()["drop_stranger"] == 6)
@@ -456,7 +456,7 @@ def test_two_jobs_may_share_an_address(live: Live) -> None:
     assert live.loop.counters()["drop_stranger"] == 1
 
 
-def test_the_next_generation_may_come_from_elsewhere(live: Live) -> None:
+def test_the_next_generation_may_have_other_addresses(live: Live) -> None:
     live.loop.admit(replace(JOB, generation=2), [live.addresses[2], live.addresses[1]])
     live.contribute(0, 0, 0, generation=2)
     assert live.loop.counters()["drop_stranger"] == 1
@@ -477,13 +477,13 @@ def test_refused_jobs_leave_no_port(live: Live) -> None:
     assert sorted(live.loop._ports) == [0, 1]
 
 
-def test_what_slots_hold_can_be_asked(live: Live) -> None:
+def test_the_state_of_slots_can_be_queried(live: Live) -> None:
     live.contribute(1, 1, 3)
     assert live.loop.seen(3, 0) == SlotView(3, (1,))
     assert live.loop.slots_of(JOB) == {(3, 0): SlotView(3, (1,))}
 
 
-def test_an_error_of_the_loop_ends_it_loudly(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_loop_ends_it_and_is_reported(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[BaseException] = []
     link = UdpLink(LOOPBACK)
     loop = make_loop(kind, link, on_failure=failures.append)
@@ -505,7 +505,7 @@ def test_an_error_of_the_loop_ends_it_loudly(kind: str, monkeypatch: pytest.Monk
     loop.stop()
 
 
-def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_command_times_out_but_an_eviction_does_not(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, hold = threading.Event(), threading.Event()
     hold.set()
     loop = make_loop(kind, UdpLink(LOOPBACK))
@@ -540,7 +540,7 @@ def test_a_late_command_is_given_up_but_an_eviction_is_not(kind: str, monkeypatc
     loop.stop()
 
 
-def test_stop_leaves_nothing_also_without_start(kind: str) -> None:
+def test_stop_frees_everything_even_without_start(kind: str) -> None:
     descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
     for start in (True, False):
         loop = make_loop(kind, UdpLink(LOOPBACK))

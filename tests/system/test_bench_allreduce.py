@@ -72,7 +72,7 @@ def processes_below(pid: int) -> list[int]:
 
 
 def running_bench(*methods: str) -> subprocess.Popen[str]:
-    """A benchmark whose first operations are under way."""
+    """A running benchmark, at its first operations."""
     command = [*BENCH, "--workers", "2", "--rate", "100M", "--sizes", "16M", "--methods", ",".join(methods)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -82,7 +82,7 @@ def running_bench(*methods: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_interrupted_it_ends_all_it_started() -> None:
+def test_an_interrupt_ends_every_process_it_started() -> None:
     process = running_bench("ring:cubic", "switch:batched")
     below = processes_below(process.pid)
     assert len(below) >= 5
@@ -94,7 +94,7 @@ def test_interrupted_it_ends_all_it_started() -> None:
     assert [pid for pid in below if os.path.exists(f"/proc/{pid}")] == []
 
 
-def test_a_rank_that_dies_is_named_and_the_other_methods_go_on() -> None:
+def test_a_dead_rank_is_named_and_the_other_methods_continue() -> None:
     process = running_bench("ring:cubic")
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_below(process.pid)}
     ranks = [pid for pid, command in commands.items() if b"allreduce.rank" in command]

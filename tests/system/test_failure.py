@@ -45,7 +45,7 @@ class Process:
             reader.start()
 
     def line(self, start: str) -> list[str]:
-        """The words of the next line that starts so."""
+        """The words of the next line with this prefix."""
         end = time.monotonic() + START_S
         while True:
             try:
@@ -96,7 +96,7 @@ def ranks(control: str, job: str, workers: int, calls: int) -> tuple[Process, ..
     )
 
 
-def test_a_killed_rank_is_named_by_all_others_and_disturbs_no_other_job(control: str) -> None:
+def test_a_killed_rank_is_named_by_all_others_and_affects_no_other_job(control: str) -> None:
     with running(*ranks(control, "doomed", 3, MANY)) as doomed, running(*ranks(control, "other", 2, MANY)) as others:
         address = [rank.line("joined") for rank in doomed][1][1]
         for rank in (*doomed, *others):
@@ -137,7 +137,7 @@ def test_a_killed_switch_is_named_by_all_ranks(daemon: Process, control: str) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_switch_told_to_stop_tells_its_ranks(daemon: Process, control: str, number: signal.Signals) -> None:
+def test_a_stopped_switch_notifies_its_ranks(daemon: Process, control: str, number: signal.Signals) -> None:
     with running(*ranks(control, "told", 2, MANY)) as told:
         for rank in told:
             rank.line("call")
@@ -162,7 +162,7 @@ def test_the_ready_file_holds_the_ready_line(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["ready"]
 
 
-def test_a_stopped_rank_is_dead_to_the_others_and_learns_it_when_it_wakes(control: str) -> None:
+def test_a_suspended_rank_counts_as_dead_and_fails_when_it_continues(control: str) -> None:
     with running(*ranks(control, "frozen", 2, MANY)) as frozen:
         for rank in frozen:
             rank.line("call")

@@ -62,7 +62,7 @@ def run(net: Any, rank: int, *command: str, timeout_s: float = 30) -> str:
 # ---- what is there
 
 
-def test_everybody_reaches_everybody_by_name(net: Any) -> None:
+def test_every_host_reaches_every_other_by_name(net: Any) -> None:
     for rank in range(3):
         names = [f"h{other + 1}" for other in range(3) if other != rank] + ["s1"]
         for name in names:
@@ -81,7 +81,7 @@ def test_the_data_plane_answers_from_the_switch_and_sees_the_workers(net: Any) -
     assert "starting\necho is ready" in net.services[0].output()
 
 
-def test_what_was_read_back_is_what_was_asked(net: Any) -> None:
+def test_settings_read_back_are_those_requested(net: Any) -> None:
     report = net.verification
     assert [(port.node, port.interface) for port in report.ports] == [
         *((f"h{rank}", f"h{rank}-eth0") for rank in (1, 2, 3)),
@@ -115,7 +115,7 @@ def test_interfaces_are_in_their_namespaces_only_and_have_no_ipv6(net: Any) -> N
         assert "inet6" not in run(net, rank, "ip", "addr", "show", net.workers[rank].interface)
 
 
-def test_two_networks_live_side_by_side(net: Any, topology: Any) -> None:
+def test_two_networks_run_side_by_side(net: Any, topology: Any) -> None:
     with topology.EmulatedNetwork(topology.NetworkSpec(workers=2)) as other:
         assert other.workers[0].address == net.workers[0].address
         assert " 0% packet loss" in run(other, 0, "ping", "-c", "1", "-W", "5", "h2")
@@ -161,7 +161,7 @@ def test_a_link_carries_no_more_than_its_rate(net: Any) -> None:
 # ---- what is refused
 
 
-def test_what_the_kernel_does_not_have_is_refused_before_anything_is_built(
+def test_missing_kernel_features_are_refused_before_anything_is_built(
     topology: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from emulation.mininet import shaping
@@ -177,7 +177,7 @@ def test_what_the_kernel_does_not_have_is_refused_before_anything_is_built(
         pass
 
 
-def test_a_link_that_is_not_what_was_asked_is_refused(topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_with_other_settings_than_requested_is_refused(topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from emulation.mininet import shaping
 
     monkeypatch.setattr(shaping, "shape_lines", lambda spec, interface: [":"])
@@ -192,12 +192,12 @@ def test_an_unknown_congestion_control_is_refused(topology: Any) -> None:
         pass
 
 
-def test_a_known_congestion_control_holds_in_every_namespace(topology: Any) -> None:
+def test_congestion_control_is_set_in_every_namespace(topology: Any) -> None:
     with topology.EmulatedNetwork(topology.NetworkSpec(workers=1, congestion_control="reno")) as reno:
         assert reno.verification.congestion_control == "reno"
 
 
-def test_a_data_plane_that_fails_is_reported_with_its_last_words(topology: Any) -> None:
+def test_a_failed_data_plane_is_reported_with_its_last_output(topology: Any) -> None:
     spec = topology.NetworkSpec(workers=1)
     ends = ServiceProcess(("sh", "-c", "echo no slots left; exit 3"))
     with (

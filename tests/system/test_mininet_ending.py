@@ -105,7 +105,7 @@ def all_gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_runner_that_is_ended_leaves_nothing(number: int) -> None:
+def test_a_killed_runner_leaves_nothing_behind(number: int) -> None:
     runner = start()
     assert runner.stdout is not None
     assert runner.stdout.readline() == "importing is done\n"
@@ -120,7 +120,7 @@ def test_a_runner_that_is_ended_leaves_nothing(number: int) -> None:
     assert not network_namespaces() & (namespaces - {Path("/proc/self/ns/net").stat().st_ino})
 
 
-def test_ctrl_c_reaches_the_whole_group_and_still_ends_in_order() -> None:
+def test_ctrl_c_to_the_whole_process_group_still_cleans_up_in_order() -> None:
     """As a terminal does it: the signal goes to every process of the runner's group."""
     runner = start()
     assert runner.stdout is not None
@@ -133,7 +133,7 @@ def test_ctrl_c_reaches_the_whole_group_and_still_ends_in_order() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.2, 0.4])
-def test_ctrl_c_in_the_middle_of_the_build_leaves_nothing(delay_s: float) -> None:
+def test_ctrl_c_during_the_build_leaves_nothing_behind(delay_s: float) -> None:
     runner = start()
     assert runner.stdout is not None
     runner.stdout.readline()
@@ -143,7 +143,7 @@ def test_ctrl_c_in_the_middle_of_the_build_leaves_nothing(delay_s: float) -> Non
     assert runner.returncode != 0
 
 
-def test_an_exception_inside_leaves_nothing_and_is_passed_on() -> None:
+def test_an_exception_inside_leaves_nothing_behind_and_propagates() -> None:
     runner = start("raise ValueError('worker 1 lost its mind')")
     output, errors = runner.communicate(timeout=60)
     assert errors.rstrip().endswith("ValueError: worker 1 lost its mind")
@@ -216,7 +216,7 @@ def test_by_hand_a_fast_link_is_really_shaped(tmp_path: Path) -> None:
     assert output.count("rate 2Gbit ceil 2Gbit") == 2
 
 
-def test_by_hand_what_the_kernel_did_not_do_is_refused_and_nobody_else_is_hurt(tmp_path: Path) -> None:
+def test_by_hand_settings_the_kernel_ignored_are_refused_and_others_stay(tmp_path: Path) -> None:
     """After an error `mn` would end every program with certain names, whosever it is."""
     from emulation.mininet import shaping
 
@@ -323,7 +323,7 @@ with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
     [(("unshare", "-Urnm"), ""), ((), "netns.run_in_user_namespace()")],
     ids=["inside unshare", "by itself"],
 )
-def test_a_plain_user_can_do_it_in_a_user_namespace(tmp_path: Path, prefix: tuple[str, ...], reexec: str) -> None:
+def test_a_plain_user_can_run_it_in_a_user_namespace(tmp_path: Path, prefix: tuple[str, ...], reexec: str) -> None:
     done = as_nobody(tmp_path, ROOTLESS.replace("REEXEC", reexec), *prefix)
     assert done.returncode == 0, done.stderr
     assert " 0% packet loss" in done.stdout
@@ -332,7 +332,7 @@ def test_a_plain_user_can_do_it_in_a_user_namespace(tmp_path: Path, prefix: tupl
     assert packets >= 1
 
 
-def test_a_plain_user_without_it_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_plain_user_without_namespaces_is_told_how_to_get_them(tmp_path: Path) -> None:
     done = as_nobody(tmp_path, ROOTLESS.replace("REEXEC", ""))
     assert done.returncode != 0
     assert (
@@ -346,7 +346,8 @@ def test_a_plain_user_without_it_is_told_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_orphan_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel tells a process of its parent's death only if it asked before: who asks too late must look."""
+    """The kernel tells a process of its parent's death only if it asked before: a process that asks too late must
+    check."""
     command = netns.command_in(os.getpid(), ["true"])
     assert subprocess.run(command, timeout=20).returncode == 0
     monkeypatch.setattr(os, "getpid", lambda: 1)

@@ -61,7 +61,7 @@ def xdp_on_ports(network: "topology.EmulatedNetwork") -> dict[str, bool]:
 
 
 def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(network: "topology.EmulatedNetwork") -> None:
-    """The network refuses links that aren't what was asked for, so that it runs says that they are."""
+    """The network refuses links with other settings than requested, so a network that runs has the right ones."""
     (switch,), elements = network.services, elements_for(network.spec.mtu_bytes)
     workers = [
         network.spawn(

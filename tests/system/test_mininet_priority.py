@@ -97,7 +97,7 @@ def test_every_class_has_its_queue_at_both_ends(topology: Any) -> None:
     ],
     ids=["no filter", "another order", "a rate of its own", "a short queue"],
 )
-def test_a_queue_that_is_not_as_asked_is_found(topology: Any, broken: str) -> None:
+def test_a_queue_with_wrong_settings_is_reported(topology: Any, broken: str) -> None:
     from emulation.mininet import netns, qdisc, shaping
 
     spec = topology.NetworkSpec(workers=1, priority_queues=CLASSES)

@@ -48,7 +48,7 @@ def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
         merge_iterations([[record(0)], [record(1)]])
 
 
-def test_time_limits_grow_with_what_is_asked() -> None:
+def test_time_limits_grow_with_the_workload() -> None:
     slow = dataclasses.replace(SCENARIO, topology=dataclasses.replace(SCENARIO.topology, rate_bps=10_000_000))
     assert all(more > less for more, less in zip(time_limits(slow, GLOO), time_limits(SCENARIO, GLOO), strict=True))
     silence_s, limit_s = time_limits(SCENARIO, GLOO)
@@ -72,7 +72,7 @@ def test_congestion_control_that_a_namespace_may_not_choose_is_refused(monkeypat
 
 @pytest.fixture
 def trouble(monkeypatch: pytest.MonkeyPatch, requires_mininet: None) -> Callable[[str], None]:
-    """Puts the fake trainer in; tells it what shall go wrong."""
+    """Installs the fake trainer; sets what shall go wrong."""
     monkeypatch.setattr(mininet_run, "TRAINER", (str(Path(__file__).with_name("fake_trainer.py")),))
     return lambda what: monkeypatch.setenv("FAKE_TRAINER", what)
 
@@ -152,7 +152,7 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
 
 
 @pytest.mark.system
-def test_the_switch_runs_beside_and_is_asked_for_its_counters(tmp_path: Path, trouble: Callable[[str], None]) -> None:
+def test_the_switch_daemon_is_started_and_its_counters_are_read(tmp_path: Path, trouble: Callable[[str], None]) -> None:
     trouble("")
     found = run(tmp_path, "switch")
     assert found.retransmissions == (0 + 1 + 2) * found.wire_iterations, "those of the warm-up are left out"
@@ -176,7 +176,9 @@ def test_a_dead_trainer_ends_the_run(tmp_path: Path, trouble: Callable[[str], No
 
 
 @pytest.mark.system
-def test_silence_is_given_up(tmp_path: Path, trouble: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_reports_times_out(
+    tmp_path: Path, trouble: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trouble("silent 0")
     crews: list[Crew] = []
 

@@ -95,7 +95,7 @@ def exchange(net: Star, process: "subprocess.Popen[str]") -> tuple[list[list[int
     return json.loads(done.stdout), json.loads(told)
 
 
-def test_results_wait_for_room_and_lose_nothing_nor_their_order() -> None:
+def test_results_wait_for_room_without_loss_or_reordering() -> None:
     with slow_switch() as (net, process):
         chunks, counters = exchange(net, process)
     assert counters["link_send_would_block"] > 0, "the socket was never full: this tested nothing"
@@ -104,7 +104,7 @@ def test_results_wait_for_room_and_lose_nothing_nor_their_order() -> None:
 
 
 @pytest.mark.parametrize("words", ["queue=20kb", "queue=20kb,delay=1ms", "rate=5mbit,queue=5kb"])
-def test_what_exceeds_the_queue_is_dropped_from_its_tail_and_counted(words: str) -> None:
+def test_a_full_queue_drops_its_tail_and_counts_it(words: str) -> None:
     with slow_switch(words) as (net, process):
         chunks, counters = exchange(net, process)
     arrived = len(chunks[0]) + len(chunks[1])

@@ -71,7 +71,7 @@ for line in sys.stdin:
         tag = about[0][2][16:18][::-1].hex() if about and about[0][2][0] & 16 else ""
         print(got.hex(), tag, flush=True)
 """
-"""A host: sends frames and says what it receives, and the VLAN tag that the kernel took out of it."""
+"""A host: sends frames and prints what it receives, and the VLAN tag that the kernel took out of it."""
 
 
 class Station:
@@ -150,7 +150,7 @@ def frame(number: int, kind: str = "1234", size: int = 46) -> str:
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
-    """What it says at Ctrl-C."""
+    """Its output at Ctrl-C."""
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, "")

@@ -96,7 +96,7 @@ def test_workers_behind_one_interface() -> None:
         exact(net.run("--calls", "3"), 4)
 
 
-def test_complete_checksums_and_such_as_are_not() -> None:
+def test_complete_and_partial_checksums() -> None:
     """P5: two workers' kernels complete what they send; two ports of the switch have to complete what they pass on."""
     with star(4) as net:
         for rank in (0, 1):
@@ -185,7 +185,7 @@ def test_results_leave_through_the_shaper() -> None:
 @pytest.mark.parametrize("window", [2, 4])
 @pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
 def test_few_slots_and_all_cpus(mtu: int, elements: int, window: int) -> None:
-    """All workers want the same few slots at once: without the lock sums are wrong, or nobody gets an answer.
+    """All workers want the same few slots at once: without the lock sums are wrong, or no worker gets an answer.
 
     Long packets hold the lock for long: more of them meet. With a window of 4 fewer do than these runs would need to
     see a missing lock (tests/conformance/test_xdp.py does): so they are short.
@@ -196,7 +196,7 @@ def test_few_slots_and_all_cpus(mtu: int, elements: int, window: int) -> None:
         exact(net.run("--elements", str(elements), "--window", str(window), "--size", size, "--calls", "2"), 4)
 
 
-def test_a_killed_switch_leaves_nothing() -> None:
+def test_a_killed_switch_leaves_nothing_attached() -> None:
     with star(2) as net:
         daemon = net.daemon()
         assert names(net) == {"p0": ATTACHED, "p1": ATTACHED}
@@ -266,7 +266,7 @@ def test_a_foreign_program_is_refused_and_left_alone() -> None:
         (("--elements", "2241", "--interface", "lo"), "up to 2240"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(options: tuple[str, ...], words: str) -> None:
+def test_impossible_options_are_refused_in_one_line(options: tuple[str, ...], words: str) -> None:
     with star(1) as net:
         with pytest.raises(AssertionError, match=r"the switch didn't start: switchagg: [^\n]*\n$") as refusal:
             net.daemon(*options)
@@ -277,7 +277,7 @@ def test_what_cannot_be_is_said_in_a_line(options: tuple[str, ...], words: str) 
 @pytest.mark.parametrize(
     "privileges", [["setpriv", "--bounding-set=-all", "--inh-caps=-all"], ["unshare", "-Urn"]], ids=["none", "user-ns"]
 )
-def test_without_privileges(privileges: list[str]) -> None:
+def test_without_privileges_it_is_refused(privileges: list[str]) -> None:
     code = "from switchagg.native import bpf; print(bpf.missing())"
     done = subprocess.run([*privileges, sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
     assert done.stdout.startswith("not permitted: run it as root (not of a user namespace)"), done.stderr
@@ -300,7 +300,7 @@ def test_loss_is_counted_and_repaired() -> None:
         )
 
 
-def test_results_are_marked_where_workers_speak_ecn() -> None:
+def test_results_are_marked_where_workers_use_ecn() -> None:
     with star(2) as net:
         host(net, "mark=1.0")
         exact(net.run("--tos", "2", "--size", "50000"), 2)
@@ -342,7 +342,7 @@ def test_loss_program_loses_packets_one_by_one() -> None:
 
 
 def test_a_port_that_vanishes_in_mid_job() -> None:
-    """It is said, with whom it concerns; it is used again when it is back, and the job goes on."""
+    """It is logged with the workers behind it; it is used again when it is back, and the job continues."""
     with star(2) as net:
         daemon = net.daemon()
         workers = net.spawn("--after-first", "--calls", "2", "--size", "50000", stdin=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""One rank of a job, as a process of its own: sums known integers until told to stop; `test_failure.py` runs it.
+"""One rank of a job, as a process of its own: sums known integers until it is stopped; `test_failure.py` runs it.
 
     training_rank.py CONTROL JOB RANK WORKERS CALLS TIMEOUT_S
 

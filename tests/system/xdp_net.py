@@ -126,7 +126,7 @@ class Star:
         ]
 
     def run(self, *options: str) -> list[dict[str, Any]]:
-        """All workers to their end; what they said, by rank."""
+        """Waits for all workers; their output, by rank."""
         return self.finish(self.spawn(*options))
 
     @staticmethod
@@ -139,14 +139,14 @@ class Star:
         return sorted(said, key=lambda one: int(one["rank"]))
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says of itself."""
+        """The daemon's status."""
         command = self.switch.command(switchagg_command("status", CONTROL, "--json"))
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
     def attached(self) -> dict[str, list[str]]:
-        """What hangs on each port of the switch: programs by name, as the kernel tells."""
+        """Programs attached to each port of the switch, by name, as the kernel lists them."""
         code = (
             "import json,sys; from switchagg.native import bpf\n"
             "at = {name: bpf.interface_index(name) for name in sys.argv[1:]}\n"

@@ -1,4 +1,4 @@
-"""One or several workers of a job in this process, for tests of the switch in the kernel; says what came of it as JSON.
+"""One or several workers of a job in this process, for tests of the switch in the kernel; prints the outcome as JSON.
 
 Contributions follow from (rank, call): the sum of each call is compared with == in here.
 """

@@ -1,4 +1,4 @@
-"""Parameter servers in virtual time: exact, repeatable, near the bound; late workers cost what the mode says."""
+"""Parameter servers in virtual time: exact, repeatable, near the bound; late workers cost what the mode allows."""
 
 from typing import Any
 

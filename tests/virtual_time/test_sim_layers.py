@@ -146,7 +146,7 @@ def test_without_overlap_an_iteration_is_compute_and_then_communication() -> Non
     assert [record.duration_ns for record in result.iterations[1:4]] == [COMPUTE_NS + transfer_ns] * 3
 
 
-def test_what_a_policy_says_of_its_cost_is_not_fitted_again() -> None:
+def test_a_cost_given_in_the_schedule_is_not_fitted_again() -> None:
     """Plan and prediction use the same cost: the options', and what they leave open as fitted."""
     fitted = LinearCost(500.0, 3.0)
     assert MgWfbp(alpha_ns=7.0).with_cost(lambda: fitted) == MgWfbp(7.0, 3.0)

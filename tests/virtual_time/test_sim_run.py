@@ -121,7 +121,7 @@ def test_communication_hides_behind_the_backward_pass_if_there_is_time(method: s
     assert summary(scenario(compute_ns=4_000_000), result)["exposed_communication_ns"]["median"] == 0
 
 
-def test_the_timeline_of_the_switch_meets_its_closed_form() -> None:
+def test_the_timeline_of_the_switch_follows_its_closed_form() -> None:
     """Two buckets at 40 % and 100 %: both are sent back to back, and the iteration ends with the last chunk."""
     elements = 360 * 100
     result, _ = train(scenario(compute_ns=1_000_000), "switch", (elements, elements), (0.4, 1.0))
@@ -145,14 +145,14 @@ def test_the_wire_bytes_of_the_ring_are_its_share_framed() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_evaluations_and_their_times_stand_at_the_end_of_their_iterations(method: str) -> None:
+def test_evaluations_are_timed_at_the_end_of_their_iterations(method: str) -> None:
     result, _ = train(scenario(iterations=5), method, (1000,), (1.0,))
     assert [evaluation.iteration for evaluation in result.evaluations] == [1, 3, 4]
     ends_ns = [record.start_ns + record.duration_ns for record in result.iterations]
     assert [evaluation.time_ns for evaluation in result.evaluations] == [ends_ns[k] for k in (1, 3, 4)]
 
 
-def test_no_compute_time_leaves_communication_alone() -> None:
+def test_without_compute_time_an_iteration_is_communication() -> None:
     result, _ = train(scenario(compute_ns=0), "switch", (3600,), (1.0,))
     for record in result.iterations:
         assert record.duration_ns == record.communication_ns > 0

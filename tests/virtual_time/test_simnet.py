@@ -61,7 +61,7 @@ def test_a_run_without_an_end_is_an_error() -> None:
         network.run("godot")
 
 
-def test_an_alarm_rings_at_the_earliest_time_set_and_once() -> None:
+def test_an_alarm_fires_once_at_the_earliest_time_set() -> None:
     network, rung = Network(), []
     alarm = Alarm(network, lambda: rung.append(network.now_ns))
     for time_ns in (50, 30, None, 40):
@@ -92,7 +92,7 @@ def test_an_idle_link_starts_at_once() -> None:
     assert [time_ns for time_ns, _ in sink.arrivals] == [31, 62, 131]
 
 
-def test_a_link_that_falls_idle_within_this_nanosecond_is_still_busy() -> None:
+def test_a_link_that_becomes_idle_within_this_nanosecond_is_still_busy() -> None:
     sink = Sink(LinkConfig(400_000_000_000))
     for ready_ns in (0, 30):  # 1545 B last 30.9 ns: two of them 61.8
         sink.link.send(b"", 1545, ready_ns)
@@ -137,7 +137,7 @@ def faulty_arrivals(seed: str, **faults: float) -> tuple[Sink, list[tuple[int, A
     ("knob", "counter"),
     [("loss", "lost"), ("duplicate", "duplicated"), ("reorder", "held_back"), ("corrupt", "corrupted")],
 )
-def test_each_fault_happens_as_often_as_asked_and_alone(knob: str, counter: str) -> None:
+def test_each_fault_has_its_configured_rate_and_causes_no_other(knob: str, counter: str) -> None:
     sink, arrivals = faulty_arrivals("a", **{knob: 0.1})
     assert 1800 < sink.link.faults[counter] < 2200
     assert sum(sink.link.faults.values()) == sink.link.faults[counter]
@@ -210,7 +210,9 @@ def star(workers: int, rate_bps: int, **values: Any) -> SimulationConfig:
 @pytest.mark.parametrize("rate_bps", [10_000_000, 200_000_000, 10_000_000_000, 400_000_000_000])
 @pytest.mark.parametrize(("dtype", "scale_chunks"), [("int32", 0), ("float32", 1)])
 @pytest.mark.parametrize("workers", [2, 4])
-def test_the_switch_meets_its_closed_form(rate_bps: int, dtype: str, scale_chunks: int, workers: int) -> None:
+def test_the_switch_takes_the_time_of_its_closed_form(
+    rate_bps: int, dtype: str, scale_chunks: int, workers: int
+) -> None:
     """Every chunk once through each link, framed, plus the first chunk's way through the second link. Within 1 %."""
     size_bytes = 2 * MEGABYTE
     timing = time_allreduce(star(workers, rate_bps), "switch", size_bytes, dtype)
@@ -226,7 +228,7 @@ def test_the_switch_meets_its_closed_form(rate_bps: int, dtype: str, scale_chunk
 
 @pytest.mark.parametrize("rate_bps", [10_000_000, 200_000_000, 10_000_000_000, 400_000_000_000])
 @pytest.mark.parametrize("workers", [2, 4, 5])
-def test_the_ring_meets_its_closed_form(rate_bps: int, workers: int) -> None:
+def test_the_ring_takes_the_time_of_its_closed_form(rate_bps: int, workers: int) -> None:
     """2(n-1)/n of the array through each link, framed as TCP frames it, acknowledgements included. Within 1 %."""
     size_bytes = 4 * MEGABYTE
     timing = time_allreduce(star(workers, rate_bps), "ring", size_bytes, "float32")
@@ -352,7 +354,7 @@ def loss_window_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_goodput_by_loss_and_window_is_what_it_was() -> None:
+def test_goodput_by_loss_and_window_has_not_changed() -> None:
     """A change of performance is a diff: review it, then write it down with SNAPSHOT_UPDATE=1."""
     path = SNAPSHOTS / "loss_window.txt"
     table = loss_window_table()
@@ -363,7 +365,7 @@ def test_goodput_by_loss_and_window_is_what_it_was() -> None:
     )
 
 
-def test_a_timing_says_its_bandwidth() -> None:
+def test_a_timing_has_its_bandwidth() -> None:
     timing = AllreduceTiming(1000, 8000, (), (), 0, {}, {}, 0, 0, None)
     assert timing.algbw_bps == 1e9
 

@@ -1,4 +1,4 @@
-"""The ledger of calls under way: numbers by stream, and what a departure ends."""
+"""The ledger of calls in progress: numbers by stream, and what a departure ends."""
 
 from transport.worker.call_ledger import CallLedger
 
@@ -31,7 +31,7 @@ def test_c7_a_departure_ends_the_calls_its_member_did_not_finish_in_whatever_ord
     assert ledger.waits_for([0, 1], late=False)
 
 
-def test_c7_later_calls_are_looked_at_late() -> None:
+def test_c7_at_first_all_calls_must_wait_for_the_departed_rank_and_later_any() -> None:
     ledger = CallLedger([7])
     ledger.begin(None, None)
     ledger.begin(None, None)

@@ -122,7 +122,7 @@ def test_c7_a_rank_that_leaves_between_classes_fails_what_it_did_not_finish(daem
     zero.close()
 
 
-def test_ranks_that_disagree_on_classes_hear_of_it_at_once(daemon: SwitchDaemon) -> None:
+def test_ranks_that_disagree_on_classes_fail_at_once(daemon: SwitchDaemon) -> None:
     with pytest.raises(JobError, match=r"rank \d says priorities is (0, 7|7, 0), rank \d says (0, 7|7, 0)"):
         join_all(daemon, "torn", [{"priorities": (0, 7)}, {"priorities": (7, 0)}])
 

@@ -186,7 +186,7 @@ def test_with_and_without_segmentation(net: Callable[..., Net], gso: bool | None
     assert (in_one_call > 2) == (gso is None and segments_max > 1)
 
 
-def test_a_kernel_that_refuses_segmentation_is_asked_once(net: Callable[..., Net]) -> None:
+def test_segmentation_is_tried_once_if_the_kernel_refuses_it(net: Callable[..., Net]) -> None:
     one = net(job_of(2, elements=360, rto_initial_ns=NEVER_NS, rto_min_ns=NEVER_NS, rto_max_ns=NEVER_NS))
     if not one.links[0].gso:
         pytest.skip("this kernel has no UDP_SEGMENT")
@@ -245,7 +245,7 @@ def counters_behind(setup: str, **of_links: int) -> tuple[dict[str, int], str]:
 
 
 @pytest.mark.system
-def test_a_path_too_narrow_for_a_segment_ends_segmentation_and_no_call(requires_root_namespaces: None) -> None:
+def test_a_small_path_mtu_ends_segmentation_but_no_call(requires_root_namespaces: None) -> None:
     counters, fallback = counters_behind("ip link set lo mtu 1280 up")
     assert counters["link_gso_fallbacks"] == 1
     assert counters["link_send_errors"] == 0
@@ -253,7 +253,7 @@ def test_a_path_too_narrow_for_a_segment_ends_segmentation_and_no_call(requires_
 
 
 @pytest.mark.system
-def test_a_full_socket_costs_waiting_and_no_packet(requires_root_namespaces: None) -> None:
+def test_a_full_socket_delays_packets_and_loses_none(requires_root_namespaces: None) -> None:
     if shutil.which("tc") is None:
         pytest.skip("needs tc (package iproute2)")
     slow = "ip link set lo up && tc qdisc add dev lo root tbf rate 20mbit burst 32kb limit 10mb"
@@ -373,7 +373,7 @@ def test_a_storm_of_wakes_changes_nothing(net: Callable[..., Net]) -> None:
 # ---- ends
 
 
-def test_close_amid_thousands_of_chunks_lets_go_of_every_array(net: Callable[..., Net]) -> None:
+def test_close_during_a_call_releases_every_array(net: Callable[..., Net]) -> None:
     one = net(job_of(2, window=512))
     references, futures = [], []
     for rank in range(2):
@@ -410,7 +410,7 @@ def test_an_array_is_not_written_after_its_call_has_failed(net: Callable[..., Ne
     assert 3000 * 32 <= (arrays[0] == 2).sum() < arrays[0].size
 
 
-def test_a_callback_may_close_the_loop_while_other_calls_fly(net: Callable[..., Net]) -> None:
+def test_a_callback_may_close_the_loop_while_other_calls_are_in_flight(net: Callable[..., Net]) -> None:
     one = net(job_of(2))
     closed = threading.Event()
 
@@ -426,7 +426,7 @@ def test_a_callback_may_close_the_loop_while_other_calls_fly(net: Callable[..., 
     assert isinstance(long[0].exception(LIVENESS_S), AggregationFailed)
 
 
-def test_a_switch_that_is_gone_ends_in_a_failure(net: Callable[..., Net]) -> None:
+def test_a_dead_switch_fails_the_calls(net: Callable[..., Net]) -> None:
     """Its port answers with ICMP refusals: on a connected socket they are errors of send and receive."""
     gone = UdpLink(LOOPBACK)
     address = gone.address
@@ -453,7 +453,7 @@ def test_another_link_is_refused() -> None:
         NativeWorkerLoop(Other(), job_of(1), 0, LOOPBACK)  # type: ignore[arg-type]
 
 
-def test_an_interpreter_that_ends_with_a_call_under_way_ends() -> None:
+def test_the_interpreter_exits_with_a_call_in_flight() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_native_worker import *\n"

@@ -139,7 +139,7 @@ def test_calls_of_all_kinds_give_exact_sums_on_every_rank(daemon: SwitchDaemon, 
 
 
 @on_both_cores
-def test_many_calls_of_two_jobs_side_by_side_stay_apart(daemon: SwitchDaemon) -> None:
+def test_concurrent_calls_of_two_jobs_do_not_mix(daemon: SwitchDaemon) -> None:
     jobs = {"a": join_all(daemon, "a", 2), "b": join_all(daemon, "b", 3)}
     futures = [
         (name, number, session.allreduce(np.full(100, number + 1000 * (name == "b"), np.int32)))
@@ -163,7 +163,7 @@ def test_a_stream_may_be_chosen_and_must_exist(daemon: SwitchDaemon) -> None:
 
 
 @on_both_cores
-def test_a_call_that_can_not_be_takes_no_number(daemon: SwitchDaemon) -> None:
+def test_a_refused_call_takes_no_call_number(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "pair", 2)
     with pytest.raises(ValueError, match="one-dimensional"):
         sessions[0].allreduce(np.ones((2, 2), np.float32))
@@ -188,7 +188,7 @@ def test_status_shows_seen_of_a_call_that_waits(daemon: SwitchDaemon) -> None:
 # ---- cores
 
 
-def test_the_native_core_is_taken_where_it_is(daemon: SwitchDaemon) -> None:
+def test_the_native_core_is_used_where_it_is_built(daemon: SwitchDaemon) -> None:
     if library.missing():
         pytest.skip(library.missing())
     for core, taken in (("auto", "native"), ("native", "native"), ("python", "python")):
@@ -198,7 +198,7 @@ def test_the_native_core_is_taken_where_it_is(daemon: SwitchDaemon) -> None:
             assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
 
 
-def test_a_core_that_is_missing_is_said_once_with_the_remedy(
+def test_a_missing_core_is_reported_once_with_how_to_build_it(
     daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.delenv("SWITCHAGG_NATIVE", raising=False)  # whoever asks to go without is not told
@@ -215,7 +215,7 @@ def test_a_core_that_is_missing_is_said_once_with_the_remedy(
         join(daemon, "core", 0, 1, core="fpga")
 
 
-def test_going_without_the_core_by_choice_is_no_reason_to_warn(
+def test_choosing_the_python_core_gives_no_warning(
     daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setenv("SWITCHAGG_NATIVE", "0")
@@ -248,13 +248,15 @@ def test_a_missing_rank_is_named(daemon: SwitchDaemon) -> None:
         ({"tos": 256}, "tos 256: 0 to 255"),
     ],
 )
-def test_an_impossible_join_says_why(daemon: SwitchDaemon, changes: dict[str, Any], words: str) -> None:
+def test_an_impossible_join_is_refused_with_the_reason(
+    daemon: SwitchDaemon, changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(JobError, match=words) as refused:
         join(daemon, "odd", 0, 2, **changes)
     assert refused.value.lacks_room == (words == "slots in all 2000")
 
 
-def test_addresses_that_can_not_be_say_why() -> None:
+def test_impossible_addresses_are_refused_with_the_reason() -> None:
     with pytest.raises(JobError, match="expected tcp://HOST:PORT"):
         SwitchSession.join("localhost", "job", 0, 1)
     with pytest.raises(JobError, match="has no IPv4 address"):
@@ -265,7 +267,7 @@ def test_addresses_that_can_not_be_say_why() -> None:
 
 
 @on_both_cores
-def test_a_dead_rank_fails_all_calls_by_name_and_the_switch_serves_on(daemon: SwitchDaemon) -> None:
+def test_a_dead_rank_fails_all_calls_and_is_named_and_the_switch_keeps_running(daemon: SwitchDaemon) -> None:
     bystanders = join_all(daemon, "other", 2)
     sessions = join_all(daemon, "doomed", 3)
     address = "{}:{}".format(*sessions[1]._address)
@@ -306,7 +308,7 @@ def test_a_rank_that_leaves_too_early_fails_the_calls_it_did_not_finish(daemon: 
 
 
 @on_both_cores
-def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDaemon) -> None:
+def test_a_rank_may_leave_after_its_last_call(daemon: SwitchDaemon) -> None:
     for _ in range(20):
         sessions = join_all(daemon, "short", 2)
         futures = [session.allreduce(np.ones(2000, np.int32)) for session in sessions]
@@ -317,7 +319,7 @@ def test_a_rank_that_leaves_after_its_last_call_disturbs_no_one(daemon: SwitchDa
 
 
 @on_both_cores
-def test_results_still_under_way_when_their_last_sender_leaves_arrive(daemon: SwitchDaemon) -> None:
+def test_results_in_flight_arrive_after_their_last_sender_has_left(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "under way", 2)
     hear_again = deafen(sessions[0])
     first, second = (sessions[0].allreduce(np.ones(9, np.int32)) for _ in range(2))
@@ -377,7 +379,7 @@ def test_a_call_limit_that_passes_names_the_ranks_the_switch_has_not_seen(daemon
 
 
 @on_both_cores
-def test_a_data_path_that_carries_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_path_that_loses_every_packet_is_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "STALL_S", 1.0)
     monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
@@ -392,7 +394,9 @@ def test_a_data_path_that_carries_nothing_is_found(monkeypatch: pytest.MonkeyPat
             close_all(sessions)
 
 
-def test_a_stall_that_is_a_slow_rank_is_no_broken_path(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_by_a_slow_rank_is_not_reported_as_a_broken_path(
+    daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_module, "STALL_S", 0.5)
     monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.0)
     monkeypatch.setattr(session_module, "STALL_TIMEOUTS", 1)
@@ -433,7 +437,7 @@ def test_a_failed_data_plane_stops_the_switch(daemon: SwitchDaemon, monkeypatch:
 
 
 @on_both_cores
-def test_a_failed_worker_loop_is_told_to_the_others(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_worker_loop_is_reported_to_the_others(daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = join_all(daemon, "broken", 2)
 
     def crash() -> None:
@@ -489,7 +493,7 @@ def test_an_interpreter_that_ends_leaves_the_job(daemon: SwitchDaemon, core: str
 # ---- the daemon
 
 
-def test_an_address_in_use_is_one_line_with_the_remedy(
+def test_an_address_in_use_is_one_line_that_says_how_to_fix_it(
     daemon: SwitchDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_switch(DaemonOptions(daemon.control_endpoint, ("127.0.0.1", 0))) == 1
@@ -503,7 +507,7 @@ def test_an_address_in_use_is_one_line_with_the_remedy(
     assert "Address already in use; choose another with --data HOST:PORT" in told.err
 
 
-def test_impairments_are_at_work_and_counted_in_the_status() -> None:
+def test_impairments_take_effect_and_are_counted_in_the_status() -> None:
     if library.missing():
         pytest.skip(f"impairments need the native data plane: {library.missing()}")
     bad = parse_impairments("loss=5%,duplicate=5%,seed=4")
@@ -517,7 +521,7 @@ def test_impairments_are_at_work_and_counted_in_the_status() -> None:
         close_all(sessions)
 
 
-def test_events_nobody_can_be_told_of_end_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_log_does_not_end_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `switchagg switch 2>&1 | head -1`."""
 
     class Broken:
@@ -536,7 +540,7 @@ def test_events_nobody_can_be_told_of_end_no_switch(monkeypatch: pytest.MonkeyPa
         assert running.failure is None
 
 
-def test_what_a_worker_says_can_not_forge_a_line_of_the_log() -> None:
+def test_text_from_a_worker_can_not_forge_a_log_line() -> None:
     lines: list[str] = []
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64), log=lines.append) as running:
         sessions = join_all(running, "talk", 2)
@@ -561,7 +565,7 @@ def test_a_failed_control_plane_ends_the_switch_with_an_error() -> None:
     assert threads() == []
 
 
-def test_a_join_that_can_not_be_said_leaves_no_link(daemon: SwitchDaemon) -> None:
+def test_a_join_that_can_not_be_sent_leaves_no_link_open(daemon: SwitchDaemon) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with pytest.raises(JobError, match="timeout_s inf"):
         join(daemon, "for ever", 0, 1, timeout_s=float("inf"))

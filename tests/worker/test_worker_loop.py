@@ -146,7 +146,7 @@ def test_floats_and_maxima_and_large_calls(bench: Callable[..., Bench], elements
     assert all((array == expected).all() for array in largest)
 
 
-def test_a_future_resolves_to_what_was_asked(bench: Callable[..., Bench]) -> None:
+def test_a_future_resolves_to_the_given_result(bench: Callable[..., Bench]) -> None:
     one = bench(job_of(1))
     array = np.ones(10, np.int32)
     call = make_call(array, "sum", one.job)
@@ -191,7 +191,7 @@ def forgeries(job: JobConfig) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("plane", WITHOUT_P4)
-def test_strangers_change_nothing(bench: Callable[..., Bench], plane: str) -> None:
+def test_packets_of_unknown_senders_change_nothing(bench: Callable[..., Bench], plane: str) -> None:
     one = bench(job_of(2), plane)
     end = threading.Event()
     targets = [one.switch_address, *(link.address for link in one.links)]
@@ -277,7 +277,7 @@ def test_a_missing_rank_fails_the_call_and_every_later_one(bench: Callable[..., 
     assert one.workers[1].failure is None
 
 
-def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on(loop: type[CallLoop[Any]]) -> None:
+def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loop: type[CallLoop[Any]]) -> None:
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     reports: list[StreamFailed] = []
@@ -301,7 +301,7 @@ def test_a_failed_stream_is_reported_once_and_the_answer_is_passed_on(loop: type
     nobody.close()
 
 
-def test_a_failed_stream_nobody_explains_fails_all_the_same(
+def test_a_failed_stream_fails_even_without_a_reason_from_the_switch(
     monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
 ) -> None:
     monkeypatch.setattr(transport.worker.loop, "BLAME_S", 0.05)
@@ -440,7 +440,7 @@ def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatc
     monkeypatch.undo()
 
 
-def test_a_full_link_costs_waiting_and_no_packet(python_bench: Callable[..., Bench]) -> None:
+def test_a_full_link_delays_packets_and_loses_none(python_bench: Callable[..., Bench]) -> None:
     made: list[FaultyLink] = []
 
     def wrap(link: Link, number: int) -> Link:
