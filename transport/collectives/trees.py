@@ -1,7 +1,8 @@
 """Plans on trees: binomial reduce and broadcast, and two complementary binary trees. Long arrays pipeline in segments.
 
 Double binary tree (Sanders, Speck, Träff, 2009; the trees are NCCL's): each tree takes half of the array, up to its
-root and down again. An inner rank of one is a leaf of the other, so no rank sends more than twice the array.
+root and down again. No rank has more than two children in both together, so none sends more than twice the
+array. (An inner rank of one is a leaf of the other, but for rank 0 of an odd number of ranks.)
 """
 
 from transport.collectives.collective import Algorithm, Collective, Cost, Costs, Load, Look, Pace, Sent, Task
@@ -167,7 +168,7 @@ DOUBLE_TREE = Collective(
     Costs(_double_textbook, _double_seconds),
     Look(
         "double binary tree",
-        "two binary trees at once, each for one half, inner ranks of one being leaves of the other",
+        "two binary trees at once, each for one half; no rank has more than two children in both together",
         "#B8A000",
         "<",
     ),
