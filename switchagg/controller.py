@@ -22,6 +22,7 @@ from switchagg.membership import (
     JobFailed,
     JoinRefused,
     JoinRequest,
+    LateRanks,
     Member,
     MemberLeft,
     Running,
@@ -103,6 +104,7 @@ class Controller:
         self._stopped = ""
         self._gatherings: dict[str, _Gathering] = {}
         self._jobs: dict[str, _Job] = {}
+        self._late = LateRanks(WAITING_MAX)
         self._home: dict[int, _Gathering | _Job] = {}
         self._ended: dict[int, JoinRefused | JobFailed] = {}
         self._events: deque[Event] = deque()
@@ -116,7 +118,7 @@ class Controller:
             return
         self.counters["joins"] += 1
         seat = _Seat(request, now_ns, now_ns)
-        reason = self._fault(request)
+        reason = self._fault(request) or self._late.reason(request, now_ns)
         if reason:
             self._refuse(request.job, [seat], reason, self._is_too_large(request))
             return
@@ -124,6 +126,8 @@ class Controller:
         for other in list(gathering.seats.values()):
             reason = request.contradiction(other.request)
             if reason:  # C1: which of them is right can't be known, so none waits for what can't come
+                late = set(gathering.missing) - {request.rank}
+                self._late.expect(request.job, late, reason, now_ns + self.lease_ns)
                 self._drop(gathering, gathering.seats.values(), reason)
                 self._refuse(request.job, [seat], reason)
                 return

@@ -189,6 +189,29 @@ class Running:
     departed: tuple[Departure, ...]
 
 
+class LateRanks:
+    """Ranks that had not come when their gathering was refused: they get the same reason (C1)."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many gatherings are remembered."""
+        self._most = most
+        self._refused: dict[str, tuple[str, int, set[int]]] = {}  # by job: reason, until when, who has not heard it
+
+    def expect(self, job: str, ranks: set[int], reason: str, until_ns: int) -> None:
+        """These ranks of a refused gathering are still to come."""
+        self._refused[job] = (reason, until_ns, ranks)
+        if len(self._refused) > self._most:
+            del self._refused[next(iter(self._refused))]
+
+    def reason(self, request: JoinRequest, now_ns: int) -> str:
+        """Why this rank is refused, or "". Who was refused and comes again begins anew, for all."""
+        reason, until_ns, ranks = self._refused.pop(request.job, ("", 0, set()))
+        if request.rank not in ranks or now_ns >= until_ns:
+            return ""
+        self.expect(request.job, ranks - {request.rank}, reason, until_ns)
+        return reason
+
+
 Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft
 Standing = Waiting | Running | JoinRefused | JobFailed
 

@@ -105,6 +105,28 @@ def test_c1_a_disagreement_refuses_all_and_names_both_sides() -> None:
     assert controller.next_deadline_ns() is None
 
 
+def test_c1_ranks_that_come_after_a_disagreement_are_refused_until_one_joins_again() -> None:
+    controller = new_controller()
+    controller.join(wish(0), 0)
+    controller.join(wish(1, elements=100), 1)
+    (reason,) = {event.reason for event in events_of(controller)}  # type: ignore[union-attr]
+    controller.join(wish(2), 2)
+    assert controller.standing(1002) == JoinRefused("train", (Member(2, ("10.0.0.1", 4002), 1002),), reason)
+    events_of(controller)
+    start(controller, "train", 3, 2000, 3)
+
+
+@pytest.mark.parametrize(("rank", "now_ns"), [(1, 2), (2, LEASE + 1)], ids=["again", "a lease later"])
+def test_c1_a_disagreement_is_forgotten(rank: int, now_ns: int) -> None:
+    controller = new_controller()
+    controller.join(wish(0), 0)
+    controller.join(wish(1, elements=100), 1)
+    controller.join(wish(rank, incarnation=7), now_ns)
+    assert isinstance(controller.standing(7), Waiting)
+    controller.join(wish(2 if rank == 1 else 1, incarnation=8), now_ns)
+    assert isinstance(controller.standing(8), Waiting)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
