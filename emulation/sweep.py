@@ -203,7 +203,7 @@ def _figure(document: dict[str, Any]) -> Figure:
     left.set_yscale("log")
     right.set(ylabel="speed-up of an iteration", title=f"Over {wording.in_text(baseline)}" if baseline else "")
     for axes in (left, right):
-        axes.set_xscale("log")
+        axes.set_xscale("log" if min(values) > 0 else "linear")
         axes.set_xticks(values)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: value_text(key, value)))
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -120,6 +120,7 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         row("busbw", [(_busbw(entry), "") for entry in methods]),
         row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
         row("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
+        *_server_rows(summaries),
         row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
         row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
         row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
@@ -202,12 +203,29 @@ def _p90(spread: dict[str, float]) -> str:
 def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
     least = wording.time_text(numbers["bound"]["communication_ns"])
     share = wording.percent_text(numbers["share_of_bound"], 0)
-    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}, {share} of it reached"
+    by = f" by {link}" if (link := wording.busiest_link(numbers)) else ""
+    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}{by}, {share} of it reached"
 
 
 def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
     measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
     return measured, f"bound {wording.bytes_text(numbers['bound']['wire_bytes_per_rank'])}"
+
+
+def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """What the busiest parameter server's link carried; none where no server has a link of its own."""
+    if not any("bound_wire_bytes_per_server" in numbers for numbers in summaries):
+        return []
+
+    def cell(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
+        measured = numbers.get(f"wire_{direction}_bytes_per_server_iteration")
+        least = numbers.get("bound_wire_bytes_per_server")
+        return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
+
+    return [
+        (f"Wire bytes per server, {what}", [cell(numbers, direction) for numbers in summaries])
+        for what, direction in (("sent", "tx"), ("received", "rx"))
+    ]
 
 
 def _algbw(bytes_per_s: float | None) -> str:
@@ -373,9 +391,10 @@ _ONLY_FOR = {
 def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
     rows = [("seed", str(scenario["seed"]))]
-    for table in ("topology", "faults", "workload", "switch"):
+    for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
-            (f"[{table}] {key}{_ONLY_FOR.get(key, '')}", _value_text(value)) for key, value in scenario[table].items()
+            (f"[{table}] {key}{_ONLY_FOR.get(key, '')}", _value_text(value))
+            for key, value in scenario.get(table, {}).items()  # [ps] is there if a method reads it
         ]
     return rows
 

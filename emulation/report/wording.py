@@ -9,6 +9,7 @@ from typing import Any
 
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
+from transport.ps.config import BACKUP, BSP
 from transport.schedule.table import POLICIES
 
 COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
@@ -33,12 +34,35 @@ def in_text(method: MethodName) -> str:
     return method.look.article + method.look.label + _over(method) + schedule
 
 
-def description(entry: dict[str, Any]) -> str:
-    """What a method of a results document does, in one sentence."""
+def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
+    """What a method of a results document does, in one sentence. scenario: the document's."""
     method: MethodName = entry["method"]
     control = entry["environment"].get("tcp_congestion_control")
-    text = method.look.summary.format(control=f" ({control})" if control else "")
-    return text + (f"; {POLICIES[method.policy].summary}." if method.schedule else ".")
+    parts = [method.look.summary.format(control=f" ({control})" if control else "")]
+    if method.method == "ps":
+        parts += _servers(scenario)
+    if method.schedule:
+        parts.append(POLICIES[method.policy].summary)
+    return "; ".join(parts) + "."
+
+
+def _servers(scenario: dict[str, Any]) -> list[str]:
+    """Where parameter servers are, and their mode."""
+    ps, workers = scenario["ps"], scenario["topology"]["workers"]
+    count = ps["servers"]
+    own = f"{count} server{'s' if count != 1 else ''} with {'links' if count != 1 else 'a link'} of their own"
+    parts = [own.replace("their", "its") if count == 1 else own if count else "one beside each worker, on its link"]
+    if ps["mode"] == BACKUP:
+        first = f"the first {workers - ps['backups']} of {workers} workers"
+        return [*parts, f"mode {BACKUP}: a mean holds the gradients of {first}, the same on all ranks"]
+    return parts if ps["mode"] == BSP else [*parts, f"mode {ps['mode']}"]
+
+
+def busiest_link(numbers: dict[str, Any]) -> str:
+    """Whose link bounds a method with servers of their own; "" for any other. numbers: its summary."""
+    if "bound_wire_bytes_per_server" not in numbers:
+        return ""
+    return "the servers' links" if numbers["bound"]["traffic_factor"] > 1 else "the workers' links"
 
 
 def _over(method: MethodName) -> str:

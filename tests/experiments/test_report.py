@@ -1,5 +1,6 @@
 """The report: self-contained, escaped, with a prominent certificate, and with correct sentences."""
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ from example_results import SCENARIO, FakeCertificate, result
 from emulation.report import report, wording
 from emulation.report.report import table_rows, write_report
 from emulation.results import MethodResult, document
-from emulation.scenario import parse
+from emulation.scenario import ParameterServer, parse
 
 HOST: dict[str, Any] = {
     "started": "2026-01-02T03:04:05+00:00",
@@ -166,6 +167,25 @@ def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
     assert rows["Speed-up of an iteration"][0] == ("baseline", "")
     assert rows["Speed-up of an iteration"][1][0] == "1.45×"  # noqa: RUF001
     assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.50×")  # noqa: RUF001
+
+
+def test_servers_with_links_of_their_own_have_rows_and_a_bound_that_names_the_link() -> None:
+    given = dataclasses.replace(SCENARIO, ps=ParameterServer(servers=2, mode="backup", backups=1))
+    sent = {"wire_tx_bytes_per_server": [6_300_000, 6_600_000], "wire_rx_bytes_per_server": [6_300_000] * 2}
+    built = document(given, "sim", [result("ring", 150_000_000), result("ps", 150_000_000, **sent)])
+    built["scenario"]["ps"] = dataclasses.asdict(given.ps)  # there if a method of the scenario's own list reads it
+    rows = dict(table_rows(built))
+    assert rows["Communication time"][1] == ("150 ms", "bound 125 ms by the servers' links, 84 % of it reached")
+    assert rows["Wire bytes per server, sent"] == [("–", ""), ("2.20 MB", "bound 2.09 MB")]  # noqa: RUF001
+    assert wording.description(built["methods"][1], built["scenario"]).endswith(
+        "; 2 servers with links of their own; mode backup: a mean holds the gradients of the first 3 of 4 workers, the "
+        "same on all ranks."
+    )
+    built["scenario"]["ps"] = dataclasses.asdict(ParameterServer())
+    assert wording.description(built["methods"][1], built["scenario"]).endswith(
+        "; one beside each worker, on its link."
+    )
+    assert not any("per server" in label for label, _ in table_rows(sim_document()))
 
 
 def test_speedup_beyond_the_bound_is_explained() -> None:
