@@ -22,7 +22,7 @@ import msgspec
 
 from emulation.errors import RunFailed
 
-TURN_S = 0.25  # how late a dead child is noticed while others talk
+POLL_S = 0.25  # how late a dead child is noticed while others report
 MESSAGE_LENGTH_MAX = 400
 
 
@@ -51,8 +51,7 @@ class Failed(Report):
 REPORT_START = b'{"event":'  # as msgspec writes a report: its tag comes first
 
 Said = TypeVar("Said")
-Place = TypeVar("Place")
-Told = TypeVar("Told")
+Config = TypeVar("Config")
 
 
 class ChildFailed(RunFailed):
@@ -155,7 +154,7 @@ def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[],
         for place, child in enumerate(children):
             selector.register(child.descriptor, selectors.EVENT_READ, place)
         while len(reports) < len(children):
-            for key, _ in selector.select(min(TURN_S, max(0.0, deadline - time.monotonic()))):
+            for key, _ in selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
                 child = children[key.data]
                 for report in child.read():
                     if isinstance(report, Failed):
@@ -188,13 +187,13 @@ def close(children: Sequence[Child[Any]]) -> None:
 # ---- the child's side
 
 
-def say(report: Report) -> None:
+def send_report(report: Report) -> None:
     """Writes a line for the parent."""
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def serve(place: type[Place], orders: Any, begin: Callable[[Place], Callable[[Any], Report]]) -> NoReturn:
+def serve(config: type[Config], orders: Any, begin: Callable[[Config], Callable[[Any], Report]]) -> NoReturn:
     """A child's main function: `begin` with the configuration in argv[1], then an answer to every command until stdin
     ends.
 
@@ -203,13 +202,13 @@ def serve(place: type[Place], orders: Any, begin: Callable[[Place], Callable[[An
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        carry_out = begin(msgspec.json.decode(sys.argv[1], type=place))
+        execute = begin(msgspec.json.decode(sys.argv[1], type=config))
         gc.freeze()
-        say(Ready())
+        send_report(Ready())
         decoder = msgspec.json.Decoder(orders)
         for line in sys.stdin.buffer:
-            say(carry_out(decoder.decode(line)))
+            send_report(execute(decoder.decode(line)))
     except Exception as error:
-        say(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
+        send_report(Failed(" ".join(str(error).split())[:MESSAGE_LENGTH_MAX] or type(error).__name__))
         os._exit(1)
     os._exit(0)  # connections close with the process; taking torch down takes half a second

@@ -22,7 +22,7 @@ from transport.group.method_name import HOST_METHODS
 from transport.schedule.plan import Part, Transfer
 from transport.schedule.scheduler import Scheduler
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 ALGORITHMS = tuple(HOST_METHODS)
 SIZES = (4096, 65_536, 1_048_576)
@@ -33,11 +33,11 @@ TENSORS, PARTS = 160, 4  # of ResNet-50, each in so many transfers
 TURNS, QUICK_TURNS = 200, 20
 
 
-def measure(quick: bool, say: Say) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The part `collectives` of the document."""
-    say(f"collectives: {len(ALGORITHMS)} algorithms in virtual time, n = {WORKERS}")
+    log(f"collectives: {len(ALGORITHMS)} algorithms in virtual time, n = {WORKERS}")
     rows = [_row(name, size) for size in SIZES[: 2 if quick else None] for name in ALGORITHMS]
-    say("collectives: decisions of the scheduler")
+    log("collectives: decisions of the scheduler")
     return {"rows": rows, "scheduler": scheduler_decision(QUICK_TURNS if quick else TURNS), "failures": {}}
 
 

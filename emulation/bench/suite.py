@@ -33,7 +33,7 @@ from emulation.scenario import (
 )
 from transport.worker.options import SEGMENTS_MAX
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
 PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "loss", "allreduce")
@@ -126,13 +126,13 @@ class Matrix:
         )
 
 
-def run_allreduce(wanted: Sequence[Wish], say: Say, on_row: OnRow) -> dict[str, Any]:
+def run_allreduce(wanted: Sequence[Wish], log: Log, on_row: OnRow) -> dict[str, Any]:
     """Networks one after the other; a network that can't be had is an entry with its reason. Raises UnfitError if none
     can: the reason is the machine's."""
     require()
     load, networks = Load(), []
     for wish in wanted:
-        networks.append(measure(wish, say, partial(on_row, wish.record)))
+        networks.append(measure(wish, log, partial(on_row, wish.record)))
     return {"networks": networks, "load": load.measures()}
 
 
@@ -150,7 +150,7 @@ def documented(parts: dict[str, Any], load: dict[str, Any], quick: bool = False)
 
 
 def run(
-    parts: Sequence[str], quick: bool, out: Path, say: Say, tell: Callable[[str], None], on_row: OnRow
+    parts: Sequence[str], quick: bool, out: Path, log: Log, print_line: Callable[[str], None], on_row: OnRow
 ) -> Iterator[str]:
     """Runs parts, writes OUT/bench.json after each and figures in the end; yields the lines of the summary.
 
@@ -160,7 +160,7 @@ def run(
     if any(part in ("unshaped", "loss", "allreduce") for part in parts):
         require()
     minutes = {part: MINUTES[part][0 if quick else 1] for part in parts}
-    say(
+    log(
         f"{len(parts)} of {len(PARTS)} parts, about {sum(minutes.values()):.0f} minutes: "
         + ", ".join(f"{part} ({most:g} min)" for part, most in minutes.items())
         + f"; results in {path}"
@@ -170,10 +170,10 @@ def run(
     load, found = Load(), dict(kept)
     for part in parts:
         begun = time.monotonic()
-        found[part] = MEASURES[part](quick, say, on_row)
-        say(f"{part}: done in {time.monotonic() - begun:.0f} s")
+        found[part] = MEASURES[part](quick, log, on_row)
+        log(f"{part}: done in {time.monotonic() - begun:.0f} s")
         write(path, documented(found, load.measures(), quick))
-        tell("")
+        print_line("")
     built = document.read(path)
     from emulation.bench.targets import judged, lines
 
@@ -226,45 +226,45 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
 # ---- the parts
 
 
-def _planes(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+def _planes(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench.planes import planes
 
-    return planes.measure(quick, say)
+    return planes.measure(quick, log)
 
 
-def _numbers(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+def _numbers(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench.planes import fixed_point
 
-    return fixed_point.measure(quick, say)
+    return fixed_point.measure(quick, log)
 
 
-def _collectives(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+def _collectives(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench import collectives
 
-    part = collectives.measure(quick, say)
+    part = collectives.measure(quick, log)
     for line in collectives.lines(part):
-        say(line)
+        log(line)
     return part
 
 
-def _links(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+def _links(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench.links import one_way as links
 
     if reason := links.missing():
-        say(f"links: left out: {reason}")
+        log(f"links: left out: {reason}")
         return {"rows": [], "writes": [], "failures": {"links": f"links: {reason}"}}
-    part = links.measure(quick, say)
+    part = links.measure(quick, log)
     for line in links.lines(part):
-        say(line)
+        log(line)
     return part
 
 
-def _p4(quick: bool, say: Say, _on_row: OnRow) -> dict[str, Any]:
+def _p4(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
     from emulation.bench.planes import p4
 
-    part = p4.measure(quick, say)
+    part = p4.measure(quick, log)
     for line in p4.lines(part):
-        say(line)
+        log(line)
     return part
 
 
@@ -276,11 +276,11 @@ def _switches() -> str:
     return ",".join(names)
 
 
-def _left_out(say: Say) -> list[dict[str, Any]]:
+def _left_out(log: Log) -> list[dict[str, Any]]:
     """An entry with the reason why the data plane xdp isn't among the methods; none if it is."""
     if not (reason := xdp_missing()):
         return []
-    say(f"switch:xdp: left out: {reason}")
+    log(f"switch:xdp: left out: {reason}")
     return [{"title": "switch:xdp", "failures": {"switch:xdp": reason}, "rows": []}]
 
 
@@ -291,7 +291,7 @@ def xdp_missing() -> str:
     return library.missing() or bpf.missing()
 
 
-def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     wanted: list[Wish] = []
     shapes = ((2, 200_000_000), (4, 1_000_000_000))
     for workers, rate in shapes if quick else [(workers, rate) for workers in WORKERS for rate in RATES]:
@@ -306,10 +306,10 @@ def _allreduce(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
             window_slots=WINDOW_SLOTS,
             pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(cell_s=0.6),
         ).wishes()
-    return [*run_allreduce(wanted, say, on_row)["networks"], *_left_out(say)]
+    return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
-def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     wanted = Matrix(
         (4,) if quick else WORKERS,
         [0],
@@ -318,10 +318,10 @@ def _unshaped(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
         segments_max=UNSHAPED_SEGMENTS,
         pace=Pace(cell_s=0.2 if quick else 1.0),
     ).wishes()
-    return [*run_allreduce(wanted, say, on_row)["networks"], *_left_out(say)]
+    return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
-def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
+def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """The same links with the same program at every interface; only its share of lost packets differs.
 
     The native switch can also lose packets itself, on links that keep their offloads; without BPF that is all there is.
@@ -334,7 +334,7 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
     if plane == "native":
         arms.append((BY_SWITCH, "switch:native"))
     if reason := bpf.missing((bpf.LOSS,)):
-        say(f"loss on the links, for all methods alike: left out: {reason}")
+        log(f"loss on the links, for all methods alike: left out: {reason}")
         del arms[0]
         entries.append({"title": "loss on the links", "failures": {"links": reason}, "rows": []})
     for loss_by, names in arms:
@@ -345,11 +345,11 @@ def _loss(quick: bool, say: Say, on_row: OnRow) -> list[dict[str, Any]]:
             wanted = Matrix(
                 [LOSS_WORKERS], [LOSS_RATE_BPS], [size_bytes], names, pace=pace, loss=share, loss_by=loss_by
             ).wishes()
-            entries += run_allreduce(wanted, say, on_row)["networks"]
+            entries += run_allreduce(wanted, log, on_row)["networks"]
     return entries
 
 
-MEASURES: dict[str, Callable[[bool, Say, OnRow], Any]] = {
+MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "planes": _planes,
     "numbers": _numbers,
     "collectives": _collectives,

@@ -20,7 +20,7 @@ import numpy as np
 from emulation.certificate.departures import Tap
 from emulation.certificate.fidelity import LinkTrace, gap_measures
 from emulation.certificate.messages import Measured, MonitorPlace, PortPlace, Stop, Watch
-from emulation.children import Ready, say
+from emulation.children import Ready, send_report
 from emulation.mininet import netns
 from emulation.mininet.qdisc import QdiscReader
 
@@ -189,7 +189,7 @@ def measure(place: MonitorPlace) -> None:
     readers = {pid: QdiscReader(pid) for pid in pids}
     ports = [Port(port, readers[port.pid]) for port in place.ports]
     threads, machine = Threads(), Machine(pids)
-    say(Ready())
+    send_report(Ready())
     gc.freeze()  # a collection of what lives as long as we do would make us late
     lateness, cpu_start_ns, start_ns = [], time.process_time_ns(), time.monotonic_ns()
     poll_every_ns = max(POLL_NS, len(ports) * POLL_NS_PER_PORT)
@@ -208,7 +208,7 @@ def measure(place: MonitorPlace) -> None:
             next_drain = now + DRAIN_NS
             for port in ports:
                 port.drain()
-            if _told_to_stop(orders, threads):
+            if _stop_requested(orders, threads):
                 break
         if now >= next_sample:
             next_sample = now + SECOND_NS
@@ -219,7 +219,7 @@ def measure(place: MonitorPlace) -> None:
                 port.trace.digest()
     threads.sample()
     cpu_share = (time.process_time_ns() - cpu_start_ns) / (time.monotonic_ns() - start_ns)
-    say(Measured(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}))
+    send_report(Measured(_measures(ports, threads, machine, lateness) | {"monitor_cpu_share": cpu_share}))
 
 
 def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: list[int]) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _measures(ports: list[Port], threads: Threads, machine: Machine, lateness: l
     }
 
 
-def _told_to_stop(orders: Orders, threads: Threads) -> bool:
+def _stop_requested(orders: Orders, threads: Threads) -> bool:
     while (order := orders.next()) is not None:
         if isinstance(order, Stop):
             return True

@@ -109,14 +109,14 @@ def allreduce(
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
                 suite.require_folder(target.parent)
-        found = suite.run_allreduce(wishes, _say, _Printer())
+        found = suite.run_allreduce(wishes, _log, _Printer())
         written = suite.documented({"allreduce": found["networks"]}, found["load"])
         for target in (json_file, None if out is None else out / "allreduce.json"):
             if target is not None:
                 document.write(target, written)
         if out is not None:
             for path in suite.draw(written, out):
-                _say(str(path))
+                _log(str(path))
         if failed := document.failures({"allreduce": found["networks"]}, ("allreduce",))[0]:
             raise RunFailed("; ".join(failed))
 
@@ -222,11 +222,11 @@ def _part(name: str | None, quick: bool, out: Path) -> None:
         from emulation.mininet.netns import run_in_user_namespace
 
         run_in_user_namespace()
-        for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _say, typer.echo, _Printer()):
+        for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _log, typer.echo, _Printer()):
             typer.echo(line)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     typer.echo(text, err=True)
 
 

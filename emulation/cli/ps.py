@@ -75,7 +75,7 @@ def server(
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
         from transport.ps.group import PsOptions
 
-        log = _discard if quiet else _say
+        log = _discard if quiet else _log
         options = PsOptions(timeout, link={} if keys is None else {"keys": keys}, log=log)
         _serve(link, number, places["--workers"], places["--servers"], job, options, ready_file)
 
@@ -131,7 +131,7 @@ def _places(option: str, text: str) -> list[tuple[str, int]]:
     return places
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"switchagg server: {''.join(sign if sign.isprintable() else '?' for sign in line)}\n")
     sys.stderr.flush()
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from emulation.children import say
+from emulation.children import send_report
 from emulation.training.messages import (
     GROUP_JOB,
     GROUP_PORT,
@@ -148,7 +148,7 @@ class Trainer:
         network_threads = sorted(thread_ids() - before)
         niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        say(Started(network_threads, [threading.get_native_id()], workload.parameter_sha256()))
+        send_report(Started(network_threads, [threading.get_native_id()], workload.parameter_sha256()))
         self._train(workload)
         self._detach()
         notes = [
@@ -157,7 +157,7 @@ class Trainer:
             f"(sha256 {workload.task.source_sha256[:16]}).",
             f"Ranks compute at a niceness {COMPUTE_NICENESS} above their network threads', with every method.",
         ]
-        say(
+        send_report(
             Finished(
                 parameters=workload.parameters,
                 gradient_bytes=workload.gradient_bytes,
@@ -230,7 +230,7 @@ class Trainer:
         end_ns = time.monotonic_ns()
         spans = self._buckets.spans
         waited_ns = exposed_ns(spans)
-        say(
+        send_report(
             Iteration(
                 iteration=iteration,
                 start_ns=clock.at(start_ns),
@@ -254,7 +254,7 @@ class Trainer:
         since_ns = time.monotonic_ns()
         if self.config.rank == 0:
             score = workload.evaluate()
-            say(Evaluated(iteration, clock.at(since_ns), score.accuracy, score.loss))
+            send_report(Evaluated(iteration, clock.at(since_ns), score.accuracy, score.loss))
         dist.barrier()
         clock.leave_out(since_ns)
 

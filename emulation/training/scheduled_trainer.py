@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from emulation.children import say
+from emulation.children import send_report
 from emulation.sim.prediction import predicted
 from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, host_group, rendezvous
 from emulation.training.messages import GROUP_JOB, Iteration, TrainerConfig, Transfer, Wait
@@ -46,7 +46,7 @@ class ScheduledTrainer(Trainer):
     def __init__(self, config: TrainerConfig) -> None:
         super().__init__(config)
         self._handle: PriorityHandle
-        self._unsaid: Running | None = None
+        self._unreported: Running | None = None
         self._records = Records([], [])
 
     def _attach(self, workload: Workload) -> None:
@@ -117,13 +117,13 @@ class ScheduledTrainer(Trainer):
         self._take()
         waits = list(self._records.waits)
         self._records.waits.clear()
-        if self._unsaid is not None:
-            self._say(self._unsaid, start_ns)
+        if self._unreported is not None:
+            self._report(self._unreported, start_ns)
         loss.backward()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
         end_ns = time.monotonic_ns()
-        self._unsaid = Running(
+        self._unreported = Running(
             iteration,
             loss.item(),
             begun_ns,
@@ -138,43 +138,45 @@ class ScheduledTrainer(Trainer):
             self._handle.wait()  # it is this iteration that takes this time, not the evaluation
         if reports_now:
             self._take()
-            self._say(self._unsaid, clock.at(time.monotonic_ns()))
-            self._unsaid = None
+            self._report(self._unreported, clock.at(time.monotonic_ns()))
+            self._unreported = None
 
     def _take(self) -> None:
         records = self._handle.records()
         self._records.transfers.extend(records.transfers)
         self._records.waits.extend(records.waits)
 
-    def _say(self, told: Running, next_start_ns: int) -> None:
+    def _report(self, running: Running, next_start_ns: int) -> None:
         """An iteration, now that the next one has begun at next_start_ns of the training, or there is none."""
-        mine = [record for record in self._records.transfers if record.iteration == told.number]
-        self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > told.number]
+        mine = [record for record in self._records.transfers if record.iteration == running.number]
+        self._records.transfers[:] = [record for record in self._records.transfers if record.iteration > running.number]
         spans = [
             Transfer(record.size_bytes, record.launched_ns, record.completed_ns, record.name, record.priority)
             for record in mine
         ]
         urgent = POLICIES[self.name.policy].urgent
         first = [record for record in mine if record.priority == 0] if urgent else mine[-1:]
-        duration_ns = next_start_ns - told.start_ns
-        waited_ns = sum(wait.end_ns - wait.begin_ns for wait in told.waits)
-        say(
+        duration_ns = next_start_ns - running.start_ns
+        waited_ns = sum(wait.end_ns - wait.begin_ns for wait in running.waits)
+        send_report(
             Iteration(
-                iteration=told.number,
-                start_ns=told.start_ns,
-                begun_at_ns=told.begun_at_ns,
+                iteration=running.number,
+                start_ns=running.start_ns,
+                begun_at_ns=running.begun_at_ns,
                 duration_ns=duration_ns,
-                forward_ns=told.forward_ns,
-                backward_ns=told.backward_ns,
-                optimizer_ns=told.optimizer_ns,
-                compute_ns=min(duration_ns, told.forward_ns + told.backward_ns + told.optimizer_ns - waited_ns),
+                forward_ns=running.forward_ns,
+                backward_ns=running.backward_ns,
+                optimizer_ns=running.optimizer_ns,
+                compute_ns=min(
+                    duration_ns, running.forward_ns + running.backward_ns + running.optimizer_ns - waited_ns
+                ),
                 communication_ns=covered_ns(spans),
                 first_layer_ns=max((r.completed_ns for r in first), default=0)
                 - max((r.ready_ns for r in first), default=0),
                 first_layer_bytes=sum(record.size_bytes for record in first),
-                loss=told.loss,
+                loss=running.loss,
                 retransmissions=self._counters().get("retransmitted", 0),
-                waits=[Wait(wait.module, wait.begin_ns, wait.end_ns) for wait in told.waits],
+                waits=[Wait(wait.module, wait.begin_ns, wait.end_ns) for wait in running.waits],
                 buckets=sorted(spans, key=lambda span: span.start_ns),
             )
         )

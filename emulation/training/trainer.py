@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 import torch.distributed as dist
 
-from emulation.children import say
+from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer
 from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.scheduled_trainer import ScheduledTrainer
@@ -51,7 +51,7 @@ def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
     except Exception as error:
         where = "at its start" if trainer.iteration is None else f"in iteration {trainer.iteration}"
         message = one_line(error)
-        say(TrainingFailed(message, trainer.iteration))
+        send_report(TrainingFailed(message, trainer.iteration))
         sys.stderr.write(f"trainer: rank {config.rank} ({config.method}) failed {where}: {message}\n")
         sys.stderr.flush()
         # At once and without clean-up: taking a process group down waits for ranks that may have died. The kernel

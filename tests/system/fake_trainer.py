@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from emulation.children import say
+from emulation.children import send_report
 from emulation.training.messages import Evaluated, Finished, Iteration, Started, TrainingFailed, Transfer
 
 PORT = 7777
@@ -30,7 +30,7 @@ def main() -> None:
     rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
     iteration_s = 0.0 if os.environ["FAKE_TRAINER"] == "fast" else ITERATION_S
     trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
-    say(Started([threading.get_native_id()], [], "cd"))
+    send_report(Started([threading.get_native_id()], [], "cd"))
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiver.bind(("0.0.0.0", PORT))
     threading.Thread(target=swallow, args=(receiver,), daemon=True).start()
@@ -42,7 +42,7 @@ def main() -> None:
             if trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "failed":
-                say(TrainingFailed("the switch at tcp://10.0.0.254:5555 is gone"))
+                send_report(TrainingFailed("the switch at tcp://10.0.0.254:5555 is gone"))
                 sys.exit(1)
             time.sleep(600)
         start = time.monotonic()
@@ -50,7 +50,7 @@ def main() -> None:
             sender.sendto(bytes(1458), following)
         time.sleep(max(0.0, start + iteration_s - time.monotonic()))
         duration_ns = round((time.monotonic() - start) * 1e9)
-        say(
+        send_report(
             Iteration(
                 iteration=iteration,
                 start_ns=round((start - begun) * 1e9),
@@ -70,8 +70,8 @@ def main() -> None:
         )
         if iteration + 1 == config["hold_after"]:
             sys.stdin.readline()
-    say(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
-    say(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))
+    send_report(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
+    send_report(Finished(62_500, 250_000, "ab", rank, {}, None, {}, []))
 
 
 if __name__ == "__main__":

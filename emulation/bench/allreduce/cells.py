@@ -36,7 +36,7 @@ LEAST_OPERATION_S, UNSHAPED_BYTES_PER_S = 0.001, 5e8  # first guesses where the 
 SLOW_FACTOR = 20.0  # how much slower than its bound an operation may be before it is given up
 PATIENCE_S = 30.0
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any]], None]
 
 
@@ -103,7 +103,7 @@ class Cell:
         self.blocks.append(block)
 
 
-def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
+def measure(wish: Wish, log: Log, on_row: OnRow) -> dict[str, Any]:
     """Runs one network; returns its entry of the document. on_row gets each row as soon as its size is done.
 
     A method that fails is given up with its reason, and the others go on, on new ranks. Raises UnfitError, RunFailed if
@@ -118,11 +118,11 @@ def measure(wish: Wish, say: Say, on_row: OnRow) -> dict[str, Any]:
             for apart in (False, True):
                 chosen = [method for method in methods if (method.variant == "xdp") == apart]
                 if chosen and any((method.name, size) not in rows for method in chosen for size in wish.sizes):
-                    _run(wish, chosen, say, rows, on_row, entry)
+                    _run(wish, chosen, log, rows, on_row, entry)
             break
         except MethodFailed as error:
             failures[error.method.name] = str(error)
-            say(f"{wish.scenario.title}: {error}; going on without it")
+            log(f"{wish.scenario.title}: {error}; going on without it")
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[1], key[0]))]
     return {**wish.record, "failures": failures, "rows": ordered, **entry}
 
@@ -136,13 +136,13 @@ def _beaten(method: Method, wish: Wish, entry: dict[str, Any]) -> bool:
 def _run(
     wish: Wish,
     methods: list[Method],
-    say: Say,
+    log: Log,
     rows: dict[tuple[str, int], dict[str, Any]],
     on_row: OnRow,
     entry: dict[str, Any],
 ) -> None:
     scenario = wish.scenario
-    say(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
+    log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
     with RunningScenario(scenario, wish.loss_by) as network:
         switches = {method: _start_switch(network, method, wish) for method in methods if method.method.is_switch}
         entry.setdefault("network", network.facts)
@@ -152,11 +152,11 @@ def _run(
             for method in methods:
                 facts[method.name] = bench.open(method)
             if wish.rivals and "tried" not in entry:
-                methods, tried = bench.keep_better(methods, say)
+                methods, tried = bench.keep_better(methods, log)
                 entry.setdefault("tried", {}).update(tried)
             for size in wish.sizes:
                 missing = [method for method in methods if (method.name, size) not in rows]
-                for method, cell in bench.size(missing, size, say).items():
+                for method, cell in bench.size(missing, size, log).items():
                     rows[method.name, size] = row(method.cell(scenario, size), method, wish.dtype, cell)
                     on_row(rows[method.name, size])
         if wish.loss_by == BY_LINKS:
@@ -200,7 +200,7 @@ class Bench:
         self._opened += 1
         return dict(self._ranks.ask(order, 90.0)[0].facts)
 
-    def keep_better(self, methods: Sequence[Method], say: Say) -> tuple[list[Method], dict[str, Any]]:
+    def keep_better(self, methods: Sequence[Method], log: Log) -> tuple[list[Method], dict[str, Any]]:
         """Without the rivals that another of BEST beats; and what all of them took."""
         tried: dict[str, Any] = {}
         kept = list(methods)
@@ -218,21 +218,21 @@ class Bench:
                 "median_ns": {method.name: medians[method] for method in rivals},
                 "chosen": best.name,
             }
-            say(f"{self._wish.scenario.title}: {best.name} is the better {kind}")
+            log(f"{self._wish.scenario.title}: {best.name} is the better {kind}")
             for method in rivals:
                 if method is not best and method in self._wish.rivals:
                     kept.remove(method)
                     self._ranks.ask(Close(method), 30.0)
         return kept, tried
 
-    def size(self, methods: Sequence[Method], size_bytes: int, say: Say) -> dict[Method, Cell]:
+    def size(self, methods: Sequence[Method], size_bytes: int, log: Log) -> dict[Method, Cell]:
         """All methods at one size, in rounds."""
         wish, iterations = self._wish, self._wish.scenario.workload.iterations
         cells = {method: Cell() for method in methods}
         expected_s = {method: _expected_s(wish, method, size_bytes) for method in methods}
         rounds = min(wish.pace.rounds, iterations or wish.pace.rounds)
         longest_s = rounds * sum(max(wish.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
-        say(f"{self._wish.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
+        log(f"{self._wish.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
         for turn in range(rounds):
             shift = turn % max(1, len(methods))
             for method in (*methods[shift:], *methods[:shift]):

@@ -25,7 +25,7 @@ from emulation.mininet import netns
 from emulation.results import percentile
 from switchagg.errors import SwitchaggError
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 SIZES = (1024, 65_536, 1_048_576)
 PLAIN = tuple(f"plain {kind} {copy}" for kind in ("dealer", "push") for copy in ("copy", "no-copy"))
@@ -131,31 +131,31 @@ class Ends:
             raise RunFailed(f"{order.contender}: {error}") from error
 
 
-def measure(quick: bool, say: Say, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
+def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
     """The part `links` of the document. A candidate that fails is left out, with its reason."""
     failures: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for size in SIZES:
-        say(f"links: {size} bytes, {len(contenders)} contenders")
+        log(f"links: {size} bytes, {len(contenders)} contenders")
         speeds: dict[str, list[float]] = {}
         cpu: dict[str, list[float]] = {}
         while remaining := [name for name in contenders if name not in failures and name not in speeds]:
             with VethPair() as pair, Ends(pair, max(SIZES)) as ends:
                 failed = _rounds(ends, remaining, size, quick, speeds, cpu)
             for name, reason in failed.items():
-                say(f"{reason}; going on without it")
+                log(f"{reason}; going on without it")
                 failures[name] = reason
                 speeds = {}  # the others again, on new processes
         rows += [_row(name, size, values, cpu[name]) for name, values in speeds.items()]
-    return {"rows": rows, "failures": failures, "mtu_bytes": 1500, "writes": _writes(quick, say, failures)}
+    return {"rows": rows, "failures": failures, "mtu_bytes": 1500, "writes": _writes(quick, log, failures)}
 
 
-def _writes(quick: bool, say: Say, failures: dict[str, str]) -> list[dict[str, Any]]:
+def _writes(quick: bool, log: Log, failures: dict[str, str]) -> list[dict[str, Any]]:
     """RDMA WRITE of 1 MB beside plain UDP, as `emulation.bench.links.rdma` measures it."""
     found = []
     for kind in ("RC", "UC"):
         for mtu in sorted(rdma.LINK_MTU):
-            say(f"links: RDMA WRITE over {kind}, path MTU {mtu}")
+            log(f"links: RDMA WRITE over {kind}, path MTU {mtu}")
             how = {"cell_s": 0.3, "rounds": 2} if quick else {"cell_s": 0.6, "rounds": 5}
             try:
                 found.append(rdma.rdma_write_throughput(kind, mtu, **how))  # type: ignore[arg-type]

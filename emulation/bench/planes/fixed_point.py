@@ -28,12 +28,12 @@ NOTE = (
 Step = Callable[[], Any]
 
 
-def measure(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
     """The part `numbers` of the document."""
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for size in SIZES:
-        say(f"quantise and dequantise, {size} bytes")
+        log(f"quantise and dequantise, {size} bytes")
         try:
             native = _native(size)
         except Missing as error:

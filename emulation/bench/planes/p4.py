@@ -34,7 +34,7 @@ from p4vm.planes import bmv2, p4
 from p4vm.planes.program import HEADERS_BYTES, Control, defines, folder, headers_of
 from switchagg.errors import SwitchaggError
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 ELEMENTS, WORKERS, SLOTS, VETH_WINDOW = 32, 2, 256, 32
 ANSWER_S = 60.0
@@ -48,22 +48,22 @@ print(time.perf_counter() - begun)
 """
 
 
-def measure(quick: bool, say: Say) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The part `p4` of the document: rows (in memory), starts (seconds to ready), veth, failures."""
     part: dict[str, Any] = {"rows": [], "starts": [], "veth": [], "failures": {}}
     if reason := p4.missing():
         part["failures"]["p4"] = reason
         return part
     for backend, seconds in (("native", 0.3 if quick else 2.0), ("python", 0.5 if quick else 3.0)):
-        say(f"P4 engine {backend}, in memory")
+        log(f"P4 engine {backend}, in memory")
         try:
             part["rows"].append(in_memory(backend, seconds))
             part["starts"] += starts(backend, 1 if quick else 5)
         except (SwitchaggError, RunFailed) as error:
             part["failures"][f"p4 {backend}"] = str(error)
-    say("P4 switch on veth")
+    log("P4 switch on veth")
     try:
-        part["veth"] = on_veth(1.0 if quick else 3.0, 1 if quick else 5, say)
+        part["veth"] = on_veth(1.0 if quick else 3.0, 1 if quick else 5, log)
     except (SwitchaggError, RunFailed, subprocess.SubprocessError, OSError) as error:
         part["failures"]["p4 on veth"] = str(error)
     return part
@@ -215,13 +215,13 @@ class TwoLinks(VethPair):
         return self
 
 
-def on_veth(seconds: float, rounds: int, say: Say) -> list[dict[str, Any]]:
+def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:
     """Packets per second into the switch, per candidate; rounds in turns."""
     contenders = ["native"]
     if not (reason := bmv2.missing()):
         contenders.append("simple_switch")
     else:
-        say(f"bmv2 is not here to be measured beside: {reason}")
+        log(f"bmv2 is not here to be measured beside: {reason}")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name in contenders:

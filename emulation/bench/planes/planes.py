@@ -36,7 +36,7 @@ ENDPOINT_BYTES = 25 * arithmetic.MEGABYTE
 PYTHON_ENDPOINT_BYTES = 4 * arithmetic.MEGABYTE
 
 Turn = list[tuple[Bundle, int]]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Traffic:
@@ -77,7 +77,7 @@ class Traffic:
             ]
 
 
-def measure(quick: bool, say: Say) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """All planes over all shapes, and the endpoints: the part `planes` of the document."""
     shapes = [(e, n) for n in WORKERS for e in ELEMENTS if not quick or (e in (32, 256, 360) and n in (2, 8))]
     rows: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
     budget_s = 0.05 if quick else 0.4
     for name in reversed([name for name, kind in DATAPLANES.items() if kind.measured]):
         timer = TIMERS.get(name) or _by_contract(name)
-        say(f"data plane {name}, in memory")
+        log(f"data plane {name}, in memory")
         for elements, workers in shapes:
             try:
                 samples = timer(Traffic(workers, elements), budget_s)
@@ -95,7 +95,7 @@ def measure(quick: bool, say: Say) -> dict[str, Any]:
             rows.append(row("plane", name, elements, workers, samples) | {"note": DATAPLANES[name].measured})
     endpoints = []
     for name in ("python", "native"):
-        say(f"endpoint {name}, in memory")
+        log(f"endpoint {name}, in memory")
         for elements in (256, 360):
             try:
                 endpoints.append(endpoint(name, elements, quick))
