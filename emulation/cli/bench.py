@@ -16,7 +16,7 @@ app = typer.Typer(
     name="bench",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Measure planes, numbers and allreduce beside their baselines, and say what limited each figure.",
+    help="Measure planes, numbers and allreduce beside their baselines, and show what limited each figure.",
 )
 
 T = TypeVar("T")

@@ -13,16 +13,16 @@ from emulation.cli.outcomes import outcomes
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it isn't there")],
     client: Annotated[
-        list[str] | None, typer.Option(help="A name for whoever connects; repeat for more  [default: client]")
+        list[str] | None, typer.Option(help="Name of a client key; repeat for more  [default: client]")
     ] = None,
 ) -> None:
-    """Make keys for ZeroMQ: who holds them gets in, and all that is said is encrypted (CURVE).
+    """Make CURVE keys for ZeroMQ: only their holders can connect, and all traffic is encrypted.
 
     **Examples**
 
     `switchagg keys keys` : one pair for the side that listens (server), one for those that connect (client)
 
-    `switchagg keys keys --client alice --client bob` : a pair each; deleting keys/clients/bob.key shuts bob out
+    `switchagg keys keys --client alice --client bob` : a pair each; delete keys/clients/bob.key to refuse bob
 
     `switchagg switch --keys keys --link zeromq`, and on the workers `SWITCHAGG_KEYS=keys`
 

@@ -108,7 +108,8 @@ def compare(
 KeysOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Of `switchagg keys`: let in only holders, encrypt (over {without_keys}: control only)"
+        metavar="DIR",
+        help="Of `switchagg keys`: only holders can connect; encrypts (over {without_keys}: control only)",
     ),
 ]
 PLANES = "; ".join(
@@ -118,16 +119,18 @@ ELEMENTS = typer.Option(
     min=1, max=16_000, help="Most int32 values in a packet  [default: {elements}: what fills an MTU of 1500]"
 )
 PACKETS = typer.Option(min=1, max=128, help="For {messages}: most packets in a message of results  [default: 16]")
-IMPAIR = typer.Option(metavar="WORDS", help="For native (xdp: loss): bad links, both ways, like loss=1%,delay=1ms")
-IMPAIR_UP = typer.Option(metavar="WORDS", help="The same for the way from the workers, on top of --impair")
-IMPAIR_DOWN = typer.Option(metavar="WORDS", help="The same for the way to the workers, on top of --impair")
+IMPAIR = typer.Option(
+    metavar="FAULTS", help="For native (xdp: loss): bad links in both directions, like loss=1%,delay=1ms"
+)
+IMPAIR_UP = typer.Option(metavar="FAULTS", help="From workers to switch only; adds to or overrides --impair")
+IMPAIR_DOWN = typer.Option(metavar="FAULTS", help="From switch to workers only; adds to or overrides --impair")
 
 
 @app.command(cls=LinkCommand)
 def switch(
     control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
     data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane")] = "0.0.0.0:5556",
-    link: Annotated[str, typer.Option(help="What carries packets: {switch}")] = "udp",
+    link: Annotated[str, typer.Option(help="Transport of the packets: {switch}")] = "udp",
     keys: KeysOption = None,
     packets: Annotated[int | None, PACKETS] = None,
     dataplane: Annotated[str, typer.Option(help=PLANES)] = "auto",
@@ -144,7 +147,7 @@ def switch(
     ] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about jobs")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about jobs")] = False,
 ) -> None:
     """Run a switch on this host until Ctrl-C. Workers need only its address.
 
@@ -164,7 +167,7 @@ def switch(
 
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
 
-    **Words of --impair**: loss, duplicate, reorder, corrupt (probability per packet), delay, jitter, span (how late
+    **Keys of --impair**: loss, duplicate, reorder, corrupt (probability per packet), delay, jitter, span (how late
     reordered packets are), rate, queue, ecn (marks above so many bytes), seed
     """
     with outcomes():
@@ -288,7 +291,7 @@ def status(
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON on stdout")] = False,
 ) -> None:
-    """Say what this machine can do, what is missing, and how to get it.
+    """Show what this machine can do, what is missing, and how to get it.
 
     **Exit code**: 1 if something is missing that every run needs, else 0.
     """

@@ -30,15 +30,16 @@ def server(
     link: Annotated[str, typer.Option(help="{mesh}; as the workers")] = "zeromq",
     job: Annotated[str, typer.Option(help="The job's name; as the workers")] = "ps",
     keys: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, over {keys}: let in only holders, encrypt")
+        Path | None,
+        typer.Option(metavar="DIR", help="Of `switchagg keys`, over {keys}: only holders can connect; encrypts"),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing about workers that die")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about workers that die")] = False,
 ) -> None:
     """Run one parameter server until its job is done. The workers bring the configuration.
 
-    Every server and every worker is started with the same two lists; a member's place in them is who it is. Mode
+    Every server and every worker is started with the same two lists; a member's position in them is its identity. Mode
     (bsp, backup, ssp, asp, dc_asgd), slices, optimiser: all that is the workers', and must be the same on all of them.
 
     **Examples**
@@ -54,7 +55,7 @@ def server(
     On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.ps.group`, or
     `PsOptimizer` of `transport.torch.ps`
 
-    **Exit code**: 0 the job is done, 1 it failed (one line says who or what), 130 interrupted: the workers are told.
+    **Exit code**: 0 the job is done, 1 it failed (one line with the cause), 130 interrupted: the workers are notified.
     """
     if method != "ps":
         stop(f"--method {method}: has no servers; allowed: ps", EXIT_USAGE)
