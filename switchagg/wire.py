@@ -145,7 +145,7 @@ def op_of(kind: int) -> Op:
 
 
 MAX_BIT = Op.MAX << 8
-"""The bit of the first 32 that tells a chunk with op MAX from one with op SUM."""
+"""The bit of the first 32 that distinguishes a chunk with op MAX from one with op SUM."""
 
 KINDS = frozenset(kind_of(op, flags) for op in Op for flags in range(FLAGS_ALL + 1))
 """All values the first 32 bits of a packet can have."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transport.ps.group import PsOptions
 
 PARTING_S = 8.0
-"""How long an interrupted server stays for its workers to hear why."""
+"""How long an interrupted server stays, so that its workers receive the reason."""
 
 Members = Annotated[
     str, typer.Option(metavar="HOST:PORT,…", help="All workers' addresses, by rank, separated by commas")

@@ -304,7 +304,7 @@ def differences(spec: NetworkSpec, report: PortReport) -> list[str]:
     for what, asked, got in (("rate", spec.rate_bps, report.rate_bps), ("ceil", spec.rate_bps, report.ceil_bps)):
         if abs(asked - got) >= 8:  # the kernel counts whole bytes per second
             problems.append(f"{what} {got} instead of {asked} bits/s")
-    if abs(report.burst_bytes - spec.burst_bytes) > 1 + spec.burst_bytes // 100:  # kept as time, in ticks of 64 ns
+    if abs(report.burst_bytes - spec.burst_bytes) > 1 + spec.burst_bytes // 100:  # stored as time: ticks of 64 ns
         problems.append(f"burst {report.burst_bytes} instead of {spec.burst_bytes} bytes")
     if report.priority_queues != spec.priority_queues:
         problems.append(f"{report.priority_queues} priority queues instead of {spec.priority_queues}")

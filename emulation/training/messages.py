@@ -28,7 +28,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     addresses: tuple[str, ...] = ()  # of all ranks' hosts; for host methods with a schedule, and [ps]
     servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own
     timeout_s: float = 60.0  # a call that takes longer fails
-    hold_after: int = 0  # iterations, then it waits for `Go` on stdin: who measures is ready by then; 0: never
+    hold_after: int = 0  # iterations, then it waits for `Go` on stdin, until the measurement is ready; 0: never
 
     def __post_init__(self) -> None:
         name = self.name  # raises ValueError

@@ -35,7 +35,8 @@ def direct_allreduce(task: Task) -> Plan:
     ranks = roots(workers, task.option)
     shards = split(0, elements, len(ranks))
     start = next((number for number, rank in enumerate(ranks) if rank > member), 0)
-    order = [(start + step) % len(ranks) for step in range(len(ranks))]  # those after us first: nobody gets all at once
+    # Each member starts with the next rank, so that no rank gets all messages at once.
+    order = [(start + step) % len(ranks) for step in range(len(ranks))]
     others = [number for number in order if ranks[number] != member]
     for number in others:
         draft.send(ranks[number], *shards[number])

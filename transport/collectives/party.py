@@ -77,7 +77,7 @@ class Call:
         self.head = b""  # of all its messages, without the place
         self.key = b""
         self.moved_ns = 0
-        self.was_sent = False  # a message left since the timer was last looked at
+        self.was_sent = False  # a message left since the timer was last checked
 
 
 class Finished(NamedTuple):

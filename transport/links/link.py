@@ -34,7 +34,7 @@ class Link(Protocol):
 
     @property
     def tos(self) -> int | None:
-        """TOS byte (IPv6: traffic class) of its packets; None: it knows none, and `send` ignores what it is told."""
+        """TOS byte (IPv6: traffic class) of its packets; None: it has none, and `send` ignores its `tos`."""
 
     @property
     def credit_bytes(self) -> int:

@@ -430,6 +430,6 @@ def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> TcpMesh:
     """See `opening.connect_mesh`; options: fields of TcpOptions."""
-    checked = TcpOptions(**options)  # before a listener is taken that nobody would close
+    checked = TcpOptions(**options)  # first: an error here must leave no listener open
     listener = bound.take() if bound is not None else None
     return TcpMesh.connect(member, addresses, options=checked, listener=listener, **how)

@@ -456,6 +456,6 @@ def open_mesh(
     member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
 ) -> UdpMesh:
     """See `opening.connect_mesh`; options: fields of UdpMeshOptions."""
-    checked = UdpMeshOptions(**options)  # before a link is taken that nobody would close
+    checked = UdpMeshOptions(**options)  # first: an error here must leave no link open
     link = bound.take() if bound is not None else None
     return UdpMesh.connect(member, addresses, options=checked, link=link, **how)

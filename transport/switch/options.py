@@ -1,4 +1,4 @@
-"""DaemonOptions: what a switch is told, by command line, programs and tests; checked once, when made."""
+"""DaemonOptions: the options of a switch, for command line, programs and tests; checked once, when made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ class Admission:
 
 
 class WorkerEnd(Protocol):
-    """Bound when made. The loop of `loop` closes it; until then, whoever opened it does."""
+    """Bound when made. The loop of `loop` closes it; until then, its opener does."""
 
     @property
     def address(self) -> Address:

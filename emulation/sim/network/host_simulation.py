@@ -97,7 +97,7 @@ class HostSimulation(Simulation):
 
 
 def _measured(config: SimulationConfig) -> Choice:
-    """What `auto` goes by: messages from one host to another, timed at the start on the same links."""
+    """The measurement for `auto`: messages from one host to another, timed at the start on the same links."""
     segment_bytes = config.message_bytes - HEAD_BYTES
     if config.workers == 1:
         return Choice(1, 0, 1, segment_bytes)

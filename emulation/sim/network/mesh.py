@@ -57,7 +57,7 @@ class MeshHost:
         self._notice = notice
         self._job = job
         self._strict = strict
-        # What is kept by connection goes by the member's number, with the class in the upper bits: see `addressed`.
+        # Keys of what is stored per connection: the member's number, with the class in the upper bits; see `addressed`.
         self._senders: dict[int, Sender] = {}
         self._receivers: dict[int, Receiver] = {}
         self._alarms: dict[tuple[int, bool], Alarm] = {}
