@@ -94,7 +94,7 @@ def file_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def shown(error: P4Error) -> str:
-    """The line a command line prints for an error."""
+    """An error as scripts for bmv2 expect to see it."""
     return error.message if _OWN_WORDS.match(error.message) else f"Error: {error.message}"
 
 
@@ -112,7 +112,7 @@ def help_text(name: str = "") -> str:
 
 
 def complete(switch: Switch, line: str) -> list[str]:
-    """What the last word of a line begun may become."""
+    """Completions of a line's last word."""
     words = line.split()
     if not words or (len(words) == 1 and not line.endswith(" ")):
         start = words[0] if words else ""

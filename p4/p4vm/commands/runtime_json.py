@@ -40,7 +40,7 @@ REPLICA = frozenset({"egress_port", "instance", "comment"})
 
 @dataclass(slots=True)
 class Loaded:
-    """How many of each were set."""
+    """Numbers of table entries, multicast groups and clone sessions that were set."""
 
     table_entries: int = 0
     multicast_groups: int = 0

@@ -146,7 +146,7 @@ class Form:
     words it takes."""
 
     words: list[str]
-    readers: list[Callable[[str], object]]
+    readers: list[Callable[[str], object] | None]
     rest: Callable[[list[str]], object] | None
     keyed: bool
     after: str
@@ -175,8 +175,9 @@ def _kind(command: str, word: str) -> str:
     return next((k for k in (f"{command}.{word}", f"{begins}.{word}") if k in NUMBERS | READERS | RESTS), word)
 
 
-def _reader(kind: str) -> Callable[[str], object]:
-    return partial(number, what=NUMBERS[kind]) if kind in NUMBERS else READERS.get(kind, str)
+def _reader(kind: str) -> Callable[[str], object] | None:
+    """None: the word itself is the value."""
+    return partial(number, what=NUMBERS[kind]) if kind in NUMBERS else READERS.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +194,12 @@ class Command:
     calls: Callable[..., Any] | None = None
     prints: str | Callable[..., str] = ""
     least: int = 0
+    name: str = field(init=False)
     form: Form = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.usage.partition(" ")[0])
         object.__setattr__(self, "form", form_of(self.usage, self.least))
-
-    @property
-    def name(self) -> str:
-        return self.usage.partition(" ")[0]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -213,27 +212,32 @@ class Command:
 
     def read(self, switch: Switch, words: list[str]) -> list[object]:
         """The values that a line's words stand for. Raises P4Error."""
-        form = self.form
-        if len(words) < form.least and form.most != form.least:
-            raise P4Error(f"Insufficient number of args, expected {form.least} but got {len(words)}; {self.usage}")
-        if len(words) < form.least or (form.most is not None and len(words) > form.most):
-            raise P4Error(f"Wrong number of args, expected {form.most} but got {len(words)}; {self.usage}")
-        values = [read(word) for read, word in zip(form.readers, words, strict=False)]
+        form, count = self.form, len(words)
+        if count < form.least or (form.most is not None and count > form.most):
+            raise self._miscounted(count)
+        values: list[object] = [
+            word if read is None else read(word) for read, word in zip(form.readers, words, strict=False)
+        ]
         if form.keyed:
             values += _keyed(switch.tables[words[0]], words[len(values) :], form.after)
         elif form.rest is not None:
             values.append(form.rest(words[len(values) :]))
         return values
 
+    def _miscounted(self, count: int) -> P4Error:
+        least, most = self.form.least, self.form.most
+        if count < least != most:
+            return P4Error(f"Insufficient number of args, expected {least} but got {count}; {self.usage}")
+        return P4Error(f"Wrong number of args, expected {most} but got {count}; {self.usage}")
+
     def call(self, switch: Switch, *values: object) -> Any:
         """Carry it out; what the switch answers. Raises P4Error."""
-        return self.calls(switch, *values) if self.calls is not None else getattr(switch, self.name)(*values)
+        return getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
 
     def run(self, switch: Switch, words: list[str]) -> str:
         """Carry out a line; what it prints. Raises P4Error."""
-        values = self.read(switch, words)
-        result = self.call(switch, *values)
-        prints = self.prints
+        values, prints = self.read(switch, words), self.prints
+        result = getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
         if not prints:
             return result if isinstance(result, str) else ""
         if isinstance(prints, str):

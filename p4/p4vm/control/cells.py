@@ -29,7 +29,7 @@ def instances(program: ir.Program, *kinds: str) -> dict[str, ir.ExternInstance]:
 
 
 def size_of(instance: ir.ExternInstance) -> int:
-    """Cells of an array."""
+    """Cells of an array; 0 of a direct counter or meter."""
     return next((argument for argument in instance.arguments if isinstance(argument, int)), 0)
 
 

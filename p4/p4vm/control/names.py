@@ -46,7 +46,7 @@ class Names(Generic[Part]):
         return self.parts[self.full(name)]
 
     def known(self, name: str = "") -> str:
-        """Which names there are, the likeliest first."""
+        """The name most like `name`, or all names there are."""
         if not self.parts:
             return f"the program has no {self.kind}"
         near = difflib.get_close_matches(name, list(self._suffixes), 1)

@@ -35,7 +35,7 @@ class ProfileState:
 
     @property
     def size(self) -> int:
-        """Members it may hold."""
+        """Members it may hold; 2**20 where the program says none."""
         sizes = [argument for argument in self.instance.arguments if isinstance(argument, int)]
         return sizes[0] if sizes and sizes[0] > 0 else 1 << 20
 
@@ -57,7 +57,7 @@ def profile_states(program: ir.Program) -> Names[ProfileState]:
 
 
 def free_handle(taken: dict[int, object] | dict[int, ActionCall] | dict[int, tuple[int, ...]]) -> int:
-    """The least that is free."""
+    """The smallest handle that isn't taken."""
     handle = 0
     while handle in taken:
         handle += 1

@@ -25,7 +25,7 @@ from p4vm.ir import nodes as ir
 from p4vm.source import P4Error
 
 QUEUE_DEPTH = 64
-"""Packets that one output queue holds unless told otherwise, as in bmv2."""
+"""Default number of packets that one output queue holds, as in bmv2."""
 DEPTH_MAX = 1 << 20
 RATE_MAX = 1_000_000_000
 
@@ -104,7 +104,7 @@ class Switch(ProfileControl, CellControl, ReplicationControl):
         self.queues._set(self.queues.depths, packets, _place(port, priority))
 
     def set_queue_rate(self, packets_per_s: int, port: int | None = None, priority: int | None = None) -> None:
-        """0: no limit."""
+        """The rate at which output queues are emptied; 0: no limit."""
         if not 0 <= packets_per_s <= RATE_MAX:
             raise P4Error(f"queue rate {packets_per_s}: expected 0 (no limit) to {RATE_MAX} packets per second")
         self.queues._set(self.queues.rates, packets_per_s, _place(port, priority))

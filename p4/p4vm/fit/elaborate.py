@@ -44,7 +44,7 @@ class Scope:
 
 
 class Elaboration:
-    """Of one direction (ingress, egress) of a pipeline."""
+    """The logical tables, memories and faults of one direction (ingress, egress) of a pipeline."""
 
     def __init__(self, checked: Checked, direction: str, limits: Limits) -> None:
         self.checked = checked
@@ -252,7 +252,7 @@ class Elaboration:
         return effects
 
     def _initial(self, scope: Scope, item: tree.Variable) -> Effects:
-        """Of a variable's declaration."""
+        """Effects of a variable's declaration."""
         effects = self.effects(scope, item.value)
         effects.written |= {scope.paths[item]} if item.value is not None else set()
         return effects

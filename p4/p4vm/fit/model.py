@@ -114,7 +114,7 @@ class Unit(Effects):
 
 @dataclass(slots=True)
 class Stage:
-    """What is used of one stage."""
+    """What the program uses of one stage."""
 
     units: list[Unit] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)

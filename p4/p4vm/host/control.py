@@ -71,7 +71,7 @@ def parse_address(text: str) -> str | tuple[str, int]:
 
 
 def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
-    """To a switch that runs. Raises P4Error."""
+    """A connection to a running switch. Raises P4Error: there is none, or it is another user's."""
     address = parse_address(text)
     try:
         if isinstance(address, str):
@@ -108,7 +108,7 @@ class Client:
         return str(self._ask({"command": line}).get("text", ""))
 
     def complete(self, line: str) -> list[str]:
-        """What the last word of a line begun may become."""
+        """Completions of a line's last word."""
         words = self._ask({"complete": line}).get("words", [])
         return words if isinstance(words, list) else []
 
@@ -162,7 +162,7 @@ class ControlServer:
         return any(visitor.lines for visitor in self._visitors.values())
 
     def serve(self) -> None:
-        """What can be done now."""
+        """Accept, read, carry out, answer: what is possible without blocking."""
         for key, events in self._selector.select(0):
             if key.fileobj is self._listener:
                 self._accept()
@@ -274,7 +274,7 @@ class ControlServer:
 
 
 def answer(switch: Switch, line: bytes) -> dict[str, object]:
-    """What one line gets; never raises."""
+    """The answer to one line of a client; never raises."""
     try:
         text = line.decode("utf-8").strip()
         request = json.loads(text) if text.startswith("{") else {"command": text}

@@ -91,7 +91,7 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """A port in the loop."""
+    """A port with its output queue, counts and captures."""
 
     port: Port
     queue: OutputQueue
@@ -145,7 +145,7 @@ class Host:
         return int((time.monotonic() - self._started) * 1e6)
 
     def run(self, seconds: float | None = None) -> None:
-        """Until `stop`, or for so long."""
+        """Process packets and commands until `stop`, or for so many seconds."""
         end = None if seconds is None else time.monotonic() + seconds
         self._stopping = False
         while not self._stopping and (end is None or time.monotonic() < end):
@@ -155,7 +155,7 @@ class Host:
         self._show_log()
 
     def stop(self) -> None:
-        """Let `run` return after this turn; any thread or signal handler may call it."""
+        """Let `run` return after this pass; any thread or signal handler may call it."""
         self._stopping = True
 
     def _listen(self) -> None:
@@ -175,7 +175,7 @@ class Host:
     # ---- one turn
 
     def turn(self, seconds: float) -> None:
-        """Wait at most so long for packets; carry out what came."""
+        """One pass of the event loop: wait at most so long for packets, process them, send what is due."""
         self._follow_settings()
         now = self.now_us
         waits = [wait for seat in self.seats.values() if (wait := seat.queue.wait_us(now)) is not None]
@@ -280,7 +280,7 @@ class Host:
         return lines
 
     def close(self) -> None:
-        """Again is allowed."""
+        """Close interfaces, captures and control socket. May be called again."""
         self._selector.close()
         if self.control is not None:
             self.control.close()

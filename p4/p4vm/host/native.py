@@ -1,4 +1,4 @@
-"""A host whose turns run in C (runtime/host.c): for programs on the native back end."""
+"""A host with its event loop in C (runtime/host.c): for programs on the native back end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from p4vm.native.library import INT, LONG, POINTER, UINT, VOID, load
 from p4vm.source import P4Error
 
 ABI = 1
-"""As in host.c."""
+"""Version of host.c's functions, which both sides must have."""
 OPTIMIZE = 2
 NO_FILE = -1
 
@@ -94,7 +94,7 @@ class NativeHost(Host):
         return made
 
     def turn(self, seconds: float) -> None:
-        """Turns until a command comes, a signal, or this time is over."""
+        """The event loop in C, until a command comes, a signal, or this time is over."""
         if self.switch.queues.changes != self._changes:
             self._changes = self.switch.queues.changes
             for index, number in enumerate(self.seats):
@@ -130,6 +130,6 @@ def _address(loaded: Any, name: str) -> int:
 
 
 def make_host(switch: Switch, ports: dict[int, str], options: HostOptions | None = None) -> Host:
-    """The fastest host for the switch's engine: the turn in C for a native one."""
+    """The fastest host for the switch's engine: the event loop in C for a native one."""
     native = switch.engine.backend == "native" and missing() is None
     return (NativeHost if native else Host)(switch, ports, options)

@@ -22,7 +22,7 @@ from p4vm.source import P4Error
 
 RUNTIME = Path(__file__).with_name("runtime")
 UNITS = ("bits.c", "wide.c", "packet.c", "tables.c", "externs.c", "pipeline.c", "engine.c")
-"""Of the runtime; its headers belong to it too."""
+"""Sources of the runtime, beside its headers."""
 FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-w")
 OPTIMIZE = 2
 """What programs are compiled with: 32 values take 0.2 s more of the compiler than at 1, and run a quarter faster."""
@@ -57,7 +57,7 @@ def compiler() -> Compiler | None:
 
 
 def needed_compiler() -> Compiler:
-    """Raises P4Error: there is none."""
+    """As `compiler`. Raises P4Error: there is none."""
     found = compiler()
     if found is None:
         wanted = f"CC={os.environ['CC']} is not there" if os.environ.get("CC") else "there is no C compiler"
@@ -66,7 +66,7 @@ def needed_compiler() -> Compiler:
 
 
 def run(command: Sequence[str], folder: Path) -> None:
-    """Raises P4Error: with what the compiler says."""
+    """Run the compiler. Raises P4Error with its first error."""
     try:
         done = subprocess.run(
             list(command), cwd=folder, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS_MAX
@@ -85,7 +85,7 @@ def runtime_sources() -> dict[str, bytes]:
 
 @functools.lru_cache(maxsize=8)
 def runtime_key(by: Compiler) -> str:
-    """Of the runtime's object."""
+    """Cache key of the runtime's object."""
     parts = [part for name, data in runtime_sources().items() for part in (name.encode(), data)]
     return digest(by.identity, " ".join((*FLAGS, str(RUNTIME_OPTIMIZE))), *parts)
 

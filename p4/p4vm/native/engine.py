@@ -375,7 +375,7 @@ class NativeEngine:
 
     @property
     def counters(self) -> Counters:
-        """As they are now."""
+        """Counts of packets at this moment."""
         found = self.library.p4_engine_counts(self.alive)[: len(COUNTS) + len(NAMED_COUNTS)]
         named = zip(NAMED_COUNTS, found[len(COUNTS) :], strict=True)
         made = Counters(names={name: count for name, count in named if count})
@@ -420,7 +420,7 @@ class NativeEngine:
 
 
 def view(start: int, size: int) -> NDArray[np.uint8]:
-    """The engine's own memory."""
+    """Bytes of the engine's memory, not copied."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
 
 
@@ -444,7 +444,7 @@ def signed(value: int, kind: ir.Type) -> int:
 
 
 def number_of(stored: bytes, width: int) -> int:
-    """What a cell of C holds."""
+    """The number in a cell as C stores it."""
     if rep(width).bits:
         return int.from_bytes(stored, sys.byteorder)
     words = [int.from_bytes(stored[at : at + 8], sys.byteorder) for at in range(0, len(stored), 8)]

@@ -97,7 +97,7 @@ def prefix_bits(layout: KeyLayout, parts: KeyParts) -> int:
 
 
 def in_order(layout: TableLayout, entries: Sequence[TableEntry]) -> list[TableEntry]:
-    """The best first."""
+    """Entries in the order in which they are tried: by priority, or the longest prefix first."""
     if layout.by_priority:
         return sorted(entries, key=lambda entry: entry.priority)
     if any(place.match == "lpm" for place in layout.keys.places):
@@ -127,7 +127,7 @@ class Slots:
 
 @dataclass(slots=True)
 class Rows:
-    """A table's arrays."""
+    """A table's entries as arrays: keys, masks, bounds of ranges, actions and their data."""
 
     count: int
     values: NDArray[np.uint64]

@@ -75,7 +75,7 @@ def defines(elements: int, slots: int) -> dict[str, str]:
 
 
 def room(slots: int) -> int:
-    """How many slots the program is compiled for."""
+    """The least size of `SLOTS` that holds so many slots."""
     return next(size for size in SLOTS if size >= slots)
 
 

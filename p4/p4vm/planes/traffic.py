@@ -56,12 +56,12 @@ class Faults:
 
 
 USUAL = Faults(loss=0.05, duplicate=0.05, reorder=0.05, straggler=0.02)
-"""Where no faults are named."""
+"""Default probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much of what: `packets` that arrive at the switch; `jobs` alike, each with `streams` of `window` slots."""
+    """Size of the traffic: `packets` that arrive at the switch; `jobs` alike, each with `streams` of `window` slots."""
 
     seed: int = 0
     packets: int = 100
@@ -101,7 +101,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A packet that is not there."""
+    """A packet or result that the network lost."""
 
     note: str
 
@@ -147,7 +147,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """One packet under way, and why it is."""
+    """A packet on its way to the switch, and why it was sent."""
 
     job: _Job
     packet: Packet
@@ -243,7 +243,7 @@ class _Network:
         self._at(TIMEOUT * self.rng.uniform(1.0, 1.2), lambda: self._send(job, stream, rank, chunk, "retransmission"))
 
     def _transmit(self, sending: _Sending) -> None:
-        """To the switch, with what may happen on the way."""
+        """Send a packet to the switch through the faulty network: lost, overtaken or doubled by chance."""
         if self._chance(self.faults.loss):
             self.made.append(Lost(f"lost on its way: {_name(sending)}"))
         elif self._chance(self.faults.reorder):

@@ -173,7 +173,7 @@ class _Words:
         self._nodes: set[int] = set()  # switches give the least handle that is free
 
     def take(self) -> list[str]:
-        """What has been said since the last time."""
+        """Lines written since the last call."""
         lines, self._lines = self._lines, []
         return lines
 

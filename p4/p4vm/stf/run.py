@@ -104,7 +104,7 @@ def _place(position: Position) -> str:
 
 
 class _Test:
-    """One run."""
+    """A test while it runs: its time, labels of entries, packets expected and received per port."""
 
     def __init__(self, switch: Switch, result: Result) -> None:
         self.switch = switch
@@ -115,7 +115,7 @@ class _Test:
         self.received: dict[int, list[Received]] = {}
 
     def step(self, statement: Statement) -> None:
-        """Raises P4Error."""
+        """Carry out one statement. Raises P4Error."""
         if isinstance(statement, Packet):
             self._packet(statement)
         elif isinstance(statement, Expect):
