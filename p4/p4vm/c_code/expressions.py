@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from p4vm.c_code.numbers import Numbers, literal
 from p4vm.c_code.types import CTypes, is_number, rep
@@ -39,8 +39,7 @@ class Expressions:
         self.checked: set[str] = set()
 
     def __call__(self, e: ir.Expression) -> str:
-        made: str = getattr(self, f"_{type(e).__name__.lower()}")(e)
-        return made
+        return EXPRESSIONS[type(e)](self, e)
 
     # ---- places
 
@@ -103,41 +102,33 @@ class Expressions:
             return place
         return f"(uint32_t){place}" if kind.width <= 16 else place
 
-    def _const(self, e: ir.Const) -> str:
+    def const(self, e: ir.Const) -> str:
         if isinstance(e.value, str):
             raise P4Error("a string is no value that programs work on")
         if isinstance(e.type, ir.Bits):
             return literal(int(e.value), e.type.width)
         return f"{int(e.value)}u"
 
-    def _local(self, e: ir.Local) -> str:
+    def loaded(self, e: ir.Expression) -> str:
         return self.load(self.place(e), e.type)
 
-    _member = _index = _next = _last = _local
-
-    def _lastindex(self, e: ir.LastIndex) -> str:
-        return f"({self.place(e.base)}.next - 1u)"
-
-    def _valid(self, e: ir.Valid) -> str:
+    def valid(self, e: ir.Valid) -> str:
         kind, base = e.base.type, self.place(e.base)
         if isinstance(kind, ir.Record) and kind.kind == "union":
             tests = [f"{base}.{CTypes.field(name)}.valid" for name, _ in kind.fields]
             return f"({' || '.join(tests) or '0'})"
         return f"{base}.valid"
 
-    def _sizebits(self, e: ir.SizeBits) -> str:
-        return f"({self.types.bits_in(self.place(e.base), e.base.type)})"
-
     # ---- numbers
 
-    def _unary(self, e: ir.Unary) -> str:
+    def unary(self, e: ir.Unary) -> str:
         operand = self(e.operand)
         if e.operator == "!":
             return f"!{operand}"
         width = width_of(e.type)
         return self.numbers.negate(operand, width) if e.operator == "-" else self.numbers.invert(operand, width)
 
-    def _binary(self, e: ir.Binary) -> str:
+    def binary(self, e: ir.Binary) -> str:
         operator = e.operator
         if operator in ("&&", "||"):
             return self._logical(e)
@@ -183,7 +174,7 @@ class Expressions:
         self.hoist("}")
         return name
 
-    def _mux(self, e: ir.Mux) -> str:
+    def mux(self, e: ir.Mux) -> str:
         condition = self(e.condition)
         with self._apart() as yes_lines:
             yes = self(e.yes)
@@ -208,15 +199,12 @@ class Expressions:
             return self.types.rep_c(rep(kind.width))
         return "uint32_t" if is_number(kind) else self.types.storage(kind)
 
-    def _concat(self, e: ir.Concat) -> str:
+    def concat(self, e: ir.Concat) -> str:
         self.rep_c(e.type)
         left, right = self(e.left), self(e.right)
         return self.numbers.concat(left, width_of(e.left.type), right, width_of(e.right.type))
 
-    def _slice(self, e: ir.Slice) -> str:
-        return self.numbers.slice(self(e.base), width_of(e.base.type), e.high, e.low)
-
-    def _cast(self, e: ir.Cast) -> str:
+    def cast(self, e: ir.Cast) -> str:
         given, wanted, text = e.operand.type, e.type, self(e.operand)
         if not isinstance(given, ir.Bits):
             return f"(uint32_t){text}" if isinstance(wanted, ir.Bits) else text
@@ -224,12 +212,6 @@ class Expressions:
             return text
         self.rep_c(wanted)
         return self.numbers.cast(text, given.width, given.signed, wanted.width)
-
-    def _build(self, e: ir.Build) -> str:
-        raise P4Error(f"a whole {e.type} stands where the engine needs a place")
-
-    def _invalid(self, e: ir.Invalid) -> str:
-        raise P4Error(f"an invalid {e.type} stands where the engine needs a place")
 
     # ---- for externs
 
@@ -240,3 +222,22 @@ class Expressions:
     def index(self, e: ir.Expression) -> str:
         """As uint64_t, too large where it is beyond 64 bits or negative."""
         return self.numbers.small(self(e), width_of(e.type), is_signed(e.type))
+
+
+EXPRESSIONS: dict[type[ir.Expression], Callable[[Expressions, Any], str]] = {
+    ir.Const: Expressions.const,
+    ir.Local: Expressions.loaded,
+    ir.Member: Expressions.loaded,
+    ir.Index: Expressions.loaded,
+    ir.Next: Expressions.loaded,
+    ir.Last: Expressions.loaded,
+    ir.LastIndex: lambda writer, e: f"({writer.place(e.base)}.next - 1u)",
+    ir.Unary: Expressions.unary,
+    ir.Binary: Expressions.binary,
+    ir.Concat: Expressions.concat,
+    ir.Slice: lambda writer, e: writer.numbers.slice(writer(e.base), width_of(e.base.type), e.high, e.low),
+    ir.Cast: Expressions.cast,
+    ir.Mux: Expressions.mux,
+    ir.Valid: Expressions.valid,
+}
+"""All but Build and Invalid, which are places and no values."""

@@ -9,7 +9,7 @@ from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.externs import EXTERNS, algorithm_of
+from p4vm.ir.externs import algorithm_of, extern_of
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
@@ -28,13 +28,11 @@ class ExternWriter:
         self.writer = writer
         self.expression = writer.expression
         self.line = writer.line
+        self.nested = writer.nested
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        if s.name not in EXTERNS:
-            known = ", ".join(sorted(EXTERNS))
-            raise P4Error(f"there is no extern {s.name} in v1model; there are {known}", s.position)
-        getattr(self, EXTERNS[s.name].writer)(s)
+        getattr(self, extern_of(s).writer)(s)
 
     def nothing(self, _: ir.CallExtern) -> None:
         """What calls are written for is done elsewhere."""
@@ -56,22 +54,13 @@ class ExternWriter:
     def register_read(self, s: ir.CallExtern) -> None:
         target, index = s.arguments
         place, cells = self.writer.context.register(self.instance(s).name)
-        self.line("{")
-        self.writer.indent += 1
-        self.line(f"uint64_t i = {self.expression.index(index)};")
-        self.line(f"if (i < {cells}u) {{")
-        self.nested_store(target, self.expression.load(place.format("i"), target.type))
-        self.line("} else {")
-        self.nested_store(target, self.expression(ir.Const(target.type, 0)))
-        self.line("    e->counts[P4_REGISTER_OUT_OF_RANGE]++;")
-        self.line("}")
-        self.writer.indent -= 1
-        self.line("}")
-
-    def nested_store(self, target: ir.Expression, text: str) -> None:
-        self.writer.indent += 1
-        self.writer.store(target, text)
-        self.writer.indent -= 1
+        with self.nested("{", "}"):
+            self.line(f"uint64_t i = {self.expression.index(index)};")
+            with self.nested(f"if (i < {cells}u) {{"):
+                self.writer.store(target, self.expression.load(place.format("i"), target.type))
+            with self.nested("} else {", "}"):
+                self.writer.store(target, self.expression(ir.Const(target.type, 0)))
+                self.line("e->counts[P4_REGISTER_OUT_OF_RANGE]++;")
 
     def register_write(self, s: ir.CallExtern) -> None:
         index, value = s.arguments
@@ -111,11 +100,8 @@ class ExternWriter:
         drawn = self.writer.fresh("drawn")
         bounds = f"{self.expression.word(low)}, {self.expression.word(high)}"
         self.line(f"uint64_t {drawn};")
-        self.line(f"if (p4_random_between(e, {bounds}, {int(is_signed(low.type))}, &{drawn})) {{")
-        self.writer.indent += 1
-        self.store_word(target, drawn)
-        self.writer.indent -= 1
-        self.line("}")
+        with self.nested(f"if (p4_random_between(e, {bounds}, {int(is_signed(low.type))}, &{drawn})) {{", "}"):
+            self.store_word(target, drawn)
 
     def hash(self, s: ir.CallExtern) -> None:
         target, algorithm, base, data, limit = s.arguments
@@ -134,12 +120,8 @@ class ExternWriter:
         function = "p4_hash_payload" if payload else "p4_hash"
         hashed = self.writer.fresh("hashed")
         self.line(f"uint64_t {hashed};")
-        self.line("{")
-        self.writer.indent += 1
-        size = self.pack(data)
-        self.line(f"{hashed} = {function}(e, P4_{name.upper()}, p, {size});")
-        self.writer.indent -= 1
-        self.line("}")
+        with self.nested("{", "}"):
+            self.line(f"{hashed} = {function}(e, P4_{name.upper()}, p, {self.pack(data)});")
         return hashed
 
     def checksum16(self, s: ir.CallExtern) -> None:
@@ -152,23 +134,17 @@ class ExternWriter:
         tests = [self.expression(condition)]
         if isinstance(checksum, ir.Member) and getattr(checksum.base.type, "kind", "") == "header":
             tests.append(f"{self.expression.place(checksum.base)}.valid")
-        self.line(f"if ({' && '.join(tests)}) {{")
-        self.writer.indent += 1
-        hashed = self.hashed(s, algorithm, [data])
-        width = width_of(checksum.type)
-        cut = self.expression.numbers.cast(hashed, 64, False, width)
-        differs = self.expression.numbers.compare("!=", width, False, cut, self.expression(checksum))
-        self.line(f"if ({differs}) e->wishes.checksum_error = 1;")
-        self.writer.indent -= 1
-        self.line("}")
+        with self.nested(f"if ({' && '.join(tests)}) {{", "}"):
+            hashed = self.hashed(s, algorithm, [data])
+            width = width_of(checksum.type)
+            cut = self.expression.numbers.cast(hashed, 64, False, width)
+            differs = self.expression.numbers.compare("!=", width, False, cut, self.expression(checksum))
+            self.line(f"if ({differs}) e->wishes.checksum_error = 1;")
 
     def update_checksum(self, s: ir.CallExtern) -> None:
         condition, data, checksum, algorithm = s.arguments
-        self.line(f"if ({self.expression(condition)}) {{")
-        self.writer.indent += 1
-        self.store_word(checksum, self.hashed(s, algorithm, [data]))
-        self.writer.indent -= 1
-        self.line("}")
+        with self.nested(f"if ({self.expression(condition)}) {{", "}"):
+            self.store_word(checksum, self.hashed(s, algorithm, [data]))
 
     # ---- strings of bits and of limbs
 

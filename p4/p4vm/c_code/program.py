@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from p4vm.algorithms import RANDOM_SEED
-from p4vm.c_code.states import StateWriter
+from p4vm.c_code.statements import StatementWriter
 from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
 from p4vm.c_code.types import CTypes, bytes_of, identifier, is_number
 from p4vm.c_code.wire import Wire
@@ -21,7 +21,7 @@ from p4vm.engine import (
 )
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import width_of
-from p4vm.ir.walk import with_tables
+from p4vm.ir.walk import ending, run_in_parser, shared_variables
 from p4vm.node import Node
 from p4vm.source import P4Error
 
@@ -86,15 +86,12 @@ class Context:
         self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
         self.tables = {id(table): at for at, table in enumerate(program.tables)}
         self.value_sets = {id(value_set): at for at, value_set in enumerate(program.value_sets)}
-        self.frames: dict[ir.Routine, list[ir.Variable]] = {}
-        self.ending: set[ir.Routine] = set()
-        self.rejecting: set[ir.Routine] = set()
+        self.frames = shared_variables(program)
+        self.ending = ending(program, _ends)
+        self.rejecting = run_in_parser(program)
         self.groups: dict[int, list[str]] = {}
         for name, (_, _, cells) in self.layout.registers.items():
             self.groups.setdefault(cells, []).append(name)
-        for routine in program.routines:
-            self._learn(routine)
-        self._learn_rejecting()
         self._measure()
 
     def error(self, name: str) -> int:
@@ -122,18 +119,6 @@ class Context:
         self.layout.sites.append(site)
         return len(self.layout.sites) - 1
 
-    def _learn(self, routine: ir.Routine) -> None:
-        own = {id(p.variable) for p in routine.parameters} | {id(variable) for variable in routine.locals}
-        if routine.kind == "parser":
-            self.ending.add(routine)
-        for node in with_tables(routine):
-            if self._ends(node):
-                self.ending.add(routine)
-            elif isinstance(node, ir.Local) and routine.owner is not None and id(node.variable) not in own:
-                shared = self.frames.setdefault(routine.owner, [])
-                if node.variable not in shared:
-                    shared.append(node.variable)
-
     def _measure(self) -> None:
         """Raises P4Error: variables take more than a stack has."""
         total = 0
@@ -145,26 +130,12 @@ class Context:
                     routine.position,
                 )
 
-    def _ends(self, node: Node) -> bool:
-        """Whether a statement or expression may end its routine's caller too."""
-        match node:
-            case ir.Exit() | ir.Loop() | ir.Next() | ir.Last() | ir.Verify():
-                return True
-            case ir.CallExtern():
-                return node.name in ("assert", "assume")
-            case ir.Invoke():
-                return node.routine in self.ending
-            case ir.ApplyTable():
-                return any(action.routine in self.ending for action in node.table.actions)
-        return False
 
-    def _learn_rejecting(self) -> None:
-        waiting = [self.program.parser]
-        while waiting:
-            routine = waiting.pop()
-            if routine not in self.rejecting:
-                self.rejecting.add(routine)
-                waiting += [node.routine for node in with_tables(routine) if isinstance(node, ir.Invoke)]
+def _ends(node: Node) -> bool:
+    """Whether a statement or expression may end its routine's caller too."""
+    if isinstance(node, ir.CallExtern):
+        return node.name in ("assert", "assume")
+    return isinstance(node, ir.Exit | ir.Loop | ir.Next | ir.Last | ir.Verify | ir.State)
 
 
 class RoutineWriter:
@@ -173,7 +144,7 @@ class RoutineWriter:
     def __init__(self, context: Context, routine: ir.Routine) -> None:
         self.context = context
         self.routine = routine
-        self.writer = StateWriter(context, routine)
+        self.writer = StatementWriter(context, routine)
         self.shared = context.frames.get(routine, [])
         self.slots = {id(variable): f"v{at}" for at, variable in enumerate(self.shared)}
 

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from p4vm.c_code.expressions import Expressions
 from p4vm.c_code.externs import HASHES, ExternWriter
 from p4vm.c_code.numbers import literal
 from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import width_of
+from p4vm.ir.nodes import is_signed, width_of
+from p4vm.lines import Lines
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.c_code.program import Context
 
+NO_MATCH = ""
+"""Where a parser goes whose select has no case for its keys: reject, with an error."""
 NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
 """Lines that begin so declare nothing in their block."""
 
 
-class StatementWriter:
+class StatementWriter(Lines):
     """Writes the statements of one routine. context: what it must know of the program around it."""
 
     def __init__(self, context: Context, routine: ir.Routine) -> None:
+        super().__init__()
         self.context = context
         self.routine = routine
-        self.lines: list[str] = []
-        self.indent = 1
         self.count = 0
         self.loops: list[tuple[str, str]] = []
         self.used: set[str] = set()
@@ -34,10 +38,7 @@ class StatementWriter:
         self.expression = Expressions(
             context.types, self.line, rejects=routine in context.rejecting, how=out_of_bounds, fresh=self.fresh
         )
-        self.externs = ExternWriter(self)
-
-    def line(self, text: str) -> None:
-        self.lines.append(f"{'    ' * self.indent}{text}")
+        self.externs: ExternWriter = ExternWriter(self)
 
     def fresh(self, wish: str) -> str:
         self.count += 1
@@ -50,17 +51,16 @@ class StatementWriter:
     def statement(self, statement: ir.Statement) -> None:
         """In a block of its own where it may declare something."""
         before = len(self.lines)
-        getattr(self, f"_{type(statement).__name__.lower()}")(statement)
+        STATEMENTS[type(statement)](self, statement)
         made = self.lines[before:]
         outer = "    " * self.indent
         own = [line.removeprefix(outer) for line in made if not line.startswith(f"{outer} ")]
         if len(made) > 1 and not all(line.startswith(NO_DECLARATIONS) for line in own):
             self.lines[before:] = [f"{outer}{{", *(f"    {line}" for line in made), f"{outer}}}"]
 
-    def block(self, statements: list[ir.Statement]) -> None:
-        self.indent += 1
-        self.statements(statements)
-        self.indent -= 1
+    def block(self, head: str, statements: list[ir.Statement], end: str = "") -> None:
+        with self.nested(head, end):
+            self.statements(statements)
 
     # ---- writing to places
 
@@ -91,7 +91,7 @@ class StatementWriter:
         shifted = f"({of.c}){text} << {low}" if low else f"({of.c}){text}"
         self.line(f"*{pointer} = (*{pointer} & {others}) | {shifted};")
 
-    def _assign(self, s: ir.Assign) -> None:
+    def assign(self, s: ir.Assign) -> None:
         if is_number(s.target.type):
             self.store(s.target, self.expression(s.value))
         else:
@@ -115,7 +115,7 @@ class StatementWriter:
             for (name, _), item in zip(kind.fields, value.items, strict=False):
                 self._assign_whole(f"{place}.{CTypes.field(name)}", item)
 
-    def _reset(self, s: ir.Reset) -> None:
+    def reset(self, s: ir.Reset) -> None:
         if is_number(s.target.type):
             zero = ir.Const(s.target.type, 0)
             self.store(s.target, self.expression(zero))
@@ -123,7 +123,7 @@ class StatementWriter:
         place = self.expression.place(s.target, write=True)
         self.line(f"memset(&{place}, 0, sizeof {place});")
 
-    def _setvalid(self, s: ir.SetValid) -> None:
+    def set_valid(self, s: ir.SetValid) -> None:
         target = s.target
         union = target.base.type if s.valid and isinstance(target, ir.Member) else None
         if isinstance(target, ir.Member) and isinstance(union, ir.Record) and union.kind == "union":
@@ -133,17 +133,15 @@ class StatementWriter:
                     self.line(f"{base}.{CTypes.field(name)}.valid = 0;")
         self.line(f"{self.expression.place(target, write=True)}.valid = {int(s.valid)};")
 
-    def _push(self, s: ir.Push) -> None:
+    def push(self, s: ir.Push) -> None:
         assert isinstance(s.target.type, ir.Array)
-        self.line(
-            f"{self.context.types.push(s.target.type)}(&{self.expression.place(s.target, write=True)}, {s.count});"
-        )
+        place = self.expression.place(s.target, write=True)
+        self.line(f"{self.context.types.push(s.target.type)}(&{place}, {s.count});")
 
     # ---- flow
 
-    def _if(self, s: ir.If) -> None:
-        self.line(f"if ({self.expression(s.condition)}) {{")
-        self.block(s.yes)
+    def if_(self, s: ir.If) -> None:
+        self.block(f"if ({self.expression(s.condition)}) {{", s.yes)
         while len(s.no) == 1 and isinstance(s.no[0], ir.If):
             inner = s.no[0]
             before = len(self.lines)
@@ -151,37 +149,28 @@ class StatementWriter:
             if len(self.lines) > before:  # it needs lines of its own, which belong behind the else
                 del self.lines[before:]
                 break
-            self.line(f"}} else if ({condition}) {{")
-            self.block(inner.yes)
+            self.block(f"}} else if ({condition}) {{", inner.yes)
             s = inner
         if s.no:
-            self.line("} else {")
-            self.block(s.no)
+            self.block("} else {", s.no)
         self.line("}")
 
-    def _switch(self, s: ir.Switch) -> None:
+    def switch(self, s: ir.Switch) -> None:
         width = width_of(s.subject.type)
         if width > 64:
             self._switch_wide(s, width)
             return
         mask = (1 << width) - 1 if isinstance(s.subject.type, ir.Bits) else -1
-        self.line(f"switch ({self.expression(s.subject)}) {{")
-        self.indent += 1
         seen: set[int] = set()
-        for values, body in s.cases:
-            fresh = list(dict.fromkeys(value & mask for value in values if value & mask not in seen))
-            seen.update(fresh)
-            if not fresh:
-                continue
-            for value in fresh:
-                self.line(f"case {value}ull:")
-            self.block(body)
-            self.line("    break;")
-        self.line("default:")
-        self.block(s.default)
-        self.line("    break;")
-        self.indent -= 1
-        self.line("}")
+        with self.nested(f"switch ({self.expression(s.subject)}) {{", "}"):
+            for values, body in s.cases:
+                fresh = list(dict.fromkeys(value & mask for value in values if value & mask not in seen))
+                seen.update(fresh)
+                if fresh:
+                    for value in fresh:
+                        self.line(f"case {value}ull:")
+                    self.block("", body, "    break;")
+            self.block("default:", s.default, "    break;")
 
     def _switch_wide(self, s: ir.Switch, width: int) -> None:
         subject = self.fresh("subject")
@@ -190,49 +179,37 @@ class StatementWriter:
         for values, body in s.cases:
             tests = [self.expression.numbers.compare("==", width, False, subject, literal(v, width)) for v in values]
             if tests:
-                self.line(f"{word} ({' || '.join(tests)}) {{")
-                self.block(body)
+                self.block(f"{word} ({' || '.join(tests)}) {{", body)
                 word = "} else if"
         if word == "if":
             self.statements(s.default)
             return
-        self.line("} else {")
-        self.block(s.default)
-        self.line("}")
+        self.block("} else {", s.default, "}")
 
-    def _loop(self, s: ir.Loop) -> None:
+    def loop(self, s: ir.Loop) -> None:
         leave, following = self.fresh("leave"), self.fresh("following")
         self.loops.append((leave, following))
         self.line("for (;;) {")
-        self.line("    if (p4_turn(e)) return P4_DROP;")
-        self.block(s.body)
+        self.block("    if (p4_turn(e)) return P4_DROP;", s.body)
         if following in self.used:
             self.line(f"{following}:;")
-        self.block(s.step)
-        self.line("}")
+        self.block("", s.step, "}")
         if leave in self.used:
             self.line(f"{leave}:;")
         self.loops.pop()
 
-    def _break(self, _: ir.Break) -> None:
-        self.used.add(self.loops[-1][0])
-        self.line(f"goto {self.loops[-1][0]};")
+    def go_to(self, label: str) -> None:
+        self.used.add(label)
+        self.line(f"goto {label};")
 
-    def _continue(self, _: ir.Continue) -> None:
-        self.used.add(self.loops[-1][1])
-        self.line(f"goto {self.loops[-1][1]};")
-
-    def _return(self, s: ir.Return) -> None:
+    def return_(self, s: ir.Return) -> None:
         if s.value is not None:
             self._assign_whole("(*result)", s.value)
         self.line("return 0;")
 
-    def _exit(self, _: ir.Exit) -> None:
-        self.line("return P4_EXIT;")
-
     # ---- calls
 
-    def _invoke(self, s: ir.Invoke) -> None:
+    def invoke(self, s: ir.Invoke) -> None:
         routine = s.routine
         passed = [self.argument(p, a) for p, a in zip(routine.parameters, s.arguments, strict=True)]
         if routine.returns is None:
@@ -264,7 +241,7 @@ class StatementWriter:
         else:
             self.line(f"(void){made};")
 
-    def _applytable(self, s: ir.ApplyTable) -> None:
+    def apply_table(self, s: ir.ApplyTable) -> None:
         table, number = s.table, self.context.table_number(s.table)
         layout = self.context.layout.tables[number]
         self.statements(table.setup)
@@ -286,22 +263,13 @@ class StatementWriter:
         self._actions(table)
 
     def _actions(self, table: ir.Table) -> None:
-        calls = [(at, action) for at, action in enumerate(table.actions) if self._does_something(action.routine)]
-        if not calls:
-            return
-        self.line("switch (call.action) {")
-        for at, action in calls:
-            self.line(f"    case {at}: {{")
-            self.indent += 2
-            self._run_action(action)
-            self.line("break;")
-            self.indent -= 2
-            self.line("    }")
-        self.line("}")
-
-    @staticmethod
-    def _does_something(routine: ir.Routine) -> bool:
-        return bool(routine.body) or any(p.direction in ("out", "inout") for p in routine.parameters)
+        calls = [(at, action) for at, action in enumerate(table.actions) if action.does_something]
+        if calls:
+            with self.nested("switch (call.action) {", "}"):
+                for at, action in calls:
+                    with self.nested(f"case {at}: {{", "}"):
+                        self._run_action(action)
+                        self.line("break;")
 
     def _run_action(self, action: ir.TableAction) -> None:
         bound = iter(action.bound)
@@ -333,11 +301,8 @@ class StatementWriter:
         named = next((argument for argument in implementation.arguments if isinstance(argument, str)), "")
         algorithm = named if named in HASHES else "crc16"
         self.line("uint64_t chosen = 0;")
-        self.line("if (entry && entry->kind == P4_GROUP) {")
-        self.indent += 1
-        self.line(f"chosen = {self.externs.hash_of(algorithm, selected, s, payload=False)};")
-        self.indent -= 1
-        self.line("}")
+        with self.nested("if (entry && entry->kind == P4_GROUP) {", "}"):
+            self.line(f"chosen = {self.externs.hash_of(algorithm, selected, s, payload=False)};")
         return "chosen"
 
     def key(self, keys: list[ir.Expression], number: int, *, value_set: bool = False) -> None:
@@ -367,12 +332,9 @@ class StatementWriter:
         for text in wide:
             self.line(text)
 
-    def _callextern(self, s: ir.CallExtern) -> None:
-        self.externs.call(s)
-
     # ---- packets
 
-    def _extract(self, s: ir.Extract) -> None:
+    def extract(self, s: ir.Extract) -> None:
         target = s.target
         assert isinstance(target.type, ir.Record)
         place = self.expression.place(target, write=True)
@@ -383,7 +345,7 @@ class StatementWriter:
         if isinstance(stack, ir.Next):
             self.line(f"{self.expression.place(stack.base, write=True)}.next++;")
 
-    def _lookahead(self, s: ir.Lookahead) -> None:
+    def lookahead(self, s: ir.Lookahead) -> None:
         kind = s.target.type
         width = width_of(kind)
         self.line(f"if ({width} > e->limit - e->cursor) return p4_reject(e, {self.context.error('PacketTooShort')});")
@@ -402,16 +364,140 @@ class StatementWriter:
         for line in self.context.wire.fill(kind, f"(*{place})"):
             self.line(line)
 
-    def _advance(self, s: ir.Advance) -> None:
+    def advance(self, s: ir.Advance) -> None:
         bits = self.fresh("bits")
         self.line(f"uint64_t {bits} = {self.expression.index(s.bits)};")
         too_short = self.context.error("PacketTooShort")
         self.line(f"if ({bits} > e->limit - e->cursor) return p4_reject(e, {too_short});")
         self.line(f"e->cursor += {bits};")
 
-    def _verify(self, s: ir.Verify) -> None:
+    def verify(self, s: ir.Verify) -> None:
         self.line(f"if (!{self.expression(s.condition)}) return p4_reject(e, {self.expression(s.error)});")
 
-    def _emit(self, s: ir.Emit) -> None:
+    def emit(self, s: ir.Emit) -> None:
         if isinstance(s.value.type, ir.Record | ir.Array):
             self.line(f"{self.context.wire.emit(s.value.type)}(e, &{self.expression.place(s.value)});")
+
+    # ---- parser states: labels and jumps
+
+    def states(self) -> None:
+        labels = {name: f"state_{at}" for at, name in enumerate(self.routine.states)}
+        self.jump(self.routine.start, labels)
+        for name, state in self.routine.states.items():
+            self.line(f"{labels[name]}:;")
+            with self.nested("{", "}"):
+                timeout = self.context.error("ParserTimeout")
+                self.line(f"if (++e->steps > e->program->limits.steps) return p4_reject(e, {timeout});")
+                self.statements(state.body)
+                self.select(state, labels)
+
+    def jump(self, name: str, labels: dict[str, str]) -> None:
+        """To a state, or out of the parser."""
+        if name == "accept":
+            self.line("return 0;")
+        elif name in ("reject", NO_MATCH):
+            self.line(f"return p4_reject(e, {0 if name == 'reject' else self.context.error('NoMatch')});")
+        else:
+            self.line(f"goto {labels[name]};")
+
+    def select(self, state: ir.State, labels: dict[str, str]) -> None:
+        """Which state follows."""
+        if not state.keys:
+            self.jump(state.next, labels)
+            return
+        keys = []
+        for at, key in enumerate(state.keys):
+            if is_number(key.type):
+                self.line(f"{self.expression.rep_c(key.type)} key_{at} = {self.expression(key)};")
+                keys.append(f"key_{at}")
+            else:
+                keys.append(self.expression.place(key))
+        if not self.select_one(state, labels):
+            for case in state.cases:
+                self.case(case, state, keys, labels)
+            self.jump(NO_MATCH, labels)
+
+    def select_one(self, state: ir.State, labels: dict[str, str]) -> bool:
+        """As a switch, where one number decides by constants alone. Whether it does."""
+        key = state.keys[0]
+        if len(state.keys) > 1 or not isinstance(key.type, ir.Bits) or not 0 < key.type.width <= 64:
+            return False
+        cases: dict[int, str] = {}
+        rest = NO_MATCH
+        for case in state.cases:
+            one = case.sets[0]
+            if isinstance(one, ir.Anything):
+                rest = case.next
+                break
+            if not isinstance(one, ir.Exactly) or not isinstance(one.value, ir.Const):
+                return False
+            cases.setdefault(int(one.value.value) & (1 << key.type.width) - 1, case.next)
+        with self.nested("switch (key_0) {", "}"):
+            for value, following in cases.items():
+                with self.nested(f"case {value:#x}ull:"):
+                    self.jump(following, labels)
+            with self.nested("default:"):
+                self.jump(rest, labels)
+        return True
+
+    def case(self, case: ir.Case, state: ir.State, keys: list[str], labels: dict[str, str]) -> None:
+        with self.nested("{", "}"):
+            tests = [
+                test
+                for key, e, one in zip(keys, state.keys, case.sets, strict=False)
+                if (test := self.test(one, key, e.type, state.keys))
+            ]
+            with self.nested(f"if ({' && '.join(tests)}) {{", "}") if tests else nullcontext():
+                self.jump(case.next, labels)
+
+    def test(self, one: ir.KeySet, key: str, kind: ir.Type, keys: list[ir.Expression]) -> str:
+        """Whether a set holds the key; "": any."""
+        width, signed = width_of(kind), is_signed(kind)
+        numbers = self.expression.numbers
+        match one:
+            case ir.Exactly(value):
+                if not is_number(kind):
+                    return self.context.types.equal(key, self.expression.place(value), kind)
+                return numbers.compare("==", width, signed, key, self.fitted(value, kind))
+            case ir.Masked(value, mask):
+                by = self.fitted(mask, kind)
+                left = numbers.binary("&", width, signed, key, by)
+                right = numbers.binary("&", width, signed, self.fitted(value, kind), by)
+                return numbers.compare("==", width, False, left, right)
+            case ir.Between(low, high):
+                above = numbers.compare("<=", width, signed, self.fitted(low, kind), key)
+                return f"{above} && {numbers.compare('<=', width, signed, key, self.fitted(high, kind))}"
+            case ir.InValueSet(value_set):
+                number = self.context.value_sets[id(value_set)]
+                self.key(keys[: len(value_set.types)], number, value_set=True)
+                return f"p4_table_find(&e->value_sets[{number}], key)"
+        return ""
+
+    def fitted(self, e: ir.Expression, kind: ir.Type) -> str:
+        """A number that is compared with a key, as the key's rep."""
+        if isinstance(e, ir.Const) and isinstance(kind, ir.Bits):
+            return literal(int(e.value), kind.width)
+        return self.expression(e)
+
+
+STATEMENTS: dict[type[ir.Statement], Callable[[StatementWriter, Any], None]] = {
+    ir.Assign: StatementWriter.assign,
+    ir.Reset: StatementWriter.reset,
+    ir.If: StatementWriter.if_,
+    ir.Switch: StatementWriter.switch,
+    ir.Loop: StatementWriter.loop,
+    ir.Break: lambda writer, _: writer.go_to(writer.loops[-1][0]),
+    ir.Continue: lambda writer, _: writer.go_to(writer.loops[-1][1]),
+    ir.Invoke: StatementWriter.invoke,
+    ir.ApplyTable: StatementWriter.apply_table,
+    ir.Return: StatementWriter.return_,
+    ir.Exit: lambda writer, _: writer.line("return P4_EXIT;"),
+    ir.SetValid: StatementWriter.set_valid,
+    ir.Push: StatementWriter.push,
+    ir.Extract: StatementWriter.extract,
+    ir.Lookahead: StatementWriter.lookahead,
+    ir.Advance: StatementWriter.advance,
+    ir.Verify: StatementWriter.verify,
+    ir.Emit: StatementWriter.emit,
+    ir.CallExtern: lambda writer, s: writer.externs.call(s),
+}

@@ -223,29 +223,6 @@ class CTypes:
             return f"{left} == {right}"
         return f"{self.same(kind)}(&{left}, &{right})"
 
-    def size_bits(self, kind: ir.Type) -> str:
-        """Name of the function that says how many bits a value takes on the wire now."""
-        c = self.storage(kind)
-        name = f"bits_{self.suffix(c)}"
-        if not self.once("bits", c):
-            return name
-        if isinstance(kind, ir.Array):
-            inner = self.size_bits(kind.element)
-            body = f"    uint32_t n = 0;\n    for (uint32_t i = 0; i < {kind.size}; i++) n += {inner}(&a->e[i]);\n"
-            body += "    return n;\n"
-        else:
-            assert isinstance(kind, ir.Record)
-            terms = [self.bits_in(f"a->{self.field(n)}", field) for n, field in kind.fields]
-            body = "    if (!a->valid) return 0;\n" if kind.kind == "header" else "    (void)a;\n"
-            body += f"    return {' + '.join(terms) or '0'};\n"
-        self.functions.append(f"static uint32_t {name}(const {c} *a) {{\n{body}}}")
-        return name
-
-    def bits_in(self, place: str, kind: ir.Type) -> str:
-        if isinstance(kind, ir.Varbits):
-            return f"{place}.bits"
-        return f"{width_of(kind)}u" if is_number(kind) else f"{self.size_bits(kind)}(&{place})"
-
     def push(self, kind: ir.Array) -> str:
         """Name of the function for push_front, and with a negative count pop_front."""
         c, element = self.storage(kind), self.storage(kind.element)

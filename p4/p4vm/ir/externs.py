@@ -58,6 +58,15 @@ KINDS -= {"packet_in"}
 """Types of extern instances that the engine has."""
 
 
+def extern_of(call: ir.CallExtern) -> Extern:
+    """Raises P4Error: v1model doesn't have it."""
+    if call.name not in EXTERNS:
+        raise P4Error(
+            f"there is no extern {call.name} in v1model; there are {', '.join(sorted(EXTERNS))}", call.position
+        )
+    return EXTERNS[call.name]
+
+
 def algorithm_of(call: ir.CallExtern, argument: ir.Expression) -> str:
     """Which of HashAlgorithm a call names. Raises P4Error: that isn't known when compiling."""
     kind = argument.type

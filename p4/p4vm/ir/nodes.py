@@ -233,12 +233,6 @@ class Invalid(Expression):
     """{#}: an invalid header or union, all its fields zero."""
 
 
-class SizeBits(Expression):
-    """Bits a header or struct takes on the wire now, varbits by their length: bit<32>."""
-
-    base: Expression
-
-
 # ---- statements
 
 
@@ -488,6 +482,10 @@ class TableAction(Node):
     def data(self) -> list[Parameter]:
         """Parameters that an entry gives."""
         return [p for p in self.routine.parameters if p.direction == "data"]
+
+    @property
+    def does_something(self) -> bool:
+        return bool(self.routine.body) or any(p.direction in ("out", "inout") for p in self.routine.parameters)
 
 
 class Entry(Entity):

@@ -41,7 +41,7 @@ def path_of(place: ir.Expression) -> Path | None:
                 steps.append(known if isinstance(known, int) else None)
             case ir.Next() | ir.Last() | ir.LastIndex():
                 steps.append(None)
-            case ir.Slice() | ir.Valid() | ir.SizeBits() | ir.Cast():
+            case ir.Slice() | ir.Valid() | ir.Cast():
                 pass
             case _:
                 return None

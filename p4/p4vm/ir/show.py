@@ -71,7 +71,6 @@ ROWS: dict[type, str] = {
     ir.Valid: "{base}.isValid()",
     ir.Build: "{type}{{{items}}}",
     ir.Invalid: "{type}{{#}}",
-    ir.SizeBits: "{base}.sizeInBits()",
     ir.Assign: "{target} = {value}",
     ir.Reset: "reset {target}",
     ir.Invoke: "{result}{routine.name}({arguments})",

@@ -9,6 +9,7 @@ from p4vm.ir import nodes as ir
 from p4vm.ir.externs import EXTERNS
 from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
 from p4vm.ir.walk import all_lists, code_at, code_of, variables_in
+from p4vm.node import nodes
 
 
 def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> None:
@@ -20,7 +21,7 @@ def tidy(routine: ir.Routine, reach: Reach, temporaries: Set[ir.Variable]) -> No
 
 
 def _uses(routine: ir.Routine) -> Counter[ir.Variable]:
-    return Counter(variables_in(code_of(routine)))
+    return Counter(variables_in(nodes(code_of(routine))))
 
 
 # ---- results that go through a temporary
@@ -112,7 +113,7 @@ def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
     for routine in routines:
         used.update(_looked_at(routine))
     for table in tables:
-        used.update(variables_in(code_at(table)))
+        used.update(variables_in(nodes(code_at(table))))
     for routine in routines:
         seen = used | {parameter.variable for parameter in routine.parameters}
         for statements in all_lists(routine):

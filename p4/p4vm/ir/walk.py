@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from p4vm.ir import nodes as ir
 from p4vm.node import Node, nodes
@@ -59,8 +59,51 @@ def with_tables(routine: ir.Routine) -> Iterator[Node]:
             yield from nodes(code_at(node.table))
 
 
-def variables_in(roots: Iterable[Node]) -> Iterator[ir.Variable]:
-    """One for each time that a variable stands in them."""
-    for node in nodes(roots):
-        if isinstance(node, ir.Local):
-            yield node.variable
+def variables_in(among: Iterable[Node]) -> Iterator[ir.Variable]:
+    """One for each time that a variable stands among these nodes."""
+    return (node.variable for node in among if isinstance(node, ir.Local))
+
+
+# ---- what the code of one routine must know of others
+
+
+def ending(program: ir.Program, ends: Callable[[Node], bool]) -> set[ir.Routine]:
+    """Routines that may end their callers too: those with a node that does, and those that run such routines."""
+    found: set[ir.Routine] = set()
+
+    def does(node: Node) -> bool:
+        match node:
+            case ir.Invoke():
+                return node.routine in found
+            case ir.ApplyTable():
+                return any(action.routine in found for action in node.table.actions)
+        return ends(node)
+
+    for routine in program.routines:  # callees first
+        if any(does(node) for node in with_tables(routine)):
+            found.add(routine)
+    return found
+
+
+def shared_variables(program: ir.Program) -> dict[ir.Routine, list[ir.Variable]]:
+    """Controls whose actions use variables of theirs -> those variables."""
+    found: dict[ir.Routine, dict[ir.Variable, None]] = {}
+    for routine in program.routines:
+        if routine.owner is not None:
+            own = {*(parameter.variable for parameter in routine.parameters), *routine.locals}
+            for variable in variables_in(with_tables(routine)):
+                if variable not in own:
+                    found.setdefault(routine.owner, {})[variable] = None
+    return {routine: list(variables) for routine, variables in found.items()}
+
+
+def run_in_parser(program: ir.Program) -> set[ir.Routine]:
+    """The program's parser, and all that it calls: a step beyond a stack ends it."""
+    found: set[ir.Routine] = set()
+    pending = [program.parser]
+    while pending:
+        routine = pending.pop()
+        if routine not in found:
+            found.add(routine)
+            pending += [node.routine for node in nodes(code_of(routine)) if isinstance(node, ir.Invoke)]
+    return found

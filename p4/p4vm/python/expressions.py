@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed
@@ -60,7 +61,7 @@ class Expressions:
         return self.text(expression).at(level)
 
     def text(self, expression: ir.Expression) -> Text:
-        made: Text = getattr(self, f"{type(expression).__name__.lower()}_text")(expression)
+        made = EXPRESSIONS[type(expression)](self, expression)
         if made.depth > DEPTH_MAX:
             name = self.names.fresh("part")
             self.hoist(f"{name} = {made.text}")
@@ -75,38 +76,28 @@ class Expressions:
 
     # ---- places
 
-    def const_text(self, e: ir.Const) -> Text:
+    def const(self, e: ir.Const) -> Text:
         if isinstance(e.value, str):
             return Text(repr(e.value))
         value = int(e.value)
         shown = hex(value) if abs(value) > 0xFFFF else str(value)
         return Text(shown, UNARY if value < 0 else ATOM)
 
-    def local_text(self, e: ir.Local) -> Text:
-        return Text(self.places[id(e.variable)])
-
-    def member_text(self, e: ir.Member) -> Text:
+    def member(self, e: ir.Member) -> Text:
         assert isinstance(e.base.type, ir.Record)
         return self.join(ATOM, f"{{0}}.{self.slot(e.base.type, e.field)}", (e.base, ATOM))
 
-    def index_text(self, e: ir.Index) -> Text:
+    def index(self, e: ir.Index) -> Text:
         assert isinstance(e.base.type, ir.Array)
         if isinstance(e.index, ir.Const) and 0 <= int(e.index.value) < e.base.type.size:
             return self.join(ATOM, "{0}.items[{1}]", (e.base, ATOM), (e.index, LAMBDA))
         return self.join(ATOM, "{0}.at({1})", (e.base, ATOM), (e.index, LAMBDA))
 
-    def next_text(self, e: ir.Next) -> Text:
+    def by_next(self, e: ir.Next | ir.Last) -> Text:
+        """An element that nextIndex tells: in parsers one beyond the stack ends the parser."""
         if self.parser:
-            return self.join(ATOM, "packet.next({0})", (e.base, LAMBDA))
-        return self.join(ATOM, "{0}.at({0}.next_index)", (e.base, ATOM))
-
-    def last_text(self, e: ir.Last) -> Text:
-        if self.parser:
-            return self.join(ATOM, "packet.last({0})", (e.base, LAMBDA))
-        return self.join(ATOM, "{0}.at({0}.next_index - 1)", (e.base, ATOM))
-
-    def lastindex_text(self, e: ir.LastIndex) -> Text:
-        return self.join(BIT_AND, "{0}.next_index - 1 & 0xffffffff", (e.base, ATOM))
+            return self.join(ATOM, f"packet.{'next' if isinstance(e, ir.Next) else 'last'}({{0}})", (e.base, LAMBDA))
+        return self.join(ATOM, f"{{0}}.at({{0}}.next_index{'' if isinstance(e, ir.Next) else ' - 1'})", (e.base, ATOM))
 
     # ---- numbers
 
@@ -119,12 +110,12 @@ class Expressions:
             return Text(f"wrap({value.text}, {hex(1 << kind.width - 1)})", ATOM, value.depth + 1)
         return Text(f"{value.at(BIT_AND)} & {hex((1 << kind.width) - 1)}", BIT_AND, value.depth + 1)
 
-    def unary_text(self, e: ir.Unary) -> Text:
+    def unary(self, e: ir.Unary) -> Text:
         if e.operator == "!":
             return self.join(NOT, "not {0}", (e.operand, NOT))
         return self.fitted(self.join(UNARY, f"{e.operator}{{0}}", (e.operand, UNARY)), e.type)
 
-    def binary_text(self, e: ir.Binary) -> Text:
+    def binary(self, e: ir.Binary) -> Text:
         match e.operator:
             case "==" | "!=":
                 return self.equality(e)
@@ -170,7 +161,7 @@ class Expressions:
             ATOM, f"clamp({{0}} {e.operator[1]} {{1}}, {low}, {hex(high)})", (e.left, SUM), (e.right, PRODUCT)
         )
 
-    def concat_text(self, e: ir.Concat) -> Text:
+    def concat(self, e: ir.Concat) -> Text:
         left, right = e.left.type, e.right.type
         assert isinstance(left, ir.Bits)
         assert isinstance(right, ir.Bits)
@@ -182,13 +173,13 @@ class Expressions:
         made = Text(f"{high.at(BIT_OR)} | {low.at(BIT_XOR)}", BIT_OR, 1 + max(high.depth, low.depth))
         return self.fitted(made, e.type) if left.signed or e.type.signed else made
 
-    def slice_text(self, e: ir.Slice) -> Text:
+    def slice(self, e: ir.Slice) -> Text:
         mask = hex((1 << e.high - e.low + 1) - 1)
         if not e.low:
             return self.join(BIT_AND, f"{{0}} & {mask}", (e.base, BIT_AND))
         return self.join(BIT_AND, f"{{0}} >> {e.low} & {mask}", (e.base, SHIFT))
 
-    def cast_text(self, e: ir.Cast) -> Text:
+    def cast(self, e: ir.Cast) -> Text:
         given, wanted = e.operand.type, e.type
         if isinstance(wanted, ir.Bool) or not isinstance(wanted, ir.Bits):
             return self.text(e.operand)
@@ -201,12 +192,9 @@ class Expressions:
                 return self.text(e.operand)
         return self.fitted(self.text(e.operand), wanted)
 
-    def mux_text(self, e: ir.Mux) -> Text:
-        return self.join(MUX, "{1} if {0} else {2}", (e.condition, OR), (e.yes, OR), (e.no, MUX))
-
     # ---- records
 
-    def valid_text(self, e: ir.Valid) -> Text:
+    def valid(self, e: ir.Valid) -> Text:
         kind = e.base.type
         if isinstance(kind, ir.Record) and kind.kind == "union":
             slots = [self.slot(kind, name) for name, _ in kind.fields]
@@ -214,7 +202,7 @@ class Expressions:
             return Text(" or ".join(f"{base}.{slot}.valid" for slot in slots) or "False", OR, 1)
         return self.join(ATOM, "{0}.valid", (e.base, ATOM))
 
-    def build_text(self, e: ir.Build) -> Text:
+    def build(self, e: ir.Build) -> Text:
         items = [self.text(item) for item in e.items]
         texts = [
             item.text if is_scalar(part.type) or isinstance(part, ir.Build) else f"{item.at(ATOM)}.copy()"
@@ -226,12 +214,6 @@ class Expressions:
             return Text(f"stack_of({element}, [{', '.join(texts)}])", ATOM, depth)
         assert isinstance(e.type, ir.Record)
         return Text(f"{self.program_names.record(e.type)}.build({', '.join(texts)})", ATOM, depth)
-
-    def invalid_text(self, e: ir.Invalid) -> Text:
-        return Text(zero(e.type, self.program_names))
-
-    def sizebits_text(self, e: ir.SizeBits) -> Text:
-        return self.join(ATOM, "{0}.size_bits()", (e.base, ATOM))
 
     # ---- as what externs take
 
@@ -248,3 +230,23 @@ class Expressions:
         if isinstance(e.type, ir.Varbits):
             return [f"{self(e, ATOM)}[1]"]
         return [self(e)] if is_scalar(e.type) else [f"*{self(e, ATOM)}.values()"]
+
+
+EXPRESSIONS: dict[type[ir.Expression], Callable[[Expressions, Any], Text]] = {
+    ir.Const: Expressions.const,
+    ir.Local: lambda writer, e: Text(writer.places[id(e.variable)]),
+    ir.Member: Expressions.member,
+    ir.Index: Expressions.index,
+    ir.Next: Expressions.by_next,
+    ir.Last: Expressions.by_next,
+    ir.LastIndex: lambda writer, e: writer.join(BIT_AND, "{0}.next_index - 1 & 0xffffffff", (e.base, ATOM)),
+    ir.Unary: Expressions.unary,
+    ir.Binary: Expressions.binary,
+    ir.Concat: Expressions.concat,
+    ir.Slice: Expressions.slice,
+    ir.Cast: Expressions.cast,
+    ir.Mux: lambda writer, e: writer.join(MUX, "{1} if {0} else {2}", (e.condition, OR), (e.yes, OR), (e.no, MUX)),
+    ir.Valid: Expressions.valid,
+    ir.Build: Expressions.build,
+    ir.Invalid: lambda writer, e: Text(zero(e.type, writer.program_names)),
+}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from p4vm.algorithms import HASHES
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.externs import EXTERNS, algorithm_of
+from p4vm.ir.externs import algorithm_of, extern_of
 from p4vm.python.expressions import AND, ATOM, BIT_AND, LAMBDA, NOT, Text
 from p4vm.source import P4Error
 
@@ -23,10 +23,7 @@ class ExternWriter:
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        if s.name not in EXTERNS:
-            known = ", ".join(sorted(EXTERNS))
-            raise P4Error(f"there is no extern {s.name} in v1model; there are {known}", s.position)
-        getattr(self, EXTERNS[s.name].writer)(s)
+        getattr(self, extern_of(s).writer)(s)
 
     # ---- shorter
 
@@ -89,10 +86,8 @@ class ExternWriter:
         target, low, high = s.arguments
         drawn = self.writer.names.fresh("drawn")
         self.writer.line(f"{drawn} = packet.shared.random.between({self.word(low)}, {self.word(high)})")
-        self.writer.line(f"if {drawn} is not None:")
-        self.writer.indent += 1
-        self.store(target, drawn)
-        self.writer.indent -= 1
+        with self.writer.nested(f"if {drawn} is not None:"):
+            self.store(target, drawn)
 
     def word(self, e: ir.Expression) -> str:
         """The low 64 bits of a number, with its type's sign."""
@@ -119,15 +114,13 @@ class ExternWriter:
         tests.append(f"{fitted.at(BIT_AND)} != {self.text(checksum, BIT_AND)}")
         if isinstance(condition, ir.Const) and condition.value:
             tests.pop(0)
-        self.writer.line(f"if {' and '.join(tests)}:")
-        self.writer.line("    packet.standard.checksum_error = 1")
+        with self.writer.nested(f"if {' and '.join(tests)}:"):
+            self.writer.line("packet.standard.checksum_error = 1")
 
     def update_checksum(self, s: ir.CallExtern) -> None:
         condition, data, checksum, algorithm = s.arguments
-        self.writer.line(f"if {self.text(condition)}:")
-        self.writer.indent += 1
-        self.store(checksum, self.hashed(s, algorithm, data))
-        self.writer.indent -= 1
+        with self.writer.nested(f"if {self.text(condition)}:"):
+            self.store(checksum, self.hashed(s, algorithm, data))
 
     # ---- what the pipeline is asked for
 
@@ -161,8 +154,8 @@ class ExternWriter:
         self.writer.line(f"packet.log({self.text(s.arguments[0])}, [{', '.join(values)}])")
 
     def check(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"if not {self.text(s.arguments[0], NOT)}:")
-        self.writer.line(f"    raise packet.failed({s.name!r}, {str(s.position)!r})")
+        with self.writer.nested(f"if not {self.text(s.arguments[0], NOT)}:"):
+            self.writer.line(f"raise packet.failed({s.name!r}, {str(s.position)!r})")
 
     def length(self, s: ir.CallExtern) -> None:
         self.store(s.result, "len(packet.data)", fits=True)

@@ -41,7 +41,6 @@ SLOTS_TAKEN = frozenset(
         "pieces",
         "reset",
         "same",
-        "size_bits",
         "take",
         "unpack",
         "valid",

@@ -55,7 +55,7 @@ Parser
 18. Next and Last beyond the stack, wherever they stand in an expression that is evaluated: StackOutOfBounds, reject;
     outside parsers they read zero and write nothing. && || and ?: evaluate only what they need.
 19. push_front, pop_front: new elements are zero and invalid, nextIndex = min(size, next + count), max(0, next -
-    count). A Build of an array has nextIndex 0. SizeBits counts 0 for invalid headers.
+    count). A Build of an array has nextIndex 0.
 
 Externs
 20. Register, counter and meter beyond their size: read gives 0, color is 0, nothing is written; counters.names

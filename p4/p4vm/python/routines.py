@@ -7,9 +7,10 @@ whose actions use its variables keeps those in an object, `here`, that it hands 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from p4vm.ir import nodes as ir
-from p4vm.ir.walk import with_tables
-from p4vm.node import Node
+from p4vm.ir.walk import ending, run_in_parser, shared_variables, with_tables
 from p4vm.python.names import Names, ProgramNames, docstring, identifier
 from p4vm.python.records import RecordWriter, in_order, is_scalar, zero
 from p4vm.python.statements import StatementWriter
@@ -21,45 +22,11 @@ class Layout:
     def __init__(self, program: ir.Program) -> None:
         self.program = program
         self.names = ProgramNames()
-        self.exits: set[ir.Routine] = set()
-        self.shared: dict[ir.Routine, list[ir.Variable]] = {}
-        self.rejecting: set[ir.Routine] = set()
         for routine in program.routines:
             self.names.of(routine)
-        for routine in program.routines:
-            self.learn(routine)
-        self.learn_rejecting(program.parser)
-
-    def learn(self, routine: ir.Routine) -> None:
-        own = {id(p.variable) for p in routine.parameters} | {id(variable) for variable in routine.locals}
-        for node in with_tables(routine):
-            if self.ends_control(node):
-                self.exits.add(routine)
-            elif isinstance(node, ir.Local) and routine.owner is not None and id(node.variable) not in own:
-                shared = self.shared.setdefault(routine.owner, [])
-                if node.variable not in shared:
-                    shared.append(node.variable)
-
-    def ends_control(self, node: Node) -> bool:
-        match node:
-            case ir.Exit():
-                return True
-            case ir.Invoke(routine=called):
-                return called in self.exits
-            case ir.ApplyTable(table=table):
-                return any(action.routine in self.exits for action in table.actions)
-        return False
-
-    def learn_rejecting(self, routine: ir.Routine) -> None:
-        """Routines that run in the parser."""
-        if routine not in self.rejecting:
-            self.rejecting.add(routine)
-            for node in with_tables(routine):
-                if isinstance(node, ir.Invoke):
-                    self.learn_rejecting(node.routine)
-
-    def may_reject(self, routine: ir.Routine) -> bool:
-        return routine in self.rejecting
+        self.exits = ending(program, lambda node: isinstance(node, ir.Exit))
+        self.shared = shared_variables(program)
+        self.rejecting = run_in_parser(program)
 
     def takes_frame(self, routine: ir.Routine) -> bool:
         return routine.owner is not None and routine.owner in self.shared
@@ -117,18 +84,13 @@ class RoutineWriter:
         made.append("    " + docstring(f"{routine.kind} {routine.name}: {routine.position}"))
         self.openings()
         guarded = self.layout.gives_rejected(routine)
+        with writer.nested("try:") if guarded else nullcontext():
+            writer.statements(routine.body)
+            if routine.kind == "parser":
+                self.states()
+            elif self.returned(False, None):
+                writer.give_back(False)
         if guarded:
-            writer.line("try:")
-            writer.indent += 1
-        writer.statements(routine.body)
-        if routine.kind == "parser":
-            self.states()
-        else:
-            last = f"return {self.returned(False, None)}".rstrip()
-            if last != "return":
-                writer.line(last)
-        if guarded:
-            writer.indent -= 1
             writer.line("except Reject as rejected:")
             outs = [self.places[id(variable)] for variable in self.layout.scalar_outs(routine)]
             writer.line(f"    return ({', '.join(['rejected', *outs])})")
@@ -162,16 +124,13 @@ class RoutineWriter:
             writer.transition(routine.start, numbers)
             return
         writer.line(f"state = {numbers[routine.start]}")
-        writer.line("while True:")
-        writer.indent += 1
-        writer.line("packet.step()")
-        for name, state in routine.states.items():
-            writer.line(f"{'elif' if numbers[name] else 'if'} state == {numbers[name]}:  # {identifier(name)}")
-            writer.indent += 1
-            writer.statements(state.body)
-            writer.select(state, numbers)
-            writer.indent -= 1
-        writer.indent -= 1
+        with writer.nested("while True:"):
+            writer.line("packet.step()")
+            for name, state in routine.states.items():
+                word = "elif" if numbers[name] else "if"
+                with writer.nested(f"{word} state == {numbers[name]}:  # {identifier(name)}"):
+                    writer.statements(state.body)
+                    writer.select(state, numbers)
 
 
 def frame_name(layout: Layout, control: ir.Routine) -> str:

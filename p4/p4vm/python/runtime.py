@@ -277,10 +277,6 @@ class Struct:
             made += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
         return made
 
-    def size_bits(self) -> int:
-        """On the wire, now."""
-        return sum(width for width, _ in self.pieces())
-
     def take(self, number: int, varbits: int = 0) -> None:
         """All fields from a number of WIDTH + varbits bits."""
         left = self.WIDTH + varbits
@@ -381,9 +377,6 @@ class Stack:
 
     def pieces(self) -> list[Varbit]:
         return [piece for item in self.items for piece in item.pieces()]
-
-    def size_bits(self) -> int:
-        return sum(item.size_bits() for item in self.items)
 
 
 def stack_of(element: Any, items: list[Any]) -> Stack:

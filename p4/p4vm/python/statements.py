@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
+from p4vm.lines import Lines
 from p4vm.python.expressions import AND, ATOM, COMPARE, LAMBDA, NOT, Expressions, Text
 from p4vm.python.externs import ExternWriter
 from p4vm.python.names import Names
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from p4vm.python.routines import Layout
 
 
-class StatementWriter:
+class StatementWriter(Lines):
     """Writes the statements of one routine.
 
     layout: what its calls need to know of other routines. names: of its variables. returned: what `return` gives back,
@@ -27,32 +30,30 @@ class StatementWriter:
     def __init__(
         self, layout: Layout, routine: ir.Routine, names: Names, returned: Callable[[bool, str | None], str]
     ) -> None:
+        super().__init__()
         self.layout = layout
         self.routine = routine
         self.names = names
         self.returned = returned
-        self.lines: list[str] = []
-        self.indent = 1
         self.steps: list[list[ir.Statement]] = []
-        self.expression = Expressions(layout.names, names, self.line, parser=layout.may_reject(routine))
-        self.externs = ExternWriter(self)
+        self.expression: Expressions = Expressions(layout.names, names, self.line, parser=routine in layout.rejecting)
+        self.externs: ExternWriter = ExternWriter(self)
 
-    def line(self, text: str) -> None:
-        self.lines.append(f"{'    ' * self.indent}{text}" if text else "")
-
-    def block(self, statements: list[ir.Statement]) -> None:
-        """Indented, never empty."""
-        self.indent += 1
-        before = len(self.lines)
-        self.statements(statements)
-        if len(self.lines) == before:
-            self.line("pass")
-        self.indent -= 1
+    def block(self, head: str, statements: list[ir.Statement]) -> None:
+        """head, and the statements below it, of which there is at least one."""
+        with self.nested(head):
+            before = len(self.lines)
+            self.statements(statements)
+            if len(self.lines) == before:
+                self.line("pass")
 
     def statements(self, statements: list[ir.Statement]) -> None:
         for statement in statements:
-            name = f"{type(statement).__name__.lower()}_statement"
-            getattr(self, name)(statement)
+            STATEMENTS[type(statement)](self, statement)
+
+    def give_back(self, exited: bool, value: str | None = None) -> None:
+        """`return`, with what the routine's callers expect."""
+        self.line(f"return {self.returned(exited, value)}".rstrip())
 
     # ---- writing to places
 
@@ -70,7 +71,7 @@ class StatementWriter:
         else:
             self.line(f"{self.expression(target)} = {value.text}")
 
-    def assign_statement(self, s: ir.Assign) -> None:
+    def assign(self, s: ir.Assign) -> None:
         if is_scalar(s.target.type):
             self.store(s.target, self.expression.text(s.value))
         elif isinstance(s.value, ir.Invalid):
@@ -78,13 +79,13 @@ class StatementWriter:
         else:
             self.line(f"{self.expression(s.target, ATOM)}.assign({self.expression(s.value)})")
 
-    def reset_statement(self, s: ir.Reset) -> None:
+    def reset(self, s: ir.Reset) -> None:
         if is_scalar(s.target.type):
             self.store(s.target, Text("EMPTY" if isinstance(s.target.type, ir.Varbits) else "0"))
         else:
             self.line(f"{self.expression(s.target, ATOM)}.reset()")
 
-    def setvalid_statement(self, s: ir.SetValid) -> None:
+    def set_valid(self, s: ir.SetValid) -> None:
         target = self.expression(s.target, ATOM)
         if s.valid and isinstance(s.target, ir.Member):
             union = s.target.base.type
@@ -95,20 +96,14 @@ class StatementWriter:
                         self.line(f"{base}.{self.expression.slot(union, name)}.valid = False")
         self.line(f"{target}.valid = {s.valid}")
 
-    def push_statement(self, s: ir.Push) -> None:
-        self.line(f"{self.expression(s.target, ATOM)}.push({s.count})")
-
     # ---- flow
 
-    def if_statement(self, s: ir.If, word: str = "if") -> None:
-        self.line(f"{word} {self.expression(s.condition)}:")
-        self.block(s.yes)
+    def if_(self, s: ir.If, word: str = "if") -> None:
+        self.block(f"{word} {self.expression(s.condition)}:", s.yes)
         if len(s.no) == 1 and isinstance(s.no[0], ir.If) and self.in_place(s.no[0].condition):
-            self.if_statement(s.no[0], "elif")
-            return
-        if s.no:
-            self.line("else:")
-            self.block(s.no)
+            self.if_(s.no[0], "elif")
+        elif s.no:
+            self.block("else:", s.no)
 
     def in_place(self, condition: ir.Expression) -> bool:
         """Whether a condition takes no line before its own."""
@@ -118,7 +113,7 @@ class StatementWriter:
         del self.lines[before:]
         return not hoisted
 
-    def switch_statement(self, s: ir.Switch) -> None:
+    def switch(self, s: ir.Switch) -> None:
         subject = self.expression(s.subject)
         if not isinstance(s.subject, ir.Local):
             subject, value = self.names.fresh("choice"), subject
@@ -128,44 +123,29 @@ class StatementWriter:
             if not values:
                 continue
             test = f"== {values[0]}" if len(values) == 1 else f"in {tuple(values)}"
-            self.line(f"{word} {subject} {test}:")
-            self.block(body)
+            self.block(f"{word} {subject} {test}:", body)
             word = "elif"
         if word == "if":
             self.statements(s.default)
         elif s.default:
-            self.line("else:")
-            self.block(s.default)
+            self.block("else:", s.default)
 
-    def loop_statement(self, s: ir.Loop) -> None:
-        self.line("while True:")
-        self.indent += 1
-        self.line("packet.turn()")
-        self.steps.append(s.step)
-        self.statements(s.body)
-        self.steps.pop()
-        self.statements(s.step)
-        self.indent -= 1
+    def loop(self, s: ir.Loop) -> None:
+        with self.nested("while True:"):
+            self.line("packet.turn()")
+            self.steps.append(s.step)
+            self.statements(s.body)
+            self.steps.pop()
+            self.statements(s.step)
 
-    def break_statement(self, _: ir.Break) -> None:
-        self.line("break")
-
-    def continue_statement(self, _: ir.Continue) -> None:
+    def continue_(self, _: ir.Continue) -> None:
         self.statements(self.steps[-1])
         self.line("continue")
 
-    def return_statement(self, s: ir.Return) -> None:
-        value = None if s.value is None else self.expression(s.value)
-        self.line(f"return {self.returned(False, value)}".rstrip())
-
-    def exit_statement(self, _: ir.Exit) -> None:
-        self.line(f"return {self.returned(True, None)}".rstrip())
-
     # ---- calls
 
-    def invoke_statement(self, s: ir.Invoke) -> None:
-        arguments = [self.expression(argument) for argument in s.arguments]
-        self.call(s.routine, arguments, s.arguments, s.result)
+    def invoke(self, s: ir.Invoke) -> None:
+        self.call(s.routine, [self.expression(argument) for argument in s.arguments], s.arguments, s.result)
 
     def call(
         self, routine: ir.Routine, texts: list[str], places: list[ir.Expression], result: ir.Expression | None
@@ -188,21 +168,21 @@ class StatementWriter:
         if not targets:
             self.line(made)
         elif targets == ["exited"]:
-            self.line(f"if {made}:")
-            self.line(f"    return {self.returned(True, None)}".rstrip())
+            with self.nested(f"if {made}:"):
+                self.give_back(True)
             return
         else:
             self.line(f"{', '.join(targets)} = {made}")
         if record_result and result is not None:
             self.line(f"{self.expression(result, ATOM)}.assign(value)")
         if "exited" in targets:
-            self.line("if exited:")
-            self.line(f"    return {self.returned(True, None)}".rstrip())
+            with self.nested("if exited:"):
+                self.give_back(True)
         if "rejected" in targets:
             self.line("if rejected is not None:")
             self.line("    raise rejected")
 
-    def applytable_statement(self, s: ir.ApplyTable) -> None:
+    def apply_table(self, s: ir.ApplyTable) -> None:
         table = s.table
         self.statements(table.setup)
         keys = [self.pattern(key) for key in table.keys]
@@ -213,14 +193,12 @@ class StatementWriter:
             self.store(s.hit, Text("entry.hit"))
         if s.action is not None:
             self.store(s.action, Text("entry.action"))
-        calls = [(at, action) for at, action in enumerate(table.actions) if self.does_something(action.routine)]
         word = "if"
-        for at, action in calls:
-            self.line(f"{word} entry.action == {at}:")
-            self.indent += 1
-            self.run_action(action)
-            self.indent -= 1
-            word = "elif"
+        for at, action in enumerate(table.actions):
+            if action.does_something:
+                with self.nested(f"{word} entry.action == {at}:"):
+                    self.run_action(action)
+                word = "elif"
 
     def pattern(self, key: ir.Key) -> str:
         """A key as its bits; for a range of int<W>, so that order is that of numbers."""
@@ -233,31 +211,19 @@ class StatementWriter:
             return f"{self.expression(key.expression, NOT)} + {(1 << kind.width) >> 1}"
         return f"{self.expression(key.expression, NOT)} & {hex((1 << kind.width) - 1)}"
 
-    def does_something(self, routine: ir.Routine) -> bool:
-        return bool(routine.body) or any(p.direction in ("out", "inout") for p in routine.parameters)
-
     def run_action(self, action: ir.TableAction) -> None:
-        bound = iter(action.bound)
+        bound, given = iter(action.bound), itertools.count()
         texts: list[str] = []
         places: list[ir.Expression] = []
-        given = 0
         for parameter in action.routine.parameters:
-            if parameter.direction == "data":
-                texts.append(f"entry.arguments[{given}]")
-                places.append(ir.Const(parameter.variable.type, 0))
-                given += 1
-            else:
-                place = next(bound)
-                texts.append(self.expression(place))
-                places.append(place)
+            data = parameter.direction == "data"
+            places.append(ir.Const(parameter.variable.type, 0) if data else next(bound))
+            texts.append(f"entry.arguments[{next(given)}]" if data else self.expression(places[-1]))
         self.call(action.routine, texts, places, None)
-
-    def callextern_statement(self, s: ir.CallExtern) -> None:
-        self.externs.call(s)
 
     # ---- packets
 
-    def extract_statement(self, s: ir.Extract) -> None:
+    def extract(self, s: ir.Extract) -> None:
         varbits = "" if s.varbits is None else f", {self.expression(s.varbits)}"
         if isinstance(s.target, ir.Next):
             self.line(f"packet.extract_next({self.expression(s.target.base)}{varbits})")
@@ -267,7 +233,7 @@ class StatementWriter:
         if isinstance(s.target, ir.Member) and isinstance(s.target.base, ir.Next):
             self.line(f"{self.expression(s.target.base.base, ATOM)}.next_index += 1")
 
-    def lookahead_statement(self, s: ir.Lookahead) -> None:
+    def lookahead(self, s: ir.Lookahead) -> None:
         kind = s.target.type
         peek = Text(f"packet.peek({width_of(kind)})")
         if isinstance(kind, ir.Bits):
@@ -281,22 +247,14 @@ class StatementWriter:
         else:
             self.line(f"{self.expression(s.target, ATOM)}.take({peek.text})")
 
-    def advance_statement(self, s: ir.Advance) -> None:
-        self.line(f"packet.advance({self.expression(s.bits)})")
-
-    def verify_statement(self, s: ir.Verify) -> None:
-        self.line(f"if not {self.expression(s.condition, NOT)}:")
-        self.line(f"    raise Reject({self.expression(s.error)})")
-
-    def emit_statement(self, s: ir.Emit) -> None:
-        self.emit(self.expression(s.value, ATOM), s.value.type)
+    def verify(self, s: ir.Verify) -> None:
+        with self.nested(f"if not {self.expression(s.condition, NOT)}:"):
+            self.line(f"raise Reject({self.expression(s.error)})")
 
     def emit(self, text: str, kind: ir.Type) -> None:
         if isinstance(kind, ir.Array):
-            self.line(f"for item in {text}.items:")
-            self.indent += 1
-            self.emit("item", kind.element)
-            self.indent -= 1
+            with self.nested(f"for item in {text}.items:"):
+                self.emit("item", kind.element)
         elif isinstance(kind, ir.Record):
             if kind.kind == "header":
                 self.line(f"packet.emit({text})")
@@ -308,7 +266,7 @@ class StatementWriter:
 
     def transition(self, name: str, numbers: dict[str, int]) -> None:
         if name == "accept":
-            self.line(f"return {self.returned(False, None)}".rstrip())
+            self.give_back(False)
         elif name == "reject":
             self.line("raise Reject(0)")
         else:
@@ -328,22 +286,16 @@ class StatementWriter:
             tests = self.case_tests(case, state.keys, keys)
             if not tests:
                 break
-            self.line(f"{word} {' and '.join(tests)}:")
-            self.indent += 1
-            self.transition(case.next, numbers)
-            self.indent -= 1
+            with self.nested(f"{word} {' and '.join(tests)}:"):
+                self.transition(case.next, numbers)
             word = "elif"
         else:
             case = None
-        if word == "elif":
-            self.line("else:")
-            self.indent += 1
-        if case is None:
-            self.line('raise packet.reject("NoMatch")')
-        else:
-            self.transition(case.next, numbers)
-        if word == "elif":
-            self.indent -= 1
+        with self.nested("else:") if word == "elif" else nullcontext():
+            if case is None:
+                self.line('raise packet.reject("NoMatch")')
+            else:
+                self.transition(case.next, numbers)
 
     def case_tests(self, case: ir.Case, expressions: list[ir.Expression], keys: list[str]) -> list[str]:
         tests = []
@@ -377,3 +329,26 @@ class StatementWriter:
         if value_set.matches[at : at + 1] == ("range",):
             return f"{key} + {(1 << kind.width) >> 1}"
         return f"{key} & {hex((1 << kind.width) - 1)}"
+
+
+STATEMENTS: dict[type[ir.Statement], Callable[[StatementWriter, Any], None]] = {
+    ir.Assign: StatementWriter.assign,
+    ir.Reset: StatementWriter.reset,
+    ir.If: StatementWriter.if_,
+    ir.Switch: StatementWriter.switch,
+    ir.Loop: StatementWriter.loop,
+    ir.Break: lambda writer, _: writer.line("break"),
+    ir.Continue: StatementWriter.continue_,
+    ir.Invoke: StatementWriter.invoke,
+    ir.ApplyTable: StatementWriter.apply_table,
+    ir.Return: lambda writer, s: writer.give_back(False, None if s.value is None else writer.expression(s.value)),
+    ir.Exit: lambda writer, _: writer.give_back(True),
+    ir.SetValid: StatementWriter.set_valid,
+    ir.Push: lambda writer, s: writer.line(f"{writer.expression(s.target, ATOM)}.push({s.count})"),
+    ir.Extract: StatementWriter.extract,
+    ir.Lookahead: StatementWriter.lookahead,
+    ir.Advance: lambda writer, s: writer.line(f"packet.advance({writer.expression(s.bits)})"),
+    ir.Verify: StatementWriter.verify,
+    ir.Emit: lambda writer, s: writer.emit(writer.expression(s.value, ATOM), s.value.type),
+    ir.CallExtern: lambda writer, s: writer.externs.call(s),
+}
