@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, dataclass_transform
 
@@ -59,3 +61,15 @@ def nodes(roots: Iterable[Node]) -> Iterator[Node]:
         node = pending.pop()
         yield node
         pending += reversed(children(node))
+
+
+@contextmanager
+def deep(frames: int) -> Iterator[None]:
+    """Python may recurse this deep meanwhile. Python code alone recurses here, so the interpreter's own stack doesn't
+    grow."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, frames))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from p4vm.algorithms import RANDOM_SEED
 from p4vm.c_code.statements import StatementWriter
 from p4vm.c_code.tables import KeyLayout, Layout, RecordSite, layout_of
@@ -22,7 +20,7 @@ from p4vm.engine import (
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import width_of
 from p4vm.ir.walk import ending, run_in_parser, shared_variables
-from p4vm.node import Node
+from p4vm.node import Node, deep
 from p4vm.source import P4Error
 
 STANDARD = (
@@ -356,11 +354,8 @@ def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:
 def c_of(program: ir.Program, tag: str = "0") -> tuple[str, Layout]:
     """The program as C, and where its names stand in it. Raises P4Error."""
     writer = ProgramWriter(program, tag)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, FRAMES_MAX))
     try:
-        return writer.text(), writer.context.layout
+        with deep(FRAMES_MAX):
+            return writer.text(), writer.context.layout
     except RecursionError:
         raise P4Error(f"{program.file}: an expression or block is nested too deeply; take it apart") from None
-    finally:
-        sys.setrecursionlimit(limit)

@@ -345,13 +345,7 @@ def check_extract(node: tree.Call, note: CallNote, kind: types.Type) -> None:
 def varbits(kind: types.Type) -> int:
     """How many varbit fields a type has."""
     kind = types.bare(kind)
-    if isinstance(kind, types.Structure):
-        return sum(varbits(field) for _, field in kind.fields)
-    if isinstance(kind, types.Stack):
-        return varbits(kind.element)
-    if isinstance(kind, types.Tuple):
-        return sum(map(varbits, kind.items))
-    return int(isinstance(kind, types.Varbits))
+    return sum(map(varbits, types.inside(kind))) + isinstance(kind, types.Varbits)
 
 
 def has_size(kind: types.Type) -> bool:
@@ -364,23 +358,17 @@ def has_size(kind: types.Type) -> bool:
 def fixed(kind: types.Type) -> bool:
     """Whether values of the type have bits on the wire."""
     kind = types.bare(kind)
-    if isinstance(kind, types.Structure):
-        return all(fixed(field) for _, field in kind.fields)
-    if isinstance(kind, types.Stack):
-        return fixed(kind.element)
-    if isinstance(kind, types.Tuple):
-        return all(map(fixed, kind.items))
+    if isinstance(kind, types.Structure | types.Stack | types.Tuple):
+        return all(map(fixed, types.inside(kind)))
     if isinstance(kind, types.Enum):
         return kind.base is not None
     return isinstance(kind, types.Bits | types.Varbits | types.Variable) or kind == types.BOOL
 
 
 def emittable(kind: types.Type) -> bool:
-    if isinstance(kind, types.Structure):
-        return kind.kind != "struct" or all(emittable(field) for _, field in kind.fields)
-    if isinstance(kind, types.Tuple):
-        return all(map(emittable, kind.items))
-    return isinstance(kind, types.Stack | types.Variable)
+    if isinstance(kind, types.Tuple) or (isinstance(kind, types.Structure) and kind.kind == "struct"):
+        return all(map(emittable, types.inside(kind)))
+    return isinstance(kind, types.Structure | types.Stack | types.Variable)
 
 
 def size_of(kind: types.Type, method: str) -> int | None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from p4vm.check.scope import State, Symbol, counted, fail, type_parameter_names
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
-
-if TYPE_CHECKING:
-    from p4vm.check.scope import State
 
 Binding = dict[types.Variable, types.Type]
 UNION_DEPTH_MAX = 64
@@ -157,13 +153,9 @@ def mentions(state: State, kind: types.Type, variables: set[types.Type] | set[ty
         return kind in variables
     if depth > UNION_DEPTH_MAX or not variables:
         return False
-    parts: tuple[types.Type, ...] = ()
+    parts = types.inside(kind)
     if isinstance(kind, types.Structure):
         parts = state.specialised[id(kind)][1] if id(kind) in state.specialised else ()
-    elif isinstance(kind, types.Stack):
-        parts = (kind.element,)
-    elif isinstance(kind, types.Tuple):
-        parts = kind.items
     elif isinstance(kind, types.SetOf):
         parts = (kind.element,)
     elif isinstance(kind, types.Extern):

@@ -133,12 +133,8 @@ def compare(node: tree.Binary) -> str:
 
 
 def comparable(kind: types.Type) -> bool:
-    if isinstance(kind, types.Tuple):
-        return all(map(comparable, kind.items))
-    if isinstance(kind, types.Structure):
-        return all(comparable(field) for _, field in kind.fields)
-    if isinstance(kind, types.Stack):
-        return comparable(kind.element)
+    if isinstance(kind, types.Structure | types.Stack | types.Tuple):
+        return all(map(comparable, types.inside(kind)))
     if isinstance(kind, types.Simple):
         return kind.name in ("bool", "error")
     return isinstance(kind, types.Bits | types.Integer | types.Varbits | types.Enum | types.Distinct)

@@ -177,9 +177,9 @@ def check_value_set(state: State, node: tree.Expression, symbol: Symbol, element
 
 def flat(kind: types.Type) -> list[types.Type]:
     """Types of a structure's or tuple's parts, of nested ones too; of anything else, itself."""
-    if isinstance(kind, types.Structure):
-        return [part for _, field in kind.fields for part in flat(field)]
-    return [part for item in kind.items for part in flat(item)] if isinstance(kind, types.Tuple) else [kind]
+    if not isinstance(kind, types.Structure | types.Tuple):
+        return [kind]
+    return [leaf for part in types.inside(kind) for leaf in flat(part)]
 
 
 def is_matchable(kind: types.Type) -> bool:

@@ -1,4 +1,4 @@
-"""The type checker: resolves names, types and constants of a program, or reports where it is wrong.
+"""The type checker: resolves names, types and constants of a program, or reports where it is wrong. Its declarations.
 
 What the result holds is in tree.checked.Checked; besides:
 - A switch's subject `t.apply().action_run` has the type types.Table of t; its labels are noted as action names.
@@ -9,16 +9,19 @@ What the result holds is in tree.checked.Checked; besides:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from p4vm.check import calls, declarations, expressions, operators, parsers, resolve, statements
-from p4vm.check.scope import ExpressionHandler, Place, Scope, State, fail
+from p4vm.check import calls, convert, expressions, generics, operators, parsers, resolve, statements, tables
+from p4vm.check.scope import ExpressionHandler, Place, Scope, State, Symbol, fail
+from p4vm.node import deep
 from p4vm.tree import nodes as tree
+from p4vm.tree import types
 from p4vm.tree.checked import Checked
+from p4vm.tree.types import DONT_CARE, variables_of
 
-RECURSION = 10_000
+FRAMES_MAX = 10_000
 """Python frames that NESTING_MAX levels may take."""
 
 EXPRESSIONS: dict[type, ExpressionHandler] = {
@@ -31,39 +34,15 @@ EXPRESSIONS: dict[type, ExpressionHandler] = {
     tree.Call: calls.call,
 }
 
-HANDLERS: dict[type, Callable[[State, Any], object]] = {
-    tree.Constant: statements.constant,
-    tree.Instance: declarations.instance,
-    tree.Structure: resolve.declare_structure,
-    tree.Enum: resolve.declare_enum,
-    tree.Errors: resolve.declare_errors,
-    tree.MatchKinds: resolve.declare_match_kinds,
-    tree.TypeDef: resolve.declare_typedef,
-    tree.Function: declarations.function,
-    tree.Action: declarations.action,
-    tree.ExternType: declarations.extern_type,
-    tree.ExternFunction: declarations.extern_function,
-    tree.ParserType: declarations.parser_type,
-    tree.ControlType: declarations.control_type,
-    tree.PackageType: declarations.package_type,
-    tree.ValueSet: parsers.declare_value_set,
-    tree.Parser: declarations.parser,
-    tree.Control: declarations.control,
-}
-
 
 def check(program: tree.Program) -> Checked:
     """Raises P4Error: the first thing that is wrong."""
     state = State(Checked(program), Scope(None), Place("top level"), EXPRESSIONS)
     for node in program.declarations:
         state.later.setdefault(declared_name(node), node.position)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, RECURSION))
-    try:
+    with deep(FRAMES_MAX):
         for node in program.declarations:
             declare(state, node)
-    finally:
-        sys.setrecursionlimit(limit)
     return state.checked
 
 
@@ -83,3 +62,336 @@ def declare(state: State, node: tree.Declaration) -> None:
     state.busy.append(declared_name(node))
     handler(state, node)
     state.busy.pop()
+
+
+Prototype = tree.FunctionPrototype
+LOCALS = (tree.Variable, tree.Constant, tree.Instance, tree.Action, tree.Table, tree.ValueSet)
+
+
+def parameters(state: State, nodes: list[tree.Parameter], owner: str, kind: str) -> tuple[types.Parameter, ...]:
+    """Types of parameters, in the scope around. Raises P4Error: a type, direction or default that cannot be."""
+    made: list[types.Parameter] = []
+    for node in nodes:
+        found = resolve.resolve(state, node.type)
+        state.note(node, found)
+        if node.name in (p.name for p in made):
+            fail(node, f"{owner!r} has two parameters called {node.name!r}")
+        check_parameter(node, found, owner, kind)
+        if node.default is not None:
+            if node.direction in ("out", "inout"):
+                fail(node, f"parameter {node.name!r} is {node.direction}, so it cannot have a default value")
+            with state.compile_time(kind in ("package", "constructor")):
+                state.value_type(node.default, found)
+            if not isinstance(found, types.Callable):
+                convert.convert(state, node.default, found)
+            if not state.is_known(node.default):
+                fail(node.default, f"the default value of parameter {node.name!r} must be known at compile time")
+        optional = node.default is not None or is_optional(node)
+        made.append(types.Parameter(node.direction, found, node.name, optional))
+    return tuple(made)
+
+
+def check_parameter(node: tree.Parameter, found: types.Type, owner: str, kind: str) -> None:
+    what = f"parameter {node.name!r} of {owner!r}"
+    if found in (types.VOID, types.MATCH_KIND, DONT_CARE):
+        fail(node, f"{what} cannot be of type {found}")
+    if kind in ("package", "constructor"):
+        if node.direction:
+            fail(node, f"{what} has direction {node.direction}; parameters given when an instance is made have none")
+        return
+    if isinstance(found, types.Callable):
+        fail(node, f"{what} is {found}; parsers and controls are given when an instance is made only")
+    if isinstance(found, types.Extern) and node.direction:
+        fail(node, f"{what} is extern {found}, so it has no direction; remove {node.direction!r}")
+    if isinstance(found, types.Integer) and node.direction:
+        fail(node, f"{what} is int, so it has no direction: its value is known at compile time; give it a width")
+    if isinstance(found, types.Tuple) and found.is_list and kind == "action":
+        fail(node, f"{what} cannot be of type {found}")
+    if found == types.STRING and node.direction:
+        fail(node, f"{what} is a string, so it has no direction; remove {node.direction!r}")
+
+
+def declare_parameters(state: State, nodes: list[tree.Parameter], made: tuple[types.Parameter, ...]) -> None:
+    """Puts parameters into the present scope. Those without direction are read-only and known to whoever calls."""
+    for node, parameter in zip(nodes, made, strict=True):
+        data = not isinstance(parameter.type, types.Extern | types.Callable)
+        writable = parameter.direction in ("out", "inout")
+        known = not parameter.direction
+        what = "variable" if data else "instance"
+        state.declare(Symbol(node.name, what, node, parameter.type, writable, known=known))
+
+
+# ---- functions and externs
+
+
+def prototype(state: State, node: Prototype, kind: str, owner: str) -> types.Callable:
+    """The signature of a function, extern function, method or constructor."""
+    with state.inner():
+        resolve.declare_type_parameters(state, node, node.type_parameters, owner)
+        returns = types.VOID if node.returns is None else resolve.resolve(state, node.returns)
+        made = parameters(state, node.parameters, node.name, kind)
+    if isinstance(returns, types.Callable) or returns in (types.MATCH_KIND, DONT_CARE):
+        fail(node, f"{node.name!r} cannot return {returns}")
+    signature = types.Callable(kind, node.name, made, returns, variables_of(node.type_parameters, owner))
+    state.note(node, signature)
+    return signature
+
+
+def add_function(state: State, declaration: tree.Node, name: str, signature: types.Callable) -> None:
+    """Declares a function, or one more of its name with other parameters."""
+    before = state.scope.names.get(name)
+    if before is None or before.kind != "function":
+        state.declare(Symbol(name, "function", declaration, signature, overloads=[(declaration, signature)]))
+        return
+    check_overload(declaration, name, signature, [s for _, s in before.overloads])
+    before.overloads.append((declaration, signature))
+
+
+def check_overload(node: tree.Node, name: str, signature: types.Callable, others: list[types.Callable]) -> None:
+    for other in others:
+        if [p.name for p in other.parameters] == [p.name for p in signature.parameters]:
+            fail(node, f"{name!r} is declared twice with the same parameters; rename one, or its parameters")
+
+
+def extern_function(state: State, node: tree.ExternFunction) -> None:
+    signature = prototype(state, node.prototype, "function", node.prototype.name)
+    state.note(node, signature)
+    add_function(state, node, node.prototype.name, signature)
+
+
+def function(state: State, node: tree.Function) -> None:
+    signature = prototype(state, node.prototype, "function", node.prototype.name)
+    state.note(node, signature)
+    function_body(state, node, signature, "function")
+    add_function(state, node, node.prototype.name, signature)
+
+
+def function_body(state: State, node: tree.Function, signature: types.Callable, place: str) -> None:
+    head = node.prototype
+    with state.inner(Place(place, signature.returns)):
+        resolve.declare_type_parameters(state, head, head.type_parameters, head.name)
+        with state.inner():
+            declare_parameters(state, head.parameters, signature.parameters)
+            statements.block(state, node.body)
+    if signature.returns != types.VOID and not statements.returns(node.body):
+        fail(head, f"function {head.name!r} can end without return; it returns {signature.returns}")
+
+
+def extern_type(state: State, node: tree.ExternType) -> None:
+    variables = variables_of(node.type_parameters, node.name)
+    own = types.Extern(node.name, variables)
+    state.note(node, own)
+    state.members[node.name] = node
+    methods = state.methods[node.name] = {}
+    # Its own methods may have parameters and results of its type.
+    state.declare(Symbol(node.name, "generic" if variables else "type", node, own))
+    with state.inner():
+        resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
+        for method in node.methods:
+            signature = method_signature(state, node, method, own)
+            known = methods.setdefault(method.name, [])
+            check_overload(method, method.name, signature, [s for _, s in known])
+            known.append((method, signature))
+
+
+def method_signature(state: State, node: tree.ExternType, method: Prototype, own: types.Extern) -> types.Callable:
+    if method.returns is not None:
+        if method.name == node.name:
+            fail(method, f"{method.name!r} is extern {node.name!r}'s constructor, so it returns nothing")
+        return prototype(state, method, "method", f"{node.name}.{method.name}")
+    if method.name != node.name:
+        fail(method, f"{method.name!r} has no type of result; only the constructor {node.name!r} has none")
+    made = prototype(state, method, "constructor", f"{node.name}.{method.name}")
+    variables = tuple(v for v in own.arguments if isinstance(v, types.Variable))
+    signature = types.Callable("constructor", node.name, made.parameters, own, variables)
+    state.note(method, signature)
+    return signature
+
+
+# ---- actions, parsers, controls
+
+
+def action(state: State, node: tree.Action) -> None:
+    with state.inner(Place("action")):
+        made = parameters(state, node.parameters, node.name, "action")
+        seen_data = False
+        for parameter, written in zip(made, node.parameters, strict=True):
+            if not types.is_data(parameter.type):
+                fail(written, f"parameter {written.name!r} of action {node.name!r} cannot be {parameter.type}")
+            if seen_data and parameter.direction:
+                fail(written, f"parameter {written.name!r} has a direction; those without one come last in an action")
+            seen_data = seen_data or not parameter.direction
+        declare_parameters(state, node.parameters, made)
+        statements.block(state, node.body)
+    kind = types.Callable("action", node.name, made)
+    state.note(node, kind)
+    state.declare(Symbol(node.name, "action", node, kind))
+
+
+def check_applied_parameters(nodes: list[tree.Parameter], made: tuple[types.Parameter, ...], owner: str) -> None:
+    for node, parameter in zip(nodes, made, strict=True):
+        if parameter.direction and not types.is_data(parameter.type):
+            fail(node, f"parameter {node.name!r} of {owner!r} cannot be {parameter.type}")
+
+
+def type_without_body(kind: str, state: State, node: tree.Applicable) -> None:
+    """parser P<…>(…); control C<…>(…); package P<…>(…);"""
+    with state.inner():
+        resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
+        made = parameters(state, node.parameters, node.name, kind)
+    variables = variables_of(node.type_parameters, node.name)
+    own = types.Callable(kind, node.name, made, types.VOID, variables, variables)
+    state.note(node, own)
+    package = isinstance(node, tree.PackageType)
+    if package:
+        state.constructors[node] = types.Callable("constructor", node.name, made, own, variables)
+    state.declare(Symbol(node.name, "generic" if variables else "package" if package else "type", node, own))
+
+
+def container(kind: str, state: State, node: tree.Parser | tree.Control) -> None:
+    """A parser or control with a body. Raises P4Error."""
+    variables = variables_of(node.type_parameters, node.name)
+    with state.inner(Place(kind)):
+        resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
+        made = parameters(state, node.parameters, node.name, kind)
+        check_applied_parameters(node.parameters, made, node.name)
+        given = parameters(state, node.constructor_parameters, node.name, "constructor")
+        declare_parameters(state, node.constructor_parameters, given)
+        declare_parameters(state, node.parameters, made)
+        own = types.Callable(kind, node.name, made, types.VOID, variables, variables)
+        state.note(node, own)
+        with state.inner():
+            before = state.later
+            state.later = before | {d.name: d.position for d in node.locals if isinstance(d, LOCALS)}
+            for declaration in node.locals:
+                local(state, declaration, kind)
+            state.later = before
+            if isinstance(node, tree.Parser):
+                parsers.check_states(state, node)
+            else:
+                with state.inner(Place("apply block")):
+                    statements.block(state, node.body)
+    state.constructors[node] = types.Callable("constructor", node.name, given, own, variables)
+    state.declare(Symbol(node.name, "generic" if variables else "constructed", node, own))
+
+
+def local(state: State, node: tree.Declaration, kind: str) -> None:
+    """A declaration in a parser or control, before its states or apply block."""
+    if isinstance(node, tree.Variable):
+        statements.variable(state, node)
+    elif isinstance(node, tree.Constant):
+        statements.constant(state, node)
+    elif isinstance(node, tree.Instance):
+        instance(state, node)
+    elif isinstance(node, tree.ValueSet) and kind == "parser":
+        parsers.declare_value_set(state, node)
+    elif isinstance(node, tree.Action | tree.Table) and kind == "control":
+        state.busy.append(node.name)
+        if isinstance(node, tree.Action):
+            action(state, node)
+        else:
+            tables.declare_table(state, node)
+        state.busy.pop()
+    else:
+        what = type(node).__name__.lower()
+        fail(node, f"a declaration of this kind ({what}) cannot stand in a {kind}; move it to the top level")
+
+
+# ---- instances
+
+
+def instance(state: State, node: tree.Instance) -> None:
+    note = calls.construct(state, node, node.type, [], node.arguments)
+    kind = note.returns
+    if state.place.kind == "top level" and isinstance(kind, types.Callable) and kind.kind != "package":
+        fail(node, f"{kind} cannot have an instance at the top level; declare it in a {kind.kind}, or give it to main")
+    if state.place.kind in ("parser", "control") and isinstance(kind, types.Callable) and kind.kind != state.place.kind:
+        fail(node, f"{kind} cannot have an instance in a {state.place.kind}")
+    state.checked.instances[node] = note
+    state.note(node, kind)
+    abstract_methods(state, node, kind)
+    if isinstance(kind, types.Callable) and kind.kind == "package" and node.name == "main":
+        state.checked.main = node
+    elif node.name == "main" and state.place.kind == "top level":
+        fail(node, f"main is {kind}; an instance of a package is expected")
+    state.declare(Symbol(node.name, "instance", node, kind, known=True))
+
+
+def abstract_methods(state: State, node: tree.Instance, kind: types.Type) -> None:
+    """Methods that an instance gives in its body: all abstract ones, with a signature declared."""
+    wanted: dict[str, list[tuple[Prototype, types.Callable]]] = {}
+    if isinstance(kind, types.Extern):
+        for name, overloads in state.methods[kind.name].items():
+            found = [(p, generics.specialise_method(state, kind, s)) for p, s in overloads if p.abstract]
+            if found:
+                wanted[name] = found
+    given: set[str] = set()
+    place = state.place
+    with state.inner(Place("abstract method")):
+        state.scope.names["this"] = Symbol("this", "instance", node, kind, known=True)
+        for member in node.members or []:
+            if isinstance(member, tree.Instance):
+                state.place = place
+                instance(state, member)
+                state.place = Place("abstract method")
+            elif isinstance(member, tree.Function):
+                abstract_method(state, member, wanted.get(member.prototype.name, []), kind)
+                given.add(member.prototype.name)
+            else:
+                fail(member, "the body of an instance holds functions and instances only")
+    needed = (name for name, found in wanted.items() if not all(is_optional(p) for p, _ in found))
+    missing = sorted(set(needed) - given)
+    if missing:
+        fail(node, f"instance {node.name!r} must give the abstract method {missing[0]!r} of {kind}")
+
+
+def is_optional(node: Prototype | tree.Parameter) -> bool:
+    return any(a.name == "optional" for a in node.annotations)
+
+
+def abstract_method(
+    state: State, node: tree.Function, wanted: list[tuple[Prototype, types.Callable]], kind: types.Type
+) -> None:
+    name = node.prototype.name
+    signature = prototype(state, node.prototype, "function", name)
+    state.note(node, signature)
+    if not wanted:
+        fail(node, f"{kind} has no abstract method {name!r}")
+    if not any(implements(declared, signature) for _, declared in wanted):
+        fail(node, f"method {name!r} differs from its declaration in {kind} in parameters or result")
+    function_body(state, node, signature, "abstract method")
+
+
+def implements(declared: types.Callable, given: types.Callable) -> bool:
+    """Whether a method has the parameters declared, but for optional ones at the end, and the result."""
+    most = len(given.parameters)
+    return (
+        declared.returns == given.returns
+        and most <= len(declared.parameters)
+        and all(p.optional for p in declared.parameters[most:])
+        and all(
+            (one.direction, one.type) == (other.direction, other.type)
+            for one, other in zip(declared.parameters, given.parameters, strict=False)
+        )
+    )
+
+
+HANDLERS: dict[type, Callable[[State, Any], object]] = {
+    tree.Constant: statements.constant,
+    tree.Instance: instance,
+    tree.Structure: resolve.declare_structure,
+    tree.Enum: resolve.declare_enum,
+    tree.Errors: resolve.declare_errors,
+    tree.MatchKinds: resolve.declare_match_kinds,
+    tree.TypeDef: resolve.declare_typedef,
+    tree.Function: function,
+    tree.Action: action,
+    tree.ExternType: extern_type,
+    tree.ExternFunction: extern_function,
+    tree.ParserType: partial(type_without_body, "parser"),
+    tree.ControlType: partial(type_without_body, "control"),
+    tree.PackageType: partial(type_without_body, "package"),
+    tree.ValueSet: parsers.declare_value_set,
+    tree.Parser: partial(container, "parser"),
+    tree.Control: partial(container, "control"),
+}

@@ -1,14 +1,17 @@
-"""Calls: of functions, actions, parsers, controls, tables and what headers, unions and stacks can do."""
+"""Calls: of functions, actions, parsers, controls, tables, externs and what packets, headers, unions, stacks can do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from p4vm.ir import nodes as ir
+from p4vm.ir.externs import EXTERNS
+from p4vm.ir.reach import is_plain
 from p4vm.lower import expressions, fold, instances, places
-from p4vm.lower import externs as lower_externs
-from p4vm.lower.body import Body
-from p4vm.lower.kinds import BOOL, INT, bind, width_bounds
+from p4vm.lower.body import Body, Packet
+from p4vm.lower.fold import number
+from p4vm.lower.kinds import BIT32, BOOL, INT, bind, width_bounds
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
@@ -40,9 +43,9 @@ def call(body: Body, node: tree.Call) -> ir.Expression | None:
         case "apply":
             _apply(body, node, note)
         case "extern":
-            return lower_externs.function(body, node, note)
+            return _extern_function(body, node, note)
         case "method":
-            return lower_externs.method(body, node, note)
+            return _extern_method(body, node, note)
         case "builtin":
             return _builtin(body, node, note)
         case _:
@@ -171,3 +174,202 @@ def _size(body: Body, node: tree.Call, note: CallNote) -> ir.Expression:
     lowered = body.kind(own, node.position) if own is not None else INT
     assert isinstance(lowered, ir.Bits)
     return ir.Const(lowered, fold.wrapped(sizes[note.name], lowered))
+
+
+# ---- externs
+
+
+def _extern_function(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
+    """A call of an extern function. Raises P4Error: none that v1model has."""
+    match note.name:
+        case "verify":
+            _verify(body, node, note)
+            return None
+        case "static_assert":
+            return _static_assert(body, node, note)
+        case "log_msg":
+            _log(body, node, note)
+            return None
+    if note.name not in EXTERNS:
+        raise P4Error(f"extern function {note.name} is not one of v1model's; it is not supported", node.position)
+    return _extern(body, node, note, note.name, None)
+
+
+def _extern_method(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
+    """A call of a method of an extern's instance. Raises P4Error: none that v1model has."""
+    if note.receiver is None:
+        raise P4Error(f"method {note.name} needs an instance", node.position)
+    instance = instances.instance(body, note.receiver)
+    if isinstance(instance, Packet):
+        return _packet(body, node, note)
+    if not isinstance(instance, ir.ExternInstance):
+        raise P4Error(f"{note.name} is no method of an extern", node.position)
+    name = f"{instance.kind}.{note.name}"
+    if name not in EXTERNS:
+        raise P4Error(f"method {name} is not supported", node.position)
+    return _extern(body, node, note, name, instance)
+
+
+def _extern(
+    body: Body, node: tree.Call, note: CallNote, name: str, instance: ir.ExternInstance | None
+) -> ir.Expression | None:
+    steps: list[Callable[[], ir.Expression]] = []
+    written = 0
+    directions = [parameter.direction for parameter in note.parameters[: len(note.arguments)]]
+    for at, (parameter, argument) in enumerate(zip(note.parameters, note.arguments, strict=False)):
+        if parameter.direction in ("out", "inout"):
+            written |= 1 << at
+            kind = None if argument is not None else body.kind(parameter.type, node.position)
+            steps.append(partial(places.extern_place, body, argument, kind, node.position))
+        elif argument is not None:
+            steps.append(partial(_value, body, argument))
+        else:
+            raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
+    arguments = body.sequence(steps, written)
+    back: list[tuple[ir.Expression, ir.Expression]] = []
+    for at, direction in enumerate(directions):
+        target = arguments[at]
+        if direction in ("out", "inout") and not is_plain(target):
+            arguments[at] = body.temporary(target.type)
+            if direction == "inout":
+                body.emit(ir.Assign(arguments[at], target))
+            back.append((target, arguments[at]))
+    returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
+    result = body.temporary(returns) if returns is not None else None
+    given = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
+    body.emit(ir.CallExtern(name, instance, arguments, result, given, position=node.position))
+    for target, place in back:
+        places.assign(body, target, place)
+    return result
+
+
+def _settled(kind: types.Type) -> bool:
+    return not isinstance(kind, types.Integer) and kind != types.VOID
+
+
+def _value(body: Body, node: tree.Expression) -> ir.Expression:
+    return with_width(expressions.expression(body, node))
+
+
+def with_width(value: ir.Expression) -> ir.Expression:
+    """A number of type int gets the bits it needs: externs take values of any width."""
+    known = number(value)
+    if value.type != INT or known is None:
+        return value
+    return ir.Const(ir.Bits(max(known.bit_length(), 1) + (known < 0), known < 0), known)
+
+
+# ---- functions with a node of their own
+
+
+def _verify(body: Body, node: tree.Call, note: CallNote) -> None:
+    condition, error = note.arguments[:2]
+    assert condition is not None
+    assert error is not None
+    values = body.sequence(
+        [lambda: expressions.expression(body, condition), lambda: expressions.expression(body, error)]
+    )
+    if number(values[0]) != 1:
+        body.emit(ir.Verify(values[0], values[1]))
+
+
+def _static_assert(body: Body, node: tree.Call, note: CallNote) -> ir.Expression:
+    first = note.arguments[0]
+    assert first is not None
+    if not expressions.literal(body, first, "what static_assert checks"):
+        second = note.arguments[1] if len(note.arguments) > 1 else None
+        said = expressions.expression(body, second) if second is not None else None
+        reason = f": {said.value}" if isinstance(said, ir.Const) else ""
+        raise P4Error(f"static_assert fails{reason}", node.position)
+    return ir.Const(ir.Bool(), 1)
+
+
+def _log(body: Body, node: tree.Call, note: CallNote) -> None:
+    """log_msg(text, {a, b}): the list's values become arguments of their own, structs field by field."""
+    text = note.arguments[0]
+    assert text is not None
+    arguments = [expressions.expression(body, text)]
+    data = note.arguments[1] if len(note.arguments) > 1 else None
+    if isinstance(data, tree.ListExpression) and data not in body.world.checked.constants:
+        steps = [partial(_value, body, item) for item in data.items]
+        values = body.sequence(steps)
+    else:
+        values = [_value(body, data)] if data is not None else []
+    for value in values:
+        _flatten(value, arguments)
+    body.emit(ir.CallExtern("log_msg", None, arguments))
+
+
+def _flatten(value: ir.Expression, into: list[ir.Expression]) -> None:
+    if isinstance(value.type, ir.Record) and not isinstance(value, ir.Invalid):
+        for item in value.items if isinstance(value, ir.Build) else fold.fields_of(value):
+            _flatten(item, into)
+    else:
+        into.append(with_width(value))
+
+
+# ---- the packet
+
+
+def _packet(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
+    first = note.arguments[0] if note.arguments else None
+    match note.name:
+        case "extract":
+            _extract(body, node, note)
+        case "lookahead":
+            kind = body.kind(note.type_arguments[0] if note.type_arguments else note.returns, node.position)
+            place = body.temporary(kind)
+            body.emit(ir.Lookahead(place, position=node.position))
+            return place
+        case "advance":
+            assert first is not None
+            body.emit(ir.Advance(expressions.expression(body, first, BIT32)))
+        case "length":
+            place = body.temporary(BIT32)
+            body.emit(ir.CallExtern("packet_in.length", None, [], place))
+            return place
+        case "emit":
+            assert first is not None
+            _emit(body, first)
+        case _:
+            raise P4Error(f"the packet's method {note.name} is not supported", node.position)
+    return None
+
+
+def _extract(body: Body, node: tree.Call, note: CallNote) -> None:
+    first = note.arguments[0]
+    second = note.arguments[1] if len(note.arguments) > 1 else None
+    if first is None:
+        kind = body.kind(note.type_arguments[0] if note.type_arguments else note.parameters[0].type, node.position)
+        target: ir.Expression = body.temporary(kind)
+    else:
+        target = expressions.place(body, first)
+    varbits = None
+    if second is not None:
+        with body.into([]) as later:
+            varbits = expressions.expression(body, second, BIT32)
+        target = body.frozen(target, body.world.reach.statements(later).writes)
+        body.out.extend(later)
+    body.emit(ir.Extract(target, varbits))
+    places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
+
+
+def _extracted(target: ir.Expression) -> ir.Expression:
+    """Where the header is once it was extracted: what was next is last."""
+    match target:
+        case ir.Next():
+            return ir.Last(target.type, target.base)
+        case ir.Member():
+            return ir.Member(target.type, _extracted(target.base), target.field)
+        case ir.Index():
+            return ir.Index(target.type, _extracted(target.base), target.index)
+    return target
+
+
+def _emit(body: Body, node: tree.Expression) -> None:
+    value = expressions.expression(body, node)
+    if isinstance(value, ir.Build) and isinstance(value.type, ir.Record) and value.type.kind == "struct":
+        for item in value.items:
+            body.emit(ir.Emit(body.plain(item)))
+    else:
+        body.emit(ir.Emit(body.plain(value)))

@@ -316,8 +316,6 @@ def _list(body: Body, node: tree.ListExpression, want: ir.Type | None) -> ir.Exp
             fold.settled(item, node.position)
         return ir.Build(body.world.kinds.tuple_record(tuple(item.type for item in items)), items)
     inner = [kind for _, kind in goal.fields] if isinstance(goal, ir.Record) else [goal.element] * goal.size
-    if len(node.items) > len(inner) or (len(node.items) < len(inner) and not node.rest):
-        raise P4Error(f"{len(node.items)} values for {len(inner)} places", node.position)
     items = body.sequence([_step(body, item, kind) for item, kind in zip(node.items, inner, strict=False)])
     items += [fold.default(body, kind, node.position) for kind in inner[len(items) :]]
     return ir.Build(goal, items)
@@ -332,14 +330,8 @@ def _struct(body: Body, node: tree.StructExpression, want: ir.Type | None) -> ir
     if not isinstance(goal, ir.Record):
         raise P4Error("which struct this is isn't known here; write its name before {", node.position)
     kinds = dict(goal.fields)
-    unknown = [name for name, _ in node.fields if name not in kinds]
-    if unknown:
-        raise P4Error(f"{goal.name} has no field {unknown[0]}", node.position)
     values = body.sequence([_step(body, value, kinds[name]) for name, value in node.fields])
     given = dict(zip((name for name, _ in node.fields), values, strict=True))
-    missing = [name for name in kinds if name not in given]
-    if missing and not node.rest:
-        raise P4Error(f"field {missing[0]} is not given; give all fields, or end with `...`", node.position)
     items = [given[name] if name in given else fold.default(body, kinds[name], node.position) for name in kinds]
     return ir.Build(goal, items)
 

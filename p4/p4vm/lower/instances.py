@@ -85,9 +85,7 @@ def _extern(
 
 def declare(body: Body, node: tree.Instance) -> None:
     """An instance declared in a parser, a control, a block or at the top level."""
-    note = body.world.checked.instances.get(node)
-    if note is None:
-        raise P4Error(f"instance {node.name}: what it is an instance of is not supported", node.position)
+    note = body.world.checked.instances[node]
     if node.members is not None:
         raise P4Error(f"instance {node.name} has a body: abstract methods are not supported", node.position)
     name = control_name(body.frame.prefix, node.name, node.annotations)

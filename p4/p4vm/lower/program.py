@@ -5,9 +5,7 @@ Start here, then body.py: what all parts work in. One file per kind of thing tha
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.tidy import drop_unused
@@ -16,6 +14,7 @@ from p4vm.lower import calls, expressions, instances, parsers, statements, table
 from p4vm.lower.body import ExpressionHandler, Frame, Made, Packet, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
 from p4vm.lower.names import find
+from p4vm.node import deep
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree.checked import CallNote, Checked
@@ -41,22 +40,11 @@ STATEMENTS: dict[type, StatementHandler] = {
 def lower(checked: Checked, file: str) -> ir.Program:
     """The whole program. file: its path, for reports. Raises P4Error: what v1model programs can't have."""
     world = World(checked, Kinds(checked.errors), EXPRESSIONS, STATEMENTS)
-    with _deep():
+    with deep(FRAMES_MAX):
         try:
             return _program(world, file)
         except RecursionError:
             raise P4Error("nested too deeply here; split the expression or statement", world.place) from None
-
-
-@contextmanager
-def _deep() -> Iterator[None]:
-    """Room for nested programs. Python code alone recurses here, so the interpreter's own stack doesn't grow."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, FRAMES_MAX))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
 
 
 def _program(world: World, file: str) -> ir.Program:
@@ -99,10 +87,9 @@ def _main(world: World) -> CallNote:
     if main is None:
         raise P4Error("the program has no main; end it with V1Switch(…) main;", world.checked.program.position)
     world.place = main.position
-    note = world.checked.instances.get(main)
-    if note is None or note.name != "V1Switch":
-        name = note.name if note is not None else "unknown"
-        raise P4Error(f"main is a {name}; the engine runs V1Switch of v1model.p4", main.position)
+    note = world.checked.instances[main]
+    if note.name != "V1Switch":
+        raise P4Error(f"main is a {note.name}; the engine runs V1Switch of v1model.p4", main.position)
     return note
 
 

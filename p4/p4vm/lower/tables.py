@@ -7,7 +7,7 @@ from functools import partial
 from p4vm.arithmetic import limits
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed
-from p4vm.lower import expressions, fold, instances, places, sets
+from p4vm.lower import expressions, fold, instances, parsers, places
 from p4vm.lower.body import Body, Frame
 from p4vm.lower.names import control_name, find, given_name, key_name, notes
 from p4vm.source import P4Error, Position
@@ -77,10 +77,9 @@ def _actions(body: Body, node: tree.Table, made: ir.Table) -> list[tree.Action]:
         declaration = action_declaration(body, reference)
         routine = instances.action(body, declaration)
         name = routine_name(body, declaration)
-        directed = [parameter for parameter in routine.parameters if parameter.direction != "data"]
         bound: list[ir.Expression] = []
-        if directed:
-            routine, bound = _bind(body, reference, declaration, routine, directed)
+        if any(parameter.direction != "data" for parameter in routine.parameters):
+            routine, bound = _bind(body, reference, declaration, routine)
         made.actions.append(
             ir.TableAction(
                 name,
@@ -95,9 +94,8 @@ def _actions(body: Body, node: tree.Table, made: ir.Table) -> list[tree.Action]:
 
 
 def action_declaration(body: Body, reference: tree.ActionRef) -> tree.Action:
-    found = body.world.checked.declared.get(reference)
-    if not isinstance(found, tree.Action):
-        raise P4Error(f"{reference.name} is no action", reference.position)
+    found = body.world.checked.declared[reference]
+    assert isinstance(found, tree.Action)
     return found
 
 
@@ -116,24 +114,16 @@ def arguments_of(reference: tree.ActionRef, parameters: list[tree.Parameter]) ->
             raise P4Error("an action's argument here must have a value", argument.position)
         if argument.name is not None:
             found[argument.name] = argument.value
-        elif number < len(parameters):
-            found[parameters[number].name] = argument.value
         else:
-            raise P4Error(f"too many arguments for action {reference.name}", argument.position)
+            found[parameters[number].name] = argument.value
     return found
 
 
 def _bind(
-    body: Body, reference: tree.ActionRef, declaration: tree.Action, routine: ir.Routine, directed: list[ir.Parameter]
+    body: Body, reference: tree.ActionRef, declaration: tree.Action, routine: ir.Routine
 ) -> tuple[ir.Routine, list[ir.Expression]]:
     """The directed parameters' arguments; where they need statements or copies, an action that makes them and calls."""
     given = arguments_of(reference, [p for p in declaration.parameters if p.direction])
-    for parameter in directed:
-        if parameter.variable.name not in given:
-            raise P4Error(
-                f"action {reference.name} needs an argument for its parameter {parameter.variable.name} here",
-                reference.position,
-            )
     body.world.place = reference.position
     name = body.world.unique(f"{routine.name}.bound")
     wrapper = ir.Routine(name, "action", owner=body.routine, position=reference.position)
@@ -197,8 +187,6 @@ def _default(body: Body, node: tree.Table, made: ir.Table, listed: list[tree.Act
     reference = node.default_action
     if reference is not None:
         declaration = action_declaration(body, reference)
-        if declaration not in listed:
-            raise P4Error(f"default action {reference.name} is not in the table's list of actions", reference.position)
         made.default = listed.index(declaration)
         made.default_arguments = data_arguments(body, reference, declaration, made.actions[made.default])
         return
@@ -240,8 +228,6 @@ def entries(body: Body, node: tree.Table, made: ir.Table, listed: list[tree.Acti
 
 def _entry(body: Body, node: tree.Entry, made: ir.Table, listed: list[tree.Action]) -> ir.Entry:
     declaration = action_declaration(body, node.action)
-    if declaration not in listed:
-        raise P4Error(f"action {node.action.name} is not in the table's list of actions", node.action.position)
     place = listed.index(declaration)
     arguments = data_arguments(body, node.action, declaration, made.actions[place])
     matched = [key for key in made.keys if key.match != "selector"]
@@ -251,8 +237,6 @@ def _entry(body: Body, node: tree.Entry, made: ir.Table, listed: list[tree.Actio
             written = written[0].items
         elif isinstance(written[0], tree.Default):
             written = [written[0]] * len(matched)
-    if len(written) != len(matched):
-        raise P4Error(f"{len(written)} keys in this entry; the table has {len(matched)}", node.position)
     keys = [_entry_key(body, one, key) for one, key in zip(written, matched, strict=True)]
     return ir.Entry(keys, place, arguments)
 
@@ -262,7 +246,7 @@ def _entry_key(body: Body, node: tree.Expression, key: ir.Key) -> tuple[int, int
     signed = key.expression.type
     width = signed.width if isinstance(signed, ir.Bits) else (1 if isinstance(signed, ir.Bool) else 32)
     ones = (1 << width) - 1
-    (one,) = sets.key_sets(body, node, [key.expression])
+    (one,) = parsers.key_sets(body, node, [key.expression])
     match one:
         case ir.Anything():
             return _anything(node, key, ones)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from struct import Struct as Wire
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from p4vm.algorithms import HASHES, RANDOM_SEED, custom_crc
 from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, Replica, TableEntry
 from p4vm.ir import nodes as ir
+from p4vm.node import deep
 from p4vm.python import runtime as runtime
 from p4vm.python.cells import Counter, DirectCounter, DirectMeter, MeterArray, Meters, Register, Tally
 from p4vm.python.names import RUNTIME
@@ -18,7 +18,7 @@ from p4vm.python.routines import Layout, module_of
 from p4vm.python.tables import KeyParts, Profile, Table, ValueSet, fitting
 from p4vm.source import P4Error
 
-RECURSION = 5000
+FRAMES_MAX = 5000
 """Calls deep that writing a program may go: its tree is at most 200 levels deep, of a few calls each."""
 
 
@@ -41,15 +41,12 @@ class PythonEngine:
         self.module: dict[str, Any] = {name: getattr(runtime, name) for name in RUNTIME}
         self.module |= HASHES | {"Wire": Wire}
         self.make_instances(layout)
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(limit, RECURSION))
         try:
-            self.source = module_of(layout)
-            exec(compile(self.source, f"<{program.file}>", "exec"), self.module)
+            with deep(FRAMES_MAX):
+                self.source = module_of(layout)
+                exec(compile(self.source, f"<{program.file}>", "exec"), self.module)
         except (SyntaxError, RecursionError, MemoryError) as fault:
             raise P4Error(f"{program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
-        finally:
-            sys.setrecursionlimit(limit)
         self.pipeline = Pipeline(
             program, Routines(program, lambda thing: self.module[self.name(layout, thing)]), self.shared
         )

@@ -240,6 +240,15 @@ def bare(kind: Type) -> Type:
     return kind
 
 
+def inside(kind: Type) -> tuple[Type, ...]:
+    """Types of a structure's fields, a stack's elements, a tuple's or list's items; of any other type none."""
+    if isinstance(kind, Structure):
+        return tuple(field for _, field in kind.fields)
+    if isinstance(kind, Tuple):
+        return kind.items
+    return (kind.element,) if isinstance(kind, Stack) else ()
+
+
 def is_data(kind: Type) -> bool:
     """Whether a variable or a struct's field may have this type."""
     kind = bare(kind)
@@ -277,9 +286,9 @@ def zero(kind: Type) -> Value | None:
         return "NoError"
     if isinstance(kind, Enum):
         return kind.members[kind.values.index(0)] if 0 in kind.values else None
-    if isinstance(kind, Structure) and kind.kind == "struct":
-        return all_or_none([zero(field) for _, field in kind.fields])
-    return all_or_none([zero(item) for item in kind.items]) if isinstance(kind, Tuple) else None
+    if isinstance(kind, Tuple) or (isinstance(kind, Structure) and kind.kind == "struct"):
+        return all_or_none([zero(part) for part in inside(kind)])
+    return None
 
 
 def all_or_none(values: list[Value | None]) -> Value | None:
