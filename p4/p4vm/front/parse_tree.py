@@ -256,19 +256,13 @@ class TreeBuilder(Transformer[Token, Any]):
         return c[0] or []
 
     def parser(self, c: Parts) -> tree.Parser:
-        head = c[0]
         states = [part for part in c[2:] if isinstance(part, tree.State)]
-        declarations = c[2 : len(c) - len(states)]
-        return tree.Parser(
-            head.annotations,
-            head.name,
-            head.type_parameters,
-            head.parameters,
-            c[1] or [],
-            declarations,
-            states,
-            position=head.position,
-        )
+        made: tree.Parser = self.with_body(tree.Parser, c[0], c[1] or [], c[2 : len(c) - len(states)], states)
+        return made
+
+    def with_body(self, kind: Any, head: tree.Applicable, *body: Parts) -> Any:
+        where = head.position
+        return kind(head.annotations, head.name, head.type_parameters, head.parameters, *body, position=where)
 
     def state(self, c: Parts) -> tree.State:
         items = self.items(c[2:-1])
@@ -291,17 +285,8 @@ class TreeBuilder(Transformer[Token, Any]):
         return tree.Transition("", c[1] or [], c[2:], position=self.at(c[0]))
 
     def control(self, c: Parts) -> tree.Control:
-        head = c[0]
-        return tree.Control(
-            head.annotations,
-            head.name,
-            head.type_parameters,
-            head.parameters,
-            c[1] or [],
-            c[2:-1],
-            c[-1],
-            position=head.position,
-        )
+        made: tree.Control = self.with_body(tree.Control, c[0], c[1] or [], c[2:-1], c[-1])
+        return made
 
     # ---- tables
 

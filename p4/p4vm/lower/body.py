@@ -10,6 +10,7 @@ from typing import Any
 from p4vm.ir import nodes as ir
 from p4vm.ir.reach import Path, Reach, any_overlap, reads
 from p4vm.lower.kinds import INT, Kinds
+from p4vm.lower.names import unused
 from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
@@ -103,9 +104,7 @@ class World:
 
     def unique(self, name: str) -> str:
         """The name, or with a number where a routine has it already."""
-        made, number = name, 1
-        while made in self._names:
-            made, number = f"{name}_{number}", number + 1
+        made = unused(name, self._names)
         self._names.add(made)
         return made
 

@@ -266,11 +266,9 @@ def _verify(body: Body, node: tree.Call, note: CallNote) -> None:
     condition, error = note.arguments[:2]
     assert condition is not None
     assert error is not None
-    values = body.sequence(
-        [lambda: expressions.expression(body, condition), lambda: expressions.expression(body, error)]
-    )
-    if number(values[0]) != 1:
-        body.emit(ir.Verify(values[0], values[1]))
+    holds, number_of_error = expressions.values(body, [condition, error])
+    if number(holds) != 1:
+        body.emit(ir.Verify(holds, number_of_error))
 
 
 def _static_assert(body: Body, node: tree.Call, note: CallNote) -> ir.Expression:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 
 from p4vm.ir import nodes as ir
 from p4vm.ir.reach import may_reject
@@ -42,6 +43,11 @@ def expression(body: Body, node: tree.Expression, want: ir.Type | None = None) -
 def plain(body: Body, node: tree.Expression, want: ir.Type | None = None) -> ir.Expression:
     """The value, where neither Build nor Invalid may stand."""
     return body.plain(expression(body, node, want))
+
+
+def values(body: Body, nodes: Sequence[tree.Expression], want: ir.Type | None = None) -> list[ir.Expression]:
+    """Their values, evaluated from left to right."""
+    return body.sequence([partial(expression, body, node, want) for node in nodes])
 
 
 def literal(body: Body, node: tree.Expression, what: str) -> int:
@@ -186,7 +192,7 @@ def _bounds(body: Body, node: tree.Slice) -> tuple[int, int]:
 
 def _slice(body: Body, node: tree.Slice, want: ir.Type | None) -> ir.Expression:
     if node.high is None and not _known(body, node.low):
-        base, low = body.sequence([lambda: expression(body, node.base), lambda: expression(body, node.low)])
+        base, low = values(body, [node.base, node.low])
         assert node.width is not None
         width = literal(body, node.width, "the width of a slice")
         moved = fold.binary(">>", base.type, base, low, node.position)
@@ -209,18 +215,16 @@ def _unary(body: Body, node: tree.Unary, want: ir.Type | None) -> ir.Expression:
 def _binary(body: Body, node: tree.Binary, want: ir.Type | None) -> ir.Expression:
     if node.operator in ("&&", "||"):
         return _short(body, node)
-    compared = node.operator in ("==", "!=")
-    read = plain if compared else expression
-    if compared and isinstance(node.left, tree.ListExpression | tree.StructExpression):
+    if node.operator not in ("==", "!="):
+        left, right = values(body, [node.left, node.right])
+    elif isinstance(node.left, tree.ListExpression | tree.StructExpression):
         left = expression(body, node.left)
         right = plain(body, node.right)
         left = body.plain(fold.coerce(body, left, right.type, node.position))
-    elif compared:
-        left, right = body.sequence([lambda: read(body, node.left), lambda: expression(body, node.right)])
+    else:
+        left, right = body.sequence([lambda: plain(body, node.left), lambda: expression(body, node.right)])
         if isinstance(right, ir.Build | ir.Invalid):
             right = body.plain(fold.coerce(body, right, left.type, node.position))
-    else:
-        left, right = body.sequence([lambda: read(body, node.left), lambda: read(body, node.right)])
     return operation(body, node.operator, left, right, node)
 
 
@@ -311,18 +315,16 @@ def _goal(body: Body, node: tree.Expression, want: ir.Type | None) -> ir.Type | 
 def _list(body: Body, node: tree.ListExpression, want: ir.Type | None) -> ir.Expression:
     goal = _goal(body, node, want)
     if not isinstance(goal, ir.Record | ir.Array):
-        items = body.sequence([_step(body, item, None) for item in node.items])
+        items = values(body, node.items)
         for item in items:
             fold.settled(item, node.position)
         return ir.Build(body.world.kinds.tuple_record(tuple(item.type for item in items)), items)
     inner = [kind for _, kind in goal.fields] if isinstance(goal, ir.Record) else [goal.element] * goal.size
-    items = body.sequence([_step(body, item, kind) for item, kind in zip(node.items, inner, strict=False)])
+    items = body.sequence(
+        [partial(expression, body, item, kind) for item, kind in zip(node.items, inner, strict=False)]
+    )
     items += [fold.default(body, kind, node.position) for kind in inner[len(items) :]]
     return ir.Build(goal, items)
-
-
-def _step(body: Body, node: tree.Expression, kind: ir.Type | None) -> Callable[[], ir.Expression]:
-    return lambda: expression(body, node, kind)
 
 
 def _struct(body: Body, node: tree.StructExpression, want: ir.Type | None) -> ir.Expression:
@@ -330,8 +332,8 @@ def _struct(body: Body, node: tree.StructExpression, want: ir.Type | None) -> ir
     if not isinstance(goal, ir.Record):
         raise P4Error("which struct this is isn't known here; write its name before {", node.position)
     kinds = dict(goal.fields)
-    values = body.sequence([_step(body, value, kinds[name]) for name, value in node.fields])
-    given = dict(zip((name for name, _ in node.fields), values, strict=True))
+    made = body.sequence([partial(expression, body, value, kinds[name]) for name, value in node.fields])
+    given = dict(zip((name for name, _ in node.fields), made, strict=True))
     items = [given[name] if name in given else fold.default(body, kinds[name], node.position) for name in kinds]
     return ir.Build(goal, items)
 

@@ -9,7 +9,7 @@ from p4vm.ir.externs import KINDS
 from p4vm.ir.tidy import tidy
 from p4vm.lower import expressions, parsers
 from p4vm.lower.body import Binding, Body, Frame, Made, Packet, World
-from p4vm.lower.names import control_name, given_name, notes
+from p4vm.lower.names import control_name, given_name, notes, unused
 from p4vm.source import P4Error, Position
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
@@ -111,10 +111,7 @@ def nameless(body: Body, node: tree.Node, note: CallNote, name: str = "") -> Ins
     known = body.world.nameless.get((node, body.frame))
     if known is None:
         called = name or control_name(body.frame.prefix, note.name, getattr(note.declaration, "annotations", []))
-        taken = {one.name for one in body.world.nameless.values()}
-        first, number = called, 1
-        while called in taken:
-            called, number = f"{first}_{number}", number + 1
+        called = unused(called, {one.name for one in body.world.nameless.values()})
         made = make(body, note, called, (), node.position)
         assert not isinstance(made, Packet)
         known = body.world.nameless[node, body.frame] = made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from p4vm.ir import nodes as ir
+from p4vm.lower.names import unused
 from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import types
 
@@ -20,6 +21,7 @@ class Kinds:
 
     def __init__(self, errors: list[str]) -> None:
         self.error = ir.Symbol("error", tuple(errors))
+        self._simple: dict[str, ir.Type] = {"bool": BOOL, "error": self.error, "string": ir.Text()}
         self.records: list[ir.Record] = []
         self._made: dict[tuple[str, str, tuple[tuple[str, ir.Type], ...]], ir.Record] = {}
         self._names: set[str] = set()
@@ -30,9 +32,7 @@ class Kinds:
         known = self._made.get((kind, name, fields))
         if known is not None:
             return known
-        unique, number = name, 1
-        while unique in self._names:
-            unique, number = f"{name}_{number}", number + 1
+        unique = unused(name, self._names)
         made = ir.Record(kind, unique, fields)
         self._names.add(unique)
         self._made[kind, name, fields] = made
@@ -66,7 +66,11 @@ class Kinds:
             case types.Distinct():
                 return self.convert(kind.original, bound, position, depth + 1)
             case types.Simple():
-                return self._simple(kind, position)
+                if kind.name not in self._simple:
+                    raise P4Error(
+                        f"a value of type {kind} is not supported here; give it a type with a width", position
+                    )
+                return self._simple[kind.name]
             case types.Variable():
                 if kind.name in bound:
                     return self.convert(bound[kind.name], {}, position, depth + 1)
@@ -97,16 +101,6 @@ class Kinds:
         raise P4Error(
             f"a value of type {kind} is not supported here; use bits, bool, enums, structs or headers", position
         )
-
-    def _simple(self, kind: types.Simple, position: Position) -> ir.Type:
-        match kind.name:
-            case "bool":
-                return BOOL
-            case "error":
-                return self.error
-            case "string":
-                return ir.Text()
-        raise P4Error(f"a value of type {kind} is not supported here; give it a type with a width", position)
 
 
 def plain(name: str) -> str:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import Checked
+
+
+def unused(name: str, taken: Container[str], number: int = 1) -> str:
+    """The name, or where it is taken the first of name_1, name_2, … that isn't, from `number` on."""
+    made = name
+    while made in taken:
+        made, number = f"{name}_{number}", number + 1
+    return made
 
 
 def find(annotations: Sequence[tree.Annotation], name: str) -> tree.Annotation | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from p4vm.ir import nodes as ir
 from p4vm.lower import expressions, fold
 from p4vm.lower.body import Body
@@ -43,7 +41,7 @@ def _state(body: Body, node: tree.State) -> ir.State:
 
 def _select(body: Body, node: tree.Transition, selected: list[tree.Expression], made: ir.State) -> None:
     """keys and cases of a state; values that are structs or tuples give a key for each of their fields."""
-    values = body.sequence([partial(expressions.expression, body, one) for one in selected])
+    values = expressions.values(body, selected)
     widths = [len(leaves(value)) for value in values]
     made.keys = [leaf for value in values for leaf in leaves(value)]
     for case in node.cases:
@@ -192,9 +190,7 @@ def _key_set(body: Body, node: tree.Expression, kind: ir.Type) -> ir.KeySet:
 def _set_of_two(
     body: Body, node: tree.Mask | tree.Range, one: tree.Expression, other: tree.Expression, kind: ir.Type
 ) -> ir.KeySet:
-    first, second = body.sequence(
-        [lambda: expressions.expression(body, one, kind), lambda: expressions.expression(body, other, kind)]
-    )
+    first, second = expressions.values(body, [one, other], kind)
     return ir.Masked(first, second) if isinstance(node, tree.Mask) else ir.Between(first, second)
 
 

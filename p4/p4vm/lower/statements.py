@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from p4vm.ir import nodes as ir
 from p4vm.lower import expressions, fold, places
@@ -96,10 +95,6 @@ def _assign_moving_slice(body: Body, node: tree.Assign, target: tree.Slice, low:
     kept = fold.binary("&", raw, fold.cast(raw, base), fold.unary("~", raw, ones))
     moved = fold.binary("<<", raw, fold.cast(raw, value), low)
     places.assign(body, base, fold.cast(kind, fold.binary("|", raw, kept, moved)))
-
-
-def _block(body: Body, node: tree.Block) -> None:
-    body.statements(node.items)
 
 
 def _if(body: Body, node: tree.If) -> None:
@@ -208,22 +203,6 @@ def _emit_switch(body: Body, value: ir.Expression, cases: Cases, default: tree.B
         body.out.extend(otherwise)
 
 
-def _break(body: Body, node: tree.Break) -> None:
-    body.emit(ir.Break())
-
-
-def _continue(body: Body, node: tree.Continue) -> None:
-    body.emit(ir.Continue())
-
-
-def _exit(body: Body, node: tree.Exit) -> None:
-    body.emit(ir.Exit())
-
-
-def _empty(body: Body, node: tree.Node) -> None:
-    pass
-
-
 # ---- loops: all become a loop for ever that a condition leaves
 
 
@@ -302,9 +281,7 @@ def _items(body: Body, node: tree.Expression) -> list[tree.Expression] | None:
 
 def _over_range(body: Body, node: tree.ForIn, collection: tree.Range) -> None:
     """The counter has a bit more than the variable, so that it passes the last value whatever that is."""
-    low, high = body.sequence(
-        [lambda: expressions.expression(body, collection.low), lambda: expressions.expression(body, collection.high)]
-    )
+    low, high = expressions.values(body, [collection.low, collection.high])
     kind = high.type if low.type == INT else low.type
     variable = _loop_variable(body, node, kind)
     if not isinstance(variable.type, ir.Bits):
@@ -322,8 +299,7 @@ def _over_list(body: Body, node: tree.ForIn, items: list[tree.Expression]) -> No
         return
     probe = expressions.expression(body, items[0]) if node.type is None else None
     variable = _loop_variable(body, node, probe.type if probe is not None else body.kind_of(items[0]))
-    values = body.sequence([partial(expressions.expression, body, one, variable.type) for one in items])
-    values = [body.keep(value) for value in values]
+    values = [body.keep(value) for value in expressions.values(body, items, variable.type)]
     counter = body.temporary(BIT32)
     with body.into([]) as first:
         cases: list[tuple[list[int], list[ir.Statement]]] = [
@@ -348,14 +324,14 @@ HANDLERS: dict[type, StatementHandler] = {
     tree.Variable: _variable,
     tree.Constant: _constant,
     tree.Assign: _assign,
-    tree.Block: _block,
+    tree.Block: lambda body, node: body.statements(node.items),
     tree.If: _if,
     tree.Switch: _switch,
     tree.For: _for,
     tree.ForIn: _for_in,
     tree.Return: _return,
-    tree.Exit: _exit,
-    tree.Break: _break,
-    tree.Continue: _continue,
-    tree.Empty: _empty,
+    tree.Exit: lambda body, _: body.emit(ir.Exit()),
+    tree.Break: lambda body, _: body.emit(ir.Break()),
+    tree.Continue: lambda body, _: body.emit(ir.Continue()),
+    tree.Empty: lambda *_: None,
 }

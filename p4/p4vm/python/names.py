@@ -8,65 +8,22 @@ import re
 from p4vm.algorithms import HASHES
 from p4vm.ir import nodes as ir
 
-RUNTIME = (
-    "EMPTY",
-    "Header",
-    "Reject",
-    "Stack",
-    "Struct",
-    "clamp",
-    "joined",
-    "quotient",
-    "remainder",
-    "shift_left",
-    "shift_right",
-    "stack_of",
-    "within",
-    "wrap",
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+RUNTIME = words(
+    "EMPTY Header Reject Stack Struct clamp joined quotient remainder shift_left shift_right stack_of within wrap"
 )
 """What generated code uses of `runtime`."""
 
-SLOTS_TAKEN = frozenset(
-    (
-        "FIELDS",
-        "VARBITS",
-        "WHOLE",
-        "WIDTH",
-        "WIRE",
-        "assign",
-        "bits",
-        "build",
-        "copy",
-        "pack",
-        "pieces",
-        "reset",
-        "same",
-        "take",
-        "unpack",
-        "valid",
-        "values",
-    )
+SLOTS_TAKEN = words(
+    "FIELDS VARBITS WHOLE WIDTH WIRE assign bits build copy pack pieces reset same take unpack valid values"
 )
 """What records have besides their fields."""
 
-VARIABLES_TAKEN = frozenset(
-    (
-        "False",
-        "None",
-        "True",
-        "entry",
-        "exited",
-        "here",
-        "int",
-        "item",
-        "len",
-        "packet",
-        "rejected",
-        "self",
-        "state",
-        "value",
-    )
-)
+VARIABLES_TAKEN = words("False None True entry exited here int item len packet rejected self state value")
 """What routines use besides P4's variables."""
 
 
