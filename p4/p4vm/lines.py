@@ -20,7 +20,7 @@ class Lines:
 
     @contextmanager
     def nested(self, head: str = "", end: str = "") -> Iterator[None]:
-        """What is written meanwhile stands a level deeper, between these lines."""
+        """Lines written within it stand a level deeper, between head and end."""
         if head:
             self.line(head)
         self.indent += 1

@@ -65,8 +65,8 @@ def nodes(roots: Iterable[Node]) -> Iterator[Node]:
 
 @contextmanager
 def deep(frames: int) -> Iterator[None]:
-    """Python may recurse this deep meanwhile. Python code alone recurses here, so the interpreter's own stack doesn't
-    grow."""
+    """Within it, Python may recurse this deep. It is for Python code alone, which doesn't grow the interpreter's own
+    stack."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, frames))
     try:

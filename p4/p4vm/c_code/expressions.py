@@ -44,7 +44,7 @@ class Expressions:
     # ---- places
 
     def place(self, e: ir.Expression, *, write: bool = False) -> str:
-        """Where e lies: something that has an address."""
+        """The place of e: an lvalue of C."""
         match e:
             case ir.Local():
                 return self.variables[id(e.variable)]
@@ -152,7 +152,7 @@ class Expressions:
 
     @contextmanager
     def _apart(self) -> Iterator[list[str]]:
-        """Collects what would be hoisted meanwhile."""
+        """Within it, lines that would be hoisted are collected."""
         lines: list[str] = []
         saved, self.hoist = self.hoist, lines.append
         try:

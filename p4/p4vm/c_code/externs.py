@@ -35,7 +35,7 @@ class ExternWriter:
         getattr(self, extern_of(s).writer)(s)
 
     def nothing(self, _: ir.CallExtern) -> None:
-        """What calls are written for is done elsewhere."""
+        """Counting is done where the table is applied."""
 
     def instance(self, s: ir.CallExtern) -> ir.ExternInstance:
         if s.instance is None:
@@ -226,7 +226,7 @@ class ExternWriter:
         pointer, count = self.expression.numbers.limbs(text, width).rsplit(", ", 1)
         return f"p4_wide_resize(w + {at}, {limbs_of(width)}, {pointer}, {count});"
 
-    # ---- what the pipeline is asked for
+    # ---- requests to the pipeline
 
     def mark_to_drop(self, s: ir.CallExtern) -> None:
         standard = self.writer.context.program.standard

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from p4vm.c_code.program import Context
 
 NO_MATCH = ""
-"""Where a parser goes whose select has no case for its keys: reject, with an error."""
+"""The "state" after a select without a case for its keys: reject, with an error."""
 NO_DECLARATIONS = ("if (", "}", "switch (", "for (", "e->")
 """Lines that begin so declare nothing in their block."""
 
@@ -49,7 +49,7 @@ class StatementWriter(Lines):
             self.statement(statement)
 
     def statement(self, statement: ir.Statement) -> None:
-        """In a block of its own where it may declare something."""
+        """One statement, in a block of its own where its lines may declare something."""
         before = len(self.lines)
         STATEMENTS[type(statement)](self, statement)
         made = self.lines[before:]
@@ -65,7 +65,7 @@ class StatementWriter(Lines):
     # ---- writing to places
 
     def store(self, target: ir.Expression, text: str) -> None:
-        """A number, as its rep, to where target says."""
+        """Assigns a number, as its rep, to a place, or to some bits of it."""
         low = 0
         width = width_of(target.type)
         sliced = target
@@ -401,7 +401,7 @@ class StatementWriter(Lines):
             self.line(f"goto {labels[name]};")
 
     def select(self, state: ir.State, labels: dict[str, str]) -> None:
-        """Which state follows."""
+        """Writes which state follows."""
         if not state.keys:
             self.jump(state.next, labels)
             return

@@ -1,4 +1,4 @@
-"""How keys of tables and value sets lie in limbs: for the generated code that asks, and for who fills tables."""
+"""How keys of tables and value sets are laid out in limbs, for generated code and for native/tables.py."""
 
 from __future__ import annotations
 

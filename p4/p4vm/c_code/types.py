@@ -17,7 +17,7 @@ from p4vm.source import P4Error
 HAS_128 = struct.calcsize("P") == 8
 """gcc and clang have __int128 wherever pointers have 64 bits."""
 WIDTH_MAX = 1 << 16
-"""Bits of one number or varbit: they are handed about on the stack."""
+"""Bits of one number or varbit: they are passed on the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class CTypes:
         return name
 
     def put(self, kind: ir.Array) -> str:
-        """Name of the function for an element to write: beyond the array one that nobody reads."""
+        """Name of the function for an element to write: beyond the array one that nothing reads."""
         c, element = self.storage(kind), self.storage(kind.element)
         name = f"put_{self.suffix(c)}"
         if self.once("put", c):

@@ -1,4 +1,4 @@
-"""Which declaration a call means, which argument goes to which parameter, and which types the type parameters are."""
+"""Which declaration a call means, which argument is for which parameter, and which types the type parameters are."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ EXPRESSIONS: dict[type, ExpressionHandler] = {
 
 
 def check(program: tree.Program) -> Checked:
-    """Raises P4Error: the first thing that is wrong."""
+    """The tree with the checker's notes. Raises P4Error: the first thing that is wrong."""
     state = State(Checked(program), Scope(None), Place("top level"), EXPRESSIONS)
     for node in program.declarations:
         state.later.setdefault(declared_name(node), node.position)

@@ -138,7 +138,7 @@ class State:
             fail(node, f"nested more than {NESTING_MAX} levels deep; split it up with variables, actions or functions")
 
     def declare(self, symbol: Symbol) -> None:
-        """Raises P4Error: the name is taken in this scope."""
+        """Adds a name to the present scope. Raises P4Error: it is taken."""
         if symbol.name == "_":
             fail(symbol.declaration, "'_' cannot be declared; it stands for a value nobody wants")
         before = self.scope.names.get(symbol.name)
@@ -170,7 +170,7 @@ class State:
         return kind
 
     def lookup(self, node: tree.Node, name: str, dot: bool, types_only: bool = False) -> Symbol:
-        """Raises P4Error: nothing has this name here."""
+        """What a name stands for here. Raises P4Error: nothing has it."""
         scope = self.scope
         if dot:
             while scope.parent is not None:
@@ -239,7 +239,7 @@ def fail(node: tree.Node, message: str) -> NoReturn:
 
 
 def show(value: Value) -> str:
-    """A value for a message; integers of any size."""
+    """A value as text for a message, at most 40 characters."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 64 else f"{value:#x}"[:40]
     return str(value)[:40].lower() if isinstance(value, bool) else str(value)[:40]

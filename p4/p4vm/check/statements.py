@@ -230,7 +230,7 @@ def switch_(state: State, node: tree.Switch) -> None:
     kind = state.infer(node.subject)
     seen: dict[object, int] = {}
     if not isinstance(kind, types.Table):
-        check_subject(state, node, kind)
+        check_subject(node, kind)
     elif isinstance(node.subject, tree.Name):
         fail(node.subject, f"write switch ({node.subject.name}.apply().action_run)")
     for number, case in enumerate(node.cases):
@@ -249,7 +249,7 @@ def switch_(state: State, node: tree.Switch) -> None:
             block(state, case.body)
 
 
-def check_subject(state: State, node: tree.Switch, kind: types.Type) -> None:
+def check_subject(node: tree.Switch, kind: types.Type) -> None:
     bare = types.bare(kind)
     if not isinstance(bare, types.Bits | types.Enum) and bare != types.ERROR:
         if isinstance(bare, types.Integer):

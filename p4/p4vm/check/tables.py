@@ -23,7 +23,7 @@ SIGNS: dict[type, str] = {tree.Mask: "a mask (&&&)", tree.Range: "a range (..)",
 
 
 def declare_table(state: State, node: tree.Table) -> None:
-    names = check_action_names(state, node)
+    names = check_action_names(node)
     kind = types.Table(node.name, names)
     state.note(node, kind)
     with state.inner(Place("table")):
@@ -37,7 +37,7 @@ def declare_table(state: State, node: tree.Table) -> None:
     state.declare(Symbol(node.name, "table", node, kind))
 
 
-def check_action_names(state: State, node: tree.Table) -> tuple[str, ...]:
+def check_action_names(node: tree.Table) -> tuple[str, ...]:
     names: list[str] = []
     for ref in node.actions:
         if ref.name in names:

@@ -222,7 +222,7 @@ class Classifier:
             self.declare_value(name)
 
     def _function(self, index: int, after: str) -> bool:
-        """Whether `extern Name` goes on as a function's prototype, not with the body of an extern type."""
+        """Whether `extern Name` begins a function's prototype, and not the body of an extern type."""
         if after != "<":
             return after not in ("{", ";")
         depth = 0

@@ -47,7 +47,7 @@ class _Tokens(Lexer):
 
 
 def _grammar_file() -> str:
-    """Where the parser's tables are kept; "": nowhere, others could have written there."""
+    """The file that caches the parser's tables; "": none, as others could have written it."""
     name = f"grammar-{lark.__version__}.pickle"
     try:
         kept = default_cache()

@@ -55,7 +55,7 @@ class TreeBuilder(Transformer[Token, Any]):
     # ---- operators
 
     def binary(self, c: Parts) -> tree.Expression:
-        """Operands and operators in turn, as written, to a tree in order of precedence."""
+        """Operands and operators alternate, as written; the result is a tree by precedence."""
         operands: Parts = [c[0]]
         operators: list[Token] = []
         for index in range(1, len(c), 2):

@@ -59,7 +59,7 @@ KINDS -= {"packet_in"}
 
 
 def extern_of(call: ir.CallExtern) -> Extern:
-    """Raises P4Error: v1model doesn't have it."""
+    """The row of a call's extern. Raises P4Error: v1model doesn't have it."""
     if call.name not in EXTERNS:
         raise P4Error(
             f"there is no extern {call.name} in v1model; there are {', '.join(sorted(EXTERNS))}", call.position

@@ -1,4 +1,4 @@
-"""Removes what lowering by single statements leaves behind: detours of results, resets without effect, dead locals."""
+"""Removes what lowering leaves behind: results that go through a temporary, resets without effect, unused locals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _forward(statements: list[ir.Statement], uses: Counter[ir.Variable], tempora
 
 
 def _redirect(call: ir.Statement, variable: ir.Variable, target: ir.Expression) -> bool:
-    """Makes the call's result go to the target, if that changes nothing else."""
+    """Redirects the call's result to the target, if that changes nothing else."""
     path = path_of(target)
     if path is None or not is_plain(target):
         return False
@@ -67,7 +67,7 @@ def _is(expression: ir.Expression | None, variable: ir.Variable) -> bool:
 
 
 def _drop_resets(statements: list[ir.Statement], reach: Reach) -> None:
-    """Takes away a Reset whose variable is written whole before anything else looks at it."""
+    """Removes a Reset whose variable is written whole before anything reads it."""
     resets = {number: one.target for number, one in enumerate(statements) if isinstance(one, ir.Reset)}
     if not resets:
         return
@@ -108,7 +108,7 @@ def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
 
 
 def drop_unused(routines: list[ir.Routine], tables: list[ir.Table]) -> None:
-    """Takes locals away that nothing reads or writes but a Reset."""
+    """Removes locals that nothing but a Reset reads or writes."""
     used: set[ir.Variable] = set()
     for routine in routines:
         used.update(_looked_at(routine))

@@ -19,7 +19,8 @@ from p4vm.tree.checked import Checked
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """An instance of a parser or control. name: as in the control plane; given: what its constructor was given."""
+    """An instance of a parser or control. name: as in the control plane. externs: what its extern and
+    int parameters stand for, once its routine is made."""
 
     declaration: tree.Parser | tree.Control
     name: str
@@ -96,8 +97,6 @@ class World:
     field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
     functions: dict[tuple[object, ...], ir.Routine] = field(default_factory=dict)
     nameless: dict[tuple[tree.Node, Frame], Made | ir.ExternInstance] = field(default_factory=dict)
-    standard: ir.Record | None = None
-    metadata: ir.Record | None = None
     listed: dict[ir.Table, list[tree.Action]] = field(default_factory=dict)
     place: Position = NOWHERE
     _names: set[str] = field(default_factory=set)
@@ -132,7 +131,7 @@ class Body:
 
     @contextmanager
     def into(self, statements: list[ir.Statement]) -> Iterator[list[ir.Statement]]:
-        """Statements go to this list meanwhile."""
+        """Within it, `emit` appends to this list."""
         saved, self.out = self.out, statements
         try:
             yield statements
@@ -197,7 +196,7 @@ class Body:
     # ---- by way of the world's tables: what any part of lowering may need of another
 
     def statements(self, nodes: Sequence[tree.Node]) -> None:
-        """All of them, up to one that surely leaves: what follows it is never reached."""
+        """All of them, up to one that always leaves the block: what follows it is never reached."""
         for node in nodes:
             self.statement(node)
             if self.out and isinstance(self.out[-1], ENDS):
@@ -235,7 +234,7 @@ class Body:
     def apply_table(
         self, node: tree.Call, hit: ir.Expression | None = None, action: ir.Expression | None = None
     ) -> None:
-        """hit, action: where the outcome is to be noted."""
+        """hit, action: places for the outcome."""
         self.emit(ir.ApplyTable(self.table_of(node), hit, action))
 
     # ---- in order of evaluation

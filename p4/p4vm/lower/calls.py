@@ -37,9 +37,9 @@ def call(body: Body, node: tree.Call) -> ir.Expression | None:
         raise P4Error("the checker found nothing that this calls; it is not supported", node.position)
     match note.kind:
         case "function":
-            return _function(body, node, note)
+            return _function(body, note)
         case "action":
-            _action(body, node, note)
+            _action(body, note)
         case "apply":
             _apply(body, node, note)
         case "extern":
@@ -56,7 +56,7 @@ def call(body: Body, node: tree.Call) -> ir.Expression | None:
 # ---- routines
 
 
-def _function(body: Body, node: tree.Call, note: CallNote) -> ir.Expression | None:
+def _function(body: Body, note: CallNote) -> ir.Expression | None:
     declaration = note.declaration
     assert isinstance(declaration, tree.Function)
     prototype = declaration.prototype
@@ -115,7 +115,7 @@ def bindings(
     return tuple(found)
 
 
-def _action(body: Body, node: tree.Call, note: CallNote) -> None:
+def _action(body: Body, note: CallNote) -> None:
     assert isinstance(note.declaration, tree.Action)
     routine = instances.action(body, note.declaration)
     _invoke(body, routine, note.declaration.parameters, note.arguments)
@@ -183,12 +183,12 @@ def _extern_function(body: Body, node: tree.Call, note: CallNote) -> ir.Expressi
     """A call of an extern function. Raises P4Error: none that v1model has."""
     match note.name:
         case "verify":
-            _verify(body, node, note)
+            _verify(body, note)
             return None
         case "static_assert":
             return _static_assert(body, node, note)
         case "log_msg":
-            _log(body, node, note)
+            _log(body, note)
             return None
     if note.name not in EXTERNS:
         raise P4Error(f"extern function {note.name} is not one of v1model's; it is not supported", node.position)
@@ -262,7 +262,7 @@ def with_width(value: ir.Expression) -> ir.Expression:
 # ---- functions with a node of their own
 
 
-def _verify(body: Body, node: tree.Call, note: CallNote) -> None:
+def _verify(body: Body, note: CallNote) -> None:
     condition, error = note.arguments[:2]
     assert condition is not None
     assert error is not None
@@ -282,7 +282,7 @@ def _static_assert(body: Body, node: tree.Call, note: CallNote) -> ir.Expression
     return ir.Const(ir.Bool(), 1)
 
 
-def _log(body: Body, node: tree.Call, note: CallNote) -> None:
+def _log(body: Body, note: CallNote) -> None:
     """log_msg(text, {a, b}): the list's values become arguments of their own, structs field by field."""
     text = note.arguments[0]
     assert text is not None

@@ -18,7 +18,7 @@ COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def expression(body: Body, node: tree.Expression, want: ir.Type | None = None) -> ir.Expression:
-    """The value, with the type that the checker says. want: the type that the place has, for lists without their own.
+    """The value, with the type that the checker found. want: the type that the place has, for lists without their own.
 
     Only lists and structs are ever Build, and only {#} is Invalid.
     """

@@ -12,7 +12,7 @@ from p4vm.tree.types import Value
 
 
 def wrapped(value: int, kind: ir.Bits) -> int:
-    """value as the type holds it."""
+    """value modulo 2**width, as the type holds it; of any size for INT."""
     return value if kind == INT else wrap(value, kind)
 
 
@@ -120,7 +120,7 @@ def member(kind: ir.Type, base: ir.Expression, field: str) -> ir.Expression:
 
 
 def zero(kind: ir.Type) -> ir.Expression | None:
-    """The value everything starts with; None where no expression says it (varbits within)."""
+    """The value everything starts with; None where no expression stands for it (varbits within)."""
     match kind:
         case ir.Bits() | ir.Bool() | ir.Symbol():
             return ir.Const(kind, 0)

@@ -31,7 +31,7 @@ def text_of(annotation: tree.Annotation) -> str | None:
 
 
 def given_name(annotations: Sequence[tree.Annotation]) -> str | None:
-    """What @name says. Raises P4Error: no string."""
+    """The string of @name. Raises P4Error: it has none."""
     annotation = find(annotations, "name")
     if annotation is None:
         return None

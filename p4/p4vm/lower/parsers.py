@@ -113,7 +113,7 @@ def value_set(body: Body, node: tree.ValueSet) -> None:
 
 
 def _matches(body: Body, name: str, count: int) -> list[str]:
-    """Match kinds that @match on a struct's fields says."""
+    """Match kinds of a struct's fields, as their @match gives them."""
     for declaration in body.world.checked.program.declarations:
         if isinstance(declaration, tree.Structure) and declaration.name == name.split("<", 1)[0]:
             found = []

@@ -39,7 +39,7 @@ def others_invalid(body: Body, target: ir.Expression, value: ir.Expression | Non
 
 @dataclass(slots=True)
 class Passed:
-    """An argument on its way: how it is passed, and what."""
+    """An argument: how it is passed, and what."""
 
     direction: str
     value: ir.Expression
@@ -50,7 +50,7 @@ class Passed:
 
     @property
     def path(self) -> Path | None:
-        """Where the reference goes, if one is passed."""
+        """The place that is passed by reference; None: it is passed by value."""
         return path_of(self.value) if self.writes or is_whole(self.value.type) else None
 
 

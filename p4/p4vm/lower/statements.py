@@ -226,7 +226,7 @@ def _for(body: Body, node: tree.For) -> None:
 
 
 def _for_in(body: Body, node: tree.ForIn) -> None:
-    """for (x in collection) body: the collection is evaluated once, before the first turn."""
+    """for (x in collection) body: the collection is evaluated once, before the first iteration."""
     collection = node.collection
     if isinstance(collection, tree.Range):
         _over_range(body, node, collection)
@@ -312,7 +312,7 @@ def _over_list(body: Body, node: tree.ForIn, items: list[tree.Expression]) -> No
 def _turns(
     body: Body, node: tree.ForIn, counter: ir.Local, low: ir.Expression, last: ir.Expression, first: list[ir.Statement]
 ) -> None:
-    """counter from low to last; `first` begins each turn."""
+    """counter from low to last; `first` begins each iteration."""
     body.emit(ir.Assign(counter, low))
     over = ir.Binary(BOOL, ">", counter, last)
     inside = [ir.If(over, [ir.Break()], []), *first, *body.block(node.body)]

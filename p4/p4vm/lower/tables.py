@@ -242,7 +242,7 @@ def _entry(body: Body, node: tree.Entry, made: ir.Table, listed: list[tree.Actio
 
 
 def _entry_key(body: Body, node: tree.Expression, key: ir.Key) -> tuple[int, int | None]:
-    """As `ir.Entry` says: (value, None), (value, prefix length), (value, mask), (low, high)."""
+    """As `ir.Entry` has it: (value, None), (value, prefix length), (value, mask), (low, high)."""
     signed = key.expression.type
     width = signed.width if isinstance(signed, ir.Bits) else (1 if isinstance(signed, ir.Bool) else 32)
     ones = (1 << width) - 1
@@ -322,8 +322,7 @@ def _priorities(body: Body, node: tree.Table, written: list[tree.Entry]) -> list
     if all(one is None for one in explicit) and not options:
         annotated = [find(entry.annotations, "priority") for entry in written]
         return [
-            number if annotation is None else _annotated(body, annotation)
-            for number, annotation in enumerate(annotated, 1)
+            number if annotation is None else _annotated(annotation) for number, annotation in enumerate(annotated, 1)
         ]
     largest = bool(options.get("largest_priority_wins", 1))
     step = options.get("priority_delta", 1)
@@ -347,7 +346,7 @@ def _explicit(body: Body, entry: tree.Entry) -> int | None:
     return None if entry.priority is None else expressions.literal(body, entry.priority, "a priority")
 
 
-def _annotated(body: Body, annotation: tree.Annotation) -> int:
+def _annotated(annotation: tree.Annotation) -> int:
     if annotation.args:
         argument = annotation.args[0]
         if isinstance(argument, tree.Number):

@@ -30,7 +30,7 @@ class Text:
         self.depth = depth
 
     def at(self, level: int) -> str:
-        """To stand where something of this level may stand."""
+        """In brackets where it binds looser than level."""
         return self.text if self.level >= level else f"({self.text})"
 
 
@@ -102,7 +102,7 @@ class Expressions:
     # ---- numbers
 
     def fitted(self, value: Text, kind: ir.Type) -> Text:
-        """A number of any size as one of this type."""
+        """A number of any size, cut to this type."""
         assert isinstance(kind, ir.Bits)
         if not kind.width:
             return Text("0")

@@ -31,7 +31,7 @@ class ExternWriter:
         return self.writer.expression(e, level)
 
     def store(self, target: ir.Expression | None, value: str, *, fits: bool = False) -> None:
-        """fits: the value is surely one of the target's type."""
+        """fits: the value needs no cutting to the target's type."""
         if target is not None:
             made = Text(value, LAMBDA)
             self.writer.store(target, made if fits else self.writer.expression.fitted(made, target.type))
@@ -57,7 +57,7 @@ class ExternWriter:
         return f"{function}({self.data(data)}{payload})"
 
     def nothing(self, _: ir.CallExtern) -> None:
-        """What calls are written for is done elsewhere."""
+        """Counting is done where the table is applied."""
 
     # ---- state
 
@@ -122,7 +122,7 @@ class ExternWriter:
         with self.writer.nested(f"if {self.text(condition)}:"):
             self.store(checksum, self.hashed(s, algorithm, data))
 
-    # ---- what the pipeline is asked for
+    # ---- requests to the pipeline
 
     def mark_to_drop(self, s: ir.CallExtern) -> None:
         standard = self.text(s.arguments[0], ATOM) if s.arguments else "packet.standard"

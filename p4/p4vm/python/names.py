@@ -36,7 +36,7 @@ def identifier(name: str) -> str:
 
 
 def docstring(text: str) -> str:
-    """text in quotes that it can't leave."""
+    """text as a docstring, whatever characters it has."""
     return '"""' + text.replace("\\", "/").replace('"', "'") + '"""'
 
 
@@ -49,7 +49,7 @@ class Names:
         self.kept: list[object] = []
 
     def fresh(self, wish: str) -> str:
-        """wish, or wish with a number."""
+        """wish; where it is taken, with a number."""
         made = wish = identifier(wish)
         number = 2
         while made in self.taken:

@@ -254,7 +254,7 @@ class Pipeline:
     # ---- ingress
 
     def parse(self, packet: Packet, headers: Any, metadata: Any, standard: Any) -> int:
-        """The error's number."""
+        """Runs the parser; gives the number of its error."""
         error = 0
         try:
             self.routines.parser(packet, headers, metadata, standard)
@@ -311,7 +311,7 @@ class Pipeline:
             self.waiting.append((data, kind, self.keep(field_list, metadata), packet.passes + 1))
 
     def keep(self, number: int | None, metadata: Any) -> Kept:
-        """What a field list keeps of metadata."""
+        """The values of metadata that a field list names."""
         return [] if number is None else [(path, path.get(metadata)) for path in self.lists.get(number, ())]
 
     def replicate(
@@ -341,7 +341,7 @@ class Pipeline:
         self.clone(cloned, session, headers, self.keep(field_list, metadata), INGRESS_CLONE)
 
     def clone(self, packet: Packet, session: Session, headers: Any, kept: Kept, kind: int) -> None:
-        """A session's copies, with nothing of their metadata but what is kept."""
+        """A session's copies, with the metadata of the field list alone."""
         packet.keep = session.keep
         metadata, standard = self.routines.metadata(), self.routines.standard()
         standard.instance_type = kind
@@ -355,7 +355,7 @@ class Pipeline:
     # ---- egress
 
     def leave(self, burst: Burst, sent: Sent) -> None:
-        """All copies of a burst through egress."""
+        """Runs egress for all copies of a burst."""
         if burst.replicas is None:
             if self.runs >= RUNS_MAX:
                 self.drop_bounded()

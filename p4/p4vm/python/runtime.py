@@ -28,7 +28,7 @@ class Dropped(Exception):
 
 
 class Shared:
-    """What packets of one engine share. errors: numbers of the core errors by name. turns: of the loops so far."""
+    """What packets of one engine share. errors: numbers of the core errors. turns: iterations of loops so far."""
 
     __slots__ = ("counters", "digests", "errors", "log", "random", "turns")
 
@@ -90,7 +90,7 @@ class Packet:
         self.loose_bits = 0
 
     def copy(self) -> Packet:
-        """For another way through egress: nothing asked for but what holds for all copies."""
+        """Clears requests to the pipeline before another pass through egress, but those that hold for all copies."""
         made = Packet(self.shared, self.data, self.now_us, self.passes)
         made.payload = self.payload
         made.keep = self.keep
@@ -102,13 +102,13 @@ class Packet:
         return Reject(self.shared.errors.get(error, 0))
 
     def step(self) -> None:
-        """A state is entered."""
+        """Counts the states that the parser enters."""
         self.steps += 1
         if self.steps > PARSER_STEPS_MAX:
             raise self.reject("ParserTimeout")
 
     def extract(self, header: Any) -> None:
-        """A header without varbits."""
+        """Reads a header without varbits."""
         at = self.at
         end = at + header.WIDTH
         if end > self.size:
@@ -120,7 +120,7 @@ class Packet:
         self.at = end
 
     def extract_varbits(self, header: Any, varbits: int) -> None:
-        """A header whose one varbit field takes so many bits."""
+        """Reads a header whose one varbit field takes so many bits."""
         width = header.WIDTH + varbits
         if width & 7:
             raise self.reject("ParserInvalidArgument")
@@ -133,7 +133,7 @@ class Packet:
         self.at = end
 
     def extract_next(self, stack: Stack, varbits: int | None = None) -> None:
-        """Into the stack's next element."""
+        """Reads a header into the stack's next element."""
         header = self.next(stack)
         if varbits is None:
             self.extract(header)
@@ -205,7 +205,7 @@ class Packet:
     # ---- externs and bounds
 
     def turn(self) -> None:
-        """A loop turns."""
+        """Counts an iteration of a loop."""
         shared = self.shared
         shared.turns += 1
         if shared.turns > LOOP_TURNS_MAX:
@@ -222,7 +222,7 @@ class Packet:
         self.shared.log.append(engine.formatted(text, list(values)))
 
     def failed(self, what: str, position: str) -> Dropped:
-        """An assert or assume."""
+        """The exception of an assert or assume that failed."""
         self.shared.count(f"{what}_failed")
         self.shared.log.append(f"{position}: {what} failed")
         return Dropped()
@@ -336,7 +336,7 @@ class Stack:
         self.next_index = 0
 
     def at(self, index: int) -> Any:
-        """An element; beyond the stack one that nobody else sees."""
+        """An element; beyond the stack a new one, which nothing else refers to."""
         return self.items[index] if 0 <= index < self.size else self.element()
 
     def reset(self) -> None:
@@ -420,7 +420,7 @@ def shift_right(number: int, count: int, width: int) -> int:
 
 
 def quotient(number: int, by: int) -> int:
-    """Towards zero; 0 by zero."""
+    """Rounded towards zero; 0 for a divisor of 0."""
     if by == 0:
         return 0
     whole = abs(number) // abs(by)
@@ -428,5 +428,5 @@ def quotient(number: int, by: int) -> int:
 
 
 def remainder(number: int, by: int) -> int:
-    """With the sign of number; 0 by zero."""
+    """With the sign of the dividend; 0 for a divisor of 0."""
     return number - quotient(number, by) * by if by else 0

@@ -58,7 +58,7 @@ class StatementWriter(Lines):
     # ---- writing to places
 
     def store(self, target: ir.Expression, value: Text) -> None:
-        """A scalar to where target says."""
+        """Assigns a scalar to a place, or to some bits of it."""
         if isinstance(target, ir.Slice):
             width = width_of(target.base.type)
             mask = (1 << target.high - target.low + 1) - 1
@@ -273,7 +273,7 @@ class StatementWriter(Lines):
             self.line(f"state = {numbers[name]}")
 
     def select(self, state: ir.State, numbers: dict[str, int]) -> None:
-        """Which state follows."""
+        """Writes which state follows."""
         if not state.keys:
             self.transition(state.next, numbers)
             return
