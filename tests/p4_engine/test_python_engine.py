@@ -503,6 +503,16 @@ def test_checksums_are_verified_and_computed_with_the_payload(externs: PythonEng
     assert out[17:].hex() == "0001f203220df4f5f6f7"
 
 
+def test_the_low_bits_of_a_whole_expression_are_the_session() -> None:
+    ingress = programs.empty_control("MyIngress", standard=True)
+    seen_field = programs.member(programs.parameter(ingress, "meta"), "seen")
+    session = ir.Binary(ir.Bits(32), "|", programs.bits(32, 0x8001), seen_field)
+    ingress.body = [ir.CallExtern("clone", None, [programs.bits(32, 0), session])]
+    engine = PythonEngine(programs.program(ingress, []))
+    engine.set_mirror(1, [Replica(3, 0)])
+    assert 3 in [port for port, _ in engine.process(0, bytes(14))]
+
+
 def test_what_there_isnt_is_named() -> None:
     ingress = programs.empty_control("MyIngress", standard=True)
     ingress.body = [ir.CallExtern("warp", None, [])]

@@ -9,7 +9,7 @@ from p4vm.c_code.types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.wire import data_limbs, scalars
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.externs import algorithm_of, extern_of
+from p4vm.ir.externs import Argument, algorithm_of, extern_of
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.source import P4Error
 
@@ -32,10 +32,13 @@ class ExternWriter:
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        getattr(self, extern_of(s).writer)(s)
-
-    def nothing(self, _: ir.CallExtern) -> None:
-        """Counting is done where the table is applied."""
+        extern = extern_of(s)
+        if extern.method:
+            getattr(self, extern.method)(s)
+        elif extern.c:
+            arguments = [Argument(lambda e, by: getattr(self.expression, by)(e), e) for e in s.arguments]
+            instance = self.writer.context.layout.counters[s.instance.name][0] if s.instance else 0
+            self.line(extern.c.format(*arguments, instance=instance, fields=self.field_list(s)))
 
     def instance(self, s: ir.CallExtern) -> ir.ExternInstance:
         if s.instance is None:
@@ -72,10 +75,6 @@ class ExternWriter:
         self.line("    else")
         self.line("        e->counts[P4_REGISTER_OUT_OF_RANGE]++;")
         self.line("}")
-
-    def counter_count(self, s: ir.CallExtern) -> None:
-        number = self.writer.context.layout.counters[self.instance(s).name][0]
-        self.line(f"p4_count(e, {number}, {self.expression.index(s.arguments[0])});")
 
     def meter_execute(self, s: ir.CallExtern) -> None:
         index, target = s.arguments
@@ -239,18 +238,6 @@ class ExternWriter:
         if not s.name.endswith("_preserving_field_list"):
             return "UINT32_MAX"
         return self.expression.index(s.arguments[-1])
-
-    def clone(self, s: ir.CallExtern) -> None:
-        self.line(f"p4_wish_clone(e, {self.expression.word(s.arguments[1])}, {self.field_list(s)});")
-
-    def resubmit(self, s: ir.CallExtern) -> None:
-        self.line(f"p4_wish_resubmit(e, {self.field_list(s)});")
-
-    def recirculate(self, s: ir.CallExtern) -> None:
-        self.line(f"p4_wish_recirculate(e, {self.field_list(s)});")
-
-    def truncate(self, s: ir.CallExtern) -> None:
-        self.line(f"p4_wish_truncate(e, {self.expression.index(s.arguments[0])});")
 
     def digest(self, s: ir.CallExtern) -> None:
         receiver, data = s.arguments

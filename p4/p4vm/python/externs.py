@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from p4vm.algorithms import HASHES
 from p4vm.engine import DROP_PORT
 from p4vm.ir import nodes as ir
-from p4vm.ir.externs import algorithm_of, extern_of
-from p4vm.python.expressions import AND, ATOM, BIT_AND, LAMBDA, NOT, Text
+from p4vm.ir.externs import Argument, algorithm_of, extern_of
+from p4vm.python.expressions import ATOM, BIT_AND, LAMBDA, NOT, Text
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.python.statements import StatementWriter
+
+LEVELS = {"": LAMBDA, "BIT_AND": BIT_AND}
+"""How rows of `ir.externs` call levels."""
 
 
 class ExternWriter:
@@ -23,7 +26,13 @@ class ExternWriter:
 
     def call(self, s: ir.CallExtern) -> None:
         """Raises P4Error: the extern is none of v1model's."""
-        getattr(self, extern_of(s).writer)(s)
+        extern = extern_of(s)
+        if extern.method:
+            getattr(self, extern.method)(s)
+        elif extern.python:
+            arguments = [Argument(lambda e, level: self.text(e, LEVELS[level]), e) for e in s.arguments]
+            instance = self.instance(s) if s.instance else ""
+            self.writer.line(extern.python.format(*arguments, instance=instance, fields=self.field_list(s)))
 
     # ---- shorter
 
@@ -56,9 +65,6 @@ class ExternWriter:
         function = "packet.shared.random.next" if name == "random" else name
         return f"{function}({self.data(data)}{payload})"
 
-    def nothing(self, _: ir.CallExtern) -> None:
-        """Counting is done where the table is applied."""
-
     # ---- state
 
     def register_read(self, s: ir.CallExtern) -> None:
@@ -69,9 +75,6 @@ class ExternWriter:
         index, value = s.arguments
         text = f"int({self.text(value)})" if isinstance(value.type, ir.Bool) else self.text(value)
         self.writer.line(f"{self.instance(s)}.write({self.text(index)}, {text})")
-
-    def counter_count(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"{self.instance(s)}.count({self.text(s.arguments[0])}, packet)")
 
     def meter_execute(self, s: ir.CallExtern) -> None:
         index, target = s.arguments
@@ -131,18 +134,6 @@ class ExternWriter:
 
     def field_list(self, s: ir.CallExtern) -> str:
         return self.text(s.arguments[-1]) if s.name.endswith("_preserving_field_list") else "None"
-
-    def clone(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"packet.clone = {self.text(s.arguments[1], AND)} & 0x7fff, {self.field_list(s)}")
-
-    def resubmit(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"packet.resubmit = ({self.field_list(s)},)")
-
-    def recirculate(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"packet.recirculate = ({self.field_list(s)},)")
-
-    def truncate(self, s: ir.CallExtern) -> None:
-        self.writer.line(f"packet.truncate({self.text(s.arguments[0])})")
 
     def digest(self, s: ir.CallExtern) -> None:
         receiver, data = s.arguments

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from p4vm.ir import nodes as ir
 from p4vm.ir.nodes import is_signed, width_of
 from p4vm.lines import Lines
-from p4vm.python.expressions import AND, ATOM, COMPARE, LAMBDA, NOT, Expressions, Text
+from p4vm.python.expressions import ATOM, BIT_AND, COMPARE, LAMBDA, NOT, Expressions, Text
 from p4vm.python.externs import ExternWriter
 from p4vm.python.names import Names
 from p4vm.python.records import is_scalar
@@ -305,7 +305,7 @@ class StatementWriter(Lines):
                     tests.append(self.same(key, expression.type, value))
                 case ir.Masked(value, mask):
                     by = self.expression(mask, ATOM)
-                    tests.append(f"{key} & {by} == {self.expression(value, AND + 5)} & {by}")
+                    tests.append(f"{key} & {by} == {self.expression(value, BIT_AND)} & {by}")
                 case ir.Between(low, high):
                     tests.append(
                         f"{self.expression(low, COMPARE + 1)} <= {key} <= {self.expression(high, COMPARE + 1)}"
