@@ -143,6 +143,35 @@ def start(
     return Child(name, process, reports | Ready | Done | Failed, log)
 
 
+class Listener(Generic[Said]):
+    """Hears several children at once, whose pipes no longer block. A context manager."""
+
+    def __init__(self, children: Sequence[Child[Said]]) -> None:
+        self._selector = selectors.DefaultSelector()
+        for place, child in enumerate(children):
+            os.set_blocking(child.descriptor, False)
+            self._selector.register(child.descriptor, selectors.EVENT_READ, (place, child))
+
+    def __enter__(self) -> Listener[Said]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+
+    def hear(self, timeout_s: float) -> list[tuple[int, Said]]:
+        """Reports, each with its child's place in the list; waits at most so long for something to come.
+
+        Raises ChildFailed for a report that can't be understood.
+        """
+        heard: list[tuple[int, Said]] = []
+        for key, _ in self._selector.select(timeout_s):
+            place, child = key.data
+            heard += [(place, report) for report in child.read()]
+            if child.ended:
+                self._selector.unregister(key.fileobj)
+        return heard
+
+
 def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[], None] = lambda: None) -> list[Any]:
     """The next report of every child. Raises ChildFailed in one line; whatever `check`, called at every turn, raises.
 
@@ -150,25 +179,20 @@ def gather(children: Sequence[Child[Any]], timeout_s: float, check: Callable[[],
     """
     reports: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for place, child in enumerate(children):
-            selector.register(child.descriptor, selectors.EVENT_READ, place)
+    with Listener(children) as listener:
         while len(reports) < len(children):
-            for key, _ in selector.select(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-                child = children[key.data]
-                for report in child.read():
-                    if isinstance(report, Failed):
-                        killed = next((one for one in children if one.killed_by), None)
-                        raise ChildFailed(killed.why_it_ended() if killed else f"{child.name}: {report.message}")
-                    reports[key.data] = report
-                if key.data in reports:
-                    selector.unregister(key.fileobj)
-                elif child.ended:
-                    raise ChildFailed(child.why_it_ended())
+            for place, report in listener.hear(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+                if isinstance(report, Failed):
+                    killed = next((one for one in children if one.killed_by), None)
+                    raise ChildFailed(killed.why_it_ended() if killed else f"{children[place].name}: {report.message}")
+                reports[place] = report
+            silent = [child for place, child in enumerate(children) if place not in reports]
+            if ended := next((child for child in silent if child.ended), None):
+                raise ChildFailed(ended.why_it_ended())
             check()
-            if len(reports) < len(children) and time.monotonic() > deadline:
-                silent = [child.name for place, child in enumerate(children) if place not in reports]
-                raise ChildFailed(f"no answer from {', '.join(silent)} within {timeout_s:.0f} s")
+            if silent and time.monotonic() > deadline:
+                names = ", ".join(child.name for child in silent)
+                raise ChildFailed(f"no answer from {names} within {timeout_s:.0f} s")
     return [reports[place] for place in range(len(children))]
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import selectors
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import IO, TypeVar
 
-from emulation.children import Child
+from emulation.children import POLL_S, Child, Listener
 from emulation.errors import RunFailed
 from emulation.training.messages import Finished, Iteration, TrainerReport, TrainingFailed
 
-TURN_S = 0.25  # how late a killed trainer or a dead data plane is noticed
 EXIT_S = 3.0  # how long a trainer may take to end after it has finished
 
 Kind = TypeVar("Kind")
@@ -36,18 +33,10 @@ class Member:
     def finished(self) -> bool:
         return bool(self.reports) and isinstance(self.reports[-1], Finished)
 
-    def read(self) -> bool:
-        """Takes what lies in its pipe; whether it has reported anything."""
-        return self._take(self.child.read())
-
-    def take(self, data: bytes) -> bool:
-        """Takes what was read."""
-        return self._take(self.child.take(data))
-
-    def _take(self, reports: list[TrainerReport]) -> bool:
-        self.reports += reports
-        self.iterations += sum(isinstance(report, Iteration) for report in reports)
-        return bool(reports)
+    def add(self, report: TrainerReport) -> None:
+        """One more report."""
+        self.reports.append(report)
+        self.iterations += isinstance(report, Iteration)
 
     @property
     def place(self) -> str:
@@ -75,7 +64,6 @@ class Crew:
     ) -> None:
         self.members = list(members)
         self._method, self._stall_s, self._limit_s, self._alive = method, stall_s, limit_s, alive
-        self._selector = selectors.DefaultSelector()
 
     def follow(self, on_iteration: Callable[[int], None]) -> None:
         """Returns when every member has finished; on_iteration(n): all have done n iterations.
@@ -85,15 +73,12 @@ class Crew:
         """
         begun = heard = time.monotonic()
         done = 0
-        for member in self.members:
-            os.set_blocking(member.child.descriptor, False)
-            self._selector.register(member.child.descriptor, selectors.EVENT_READ, member)
-        with self._selector:
+        with Listener([member.child for member in self.members]) as listener:
             while not all(member.finished for member in self.members):
-                if self._read(TURN_S):
+                if self._read(listener, POLL_S):
                     heard = time.monotonic()
                 self._alive()
-                self._check()
+                self._check(listener)
                 slowest = min(member.iterations for member in self.members)
                 if slowest > done:
                     done = slowest
@@ -106,22 +91,18 @@ class Crew:
                     raise RunFailed(f"{self._method}: not done after {self._limit_s:.0f} s; {self._where()}")
         self._wait_for_exits()
 
-    def _read(self, timeout_s: float) -> bool:
+    def _read(self, listener: Listener[TrainerReport], timeout_s: float) -> bool:
         """Whether any process reported anything."""
-        return any([self._hear(key.data) for key, _ in self._selector.select(timeout_s)])
+        heard = listener.hear(timeout_s)
+        for place, report in heard:
+            self.members[place].add(report)
+        return bool(heard)
 
-    def _hear(self, member: Member) -> bool:
-        heard = member.read()
-        if member.child.ended and member.child.descriptor in self._selector.get_map():
-            self._selector.unregister(member.child.descriptor)
-        return heard
-
-    def _check(self) -> None:
+    def _check(self, listener: Listener[TrainerReport]) -> None:
         """Raises RunFailed for the first cause: a killed process before those that only noticed."""
         gone = [member for member in self.members if not member.finished and member.child.process.poll() is not None]
-        for member in gone:
-            while self._hear(member):  # its last output may have come since
-                pass
+        while gone and self._read(listener, 0):  # their last output may have come since
+            pass
         gone = [member for member in gone if not member.finished]
         killed = next((member for member in gone if member.child.killed_by), None)
         if killed is not None:

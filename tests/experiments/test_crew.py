@@ -63,7 +63,8 @@ def test_lines_may_arrive_in_pieces() -> None:
     member = Member(0, None, None)  # type: ignore[arg-type]
     line = msgspec.json.encode(ITERATION) + b"\n"
     for byte in line * 2:
-        member.take(bytes([byte]))
+        for report in member.child.take(bytes([byte])):
+            member.add(report)
     assert (member.iterations, len(member.reports)) == (2, 2)
 
 
