@@ -93,8 +93,9 @@ def test_a_failed_command_is_a_one_line_error_in_the_parent(start: Start) -> Non
 def test_a_killed_child_is_named_before_those_that_only_noticed(start: Start) -> None:
     started = start(ADDS, "os.kill(os.getpid(), signal.SIGKILL)")
     started[1].process.wait(30)
-    started[0].send(Add(-1))
     assert started[0].read() == [Ready()]
+    started[0].send(Add(-1))
+    started[0].process.wait(30)
     with pytest.raises(ChildFailed, match=r"^rank 1 was killed by SIGKILL$"):
         gather(started, 60.0)
 
