@@ -42,6 +42,10 @@ def collectives() -> None:
         tensor = torch.full((3, 5), float(RANK), dtype=dtype)
         dist.all_reduce(tensor, dist.ReduceOp.AVG)
         assert torch.equal(tensor, torch.full((3, 5), (n - 1) / 2, dtype=dtype)), dtype
+    for dtype in (torch.int64, torch.int32):  # as NCCL: the sum, divided towards zero
+        tensor = torch.tensor([RANK, -RANK - 1, 2**31 - 1 if RANK == 0 else 0]).to(dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        assert tensor.tolist() == [(n - 1) // 2, -((n * (n + 1) // 2) // n), (2**31 - 1) // n], tensor
     flags = torch.tensor([RANK == 0, False])
     dist.all_reduce(flags)
     assert flags.tolist() == [True, False]
@@ -65,6 +69,60 @@ def collectives() -> None:
         assert tensor.eq(2).all().item()
     dist.barrier()
     a_rank_dies()
+
+
+def compiled() -> None:
+    """torch.compile around DDP, around a training step, and around functions that call collectives."""
+    start()
+
+    def of(collective: Callable[[torch.Tensor], torch.Tensor | None]) -> list[float]:
+        @torch.compile(backend="eager")
+        def function(tensor: torch.Tensor) -> torch.Tensor:
+            doubled = tensor * 2
+            result = collective(doubled)
+            return (doubled if result is None else result) + 1
+
+        values: list[float] = function(torch.arange(float(WORLD)) + RANK).tolist()
+        return values
+
+    def whole(collective: Callable[..., object], tensor: torch.Tensor, size: int) -> torch.Tensor:
+        result = torch.empty(size)
+        collective(result, tensor)
+        return result
+
+    n, ranks = WORLD, range(WORLD)
+    summed = [sum(2 * (i + rank) for rank in ranks) + 1.0 for i in ranks]
+    assert of(lambda tensor: dist.all_reduce(tensor)) == summed
+    assert of(lambda tensor: dist.all_reduce(tensor, async_op=True).wait() and None) == summed
+    assert of(lambda tensor: dist.all_reduce_coalesced([tensor]) and None) == summed
+    assert of(lambda tensor: dist.broadcast(tensor, 0)) == [2.0 * i + 1 for i in ranks]
+    assert of(lambda tensor: dist.reduce(tensor, 0))[0] == (summed[0] if RANK == 0 else 2.0 * RANK + 1)
+    everything = [2.0 * (i + rank) + 1 for rank in ranks for i in ranks]
+    assert of(lambda tensor: whole(dist.all_gather_into_tensor, tensor, n * n)) == everything
+    assert of(lambda tensor: whole(dist.reduce_scatter_tensor, tensor, 1)) == [summed[RANK]]
+    assert of(lambda tensor: whole(dist.all_to_all_single, tensor, n)) == [2.0 * (RANK + rank) + 1 for rank in ranks]
+    assert of(lambda tensor: dist.barrier()) == [2.0 * (i + RANK) + 1 for i in ranks]
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(batch).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    trained = []
+    for wrap_model, wrap_step in ((False, False), (True, False), (False, True)):
+        model: torch.nn.Module = DistributedDataParallel(small_model())
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        called = torch.compile(model, backend="eager") if wrap_model else model
+        train_step = torch.compile(step, backend="eager") if wrap_step else step
+        for number in range(2):
+            train_step(called, optimizer, torch.full((4, 20), RANK + number + 1.0))
+        trained.append([parameter.detach().clone() for parameter in model.parameters()])
+    for others in trained[1:]:
+        for left, right in zip(trained[0], others, strict=True):
+            assert torch.equal(left, right)
+    dist.destroy_process_group()
 
 
 def training() -> None:
@@ -96,7 +154,7 @@ def a_rank_dies() -> None:
     assert time.monotonic() - began < 20
 
 
-PROGRAMS: dict[str, Callable[[], None]] = {program.__name__: program for program in (collectives, training)}
+PROGRAMS: dict[str, Callable[[], None]] = {program.__name__: program for program in (collectives, compiled, training)}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]]()

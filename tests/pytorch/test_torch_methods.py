@@ -40,6 +40,14 @@ def test_programs_run_over_host_methods(launch: Launch, method: str, program: st
         assert ("DONE" in rank.output) == (code == 0), rank.output
 
 
+def test_compiled_programs_run(launch: Launch) -> None:
+    """torch.compile leaves the group's methods as they are."""
+    launch("compiled", 2, None, SWITCHAGG_METHOD="ring")
+    ranks = launch.finish()
+    assert [rank.code for rank in ranks] == [0, 0], [rank.output for rank in ranks]
+    assert all("DONE" in rank.output for rank in ranks)
+
+
 def meet(options: list[SwitchOptions], timeout_s: float = 10.0) -> list[Any]:
     """What each rank gets, ranks being threads: a group, or the exception."""
     store = dist.HashStore()

@@ -134,7 +134,7 @@ SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
         (torch.int32, MAX, True),
         (torch.int64, SUM, True),
         (torch.int64, MAX, False),
-        (torch.int32, AVG, False),
+        (torch.int32, AVG, True),
         (torch.float32, MAX, False),
         (torch.float32, dist.ReduceOp.PRODUCT, False),
         (torch.int8, SUM, False),

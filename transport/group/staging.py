@@ -138,8 +138,8 @@ TENSORS = {name: name for name in ("float32", "float64", "int32", "int64", "uint
 
 def tensor_dtype(name: str, op: str, adds: Adds | None) -> str | None:
     """What a tensor of this type travels as; None: Gloo does it. adds: what the session below takes; None: a group,
-    which takes all types and stages them itself. op: "sum", "avg" (a sum, divided here), "max"."""
+    which takes all types and stages them itself. op: "sum", "avg" (a sum, divided here; not of truth values), "max"."""
     wire = TENSORS.get(name)
-    if wire is None or (op == "avg" and not wire.startswith("float")):
+    if wire is None or (op == "avg" and name == "bool"):
         return None
     return wire if adds is None or wire in adds["max" if op == "max" else "sum"] else None

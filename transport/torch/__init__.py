@@ -19,11 +19,12 @@ bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are,
 | allreduce(_coalesced) with SUM | float32, float64, int32, int64        | switch                                 |
 | ... SUM                        | float16, bfloat16                     | switch as float32; rounded once        |
 | ... AVG                        | the float types                       | switch; sum divided by n, then rounded |
+| ... AVG                        | int32, int64                          | switch; sum divided by n, towards zero |
 | ... MAX                        | int32                                 | switch                                 |
 | ... SUM, AVG                   | complex (PyTorch passes their floats) | switch                                 |
 | any of these                   | empty                                 | done at once, without communication    |
 | ... SUM                        | bool, 8 and 16 bit integers, sparse   | Gloo                                   |
-| ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of integers      | Gloo, or Gloo's error                  |
+| ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of small integers| Gloo, or Gloo's error                  |
 | everything but allreduce       | any                                   | Gloo                                   |
 
 Float sums have the error bound of `switchagg.codecs.fixed_point` and don't depend on the order of packets: all ranks

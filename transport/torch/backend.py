@@ -1,7 +1,9 @@
 """The process group behind `init_process_group("switchagg")`; what goes where is in the package's docstring."""
 
+import functools
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,6 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch._compile import _disable_dynamo
 from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp, Store
 
 from switchagg.job import MAX_WORKERS
@@ -64,6 +67,20 @@ def _delegate(*names: str) -> Callable[..., dist.Work]:
     method.__name__ = names[0]
     method.__doc__ = f"{names[0]}, done by Gloo."
     return method
+
+
+def _outside_of_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that torch.compile calls as it is, in place of tracing into it.
+
+    torch.compile is torch._dynamo, which takes seconds to load: a program that hasn't compiles nothing.
+    """
+    untraced = _disable_dynamo(method)
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (untraced if "torch._dynamo" in sys.modules else method)(*args, **kwargs)
+
+    return call
 
 
 class SwitchProcessGroup(ProcessGroup):
@@ -208,6 +225,11 @@ class SwitchProcessGroup(ProcessGroup):
     def abort(self) -> None:
         """As shutdown: pending calls fail, here and, through the switch, on the other ranks."""
         self.shutdown()
+
+
+for _name, _method in list(vars(SwitchProcessGroup).items()):
+    if callable(_method) and not _name.startswith("__"):
+        setattr(SwitchProcessGroup, _name, _outside_of_graphs(_method))
 
 
 def eligible(tensors: list[torch.Tensor], op: Any, switch: bool = True) -> bool:

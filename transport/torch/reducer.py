@@ -111,8 +111,8 @@ class Reducer:
     ) -> SwitchWork:
         """Start to reduce these tensors in place. Never raises for the network: the Work does.
 
-        op: "sum", or "max" (int32 only). average: divide the sums by n (floats only). Empty tensors take no part; with
-        no others, the Work is finished on return.
+        op: "sum", or "max" (int32 only). average: divide the sums by n, integers towards zero. Empty tensors
+        take no part; with no others, the Work is finished on return.
         """
         with self._lock:
             number, self._calls = self._calls, self._calls + 1

@@ -52,7 +52,7 @@ class Stage(Protocol):
 
 
 class HostStage:
-    """A CPU tensor. divisor: None for a plain reduction, n for the mean of n workers (floats only)."""
+    """A CPU tensor. divisor: None for a plain reduction, n for the mean of n workers."""
 
     needs_fetch = False
 
@@ -75,7 +75,7 @@ class HostStage:
 
     def restore(self) -> None:
         if self._divisor is not None:
-            np.divide(self.array, self._divisor, out=self.array)
+            _divide(self.array, self._divisor)
         if self._buffer is not None:
             self._tensor.copy_(self._buffer)
 
@@ -121,7 +121,7 @@ class CudaStage:
 
     def restore(self) -> None:
         if self._divisor is not None:
-            np.divide(self.array, self._divisor, out=self.array)
+            _divide(self.array, self._divisor)
         with self._cuda.stream(self._side):
             # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
             self._tensor.copy_(self._host.to(self._tensor.device, non_blocking=True))
@@ -133,6 +133,15 @@ class CudaStage:
     def on_its_stream(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self._cuda.stream(self._side)
         return context
+
+
+def _divide(array: Array, divisor: int) -> None:
+    """In place; integers towards zero, as NCCL does it."""
+    if array.dtype.kind == "f":
+        np.divide(array, divisor, out=array)
+    else:
+        np.subtract(array, np.fmod(array, divisor), out=array)
+        np.floor_divide(array, divisor, out=array)
 
 
 class SideStreams:
