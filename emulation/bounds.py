@@ -114,9 +114,8 @@ def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     factor = traffic(name.method, network.workers, servers, network.backups)
     elements = elements_of(name, network.elements, network.mtu_bytes)
     efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
-    framed = size_bytes / efficiency
-    wire_bytes = framed if servers else framed * traffic(name.method, network.workers)
-    return Bound(factor, efficiency, wire_bytes, framed * factor * 8e9 / network.rate_bps)
+    wire_bytes = size_bytes * (1.0 if servers else traffic(name.method, network.workers)) / efficiency
+    return Bound(factor, efficiency, wire_bytes, size_bytes * factor / efficiency * 8e9 / network.rate_bps)
 
 
 def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> float:

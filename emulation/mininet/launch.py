@@ -178,7 +178,8 @@ class RunningScenario:
 
         timeout_s: within which all must have met. Raises UnfitError with its last output.
         """
-        words = ["server", "--link", method.link, "--job", GROUP_JOB, "--timeout", f"{timeout_s:.0f}"]
+        limit_s = min(timeout_s, 86_400.0)  # the most that the command takes
+        words = ["server", "--link", method.link, "--job", GROUP_JOB, "--timeout", f"{limit_s:.0f}"]
         for option, hosts in (("--workers", self.star.workers), ("--servers", self.star.servers)):
             words += [option, ",".join(f"{host.address}:{GROUP_PORT}" for host in hosts)]
         for number in range(len(self.star.servers)):
