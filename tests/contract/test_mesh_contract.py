@@ -364,9 +364,7 @@ def test_a_member_that_never_comes_is_named(kind: MeshKind) -> None:
 )
 def test_both_sides_name_a_disagreement(kind: MeshKind, one: Any, two: Any, words: Any) -> None:
     how = [{"job": "a", "timeout_s": LIVENESS_S, **told} for told in (one, two)]
-    begun = time.monotonic()
     found = connect_all(kind, free_addresses(2), how)
-    assert time.monotonic() - begun < LIVENESS_S
     for error in found:
         assert isinstance(error, JobError), error
         for word in (*words, "member 0", "member 1"):

@@ -240,10 +240,8 @@ def test_a_killed_rank_ends_the_others_with_one_line(start: Callable[..., list[M
     assert started.network_threads
     assert {niceness[thread] for thread in started.network_threads} == {os.nice(0)}
     victim.child.process.kill()
-    begun = time.monotonic()
     read_until(survivor, TrainingFailed)
-    assert survivor.child.process.wait(20) == 1
-    assert time.monotonic() - begun < 20
+    assert survivor.child.process.wait(LIMIT_S) == 1
     (failed,) = survivor.named(TrainingFailed)
     assert failed.iteration >= 1
     (line,) = [line for line in Path(survivor.child.log.name).read_text().splitlines() if line.startswith("trainer: ")]

@@ -52,13 +52,11 @@ def test_different_calls_are_an_error_that_names_both_sides(link: str) -> None:
         group.barrier().result(LIVENESS_S)
         group.allreduce(np.zeros(1000 + 500 * (rank == 2), np.float32)).result(LIVENESS_S)
 
-    begun = time.monotonic()
     for found in on_every_rank(3, act, link=link):
         assert isinstance(found, AggregationFailed), found
         assert "1000 float32" in str(found)
         assert "1500 float32" in str(found)
         assert "rank 2" in str(found)
-    assert time.monotonic() - begun < LIVENESS_S
 
 
 def test_mixed_methods_are_named_on_both_sides() -> None:
@@ -79,15 +77,12 @@ def test_mixed_methods_are_named_on_both_sides() -> None:
 
 
 def test_a_rank_that_leaves_is_named_by_all_and_stops_all_at_once() -> None:
-    begun = time.monotonic()
-
     def act(rank: int, group: Group) -> None:
         if rank == 2:
             return  # leaves without a word
         group.allreduce(np.ones(3_000_000, np.float32)).result(LIVENESS_S)
 
     found = on_every_rank(4, act)
-    assert time.monotonic() - begun < LIVENESS_S
     for rank in (0, 1, 3):
         assert isinstance(found[rank], AggregationFailed), found[rank]
         assert "rank 2" in str(found[rank])

@@ -251,7 +251,7 @@ def test_a_full_device_is_waited_for_without_spinning(links: tuple[UdpLink, UdpL
     assert here.counters["send_would_block"] == 1
     begin = time.monotonic()
     assert here.wait(10, writable=True)
-    assert 0.0005 < time.monotonic() - begin < 5
+    assert time.monotonic() - begin > 0.0005
     here._socket = real
     assert here.send(np.ones((33, 500), np.uint8), there.address) == 33
     assert here.gso

@@ -94,12 +94,14 @@ def test_marks_slow_the_sender_down_until_they_end(kind: QPType) -> None:
 
 
 def test_a_rate_so_slow_that_acknowledgements_take_long_is_no_loss() -> None:
-    """One is asked for after 64 packets, here in 1.4 s; eight timeouts in a row, 1.1 s, would end it."""
+    """One is asked for after 64 packets, in 1 to 2 s: eight timeouts, if they counted from the first packet. A busy
+    machine may add some."""
     with ends_of(QPType.RC) as (a, b):
-        slow = QPAttributes(path_mtu=4096, line_bps=1_500_000, timeout=15)
+        slow = QPAttributes(path_mtu=4096, line_bps=1_000_000, timeout=15)
         a.pair.connect(b.pair.end, slow)
         b.pair.connect(a.pair.end, slow)
         assert write(a, b, 70 * 4096) == WCStatus.SUCCESS
+        assert a.pair.counters["timeouts"] < 5
 
 
 def test_a_forked_process_closes_its_copy_and_ours_goes_on() -> None:

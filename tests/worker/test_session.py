@@ -297,13 +297,11 @@ def test_a_rank_that_leaves_too_early_fails_the_calls_it_did_not_finish(daemon: 
     for _ in range(3):
         for future in [session.allreduce(np.ones(50, np.int32)) for session in sessions]:
             assert future.result(SOON_S)[0] == 2
-    begun = time.monotonic()
     pending = sessions[0].allreduce(np.ones(50, np.int32))
     sessions[1].close()
     error = failure(pending)
     assert error.missing == (1,)
     assert "left after 3 calls" in str(error)
-    assert time.monotonic() - begun < SOON_S
     sessions[0].close()
 
 

@@ -37,7 +37,7 @@ class HostSnapshot:
 class HostSnapshots(Generic[Key]):
     """Takes snapshots of a host, in order. `descriptor` polls readable when `answers` has any.
 
-    All methods belong to one thread, which none of them blocks.
+    All methods belong to one thread, which none of them but `close` blocks.
     """
 
     def __init__(self, host: SwitchHost) -> None:
@@ -65,12 +65,13 @@ class HostSnapshots(Generic[Key]):
         return [self._answered.get() for _ in range(self._answered.qsize())]
 
     def close(self) -> None:
-        """Take no more; again is allowed. One that is being taken ends with its host's time limit."""
+        """End the thread; again is allowed. One that is being taken is waited for, as long as its host may take."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 os.close(self.descriptor)
                 self._asked.put(None)
+        self._thread.join()
 
     def _run(self) -> None:
         while (asked := self._asked.get()) is not None and not self._closed:

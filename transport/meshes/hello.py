@@ -21,7 +21,7 @@ HELLO_BYTES_MAX = 17 + 3 * 255
 ANYBODY = 0xFFFF
 REFUSAL_BYTES_MAX = 1008
 
-TELL_S = 5.0
+TELL_S = 3.0
 """How long who knows of a disagreement waits for members that don't, to tell them."""
 
 _START = struct.Struct(">6sHHHHBBB")

@@ -177,15 +177,14 @@ class UdpMesh:
     def _pass_refusal_on(self, until: float) -> None:
         """Inform all others, until they know, or for a while. Raises JobError."""
         until = min(until, time.monotonic() + TELL_S)
-        everybody = set(self._peers)
-        while True:
-            for member in everybody:
-                self._transmit(self._refusal_frame, self._peers[member].address)
-            if time.monotonic() >= until or self._informed >= set(self._peers):
-                raise JobError(f"job {self._mine.job}: {self._refusal}")
+        while time.monotonic() < until and not self._informed >= set(self._peers):
+            for peer in self._peers.values():
+                self._transmit(self._refusal_frame, peer.address)
             self._link.wait(HELLO_EVERY_S)
             self._run_once(connecting=True)
-            everybody = set(self._peers) - self._informed
+        for peer in self._peers.values():  # who was the last to come may not have it
+            self._transmit(self._refusal_frame, peer.address)
+        raise JobError(f"job {self._mine.job}: {self._refusal}")
 
     def _send_hello(self, address: Address, peer: _Peer | None, ask: bool) -> None:
         hello = self._mine if peer is None else replace(self._mine, to=peer.member)
