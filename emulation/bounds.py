@@ -5,25 +5,32 @@ Sizes are bytes of one rank's array, rates bits per second of Ethernet frames wi
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from itertools import product
 
 import numpy as np
 
+from emulation.topologies.table import topology
+from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.group.method_name import MethodName, traffic
+from transport.group.method_name import MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
 
 
 @dataclass(frozen=True)
 class Network:
-    """Equal links in a network. rate_bps: of a port, each way. elements: E of the switch's packets, as asked for.
+    """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. servers: of
     `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that a sum doesn't wait for.
+    topology: a name of `emulation.topologies.table`.
     """
 
     workers: int
@@ -33,6 +40,20 @@ class Network:
     codec: str = ""
     servers: int = 0
     backups: int = 0
+    topology: str = "star"
+
+    def links(self, method: str) -> Topology:
+        """Those that a method has."""
+        return topology(self.topology, self.workers, self.servers * (method == "ps"), LinkSettings(self.rate_bps))
+
+
+@dataclass(frozen=True)
+class Busiest:
+    """The direction of a link that limits a method. arrays: how often it carries a long array; hop: its nodes."""
+
+    hop: Hop
+    arrays: Fraction
+    rate_bps: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,7 @@ class Bound:
     Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
     """
 
-    traffic_factor: float  # of the busiest link: 1 for the switch, 2(n-1)/n for the best host methods, more for others
+    traffic_factor: float  # of the busiest link; in a star 1 for the switch, 2(n-1)/n for the best host methods
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
@@ -108,14 +129,59 @@ def elements_that_fit(mtu_bytes: int) -> int:
     return max(1, most - most % 8 if most >= 8 else most)
 
 
+@cache
+def loads(method: str, network: Network) -> Mapping[Hop, Fraction]:
+    """How often each direction of a link carries a long array, exactly."""
+    links = network.links(method)
+    found = {hop: Fraction(0) for hop, _ in links.hops}
+    nodes = (*links.members, links.aggregator)  # the last is SWITCH, -1
+    for (sender, to), arrays in flows(method, network.workers, len(links.servers)).items():
+        for hop in links.path(nodes[sender], nodes[to]):
+            found[hop] += arrays
+    return found
+
+
+def _loads_with_backups(network: Network) -> Mapping[Hop, Fraction]:
+    """Of `ps`, before some worker has the sum: without values that a server doesn't wait for, and others' sums."""
+    links = network.links("ps")
+    servers = links.servers or links.workers
+    values: Counter[tuple[Hop, str]] = Counter()
+    sums: Counter[tuple[Hop, str]] = Counter()
+    for server, worker in product(servers, links.workers):
+        values.update((hop, server) for hop in links.path(worker, server))
+        sums.update((hop, worker) for hop in links.path(server, worker))
+    return {
+        hop: Fraction(
+            sum(max(0, values[hop, server] - network.backups) for server in servers)
+            + max(sums[hop, worker] for worker in links.workers),
+            len(servers),
+        )
+        for hop, _ in links.hops
+    }
+
+
+@cache
+def busiest(method: str, network: Network) -> Busiest:
+    """What no long array of the method can pass faster: the most bytes over the rate that transports them."""
+    links = network.links(method)
+    carried = _loads_with_backups(network) if method == "ps" and network.backups else loads(method, network)
+    every = [Busiest(hop, arrays, links.settings(hop).rate_bps) for hop, arrays in carried.items()]
+    return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
+
+
 def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Of one allreduce of so many bytes of floats."""
-    servers = network.servers if name.method == "ps" else 0
-    factor = traffic(name.method, network.workers, servers, network.backups)
+    most, links, of_links = busiest(name.method, network), network.links(name.method), loads(name.method, network)
+    of_rank = max(arrays for hop, arrays in of_links.items() if set(hop) & set(links.workers))
     elements = elements_of(name, network.elements, network.mtu_bytes)
     efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
-    wire_bytes = size_bytes * (1.0 if servers else traffic(name.method, network.workers)) / efficiency
-    return Bound(factor, efficiency, wire_bytes, size_bytes * factor / efficiency * 8e9 / network.rate_bps)
+    wire_bytes = size_bytes * float(most.arrays) / efficiency
+    return Bound(
+        float(most.arrays),
+        efficiency,
+        size_bytes * float(of_rank) / efficiency,
+        wire_bytes * 8e9 / most.rate_bps,
+    )
 
 
 def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> float:
@@ -124,13 +190,18 @@ def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -
 
 
 def payload_limit(name: MethodName, network: Network) -> float:
-    """rate × payload / (payload + headers), in bytes per second: what a link carries of the method's payload."""
+    """rate × payload / (payload + headers), in bytes per second: what a host's link carries of the method's payload."""
+    return _payload_of(name, network, network.rate_bps)
+
+
+def _payload_of(name: MethodName, network: Network, rate_bps: int) -> float:
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return network.rate_bps / 8 * float(payload_share(name, elements, network.mtu_bytes))
+    return rate_bps / 8 * float(payload_share(name, elements, network.mtu_bytes))
 
 
 def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
     """Most bytes per second of an array that the method can sum. Integers need no exponents."""
-    most = payload_limit(name, network) / traffic(name.method, network.workers, network.servers, network.backups)
+    most = busiest(name.method, network)
+    limit = _payload_of(name, network, most.rate_bps) / float(most.arrays)
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return most * coded_share(name, dtype, elements, network.codec)
+    return limit * coded_share(name, dtype, elements, network.codec)

@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int, str], None]
 Runner = Callable[[Scenario, MethodName, Path, Callable[[int, int, str], None]], MethodResult]
 """The contract of both backends: one method of one scenario; raises RunFailed; leaves nothing running."""
 
-FIGURES = ("training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
+FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
 _RUNNER_MODULES = {"mininet": "emulation.mininet.run", "sim": "emulation.sim.run"}

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from emulation.bounds import Network, elements_most
+from emulation.topologies.table import topology, topology_names
+from emulation.topologies.topology import LinkSettings, Topology
 from emulation.training.tasks.table import WORKLOADS, workload_names
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.priority import CLASSES
@@ -71,9 +73,10 @@ class Methods:
 
 
 @dataclass(frozen=True)
-class Topology:
-    """A star: every worker has one full-duplex link to the switch."""
+class TopologyOptions:
+    """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
 
+    kind: str = _choice("star", topology_names)
     workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
         200_000_000, 1_000_000, 400_000_000_000, "bits/s"
@@ -156,7 +159,7 @@ class Scenario:
     title: str
     seed: int
     methods: Methods
-    topology: Topology
+    topology: TopologyOptions
     faults: Faults
     workload: Workload
     switch: SwitchOptions
@@ -167,15 +170,22 @@ class Scenario:
     @property
     def network(self) -> Network:
         """What bounds an allreduce."""
-        topology = self.topology
+        options = self.topology
         return Network(
-            topology.workers,
-            topology.rate_bps,
-            topology.mtu_bytes,
+            options.workers,
+            options.rate_bps,
+            options.mtu_bytes,
             self.switch.elements,
             servers=self.ps.servers,
             backups=self.ps.backups,
+            topology=options.kind,
         )
+
+    def links(self, method: str) -> Topology:
+        """The nodes and links that a method has. Raises ValueError."""
+        options = self.topology
+        settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
+        return topology(options.kind, options.workers, self.ps.servers * (method == "ps"), settings)
 
     def methods_for(self, backend: str) -> tuple[MethodName, ...]:
         """Methods to run on `backend` ("mininet" or "sim"), in order."""
@@ -188,7 +198,7 @@ class Scenario:
 
 _TABLES: dict[str, Any] = {
     "methods": Methods,
-    "topology": Topology,
+    "topology": TopologyOptions,
     "faults": Faults,
     "workload": Workload,
     "switch": SwitchOptions,
@@ -273,6 +283,18 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["ps"]  # no method of the scenario reads it
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
+
+
+def from_canonical(values: dict[str, Any]) -> Scenario:
+    """The scenario that `canonical` gave as plain values; also as JSON has them."""
+    tables = {
+        name: {
+            key: list(value) if isinstance(value, tuple) else value for key, value in table.items() if value is not None
+        }
+        for name, table in values.items()
+        if isinstance(table, dict)
+    }
+    return _build({**values, **tables}, "scenario")
 
 
 def _build(document: dict[str, Any], file: str) -> Scenario:
@@ -412,6 +434,10 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(f'{scenario.file}: [sweep] needs both: key = "topology.rate_bps" and values = [...]')
     if not scenario.methods.mininet and not scenario.methods.sim:
         raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
+    try:
+        _ = scenario.links("switch"), scenario.links("ps")
+    except ValueError as error:
+        raise ScenarioError(f"{scenario.file}: [topology] kind: {topology.kind}: {error}") from None
     most = elements_most(topology.mtu_bytes)
     if switch.elements > most:
         raise ScenarioError(

@@ -28,7 +28,7 @@ from emulation.scenario import (
     ScenarioError,
     Sweep,
     SwitchOptions,
-    Topology,
+    TopologyOptions,
     Workload,
 )
 from transport.worker.options import SEGMENTS_MAX
@@ -118,7 +118,7 @@ class Matrix:
             title=title,
             seed=1,
             methods=Methods(mininet=tuple(dict.fromkeys(one.method for one in chosen)), sim=()),
-            topology=Topology(workers, rate_bps, mtu_bytes=self.mtu_bytes),
+            topology=TopologyOptions(workers=workers, rate_bps=rate_bps, mtu_bytes=self.mtu_bytes),
             faults=Faults(loss=self.loss),
             workload=Workload(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
             switch=SwitchOptions(elements, self.window_slots),

@@ -21,9 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, short_names, time_text
 from emulation.results import percentile
+from emulation.scenario import from_canonical
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, of_one_iteration
+from emulation.topologies.table import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -52,6 +55,7 @@ def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
     timelines: spans by method; `timeline` is drawn if there are any.
     """
     makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+        "topology": topology,
         "training": training,
         "breakdown": breakdown,
         "matrix": matrix,
@@ -111,6 +115,12 @@ def _smooth(values: list[float | None], span: int) -> list[float]:
         present = [value for value in values[max(0, end - span) : end] if value is not None]
         smoothed.append(sum(present) / len(present) if present else float("nan"))
     return smoothed
+
+
+def topology(built: dict[str, Any]) -> Figure | None:
+    """Nodes and links; none for the usual topology."""
+    scenario = from_canonical(built["scenario"])
+    return topology_figure(scenario, built) if TOPOLOGIES[scenario.topology.kind].summary else None
 
 
 def training(built: dict[str, Any]) -> Figure:

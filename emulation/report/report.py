@@ -15,6 +15,10 @@ from emulation.timeline import Span
 from transport.group.method_name import MethodName
 
 _CAPTIONS = {
+    "topology": (
+        "The network. Between switches: the rate, and how often each method must send a long array over the link, in "
+        "its busier direction. The framed switch aggregates, the others only forward."
+    ),
     "training": (
         "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "
         "Time spent evaluating is left out."

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from emulation.bounds import busiest
+from emulation.scenario import from_canonical
+from emulation.topologies.table import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP
@@ -175,6 +178,19 @@ def faster_text(speedup: float) -> str:
     if 1 / 1.01 < speedup < 1.01:
         return "as fast"
     return f"{speedup:.2f}× faster" if speedup > 1 else f"{1 / speedup:.2f}× slower"
+
+
+def topology_text(built: dict[str, Any]) -> str:
+    """What the network is, and which link limits each method, in sentences; "" for the usual topology."""
+    scenario = from_canonical(built["scenario"])
+    summary = TOPOLOGIES[scenario.topology.kind].summary
+    if not summary:
+        return ""
+    limits = []
+    for entry in built["methods"]:
+        most = busiest(entry["method"].method, scenario.network)
+        limits.append(f"of {in_text(entry['method'])} {' to '.join(most.hop)}, {float(most.arrays):.2f}×")
+    return f"The network: {summary}. The busiest link, and how often it carries the gradients: {'; '.join(limits)}."
 
 
 def links_text(built: dict[str, Any]) -> str:

@@ -126,6 +126,7 @@ def simulation_config(scenario: Scenario) -> SimulationConfig:
             reorder=faults.reorder,
             corrupt=faults.corrupt,
         ),
+        topology=topology.kind,
         seed=scenario.seed,
         elements=switch.elements,
         window_slots=switch.window_slots,

@@ -1,5 +1,6 @@
 """Scenario files: strictness, messages, defaults, the shipped ones."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -121,8 +122,8 @@ def test_canonical_round_trips() -> None:
     plain = canonical(scenario)
     assert "file" not in plain
     assert plain["methods"] == {"mininet": ["gloo", "switch"], "sim": ["switch"]}
-    again = scenarios._build(plain, "t")
-    assert again == scenario
+    again = scenarios.from_canonical(plain)
+    assert again == dataclasses.replace(scenario, file="scenario")
     assert again.baseline_for("sim") is None
 
 

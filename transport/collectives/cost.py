@@ -9,11 +9,14 @@ in segments of s bytes and a segment goes on as soon as it can, so a long messag
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
 
 from transport.collectives.collective import Cost, Costs, LinkCost, Load, Pace, Task
 from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.plan import Send
 from transport.collectives.table import COLLECTIVES, plan
 
 _ELEMENTS = math.lcm(*range(1, 65)) << 6
@@ -54,12 +57,25 @@ def switch_seconds(size_bytes: float, link: LinkCost, bytes_factor: float = 1.0)
 
 
 @cache
-def traffic_factor(name: str, workers: int, option: int = 0) -> Fraction:
-    """How many times the array of an allreduce passes the busiest port, in its busier direction.
-
-    Read off the plans: no long array can be faster.
-    """
+def traffic_matrix(name: str, workers: int, option: int = 0) -> Mapping[tuple[int, int], Fraction]:
+    """What each member sends to each other in an allreduce, (sender, receiver), in arrays. Read off the plans."""
     elements = _ELEMENTS * max(1, option)
-    members = range(workers)
-    plans = [plan(Task("allreduce", name, member, workers, elements, 0, option)) for member in members]
-    return Fraction(max(max(each.elements_sent, each.elements_received) for each in plans), elements)
+    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for member in range(workers):
+        for each in plan(Task("allreduce", name, member, workers, elements, 0, option)).operations:
+            if isinstance(each, Send):
+                sent[member, each.to] += each.high - each.low
+    return {pair: Fraction(number, elements) for pair, number in sent.items()}
+
+
+@cache
+def traffic_factor(name: str, workers: int, option: int = 0) -> Fraction:
+    """How many times the array of an allreduce passes the busiest port of a member, in its busier direction.
+
+    No long array can be faster.
+    """
+    ports: defaultdict[tuple[int, bool], Fraction] = defaultdict(Fraction)
+    for (sender, to), arrays in traffic_matrix(name, workers, option).items():
+        ports[sender, True] += arrays
+        ports[to, False] += arrays
+    return max(ports.values(), default=Fraction(0))

@@ -69,11 +69,6 @@ class Plan:
         """Elements this member sends."""
         return sum(each.high - each.low for each in self.operations if isinstance(each, Send))
 
-    @property
-    def elements_received(self) -> int:
-        """Elements this member receives."""
-        return sum(each.high - each.low for each in self.operations if isinstance(each, Receive))
-
 
 class Draft:
     """A plan in the making: the k-th `send` of a member to another is met by the other's k-th `receive` from it."""

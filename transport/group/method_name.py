@@ -3,10 +3,12 @@
 The same names are used in scenarios, on command lines, in environment variables and in reports.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from transport.collectives.collective import Look
-from transport.collectives.cost import traffic_factor
+from transport.collectives.cost import traffic_factor, traffic_matrix
 from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
 from transport.schedule.table import parse_policy
@@ -77,20 +79,33 @@ METHODS = {
 """All methods, by name."""
 
 
-def traffic(method: str, workers: int, servers: int = 0, backups: int = 0) -> float:
-    """How often each byte of a long array must cross the busiest link of a member, in its busier direction, before some
-    worker has the sum.
+def traffic(method: str, workers: int, servers: int = 0) -> float:
+    """How often each byte of a long array must cross the busiest link of a member, in its busier direction.
 
-    servers: of `ps`, on nodes of their own, each of which carries its share n times. backups: of `ps`, workers whose
-    values a sum doesn't wait for. Other methods have neither.
+    servers: of `ps`, on nodes of their own, each of which carries its share n times.
     """
-    if method != "ps":
-        servers = backups = 0
     if servers:
-        return max(1.0, (workers - backups) / servers)
+        return max(1.0, workers / servers)
     collective = METHODS[method].bounded_by
-    # a server beside a worker waits for values of fewer others, each of which sends it an n-th
-    return float(traffic_factor(collective, workers)) - backups / workers if collective else 1.0
+    return float(traffic_factor(collective, workers)) if collective else 1.0
+
+
+SWITCH = -1
+"""Among members: the switch that aggregates."""
+
+
+def flows(method: str, workers: int, servers: int = 0) -> Mapping[tuple[int, int], Fraction]:
+    """What each member sends to each other for a long array, in arrays, by (sender, receiver).
+
+    servers: as in `traffic`; they are the members after the workers.
+    """
+    share = Fraction(1, servers or 1)
+    others = range(workers, workers + servers) if servers else (SWITCH,)
+    collective = METHODS[method].bounded_by
+    if collective and not servers:
+        return traffic_matrix(collective, workers)
+    pairs = [(rank, other) for rank in range(workers) for other in others]
+    return {pair: share for rank, other in pairs for pair in ((rank, other), (other, rank))}
 
 
 def links_of(method: str) -> tuple[str, ...]:

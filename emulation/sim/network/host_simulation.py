@@ -10,6 +10,7 @@ from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
+from transport.collectives.cost import traffic_matrix
 from transport.collectives.party import HEAD_BYTES, CollectiveParty
 from transport.collectives.table import COLLECTIVES, fitting
 
@@ -29,13 +30,17 @@ class HostSimulation(Simulation):
         self.method = method
         self.choice = _measured(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
-        self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
+        self._add_switches(lambda _, ports: Bridge(self.network, ports, config.switch_latency_ns))
         self.hosts: list[MeshHost] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
-        connections = config.connections(senders_at_once(method, config.workers))
-        for member in range(config.workers):
-            uplink = self._add_uplink(member, self.bridge.receive)
+        at_once = senders_at_once(method, config.workers)
+        weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
+        connections = min(
+            (self._connections(at_once, traffic_matrix(name, config.workers, config.group)) for name in weighed),
+            key=lambda settings: settings.window_bytes,
+        )
+        for member, uplink in enumerate(self.uplinks):
             segment_bytes = config.message_bytes - HEAD_BYTES
             option = config.group if method == "hierarchical" else 0
             party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
@@ -49,7 +54,7 @@ class HostSimulation(Simulation):
                 credit_bytes=config.credit_bytes,
                 strict=config.strict_priority,
             )
-            self._add_downlink(member, host.receive)
+            self._add_host(host.receive)
             self.hosts.append(host)
             self._parties.append(party)
             self._done.append({})
@@ -106,7 +111,7 @@ def _measured(config: SimulationConfig) -> Choice:
 
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
-    pair = HostSimulation(replace(config, workers=2, trace=False), "ring")
+    pair = HostSimulation(replace(config, workers=2, topology="star", trace=False), "ring")
     array = np.zeros(size_bytes, np.uint8)
     pair.begin(0, Call(array, "sum", lambda: None, kind="broadcast"))
     pair.begin(1, Call(array.copy(), "sum", pair.network.stop, kind="broadcast"))

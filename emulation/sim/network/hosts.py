@@ -75,7 +75,10 @@ class Uplink:
 
 
 class AggregationHost:
-    """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up."""
+    """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
+
+    switch: the `to` of its frames.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class AggregationHost:
         job: JobConfig,
         link: Link,
         on_failure: Callable[[int, StreamFailed], None],
+        switch: int,
         codec: str = "",
     ) -> None:
         self.endpoint = Endpoint(job, rank)
@@ -97,7 +101,7 @@ class AggregationHost:
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
         self._turns = StreamTurns(priorities)
-        self._to = [addressed(rank, priority) for priority in priorities]  # by stream
+        self._to = [addressed(switch, priority) for priority in priorities]  # by stream
         self._wire_bytes = 20 + 4 * job.elements + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [

@@ -9,6 +9,7 @@ from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import Bridge
 from switchagg.priority import BEST_EFFORT
+from transport.group.method_name import flows
 from transport.ps.colocated import Colocated
 from transport.ps.config import BACKUP, PsConfig
 from transport.ps.messages import HEAD_BYTES
@@ -23,32 +24,32 @@ class PsSimulation(Simulation):
     """
 
     def __init__(self, config: SimulationConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, config.servers)
         workers, servers = config.workers, config.servers
         slice_elements = (config.message_bytes - HEAD_BYTES) // 4  # of float32
         ps = PsConfig(workers, servers or workers, **{"slice_elements": slice_elements, **config.ps})
         self.mean_op = "avg" if ps.mode == BACKUP else "sum"
-        self.bridge = Bridge(self.network, self.downlinks, config.switch_latency_ns)
+        self._add_switches(lambda _, ports: Bridge(self.network, ports, config.switch_latency_ns))
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
-        connections = config.connections(max(workers, servers) if servers else max(1, workers - 1))
+        at_once = max(workers, servers) if servers else max(1, workers - 1)
+        connections = self._connections(at_once, flows("ps", workers, servers))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
-            uplink = self._add_uplink(member, self.bridge.receive)
             host = MeshHost(
                 member,
                 party,
                 connections,
-                uplink,
+                self.uplinks[member],
                 self._settle,
                 job="ps",
                 credit_bytes=config.credit_bytes,
                 strict=config.strict_priority,
             )
-            self._add_downlink(member, host.receive)
+            self._add_host(host.receive)
             self.hosts.append(host)
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat

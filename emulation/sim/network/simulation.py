@@ -5,7 +5,8 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ from emulation.sim.network.hosts import Done
 from emulation.sim.network.link import Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
+from emulation.sim.network.switches import Switch
+from emulation.topologies.table import topology
+from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import rounds_of
 from switchagg.codecs import codec_named
 from switchagg.job import JobConfig, StreamConfig
@@ -30,10 +34,12 @@ HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowl
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """workers: 1 … 64. link: both directions of every port, each with faults of its own drawn from seed.
+    """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. topology: a
+    name of `emulation.topologies.table`, which derives other links from it.
 
-    switch_latency_ns: from a frame's last bit in to its place in the output queue. elements, window_slots, streams,
-    dataplane: of the switch method; priorities, windows: class and window of each of its streams, where they differ.
+    switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
+    window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
+    streams, where they differ.
     codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
     strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
     message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), group (ranks per
@@ -47,6 +53,7 @@ class SimulationConfig:
 
     workers: int
     link: LinkConfig
+    topology: str = "star"
     switch_latency_ns: int = 0
     seed: int = 1
     elements: int = 360
@@ -85,21 +92,29 @@ class SimulationConfig:
             retry_limit=self.retry_limit,
         )
 
-    def connections(self, together: int = 1) -> ReliableConfig:
-        """Connections of a host method, with the timeouts of the job, of which so many send to one host at once.
+    def built(self, servers: int = 0) -> Topology:
+        """The topology's nodes and links."""
+        link = self.link
+        settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
+        return topology(self.topology, self.workers, servers, settings)
 
-        Only the window limits a connection, so those that share a port share what the port's queue or the
-        way holds: what congestion control would settle on. Otherwise the queue would overflow for as long as they send.
+    def connections(self, together: int = 1, shared: LinkSettings | None = None) -> ReliableConfig:
+        """Connections of a host method, with the timeouts of the job, of which so many share a port at once.
+
+        shared: that port's link; None: a host's. Only the window limits a connection, so those that share a port share
+        what the port's queue or the way holds: what congestion control would settle on. Otherwise the queue would
+        overflow for as long as they send.
         """
         window_bytes, rto_min_ns = self.reliable.window_bytes, self.rto_min_ns
         if together > 1:
-            way_bytes = self.link.rate_bps * self._round_trip_ns // 8_000_000_000
-            queue_bytes = self.link.queue_bytes * 9 // 10
+            port = shared or self.link
+            way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
+            queue_bytes = port.queue_bytes * 9 // 10
             burst_bytes = queue_bytes * together // (together - 1)  # all at once, of which one share leaves meanwhile
             share_bytes = max(min(queue_bytes + way_bytes, burst_bytes), way_bytes) // together
             window_bytes = max(min(window_bytes, share_bytes), 2 * self.reliable.segment_bytes)
             # What meets others' segments in a queue may suddenly take as long as the queue is.
-            rto_min_ns = max(rto_min_ns, self.link.queue_bytes * 8_000_000_000 // self.link.rate_bps)
+            rto_min_ns = max(rto_min_ns, port.queue_bytes * 8_000_000_000 // port.rate_bps)
         return replace(
             self.reliable,
             window_bytes=window_bytes,
@@ -120,9 +135,12 @@ class SimulationConfig:
 
     @property
     def _round_trip_ns(self) -> int:
-        """Without queues, of frames of MTU 1500: there and back over two links each."""
-        frame_ns = 1514 * 8_000_000_000 // self.link.rate_bps
-        return 4 * (self.link.delay_ns + frame_ns) + 2 * self.switch_latency_ns
+        """Without queues, of frames of MTU 1500: there and back between hosts as far from the aggregator as any."""
+        built = self.built()
+        ways = [list(map(built.settings, built.path(host, built.aggregator))) for host in built.members]
+        to_switch_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in way) for way in ways)
+        switches = 2 * max(map(len, ways)) - 1
+        return 4 * to_switch_ns + 2 * switches * self.switch_latency_ns
 
 
 class Call(NamedTuple):
@@ -140,7 +158,9 @@ class Call(NamedTuple):
 
 
 class Simulation(ABC):
-    """Network and links. A method's subclass puts the switch and the hosts in; `uplinks`, `downlinks` go by member.
+    """The topology's links, switches from `_add_switches`, and hosts, each added by the method's subclass.
+
+    `uplinks` and `downlinks`, those of a member's host, go by member.
 
     mean_op: how training launches gradients: "sum", and divides by the workers, or, where a sum may hold fewer than all
     of them, "avg", which divides by those that are in it.
@@ -149,13 +169,73 @@ class Simulation(ABC):
     mean_op = "sum"
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
 
-    def __init__(self, config: SimulationConfig) -> None:
+    def __init__(self, config: SimulationConfig, servers: int = 0) -> None:
         self.config = config
-        self._keys = [RoundKeys() for _ in range(config.workers)]
+        self.topology = config.built(servers)
         self.network = Network(trace=config.trace)
-        self._link_type = StrictLink if config.strict_priority else Link
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
+        self._links: dict[Hop, Link] = {}
+        self._ports: dict[str, list[Link]] = {name: [] for name in self.topology.switches}
+        self._keys = [RoundKeys() for _ in range(config.workers)]
+
+    @property
+    def aggregator(self) -> int:
+        """The `to` of frames for the switch that aggregates: the number after the last member's."""
+        return len(self.topology.members)
+
+    def _add_switches(self, make: Callable[[str, list[Link]], Switch]) -> None:
+        """make(name, ports): the switch of that name; ports: by destination, filled when the last host is added."""
+        switches = {name: make(name, ports) for name, ports in self._ports.items()}
+        for hop, settings in self.topology.hops:
+            if hop[1] in switches:
+                self._links[hop] = self._link(hop, settings, switches[hop[1]].receive)
+        self.uplinks += [self._links[self._hop_of(member)] for member in range(self.aggregator)]
+
+    def _add_host(self, receive: Action) -> None:
+        """The next member's host: the link that leads to it, once its uplink is there."""
+        hop = self._hop_of(len(self.downlinks))[::-1]
+        self._links[hop] = self._link(hop, self.topology.settings(hop), receive)
+        self.downlinks.append(self._links[hop])
+        if len(self.downlinks) == self.aggregator:
+            for name, ports in self._ports.items():
+                to = [*self.topology.members, self.topology.aggregator]  # its last entry is of no use to itself
+                ports += [self._links[name, self.topology.next_hop(name, node)] for node in to if node != name]
+
+    def _connections(self, together: int, flows: Iterable[tuple[int, int]]) -> ReliableConfig:
+        """Connections for the port that leaves each the least: a host's, that so many send to at once, or one between
+        switches, crossed by so many of the flows: pairs of members."""
+        members = self.topology.members
+        crossing = Counter(
+            hop
+            for sender, to in flows
+            for hop in self.topology.path(members[sender], members[to])
+            if set(hop) <= self._ports.keys()
+        )
+        count, shared, least_bps = together, None, self.config.link.rate_bps / together
+        for hop, number in crossing.items():
+            settings = self.topology.settings(hop)
+            if settings.rate_bps / number < least_bps:
+                count, shared, least_bps = max(2, number), settings, settings.rate_bps / number
+        return self.config.connections(count, shared)
+
+    def _hop_of(self, member: int) -> Hop:
+        host = self.topology.members[member]
+        return host, self.topology.next_hop(host, self.topology.aggregator)
+
+    def _link(self, hop: Hop, settings: LinkSettings, receive: Action) -> Link:
+        """One direction. A host never overflows its own queue: `Uplink` waits instead."""
+        members, (sender, to) = self.topology.members, hop
+        queue_bytes, seed = settings.queue_bytes, f"{sender} to {to}"
+        if sender in members:
+            queue_bytes, seed = max(queue_bytes, HOST_QUEUE_BYTES), f"up {members.index(sender)}"
+        elif to in members:
+            seed = f"down {members.index(to)}"
+        config = replace(
+            self.config.link, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=queue_bytes
+        )
+        kind = StrictLink if self.config.strict_priority else Link
+        return kind(self.network, config, receive, f"{self.config.seed} {seed}")
 
     def launch(
         self, rank: int, array: NDArray[Any], op: str, done: Done, priority: int | None = None, key: int | None = None
@@ -188,17 +268,6 @@ class Simulation(ABC):
     def begin(self, rank: int, call: Call) -> None:
         """Rank begins a call now, as it is."""
 
-    def _add_uplink(self, rank: int, middle: Action) -> Link:
-        """The link from a member's host to the switch. A host never overflows its own queue: `Uplink` waits instead."""
-        config = replace(self.config.link, queue_bytes=max(self.config.link.queue_bytes, HOST_QUEUE_BYTES))
-        link = self._link_type(self.network, config, middle, f"{self.config.seed} up {rank}")
-        self.uplinks.append(link)
-        return link
-
-    def _add_downlink(self, rank: int, host: Action) -> None:
-        """The link from the switch to a member's host."""
-        self.downlinks.append(self._link_type(self.network, self.config.link, host, f"{self.config.seed} down {rank}"))
-
     @abstractmethod
     def retransmissions(self) -> int:
         """Frames sent again by all hosts."""
@@ -226,5 +295,5 @@ class Simulation(ABC):
 
     def faults(self) -> dict[str, int]:
         """What the links did to frames, summed over all of them."""
-        links = self.uplinks + self.downlinks
+        links = list(self._links.values())
         return {name: sum(link.faults[name] for link in links) for name in links[0].faults}

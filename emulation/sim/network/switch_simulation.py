@@ -2,7 +2,7 @@
 
 from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
-from emulation.sim.network.switches import AggregationSwitch
+from emulation.sim.network.switches import AggregationSwitch, PacketBridge
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
@@ -18,12 +18,17 @@ class SwitchSimulation(Simulation):
         self.job = config.job()
         dataplane = DATAPLANES[config.dataplane](self.job.slots[1], config.elements)
         dataplane.admit(self.job, range(config.workers))
-        self.switch = AggregationSwitch(self.network, self.downlinks, config.switch_latency_ns, dataplane)
+        latency_ns = config.switch_latency_ns
+        self.switch = AggregationSwitch(self.network, self._ports[self.topology.aggregator], latency_ns, dataplane)
+        self._add_switches(
+            lambda name, ports: (
+                self.switch if name == self.topology.aggregator else PacketBridge(self.network, ports, latency_ns)
+            )
+        )
         self.hosts: list[AggregationHost] = []
-        for rank in range(config.workers):
-            uplink = self._add_uplink(rank, self.switch.receive)
-            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, config.codec)
-            self._add_downlink(rank, host.receive)
+        for rank, uplink in enumerate(self.uplinks):
+            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, self.aggregator, config.codec)
+            self._add_host(host.receive)
             self.hosts.append(host)
 
     def _failed(self, rank: int, event: StreamFailed) -> None:

@@ -1,7 +1,7 @@
 """Switches: a bridge that forwards, and one that aggregates. Both are store and forward."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from emulation.sim.network.link import IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
 from emulation.sim.network.network import Network
@@ -9,10 +9,18 @@ from switchagg.dataplane.contract import DataPlane
 from transport.links.ethernet import ETHERNET_BYTES
 
 
+class Switch(Protocol):
+    """A switch of a simulation."""
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        """A frame whose last bit is there."""
+
+
 class Bridge:
     """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work.
 
-    `ports[rank]` is the link to that rank; latency_ns is the time from a frame's last bit in to its place in the queue.
+    `ports[node]` is the link on the way to that member, or to the aggregating switch; latency_ns is the time from a
+    frame's last bit in to its place in the queue.
     """
 
     def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int) -> None:
@@ -26,10 +34,18 @@ class Bridge:
         self._ports[to & NODE_MASK].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
 
 
+class PacketBridge(Bridge):
+    """The same for packets of method `switch`: frames (1, size) uint8, whose bytes begin after the UDP header."""
+
+    def receive(self, frame: Any, sender: int, to: int) -> None:
+        size_bytes = (len(frame) if frame.__class__ is CorruptedFrame else frame.size) + UDP_FRAMING_BYTES
+        self._ports[to & NODE_MASK].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
+
+
 class AggregationSwitch:
     """Hosts a data plane: one packet at a time, as they arrive; results enter the queues of their ports.
 
-    `ports[rank]` is the link to that rank and the number the data plane knows it by. latency_ns as for `Bridge`.
+    `ports[rank]` is the link on the way to that rank, the number the data plane knows it by. latency_ns: see `Bridge`.
     """
 
     def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int, dataplane: DataPlane) -> None:
@@ -40,7 +56,7 @@ class AggregationSwitch:
         self._latency_ns = latency_ns
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
-        """A frame (1, size) uint8 that came in by port `sender`."""
+        """A frame (1, size) uint8 of the worker `sender`."""
         if frame.__class__ is CorruptedFrame:
             frame = frame.received()
             if frame is None:

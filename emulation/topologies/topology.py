@@ -1,0 +1,127 @@
+"""The contract of a topology: nodes, full-duplex links, the switch that aggregates, and the way between any two nodes.
+
+Today the links form a tree, so there is one way between two nodes, and one switch aggregates for all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+Hop = tuple[str, str]
+"""One direction of a link: the nodes that frames come from and go to."""
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """Of both directions of a link. rate_bps: of Ethernet frames; delay_ns: one way; queue_bytes: at either end."""
+
+    rate_bps: int
+    delay_ns: int = 0
+    queue_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class Link:
+    """A full-duplex link between two nodes. A node's ports have the order in which its links are listed."""
+
+    a: str
+    b: str
+    settings: LinkSettings
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Names of nodes are unique, at most 8 letters and digits: interfaces are named after them.
+
+    workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. aggregator: the switch
+    that sums; all others only forward. Raises ValueError if a host has not exactly one link, or links form no tree.
+    """
+
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    switches: tuple[str, ...]
+    aggregator: str
+    links: tuple[Link, ...]
+
+    def __post_init__(self) -> None:
+        nodes = self.nodes
+        if len(set(nodes)) != len(nodes) or any(not name.isalnum() or len(name) > 8 for name in nodes):
+            raise ValueError("names of nodes must be unique, 1 to 8 letters and digits")
+        if self.aggregator not in self.switches:
+            raise ValueError(f"{self.aggregator} aggregates, but is no switch of the topology")
+        if not {end for link in self.links for end in (link.a, link.b)} <= set(nodes):
+            raise ValueError("a link ends at a node that the topology does not have")
+        for host in self.members:
+            if len(self.neighbours[host]) != 1:
+                raise ValueError(f"host {host} has {len(self.neighbours[host])} links, not 1")
+        if len(self.links) != len(nodes) - 1 or len(self._next(self.aggregator)) != len(nodes) - 1:
+            raise ValueError("links must form a tree over all nodes")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All hosts: workers by rank, then servers."""
+        return self.workers + self.servers
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.members + self.switches
+
+    @property
+    def hops(self) -> Iterator[tuple[Hop, LinkSettings]]:
+        """Both directions of every link, in the order of the links."""
+        for link in self.links:
+            yield (link.a, link.b), link.settings
+            yield (link.b, link.a), link.settings
+
+    def next_hop(self, node: str, to: str) -> str:
+        """The neighbour to which a node sends what is for another node."""
+        return self._next(to)[node]
+
+    def path(self, sender: str, to: str) -> list[Hop]:
+        """The directions of links that a frame crosses, in order."""
+        nodes = [sender]
+        while nodes[-1] != to:
+            nodes.append(self.next_hop(nodes[-1], to))
+        return list(pairwise(nodes))
+
+    def settings(self, hop: Hop) -> LinkSettings:
+        """Of the link that a direction belongs to."""
+        return self._settings[hop]
+
+    @cached_property
+    def _settings(self) -> dict[Hop, LinkSettings]:
+        return dict(self.hops)
+
+    @cached_property
+    def neighbours(self) -> dict[str, list[str]]:
+        """By node, in the order of its ports."""
+        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for a, b in (hop for hop, _ in self.hops):
+            found[a].append(b)
+        return found
+
+    @cached_property
+    def _routes(self) -> dict[str, dict[str, str]]:
+        return {}
+
+    def _next(self, to: str) -> dict[str, str]:
+        """By node: its neighbour on the way to one node."""
+        if to not in self._routes:
+            towards: dict[str, str] = {}
+            reached = [to]
+            for node in reached:
+                for neighbour in self.neighbours[node]:
+                    if neighbour != to and neighbour not in towards:
+                        towards[neighbour] = node
+                        reached.append(neighbour)
+            self._routes[to] = towards
+        return self._routes[to]
+
+
+def host_names(workers: int, servers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The usual names: h1 … of workers, by rank; those of the servers' hosts follow."""
+    names = tuple(f"h{number + 1}" for number in range(workers + servers))
+    return names[:workers], names[workers:]
