@@ -120,7 +120,7 @@ def cleanup() -> None:
     """
 
 
-topos = {"switchagg": topology.StarTopo}
+topos = {"switchagg": topology.LinkedTopo}
 switches = {"switchagg": DaemonSwitch, "switchagg_bridge": topology.BridgeSwitch, "switchagg_p4": P4Switch}
 hosts = {"switchagg": topology.WorkerHost}
 # a dict `links` is dropped by Mininet 2.3.0; any other name is set in `mn` itself, also that of its own dict

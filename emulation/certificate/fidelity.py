@@ -298,7 +298,7 @@ class FidelityMonitor:
     def start(self, timeout_s: float = 120.0) -> None:
         """Opens the taps. Raises RuntimeError if the process doesn't come up."""
         report = self._net.verification
-        pids = {host.name: host.pid for host in self._net.hosts} | {"s1": self._net.switch_pid}
+        pids = self._net.pids
         ports = tuple(
             PortPlace(
                 pids[port.node],
@@ -334,7 +334,8 @@ class FidelityMonitor:
             return Certificate(False, [f"the fidelity monitor failed, nothing was measured: {error}"], None)
         finally:
             self.close()
-        return judge(answer.measures, self._net.spec.rate_bps, self._bounds)
+        fastest_bps = max(settings.rate_bps for _, settings in self._net.spec.links.hops)
+        return judge(answer.measures, fastest_bps, self._bounds)
 
     def close(self) -> None:
         """Ends the process without a certificate. Idempotent."""

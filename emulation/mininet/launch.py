@@ -236,7 +236,7 @@ class RunningScenario:
 
         It stands where packets come in, behind the shaper: a lost packet has used its share of the link.
         """
-        pids = {host.name: host.pid for host in self.star.hosts} | {"s1": self.star.switch_pid}
+        pids = self.star.pids
         for number, port in enumerate(self.star.verification.ports):
             seed = self.scenario.seed * 10_000 + number
             lose = partial(_lose, port.interface, self.scenario.faults.loss, seed)

@@ -14,12 +14,16 @@ Links that are not shaped keep a plain FIFO as root, which counts bytes and pack
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from emulation.mininet import netns, qdisc
+from emulation.topologies.table import topology
+from emulation.topologies.topology import LinkSettings, Topology
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 from transport.links.ethernet import ETHERNET_BYTES
@@ -54,7 +58,8 @@ class UnfitError(SwitchaggError):
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A star whose links are all alike, both directions. Probabilities are per packet, 0 … 1."""
+    """Hosts and switches, and both directions of a host's link, from which the topology derives others. Probabilities
+    are per packet, 0 … 1."""
 
     workers: int
     rate_bps: int = 200_000_000  # 0: not shaped
@@ -68,6 +73,7 @@ class NetworkSpec:
     priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
     servers: int = 0  # parameter servers with hosts and links of their own
+    topology: str = "star"  # a name of emulation.topologies.table
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> NetworkSpec:
@@ -75,6 +81,7 @@ class NetworkSpec:
         topology, faults = scenario.topology, scenario.faults
         return cls(
             workers=topology.workers,
+            topology=topology.kind,
             rate_bps=topology.rate_bps,
             queue_bytes=topology.queue_bytes,
             delay_ns=topology.delay_ns,
@@ -87,9 +94,20 @@ class NetworkSpec:
         )
 
     @property
-    def hosts(self) -> int:
-        """Of workers, then of servers."""
-        return self.workers + self.servers
+    def links(self) -> Topology:
+        """All nodes and links."""
+        settings = LinkSettings(self.rate_bps, self.delay_ns, self.queue_bytes)
+        return topology(self.topology, self.workers, self.servers, settings)
+
+    def of(self, settings: LinkSettings) -> NetworkSpec:
+        """The same, as one link has it."""
+        return dataclasses.replace(
+            self, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=settings.queue_bytes
+        )
+
+    def port(self, node: str, neighbour: str) -> NetworkSpec:
+        """The same, as the link between two nodes has it."""
+        return self.of(self.links.settings((node, neighbour)))
 
     @property
     def burst_bytes(self) -> int:
@@ -137,6 +155,11 @@ class PortReport:
 
 def refuse_impossible(spec: NetworkSpec) -> None:
     """Raises UnfitError for a setting that this machine can't do, before anything is built."""
+    for settings in dict.fromkeys(settings for _, settings in spec.links.hops):
+        _refuse_link(spec.of(settings))
+
+
+def _refuse_link(spec: NetworkSpec) -> None:
     limits = {
         "[topology] workers": (spec.workers, 1, WORKERS_MOST, "workers"),
         "[topology] rate_bps": (spec.rate_bps or RATE_MOST_BPS, RATE_LEAST_BPS, RATE_MOST_BPS, "bits/s with HTB"),
@@ -254,11 +277,12 @@ def netem_arguments(spec: NetworkSpec) -> str:
     return " ".join(words)
 
 
-def read_back(
-    spec: NetworkSpec, node: str, pid: int, interfaces: list[str], reader: qdisc.QdiscReader
-) -> list[PortReport]:
-    """A node's shaped interfaces, as read from the kernel. Raises UnfitError where they differ from `spec`."""
-    features = "".join(f"ethtool -k {name}\n" for name in interfaces)
+def read_back(specs: Mapping[str, NetworkSpec], node: str, pid: int, reader: qdisc.QdiscReader) -> list[PortReport]:
+    """A node's shaped interfaces, as read from the kernel. specs: by interface, what each was asked to be.
+
+    Raises UnfitError where they differ.
+    """
+    features = "".join(f"ethtool -k {name}\n" for name in specs)
     links_line, qdiscs_line, *feature_lines = netns.run_script(
         pid, f"ip -d -j link show\ntc -j qdisc show\n{features}"
     ).splitlines()
@@ -266,7 +290,7 @@ def read_back(
     netems = {entry["dev"]: entry["options"] for entry in json.loads(qdiscs_line) if entry["kind"] == "netem"}
     offloads = parse_offloads(feature_lines)
     reports = []
-    for name in interfaces:
+    for name, spec in specs.items():
         report = _port(spec, node, links[name], reader, offloads[name], netems.get(name))
         up = {"UP", "LOWER_UP"} <= set(links[name]["flags"])
         problems = ([] if up else ["the link is down"]) + differences(spec, report)

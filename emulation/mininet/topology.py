@@ -1,11 +1,9 @@
-"""The Mininet star: workers h1 … hn (10.0.0.1 …) around switch s1 (10.0.0.254), every port shaped and read back.
+"""A topology in Mininet: hosts (10.0.0.1 …), workers first, and switches, every port shaped and read back.
 
-Hosts of parameter servers, if there are any, follow the workers' in names and addresses, with links of the same kind.
-
-The switch node is a network namespace of its own: a Linux bridge over its ports lets workers reach each other (host
-methods, rendezvous), and the data plane, a process, answers at the bridge's address. What it sends leaves
-through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the machine's own
-network, two networks can't collide, and everything vanishes with the processes that hold it.
+A switch is a network namespace of its own: a Linux bridge over its ports lets hosts reach each other (host methods,
+rendezvous). On the one that aggregates the data plane, a process, answers at the bridge's address, 10.0.0.254; what it
+sends leaves through the same shaped ports. All veths are born inside the namespaces, so nothing ever appears in the
+machine's own network, two networks can't collide, and everything vanishes with the processes that hold it.
 """
 
 from __future__ import annotations
@@ -149,7 +147,7 @@ class WorkerHost(Host):
         own = str(self.IP()).partition("/")[0]
         lines = ["127.0.0.1 localhost", f"{own} {platform.node()}", f"{SWITCH_ADDRESS} s1"]
         if self.spec is not None:
-            lines += [f"{host_address(rank)} h{rank + 1}" for rank in range(self.spec.hosts)]
+            lines += [f"{host_address(rank)} {name}" for rank, name in enumerate(self.spec.links.members)]
         text = "\n".join(lines)
         return f"""
 [ ! -e /etc/resolv.conf ] || mount --bind /dev/null /etc/resolv.conf
@@ -163,7 +161,7 @@ umount -l /mnt
 
     def _addresses(self, spec: NetworkSpec, interface: str) -> str:
         """Lines that bring the interface up, shaped, with its address and everybody's neighbour entry."""
-        others = [(host_address(rank), host_mac(rank)) for rank in range(spec.hosts) if rank != self.rank]
+        others = [(host_address(rank), host_mac(rank)) for rank in range(len(spec.links.members)) if rank != self.rank]
         neighbours = "\n".join(
             f"neigh replace {address} lladdr {mac} dev {interface} nud permanent"
             for address, mac in [*others, (SWITCH_ADDRESS, SWITCH_MAC)]
@@ -175,7 +173,7 @@ umount -l /mnt
                 f"ip link set {interface} up",
                 f"ip addr add {host_address(self.rank)}/{SUBNET_BITS} dev {interface}",
                 f"ip -batch - <<'END'\n{neighbours}\nEND",
-                *shaping.shape_lines(spec, interface),
+                *shaping.shape_lines(spec.port(self.name, spec.links.neighbours[self.name][0]), interface),
             ]
         )
 
@@ -195,8 +193,16 @@ class BridgeSwitch(Switch):
         super().__init__(name, **params)
         # made first, the bridge takes the index that the workers' interfaces have: a veth whose peer has the same
         # index looks like a plain device to the kernel, which then takes a second to notice that it is up
-        made = f"ip link add {name} address {SWITCH_MAC} type bridge stp_state 0 mcast_snooping 0\n"
+        mac = SWITCH_MAC
+        if spec is not None and not self.aggregates:
+            mac = f"02:00:00:00:03:{spec.links.switches.index(name):02x}"
+        made = f"ip link add {name} address {mac} type bridge stp_state 0 mcast_snooping 0\n"
         _configure(self, _NO_IPV6 + made)
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether it has an address, where a data plane may answer; the others only forward."""
+        return self.spec is None or self.name == self.spec.links.aggregator
 
     def connected(self) -> bool:
         """Always: there is no controller."""
@@ -211,11 +217,13 @@ class BridgeSwitch(Switch):
             lines.append(_congestion_control(self.spec))
         for port in self._ports():
             lines += self._port_lines(port)
-        lines += [f"ip link set {self.name} up", f"ip addr add {address}/{bits} dev {self.name}"]
-        if self.spec is not None:
+        lines.append(f"ip link set {self.name} up")
+        if self.aggregates:
+            lines.append(f"ip addr add {address}/{bits} dev {self.name}")
+        if self.aggregates and self.spec is not None:
             lines += [
                 f"ip neigh replace {host_address(rank)} lladdr {host_mac(rank)} dev {self.name} nud permanent"
-                for rank in range(self.spec.hosts)
+                for rank in range(len(self.spec.links.members))
             ]
         _configure(self, "\n".join(lines) + "\n")
         if self.spec is None:
@@ -226,12 +234,19 @@ class BridgeSwitch(Switch):
 
     def _port_lines(self, port: Any) -> list[str]:
         """Lines that shape a port and put it under the bridge, which need not learn the addresses behind it."""
-        peer = port.link.intf2 if port.link.intf1 is port else port.link.intf1
-        lines = [] if self.spec is None else [f"ip link set {port.name} mtu {self.spec.mtu_bytes}"]
-        lines += [f"ip link set {port.name} master {self.name}", f"ip link set {port.name} up"]
-        if peer.mac:
-            lines.append(f"bridge fdb replace {peer.mac} dev {port.name} master static")
-        return lines if self.spec is None else [*lines, *shaping.shape_lines(self.spec, port.name)]
+        peer, spec = _peer(port), self.spec
+        under = [f"ip link set {port.name} master {self.name}", f"ip link set {port.name} up"]
+        if spec is None:
+            behind = [peer.mac] if peer.mac else []
+        else:
+            links, under = spec.links, [f"ip link set {port.name} mtu {spec.mtu_bytes}", *under]
+            macs = {name: host_mac(rank) for rank, name in enumerate(links.members)} | {links.aggregator: SWITCH_MAC}
+            macs.pop(self.name, None)
+            behind = [mac for node, mac in macs.items() if links.next_hop(self.name, node) == peer.node.name]
+        under += [f"bridge fdb replace {mac} dev {port.name} master static" for mac in behind]
+        return (
+            under if spec is None else [*under, *shaping.shape_lines(spec.port(self.name, peer.node.name), port.name)]
+        )
 
     def _check_by_hand(self) -> None:
         """Refuses what `--link tc` was asked for and did not do."""
@@ -279,29 +294,38 @@ class AggSwitch(BridgeSwitch):
             self.running = None
 
 
-class StarTopo(Topo):
-    """Workers h1 … hn around switch s1."""
+class LinkedTopo(Topo):
+    """A topology's hosts, switches and links; by hand, a star of workers h1 … hn around switch s1."""
 
     def build(self, workers: int = 4, spec: NetworkSpec | None = None) -> None:
         """`spec` gives every node the whole set-up; without it (by hand) Mininet's own classes do hosts and links."""
-        hosts = spec.hosts if spec is not None else int(workers)
+        links = (spec or NetworkSpec(int(workers))).links
         shared = {} if spec is None else {"spec": spec}
-        switch = self.addSwitch("s1", ip=f"{SWITCH_ADDRESS}/{SUBNET_BITS}", **shared)
-        for rank in range(hosts):
+        for name in links.switches:
+            self.addSwitch(name, ip=f"{SWITCH_ADDRESS}/{SUBNET_BITS}", **shared)
+        macs = {name: host_mac(rank) for rank, name in enumerate(links.members)}
+        for rank, name in enumerate(links.members):
             ranked = {} if spec is None else {"spec": spec, "rank": rank}
-            host = self.addHost(f"h{rank + 1}", ip=f"{host_address(rank)}/{SUBNET_BITS}", **ranked)
-            self.addLink(host, switch, addr1=host_mac(rank), addr2=f"02:00:00:00:01:{rank + 1:02x}")
+            self.addHost(name, ip=f"{host_address(rank)}/{SUBNET_BITS}", **ranked)
+        for number, link in enumerate(links.links, 1):
+            addresses = [
+                macs.get(end, f"02:00:00:00:0{place}:{number:02x}") for place, end in ((2, link.a), (1, link.b))
+            ]
+            self.addLink(link.a, link.b, addr1=addresses[0], addr2=addresses[1])
 
 
 @dataclass(frozen=True)
 class HostPlace:
-    """Where a host is: join its namespaces by `pid`. rank: of a worker; servers follow."""
+    """Where a host is: join its namespaces by `pid`. rank: of a worker; servers follow. port: the switch's end of its
+    link, as node and interface.
+    """
 
     rank: int
     name: str
     pid: int
     address: str
     interface: str
+    port: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -329,7 +353,7 @@ class LinkCounters:
 
 
 class EmulatedNetwork:
-    """The star, running. A context manager: whatever happens inside, leaving it ends all we started, by id.
+    """A network, running. A context manager: whatever happens inside, leaving it ends all we started, by id.
 
     Raises UnfitError from `__enter__` when this machine can't honour `spec`. Build takes well under a second for 4
     workers. Use it from the main thread: our processes are killed by the kernel when the thread that made them ends.
@@ -375,13 +399,13 @@ class EmulatedNetwork:
 
     @property
     def switch_pid(self) -> int:
-        """Process whose namespaces are the switch's."""
-        return int(self._net.switches[0].pid)
+        """Process whose namespaces are those of the switch that aggregates."""
+        return self.pids[self.spec.links.aggregator]
 
     @property
-    def pids(self) -> list[int]:
-        """A process in each namespace: the switch's, then the hosts'."""
-        return [self.switch_pid, *(host.pid for host in self.hosts)]
+    def pids(self) -> dict[str, int]:
+        """By node, a process in its namespaces: the switches', then the hosts'."""
+        return {node.name: int(node.pid) for node in [*self._net.switches, *self._net.hosts]}
 
     def start_server(self, number: int, service: ServiceProcess) -> RunningService:
         """Starts a parameter server's process on its host; it need not be ready yet."""
@@ -412,7 +436,7 @@ class EmulatedNetwork:
         counters = []
         for host in self.hosts:
             up = self._readers[host.name].root(ports[host.name, host.interface].ifindex)
-            down = self._readers["s1"].root(ports["s1", f"s1-eth{host.rank + 1}"].ifindex)
+            down = self._readers[host.port[0]].root(ports[host.port].ifindex)
             counters.append(
                 LinkCounters(
                     rank=host.rank,
@@ -451,7 +475,7 @@ class EmulatedNetwork:
         keep_machine_settings()
         # the network must be reachable for close() before its first node exists
         self._net = Mininet(
-            topo=StarTopo(spec=self.spec),
+            topo=LinkedTopo(spec=self.spec),
             switch=BridgeSwitch,
             host=WorkerHost,
             link=Link,
@@ -461,10 +485,7 @@ class EmulatedNetwork:
         )
         self._net.build()
         self._net.start()
-        self.hosts = tuple(
-            HostPlace(rank, host.name, int(host.pid), host_address(rank), host.defaultIntf().name)
-            for rank, host in enumerate(self._net.hosts)
-        )
+        self.hosts = tuple(_host_place(rank, host) for rank, host in enumerate(self._net.hosts))
         self._verification = self._verify()
 
     def _verify(self) -> Verification:
@@ -473,8 +494,12 @@ class EmulatedNetwork:
             _wait_until_up(node)
             if node.name not in self._readers:
                 self._readers[node.name] = qdisc.QdiscReader(node.pid)
-            interfaces = [port.name for port in node.intfList() if port.name != "lo"]
-            ports += shaping.read_back(self.spec, node.name, node.pid, interfaces, self._readers[node.name])
+            specs = {
+                port.name: self.spec.port(node.name, _peer(port).node.name)
+                for port in node.intfList()
+                if port.name != "lo"
+            }
+            ports += shaping.read_back(specs, node.name, node.pid, self._readers[node.name])
         control = netns.run_script(self.workers[0].pid, "cat /proc/sys/net/ipv4/tcp_congestion_control").strip()
         if self.spec.congestion_control not in (None, control):
             raise UnfitError(f"TCP congestion control is {control}, not {self.spec.congestion_control}, in a namespace")
@@ -485,6 +510,17 @@ class EmulatedNetwork:
             ports=ports,
             notes=list(_notes(self.spec)),
         )
+
+
+def _peer(port: Any) -> Any:
+    """The interface at the other end of a link."""
+    return port.link.intf2 if port.link.intf1 is port else port.link.intf1
+
+
+def _host_place(rank: int, host: Any) -> HostPlace:
+    interface = host.defaultIntf()
+    port = _peer(interface)
+    return HostPlace(rank, host.name, int(host.pid), host_address(rank), interface.name, (port.node.name, port.name))
 
 
 def _notes(spec: NetworkSpec) -> Iterator[str]:

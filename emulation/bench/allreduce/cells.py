@@ -253,7 +253,7 @@ class Bench:
             self._switches.get(method),
             self._wish.scenario.workload.warmup_iterations,
         )
-        machine, before = Machine(star.pids), Traffic.of(star)
+        machine, before = Machine(list(star.pids.values())), Traffic.of(star)
         switch_cpu_ns = switch.running.cpu_ns() if switch else 0
         warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
