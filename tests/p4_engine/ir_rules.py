@@ -104,7 +104,8 @@ def _build(one: ir.Build, text: str) -> Iterator[str]:
 def _binary(one: ir.Binary) -> bool:
     left, right = one.left.type, one.right.type
     if one.operator in SAME:
-        return left == right == one.type and isinstance(left, ir.Bits)
+        divides = one.operator in ("/", "%")
+        return left == right == one.type and isinstance(left, ir.Bits) and not (divides and left.signed)
     if one.operator in COMPARED:
         return left == right and one.type == ir.Bool()
     if one.operator in ("<<", ">>"):

@@ -20,12 +20,7 @@ WIDE = {
     "|+|": "p4_wide_sat_add",
     "|-|": "p4_wide_sat_sub",
 }
-SIGNED_WIDE = WIDE | {
-    "/": "p4_wide_signed_div",
-    "%": "p4_wide_signed_mod",
-    "|+|": "p4_wide_signed_sat_add",
-    "|-|": "p4_wide_signed_sat_sub",
-}
+SIGNED_WIDE = WIDE | {"|+|": "p4_wide_signed_sat_add", "|-|": "p4_wide_signed_sat_sub"}
 
 
 def literal(value: int, width: int) -> str:
@@ -97,7 +92,7 @@ class Numbers:
 
     def _small(self, operator: str, width: int, signed: bool, left: str, right: str) -> str:
         if signed:
-            name = {"/": "div", "%": "mod", "|+|": "sat_add", "|-|": "sat_sub"}[operator]
+            name = {"|+|": "sat_add", "|-|": "sat_sub"}[operator]
             return f"p4_signed_{name}({left}, {right}, {width})"
         if operator == "|+|":
             return f"p4_sat_add({left}, {right}, {width})"

@@ -180,8 +180,9 @@ class Unary(Expression):
 
 
 class Binary(Expression):
-    """operator: + - * / % |+| |-| & | ^ on equal Bits; << >> (right: any Bits, unsigned); == != on equal types, also
-    records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time: operands are pure)."""
+    """operator: + - * |+| |-| & | ^ on equal Bits, / % on unsigned ones; << >> (right: any Bits, unsigned); == != on
+    equal types, also records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time:
+    operands are pure)."""
 
     operator: str
     left: Expression

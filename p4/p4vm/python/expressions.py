@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from p4vm.ir import nodes as ir
-from p4vm.ir.nodes import is_signed
 from p4vm.python.names import Names, ProgramNames, fields_of
 from p4vm.python.records import is_scalar, piece, zero
 
@@ -125,8 +124,7 @@ class Expressions:
                 return self.shift(e)
             case "/" | "%":
                 name = "quotient" if e.operator == "/" else "remainder"
-                made = self.join(ATOM, f"{name}({{0}}, {{1}})", (e.left, LAMBDA), (e.right, LAMBDA))
-                return self.fitted(made, e.type) if is_signed(e.type) else made
+                return self.join(ATOM, f"{name}({{0}}, {{1}})", (e.left, LAMBDA), (e.right, LAMBDA))
             case "|+|" | "|-|":
                 return self.saturated(e)
         level = LEVELS[e.operator]

@@ -420,13 +420,10 @@ def shift_right(number: int, count: int, width: int) -> int:
 
 
 def quotient(number: int, by: int) -> int:
-    """Rounded towards zero; 0 for a divisor of 0."""
-    if by == 0:
-        return 0
-    whole = abs(number) // abs(by)
-    return whole if (number < 0) == (by < 0) else -whole
+    """Of unsigned numbers; 0 for a divisor of 0."""
+    return number // by if by else 0
 
 
 def remainder(number: int, by: int) -> int:
-    """With the sign of the dividend; 0 for a divisor of 0."""
-    return number - quotient(number, by) * by if by else 0
+    """Of unsigned numbers; 0 for a divisor of 0."""
+    return number % by if by else 0

@@ -55,24 +55,6 @@ void p4_bits_put_wide(uint8_t *to, uint64_t at, uint32_t width, const uint64_t *
 
 /* ---- up to 64 bits */
 
-static uint64_t magnitude(uint64_t value, uint32_t width, int *negative) {
-    *negative = width && value >> (width - 1) & 1;
-    return *negative ? (0 - value) & p4_ones(width) : value;
-}
-
-/* Towards zero, as C does. */
-uint64_t p4_signed_div(uint64_t a, uint64_t b, uint32_t width) {
-    int a_negative, b_negative;
-    uint64_t result = p4_div(magnitude(a, width, &a_negative), magnitude(b, width, &b_negative));
-    return (a_negative != b_negative ? 0 - result : result) & p4_ones(width);
-}
-
-uint64_t p4_signed_mod(uint64_t a, uint64_t b, uint32_t width) {
-    int a_negative, b_negative;
-    uint64_t result = p4_mod(magnitude(a, width, &a_negative), magnitude(b, width, &b_negative));
-    return (a_negative ? 0 - result : result) & p4_ones(width);
-}
-
 /* The sum of two of one sign has their sign, or has left the range towards it. */
 uint64_t p4_signed_sat_add(uint64_t a, uint64_t b, uint32_t width) {
     if (!width) return 0;

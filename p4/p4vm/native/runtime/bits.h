@@ -107,8 +107,6 @@ static inline uint64_t p4_sat_sub(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
-uint64_t p4_signed_div(uint64_t a, uint64_t b, uint32_t width);
-uint64_t p4_signed_mod(uint64_t a, uint64_t b, uint32_t width);
 uint64_t p4_signed_sat_add(uint64_t a, uint64_t b, uint32_t width);
 uint64_t p4_signed_sat_sub(uint64_t a, uint64_t b, uint32_t width);
 
@@ -116,8 +114,7 @@ uint64_t p4_signed_sat_sub(uint64_t a, uint64_t b, uint32_t width);
 
 typedef void p4_wide_op(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width);
 p4_wide_op p4_wide_add, p4_wide_sub, p4_wide_mul, p4_wide_div, p4_wide_mod, p4_wide_and, p4_wide_or, p4_wide_xor,
-    p4_wide_sat_add, p4_wide_sat_sub, p4_wide_signed_div, p4_wide_signed_mod, p4_wide_signed_sat_add,
-    p4_wide_signed_sat_sub;
+    p4_wide_sat_add, p4_wide_sat_sub, p4_wide_signed_sat_add, p4_wide_signed_sat_sub;
 typedef void p4_wide_shift(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limbs, uint32_t width);
 p4_wide_shift p4_wide_shl, p4_wide_shr, p4_wide_sar;
 void p4_wide_not(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width);

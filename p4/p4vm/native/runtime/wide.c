@@ -140,28 +140,6 @@ void p4_wide_mod(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_
     memcpy(result, rest, sizeof rest);
 }
 
-void p4_wide_signed_div(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    uint64_t x[limbs], y[limbs];
-    int flip = negative(a, width) != negative(b, width);
-    memcpy(x, a, sizeof x);
-    memcpy(y, b, sizeof y);
-    if (negative(a, width)) p4_wide_negate(x, a, limbs, width);
-    if (negative(b, width)) p4_wide_negate(y, b, limbs, width);
-    p4_wide_div(result, x, y, limbs, width);
-    if (flip) p4_wide_negate(result, result, limbs, width);
-}
-
-void p4_wide_signed_mod(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    uint64_t x[limbs], y[limbs];
-    int flip = negative(a, width);
-    memcpy(x, a, sizeof x);
-    memcpy(y, b, sizeof y);
-    if (negative(a, width)) p4_wide_negate(x, a, limbs, width);
-    if (negative(b, width)) p4_wide_negate(y, b, limbs, width);
-    p4_wide_mod(result, x, y, limbs, width);
-    if (flip) p4_wide_negate(result, result, limbs, width);
-}
-
 static void fill(uint64_t *result, uint32_t limbs, uint32_t width) {
     memset(result, 0xff, limbs * sizeof *result);
     cut(result, limbs, width);
