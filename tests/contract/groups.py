@@ -21,7 +21,7 @@ from transport.torch.process_group import TorchGroup
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
-SOON_S = 20.0
+SOON_S = 120.0
 
 
 def together(count: int, act: Callable[[int], Any]) -> list[Any]:

@@ -19,7 +19,7 @@ from transport.meshes.udp import UdpMesh, UdpMeshOptions
 from transport.rdma.mesh import RdmaMesh
 from transport.zeromq.mesh import ZeroMqMesh
 
-LIVENESS_S = 10.0
+LIVENESS_S = 120.0
 
 
 def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:

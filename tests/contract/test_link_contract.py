@@ -16,7 +16,7 @@ from transport.links.table import LINKS, links_with
 from transport.links.udp import UdpLink
 from transport.zeromq.link import ZeroMqLink
 
-LIVENESS_S = 10.0
+LIVENESS_S = 120.0
 
 MAKERS: dict[str, Callable[[], Link]] = {
     "udp-gso": partial(UdpLink, ("127.0.0.1", 0), gso=True),

@@ -24,7 +24,7 @@ from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
-SOON_S = 20.0
+SOON_S = 120.0
 WORKERS, ELEMENTS = 3, 8
 FLOAT32, FLOAT64, INT32 = (np.dtype(name) for name in ("float32", "float64", "int32"))
 

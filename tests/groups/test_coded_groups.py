@@ -17,7 +17,7 @@ from transport.ps.group import open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
-LIVENESS_S = 20.0
+LIVENESS_S = 120.0
 WORKERS, ELEMENTS = 4, 32
 KEYS = [3, None, 0, 7]  # one call has its running number
 

@@ -16,7 +16,7 @@ from transport.group.contract import Group
 from transport.group.opening import GroupOptions, open_group
 from transport.meshes.opening import bind_place
 
-LIVENESS_S = 20.0
+LIVENESS_S = 120.0
 
 
 def on_every_rank(

@@ -32,7 +32,7 @@ from transport.ps.group import (
 )
 from transport.zeromq.keys import make_keys
 
-JOIN_S = 20.0
+JOIN_S = 120.0
 Act = Callable[[int, Any], Any]
 
 

@@ -14,7 +14,7 @@ from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
-SOON_S = 20.0
+SOON_S = 120.0
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
          "float64", "complex64", "complex128")  # fmt: skip
 WORKERS = 3

@@ -23,7 +23,7 @@ from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON_S = 20.0
+SOON_S = 120.0
 
 
 @pytest.fixture

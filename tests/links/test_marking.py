@@ -27,7 +27,7 @@ from transport.worker.native_loop import NativeWorkerLoop
 
 ELEMENTS = 8
 WINDOW = 12
-SOON_S = 10.0
+SOON_S = 120.0
 
 
 class Switch:

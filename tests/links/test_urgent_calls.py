@@ -20,7 +20,7 @@ FRAME_NS = 1502 * 8 * 1_000_000_000 // RATE_BPS
 WINDOW = 256
 BULK_VALUES = 1_000_000
 URGENT_CALLS = 5
-SOON_S = 30.0
+SOON_S = 120.0
 
 
 def urgent_ns(job: str, priorities: tuple[int, int]) -> list[int]:

@@ -19,7 +19,7 @@ from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 from transport.zeromq.keys import Keys, load_keys, make_keys
 
-LIVENESS_S = 20.0
+LIVENESS_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from transport.meshes.loop import MeshLoop
 from transport.meshes.mesh import URGENT, Buffer, Event, Lost, Outgoing, Place, Received, Sent
 from transport.meshes.tcp import TcpMesh
 
-LIVENESS_S = 10.0
+LIVENESS_S = 120.0
 
 
 class ScriptedMesh:

@@ -30,7 +30,7 @@ from transport.links.addresses import parse_endpoint
 SECOND = 1_000_000_000
 BEAT_S = 0.05
 LEASE_S = 0.6
-SOON_S = 10.0
+SOON_S = 120.0
 """A generous bound: these things take milliseconds."""
 
 

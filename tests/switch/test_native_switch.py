@@ -30,7 +30,7 @@ from transport.worker.loop import WorkerLoop
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 
 LOOPBACK = ("127.0.0.1", 0)
-LIVENESS_S = 60.0
+LIVENESS_S = 120.0
 PERFECT = Impairments()
 
 

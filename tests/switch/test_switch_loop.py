@@ -30,7 +30,7 @@ from transport.switch.loop import CommandLoop, SwitchLoop
 from transport.switch.native_loop import NativeSwitchLoop
 
 LOOPBACK = ("127.0.0.1", 0)
-LIVENESS_S = 10.0
+LIVENESS_S = 120.0
 JOB = JobConfig(job_id=1, generation=1, workers=2, elements=4, streams=(StreamConfig(0, 8),))
 
 

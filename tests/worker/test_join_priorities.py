@@ -20,7 +20,7 @@ from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
-SOON_S = 20.0
+SOON_S = 120.0
 WISH = JoinRequest("j", 0, 2, 32, 2, 64, ("10.0.0.1", 4000), 70, 10**9, priorities=(0, 7))
 
 

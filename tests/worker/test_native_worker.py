@@ -35,7 +35,7 @@ from transport.worker.native_loop import NativeWorkerLoop
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"native worker loop: {library.missing()}")
 
 LOOPBACK = ("127.0.0.1", 0)
-LIVENESS_S = 30.0
+LIVENESS_S = 120.0
 SO_NO_CHECK = 11
 NEVER_NS = 100_000_000_000
 

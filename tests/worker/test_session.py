@@ -30,7 +30,7 @@ from transport.worker.session import SwitchSession
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 LEASE_S = 1.5
-SOON_S = 20.0
+SOON_S = 120.0
 """A generous bound for what takes a lease or less."""
 
 

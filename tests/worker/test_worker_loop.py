@@ -32,7 +32,7 @@ from transport.worker.native_loop import NativeWorkerLoop
 
 LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop}
 LOOPBACK = ("127.0.0.1", 0)
-LIVENESS_S = 30.0
+LIVENESS_S = 120.0
 
 
 def job_of(workers: int, elements: int = 32, window: int = 16, streams: int = 2, **options: int) -> JobConfig:
