@@ -29,7 +29,7 @@ class Network:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. servers: of
-    `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that a sum doesn't wait for.
+    `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer doesn't wait for.
     topology: a name of `emulation.topologies.table`.
     """
 

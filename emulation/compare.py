@@ -13,6 +13,7 @@ from typing import Any
 
 from emulation.errors import RunFailed
 from emulation.host import host_facts
+from emulation.report.wording import why_different
 from emulation.results import MethodResult, document, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
@@ -170,7 +171,7 @@ def problems(built: dict[str, Any]) -> list[str]:
     found = []
     for entry in built["methods"]:
         if not entry["summary"]["parameters_identical"]:
-            found.append(f"{entry['method']}: the ranks ended with different parameters: the allreduce was not exact")
+            found.append(f"{entry['method']}: the ranks ended with different parameters: {why_different(entry)}")
     for entry in built["methods"]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:

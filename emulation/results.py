@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,17 @@ class MethodResult:
     timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
     wire_tx_bytes_per_server: list[int] = field(default_factory=list)  # of parameter servers with links of their own …
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
+
+
+def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Over the slices of all workers' gradients, from what each `transport.ps.worker.PsWorker` counted; {} without."""
+    pushed = sum(one.get("pushed", 0) for one in counters)
+    if not pushed:
+        return {}
+    return {
+        "gradient_delay_mean": sum(one["delays"] for one in counters) / pushed,
+        "gradient_delay_most": max(one["delay_most"] for one in counters),
+    }
 
 
 def percentile(values: Sequence[float], share: float) -> float:

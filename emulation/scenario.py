@@ -27,9 +27,10 @@ from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
-from transport.ps.config import BACKUP, BSP, MODES, SSP
+from transport.ps.config import ASYNCHRONOUS, BACKUP, BSP, MODES, SSP
 
 BACKENDS = ("mininet", "sim")
+ADAMW, SGD = "adamw", "sgd"
 CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
@@ -110,6 +111,7 @@ class Workload:
     batch_per_worker: int = _integer(32, 1, 65_536, "samples")
     evaluate_every: int = _integer(25, 1, 1_000_000, "iterations")  # test set on rank 0; its time is not counted
     bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP bucket cap: its own first-bucket size
+    optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
     compute_ns: int | None = _integer(None, 0, 3_600_000_000_000, "ns")  # sim: forward+backward; None: measured once
 
 
@@ -138,6 +140,11 @@ class ParameterServer:
     def options(self) -> dict[str, Any]:
         """Fields of PsConfig."""
         return {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+
+    @property
+    def keeps_weights(self) -> bool:
+        """As PsConfig's."""
+        return self.mode in ASYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ class Scenario:
             options.mtu_bytes,
             self.switch.elements,
             servers=self.ps.servers,
-            backups=self.ps.backups,
+            backups=options.workers - 1 if self.ps.keeps_weights else self.ps.backups,
             topology=options.kind,
         )
 
@@ -186,6 +193,10 @@ class Scenario:
         options = self.topology
         settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
         return topology(options.kind, options.workers, self.ps.servers * (method == "ps"), settings)
+
+    def asynchronous(self, method: MethodName) -> bool:
+        """Whether the method's servers keep weights, and ranks don't wait for each other's gradients."""
+        return method.method == "ps" and self.ps.keeps_weights
 
     def methods_for(self, backend: str) -> tuple[MethodName, ...]:
         """Methods to run on `backend` ("mininet" or "sim"), in order."""
@@ -281,6 +292,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["sweep"]
     if not any(method.method == "ps" for methods in vars(scenario.methods).values() for method in methods):
         del values["ps"]  # no method of the scenario reads it
+    if scenario.workload.optimizer == ADAMW:
+        del values["workload"]["optimizer"]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
@@ -468,10 +481,6 @@ def _check_together(scenario: Scenario) -> None:
 def _check_ps(scenario: Scenario) -> None:
     """What of a mode belongs to it alone."""
     ps, workers = scenario.ps, scenario.topology.workers
-    if ps.mode not in (BSP, BACKUP):
-        raise ScenarioError(
-            f"{scenario.file}: [ps] mode: '{ps.mode}' does not run in scenarios yet; allowed: {BSP}, {BACKUP}"
-        )
     if ps.staleness and ps.mode != SSP:
         raise ScenarioError(
             f"{scenario.file}: [ps] staleness: {ps.staleness} is not possible with mode = '{ps.mode}'; allowed: 0, "
@@ -492,6 +501,17 @@ def _check_ps(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [methods] mininet: {scheduled[0]}: in real time schedules divide by all workers, not by "
             f"those that a sum of [ps] mode = '{BACKUP}' holds; allowed: ps, or mode = '{BSP}'"
+        )
+    used = [name for names in vars(scenario.methods).values() for name in names if scenario.asynchronous(name)]
+    if unsuited := next((str(name) for name in used if name.schedule), None):
+        raise ScenarioError(
+            f"{scenario.file}: [methods] {unsuited}: with [ps] mode = '{ps.mode}' there are no sums to schedule; "
+            f"allowed: {unsuited.partition('+')[0]}, whose urgent layers go first anyway, or mode = '{BSP}'"
+        )
+    if used and scenario.workload.optimizer != SGD:
+        raise ScenarioError(
+            f"{scenario.file}: [workload] optimizer: '{scenario.workload.optimizer}' is not possible with [ps] mode = "
+            f"'{ps.mode}', whose servers make the steps; allowed: '{SGD}', then of all methods"
         )
 
 

@@ -20,7 +20,7 @@ from emulation.host import compiled_core
 from emulation.mininet.crew import EXIT_S, Crew, Member
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
 from emulation.mininet.shaping import UnfitError
-from emulation.results import Evaluation, IterationRecord, MethodResult, write_json
+from emulation.results import Evaluation, IterationRecord, MethodResult, gradient_delays, write_json
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
@@ -253,7 +253,11 @@ def _result(
         parameter_hash_per_rank=[final.parameter_hash for final in finals],
         certificate=observed.certificate,
         notes=[*environment["network"]["notes"], note, *finals[0].notes],
-        environment={**environment, **finals[0].facts},
+        environment={
+            **environment,
+            **finals[0].facts,
+            **gradient_delays([final.counters for final in finals]),
+        },
         first_layer_bytes=members[0].named(Iteration)[-1].first_layer_bytes,
         timeline=timeline([member.named(Iteration) for member in members], scenario.workload.warmup_iterations),
     )
@@ -293,17 +297,19 @@ def _spans(rank: int, record: Iteration) -> list[Span]:
 
 
 def merge_iterations(per_rank: Sequence[Sequence[Iteration]]) -> list[IterationRecord]:
-    """One record per iteration of the ranks' own: the slowest's duration and compute, the least communication."""
+    """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest, the
+    least communication."""
     merged = []
     for records in zip(*per_rank, strict=True):
         numbers = {record.iteration for record in records}
         if len(numbers) != 1:
             raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
+        duration_ns = max(record.duration_ns for record in records)
         merged.append(
             IterationRecord(
                 iteration=numbers.pop(),
-                start_ns=min(record.start_ns for record in records),
-                duration_ns=max(record.duration_ns for record in records),
+                start_ns=max(record.start_ns + record.duration_ns for record in records) - duration_ns,
+                duration_ns=duration_ns,
                 compute_ns=max(record.compute_ns for record in records),
                 communication_ns=min(record.communication_ns for record in records),
                 loss=statistics.fmean(record.loss for record in records),

@@ -129,7 +129,7 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
         row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
         row("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
-        row("Parameters on all ranks", [_identical(s) for s in summaries]),
+        row("Parameters on all ranks", [_identical(entry) for entry in methods]),
         row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
         row("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
     ]
@@ -244,8 +244,13 @@ def _busbw(entry: dict[str, Any]) -> str:
     return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
 
 
-def _identical(numbers: dict[str, Any]) -> tuple[str, str]:
-    return ("bit-identical", "") if numbers["parameters_identical"] else ("DIFFERENT", "the allreduce was not exact")
+def _identical(entry: dict[str, Any]) -> tuple[str, str]:
+    if not entry["summary"]["parameters_identical"]:
+        return "DIFFERENT", wording.why_different(entry)
+    if (delay := wording.gradient_delay(entry)) is None:
+        return "bit-identical", ""
+    most = entry["environment"]["gradient_delay_most"]
+    return "the servers', in the end", f"{delay:.1f} gradients of others before one's own, at most {most}"
 
 
 def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
@@ -268,14 +273,15 @@ def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
     """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
-    differing = [entry["method"] for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
+    differing = [entry for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
     if differing:
-        names = " and ".join(wording.in_text(method) for method in differing)
+        names = " and ".join(wording.in_text(entry["method"]) for entry in differing)
+        reasons = " and ".join(dict.fromkeys(map(wording.why_different, differing)))
         return {
             "word": "WRONG",
             "kind": "invalid",
-            "text": f"With {names} the ranks ended with different parameters: the allreduce was not exact. Nothing in "
-            "this report can be used.",
+            "text": f"With {names} the ranks ended with different parameters: {reasons}. Nothing in this report can be "
+            "used.",
         }
     if built["valid"] is None:
         return {

@@ -193,6 +193,20 @@ def topology_text(built: dict[str, Any]) -> str:
     return f"The network: {summary}. The busiest link, and how often it carries the gradients: {'; '.join(limits)}."
 
 
+def gradient_delay(entry: dict[str, Any]) -> float | None:
+    """How many gradients of others were applied before one that was computed without them, on average; None where
+    gradients are summed."""
+    delay: float | None = entry.get("environment", {}).get("gradient_delay_mean")
+    return delay
+
+
+def why_different(entry: dict[str, Any]) -> str:
+    """What it means that ranks ended with different parameters."""
+    if gradient_delay(entry) is None:
+        return "the allreduce was not exact"
+    return "the servers' weights did not reach all alike"
+
+
 def links_text(built: dict[str, Any]) -> str:
     """ "4 workers on 200 Mb/s links"."""
     topology = built["scenario"]["topology"]

@@ -13,9 +13,11 @@ from pathlib import Path
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from emulation.scenario import Scenario
+from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
+from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
@@ -51,7 +53,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             scenario.topology.workers,
             workload.batch_per_worker,
             workload.iterations,
-            1 if method.schedule else workload.bucket_bytes,  # schedules handle every parameter separately
+            1 if method.schedule or scenario.asynchronous(method) else workload.bucket_bytes,  # 1: each parameter
+            workload.optimizer,
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
         compute_ns = workload.compute_ns
@@ -72,6 +75,9 @@ def _training(
     scenario: Scenario, name: MethodName, replicas: Replicas, compute_ns: int, progress: Progress
 ) -> Training:
     config = simulation_config(scenario)
+    if scenario.asynchronous(name):
+        config = dataclasses.replace(config, ps={**config.ps, **replicas.workloads[0].ps_options})
+        return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute_ns, progress)
     if not name.schedule:
         return Training(scenario, SIMULATIONS[name.method](config), replicas, compute_ns, progress)
     schedule = schedule_of(scenario, name, replicas.profile(compute_ns))

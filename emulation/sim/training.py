@@ -76,6 +76,9 @@ class RankClock:
 
     def _launch(self, _frame: None, index: int, _to: int) -> None:
         self._launched_ns[index] = self._network.now_ns
+        self._send(index)
+
+    def _send(self, index: int) -> None:
         simulation, done = self._training.simulation, functools.partial(self._returned, index)
         simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done)
 
@@ -94,10 +97,8 @@ class RankClock:
         if self._complete:
             return  # the last bucket came back in the very nanosecond in which the backward pass ended
         self._complete = True
-        for bucket in self._buckets:
-            bucket /= training.divisor
-        training.replicas.apply_to(self._rank, self.iteration, self._buckets)
-        self.ends_ns.append(now_ns)
+        self._step()
+        self.ends_ns.append(now_ns - training.begun_ns)
         self.communications_ns.append(union_ns(list(self._under_way.values())))
         start_ns, end_ns = self._under_way[len(self._buckets) - 1]  # the last to be ready holds the first layer
         self.first_layers_ns.append(end_ns - start_ns)
@@ -106,21 +107,30 @@ class RankClock:
         self.iteration += 1
         training.finished(self._rank, self.iteration - 1)
         if self.iteration < training.iterations:
-            self._network.schedule(now_ns, self.begin)
+            self._go_on()
         else:
             self._count_wire()
 
+    def _step(self) -> None:
+        """All buckets are back."""
+        for bucket in self._buckets:
+            bucket /= self._training.divisor
+        self._training.replicas.apply_to(self._rank, self.iteration, self._buckets)
+
+    def _go_on(self) -> None:
+        self._network.schedule(self._network.now_ns, self.begin)
+
     def _keep_spans(self) -> None:
-        training, begin_ns = self._training, self._begin_ns
+        training, begun_ns = self._training, self._training.begun_ns
+        begin_ns = self._begin_ns - begun_ns
         forward_ns = round(training.compute_ns * training.replicas.forward_fraction)
         computed = ((0, forward_ns, "forward"), (forward_ns, training.compute_ns, "backward"))
         for low_ns, high_ns, name in computed:
             self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns + low_ns, begin_ns + high_ns))
         for index, (start_ns, end_ns) in sorted(self._under_way.items()):
+            at_ns = start_ns - begun_ns, end_ns - begun_ns
             size_bytes = self._buckets[index].nbytes
-            self.spans.append(
-                Span(self._rank, NETWORK, f"bucket {index}", self.iteration, start_ns, end_ns, size_bytes)
-            )
+            self.spans.append(Span(self._rank, NETWORK, f"bucket {index}", self.iteration, *at_ns, size_bytes))
 
     def _count_wire(self) -> None:
         self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))
@@ -135,6 +145,7 @@ class Training:
         self.simulation = simulation
         self.replicas = replicas
         self.compute_ns = compute_ns
+        self.begun_ns = 0  # of the network's time
         self.ready_ns = replicas.ready_ns(compute_ns)
         self.workers = scenario.topology.workers
         self.divisor = self.workers if simulation.mean_op == "sum" else 1
@@ -158,8 +169,7 @@ class Training:
         """A rank has applied its gradients. Rank 0 is the one that evaluates; that takes no virtual time."""
         last = iteration + 1 == self.iterations
         if rank == 0 and (last or (iteration + 1) % self._evaluate_every == 0):
-            score = self.replicas.evaluate()
-            self._scores.append((iteration, score.accuracy, score.loss))
+            self._evaluate(iteration)
         self._finished[iteration] += 1
         if self._finished[iteration] == self.workers:
             if iteration + 1 in (self.warmup_iterations, self.iterations):
@@ -168,7 +178,18 @@ class Training:
             virtual_s = self.simulation.network.now_ns / 1e9
             self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
             if last:
-                self.simulation.network.stop()
+                self._end()
+
+    def _evaluate(self, iteration: int) -> None:
+        score = self.replicas.evaluate()
+        self._scores.append((iteration, score.accuracy, score.loss))
+
+    def _evaluated_ns(self, iteration: int, records: Sequence[IterationRecord]) -> int:
+        return records[iteration].start_ns + records[iteration].duration_ns
+
+    def _end(self) -> None:
+        """All ranks are through."""
+        self.simulation.network.stop()
 
     def facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
@@ -184,7 +205,7 @@ class Training:
             workers=self.workers,
             iterations=records,
             evaluations=[
-                Evaluation(iteration, records[iteration].start_ns + records[iteration].duration_ns, accuracy, loss)
+                Evaluation(iteration, self._evaluated_ns(iteration, records), accuracy, loss)
                 for iteration, accuracy, loss in self._scores
             ],
             parameters=self.replicas.parameters,

@@ -141,7 +141,13 @@ class Trainer:
         config, plan = self.config, self.config.scenario.workload
         compute_on_one_thread()
         workload = build_workload(
-            plan.name, config.scenario.seed, config.rank, config.workers, plan.batch_per_worker, plan.iterations
+            plan.name,
+            config.scenario.seed,
+            config.rank,
+            config.workers,
+            plan.batch_per_worker,
+            plan.iterations,
+            plan.optimizer,
         )
         before = thread_ids()
         self._attach(workload)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from emulation.scenario import ADAMW
 from emulation.training.workload import Score, build_workload, compute_on_one_thread
 from transport.schedule.scheduler import LayerProfile, Profile, TensorProfile
 
@@ -65,10 +66,12 @@ class Replicas:
         batch_per_worker: int,
         iterations: int = 150,
         bucket_bytes: int = BUCKET_BYTES_DEFAULT,
+        optimizer: str = ADAMW,
     ) -> None:
         compute_on_one_thread()
         self.workloads = [
-            build_workload(name, seed, rank, workers, batch_per_worker, iterations) for rank in range(workers)
+            build_workload(name, seed, rank, workers, batch_per_worker, iterations, optimizer)
+            for rank in range(workers)
         ]
         self._parameters = [list(workload.model.parameters()) for workload in self.workloads]
         self.losses = [math.nan] * workers
@@ -140,8 +143,12 @@ class Replicas:
                 first += gradient.size
         self.workloads[rank].step(iteration)
 
+    def weights_of(self, rank: int) -> list[np.ndarray]:
+        """Per parameter, in the model's order, float32 (elements,): the memory that rank's model computes with."""
+        return [parameter.detach().numpy().reshape(-1) for parameter in self._parameters[rank]]
+
     def evaluate(self) -> Score:
-        """Of rank 0: as everyone's, as long as all `parameter_hashes` are equal."""
+        """Of rank 0: as everyone's, if all `parameter_hashes` are equal."""
         return self.workloads[0].evaluate()
 
     def parameter_hashes(self) -> list[str]:

@@ -10,12 +10,13 @@ configuration that can't be read ends it with status 2. All times are nanosecond
 
 The training loop is the usual one: DistributedDataParallel, backward, step. All methods run the same code; only the
 process group differs (`emulation.training.ddp_trainer`). With a schedule (`ring+p3`) there is no DDP
-(`emulation.training.scheduled_trainer`).
+(`emulation.training.scheduled_trainer`), and none against servers that keep the weights (`[ps] mode = "ssp"`:
+`emulation.training.ps_trainer`).
 
 Time. Training time stands still while rank 0 evaluates: the others wait at a barrier, and no clock and no iteration
-counts that. Computing runs at a lower priority than the threads that carry packets, on all ranks and for all methods
-alike: ranks share the cores of one machine here, and a network that waits for another rank's convolution would be
-slower than the links that it represents.
+counts that; with servers that keep weights nobody waits, and rank 0 evaluates in the end. Computing runs at a lower
+priority than the threads that carry packets, on all ranks and for all methods alike: ranks share the cores of one
+machine here, and a network that waits for another rank's convolution would be slower than the links that it represents.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import torch.distributed as dist
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer
 from emulation.training.messages import TrainerConfig, TrainingFailed
+from emulation.training.ps_trainer import PsTrainer
 from emulation.training.scheduled_trainer import ScheduledTrainer
 
 EXIT_SECONDS = 10  # after `finished`: leaving the process group may not take longer
@@ -45,7 +47,8 @@ def one_line(error: BaseException) -> str:
 
 def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
     """Runs a trainer and ends the process: status 0, or 1 after one line on stderr and a `failed` record."""
-    trainer = ScheduledTrainer(config) if config.name.schedule else Trainer(config)
+    kind = PsTrainer if config.scenario.asynchronous(config.name) else Trainer
+    trainer = ScheduledTrainer(config) if config.name.schedule else kind(config)
     try:
         run(trainer)
     except Exception as error:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from emulation.scenario import ADAMW, SGD
 from emulation.training.tasks.table import WORKLOADS
 from emulation.training.tasks.task import Batch, Task, WorkloadError
 
@@ -33,10 +35,20 @@ class Workload:
     """One rank's share of a task: its model, its batches, its optimiser.
 
     model: initial parameters follow from the seed alone: the same bits on every rank, without communication.
-    optimizer: AdamW; the rate rises over WARM_UP_STEPS and falls to zero along a cosine at `iterations`.
+    optimizer: "adamw": the rate rises over WARM_UP_STEPS and falls to zero along a cosine at `iterations`; "sgd": at
+    the task's constant rate.
     """
 
-    def __init__(self, task: Task, seed: int, rank: int, workers: int, batch_per_worker: int, iterations: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        rank: int,
+        workers: int,
+        batch_per_worker: int,
+        iterations: int,
+        optimizer: str,
+    ) -> None:
         if task.samples < workers * batch_per_worker:
             raise WorkloadError(
                 f"workload {task.name}: {workers} workers x {batch_per_worker} samples is more than the "
@@ -48,10 +60,15 @@ class Workload:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = task.build_model()
+        self.optimizer: torch.optim.Optimizer
+        self._constant_rate = task.sgd_learning_rate if optimizer == SGD else None
         # Fused: one pass over the parameters, a third of the time of the other implementations on a CPU.
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=task.peak_learning_rate, weight_decay=0.01, fused=True
-        )
+        if self._constant_rate is not None:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self._constant_rate, fused=True)
+        else:
+            self.optimizer = torch.optim.AdamW(
+                self.model.parameters(), lr=task.peak_learning_rate, weight_decay=0.01, fused=True
+            )
         self._epoch = -1
         self._order = np.empty(0, np.int64)
 
@@ -87,6 +104,8 @@ class Workload:
         return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
     def learning_rate(self, iteration: int) -> float:
+        if self._constant_rate is not None:
+            return self._constant_rate
         rise = min(1.0, (iteration + 1) / WARM_UP_STEPS)
         fall = 0.5 * (1 + math.cos(math.pi * min(1.0, iteration / self.iterations)))
         return self.task.peak_learning_rate * rise * fall
@@ -97,6 +116,12 @@ class Workload:
             group["lr"] = self.learning_rate(iteration)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    @property
+    def ps_options(self) -> dict[str, Any]:
+        """Fields of PsConfig for servers that make our steps. Each rank's gradient is one: at an n-th of the rate."""
+        sizes = tuple(4 * parameter.numel() for parameter in self.model.parameters())
+        return {"learning_rate": self.task.sgd_learning_rate / self.workers, "tensor_bytes": sizes}
 
     def evaluate(self) -> Score:
         right, loss, answers = 0, 0.0, 0
@@ -117,15 +142,21 @@ class Workload:
 
 
 def build_workload(
-    name: str, seed: int, rank: int, workers: int, batch_per_worker: int, iterations: int = 150
+    name: str,
+    seed: int,
+    rank: int,
+    workers: int,
+    batch_per_worker: int,
+    iterations: int = 150,
+    optimizer: str = ADAMW,
 ) -> Workload:
-    """Workload `name` for one rank. iterations: at their end the learning rate is zero.
+    """Workload `name` for one rank. iterations: at their end AdamW's rate is zero.
 
     Raises WorkloadError.
     """
     if name not in WORKLOADS:
         raise WorkloadError(f"no workload {name!r}; there are: {', '.join(WORKLOADS)}")
-    return Workload(WORKLOADS[name].task(), seed, rank, workers, batch_per_worker, iterations)
+    return Workload(WORKLOADS[name].task(), seed, rank, workers, batch_per_worker, iterations, optimizer)
 
 
 def compute_on_one_thread() -> None:

@@ -37,6 +37,7 @@ class Toy:
     source, source_sha256 = "a line", "0" * 64
     samples = 1000
     peak_learning_rate = 0.1
+    sgd_learning_rate = 0.1
 
     def build_model(self) -> nn.Module:
         return nn.Linear(1, 2)

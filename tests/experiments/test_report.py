@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
+from emulation.compare import problems
 from emulation.report import report, wording
 from emulation.report.report import table_rows, write_report
 from emulation.results import MethodResult, document
@@ -132,6 +134,18 @@ def test_ranks_that_differ_outweigh_a_valid_certificate() -> None:
     stamp = report._stamp(document(SCENARIO, "mininet", results))
     assert (stamp["word"], stamp["kind"]) == ("WRONG", "invalid")
     assert "With the switch the ranks ended with different parameters" in stamp["text"]
+
+
+def test_where_servers_keep_the_weights_ranks_agree_on_theirs() -> None:
+    delays = {"gradient_delay_mean": 2.875, "gradient_delay_most": 6}
+    kept = result("ps", 900, environment=delays)
+    (cells,) = dict(table_rows(document(SCENARIO, "sim", [kept])))["Parameters on all ranks"]
+    assert cells == ("the servers', in the end", "2.9 gradients of others before one's own, at most 6")
+    differing = document(SCENARIO, "sim", [replace(kept, parameter_hash_per_rank=["a", "b", "a", "a"])])
+    assert report._stamp(differing)["word"] == "WRONG"
+    words = "the servers' weights did not reach all alike"
+    assert words in report._stamp(differing)["text"]
+    assert problems(differing) == [f"ps: the ranks ended with different parameters: {words}"]
 
 
 def test_everything_from_outside_is_escaped(pages: dict[str, tuple[str, Path]]) -> None:

@@ -87,7 +87,15 @@ def test_whole_floats_are_integers() -> None:
             '[ps]\nmode = "backup"\nbackups = 1\n[methods]\nmininet = ["ps+p3"]\n',
             r"mininet: ps\+p3: in real time schedules divide by all workers.*; allowed: ps, or mode = 'bsp'",
         ),
-        ('[ps]\nmode = "asp"\n', r"\[ps\] mode: 'asp' does not run in scenarios yet; allowed: bsp, backup"),
+        (
+            '[methods]\nsim = ["ps"]\n[ps]\nmode = "asp"\n',
+            r"\[workload\] optimizer: 'adamw' is not possible with \[ps\] mode = 'asp', whose servers make .* 'sgd'",
+        ),
+        (
+            '[methods]\nsim = ["ring", "ps+p3"]\n[ps]\nmode = "ssp"\n[workload]\noptimizer = "sgd"\n',
+            r"\[methods\] ps\+p3: with \[ps\] mode = 'ssp' there are no sums to schedule; allowed: ps, .*mode = 'bsp'",
+        ),
+        ('[workload]\noptimizer = "adam"\n', r"\[workload\] optimizer: 'adam' is unknown; allowed: adamw, sgd"),
         ("topology = 3\n", r"'topology' must be a table"),
         ("a b\n", r"not valid TOML"),
     ],
@@ -133,6 +141,18 @@ def test_parameter_server_options_appear_only_with_such_a_method() -> None:
     assert canonical(scenario)["ps"] == {"servers": 3, "mode": "backup", "staleness": 0, "backups": 2}
     assert (scenario.network.servers, scenario.network.backups) == (3, 2)
     assert "ps" not in canonical(parse(MINIMAL + "[ps]\nservers = 3\n", "t"))
+
+
+def test_an_optimizer_other_than_the_usual_one_is_told_of() -> None:
+    text = '[methods]\nsim = ["ring", "ps"]\n[ps]\nmode = "ssp"\nstaleness = 2\n'
+    text += '[workload]\ncompute_ns = 5\noptimizer = "sgd"\n'
+    scenario = parse(MINIMAL + text, "t")
+    assert [scenario.asynchronous(method) for method in scenario.methods.sim] == [False, True]
+    assert canonical(scenario)["workload"]["optimizer"] == "sgd"
+    assert scenarios._build(canonical(scenario), "t") == scenario
+    assert scenario.network.backups == 3, "an answer waits for none of the others"
+    assert "optimizer" not in canonical(parse(MINIMAL, "t"))["workload"]
+    assert parse(MINIMAL + '[ps]\nmode = "asp"\n', "t").workload.optimizer == "adamw", "nobody reads [ps]"
 
 
 def test_every_shipped_scenario_loads_under_its_own_name() -> None:

@@ -1,6 +1,7 @@
 """The trainer: its reports, that it trains what the replicas train, and how it ends when something is wrong."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -19,7 +20,9 @@ import pytest
 
 from emulation import children
 from emulation.mininet.crew import Crew, Member
+from emulation.results import gradient_delays
 from emulation.scenario import parse
+from emulation.sim.run import run_method
 from emulation.training.ddp_trainer import covered_ns, exposed_ns
 from emulation.training.messages import (
     Evaluated,
@@ -34,6 +37,7 @@ from emulation.training.messages import (
 )
 from emulation.training.replicas import Replicas
 from emulation.training.trainer import one_line, read_config
+from transport.group.method_name import parse as parse_method
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
@@ -340,3 +344,78 @@ def test_only_waiting_after_the_last_bucket_has_left_is_exposed() -> None:
 def test_a_message_is_one_line() -> None:
     assert one_line(RuntimeError("closed\nException raised from …\nframe #0")) == "closed"
     assert one_line(RuntimeError()) == "RuntimeError"
+
+
+# ---- servers that keep the weights
+
+
+def asynchronous(rank: int, workers: int, mode: str, **changes: Any) -> dict[str, Any]:
+    given = {
+        "topology.workers": workers,
+        "methods.mininet": ["ps"],
+        "workload.optimizer": "sgd",
+        "ps.mode": mode,
+        "ps.staleness": 1 if mode == "ssp" else 0,
+    }
+    scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", given)
+    addresses = [f"127.0.0.{1 + place}" for place in range(workers)]
+    return configuration(rank, "ps", scenario=scenario, workers=workers, addresses=addresses) | changes
+
+
+@pytest.mark.parametrize("mode", ["ssp", "dc_asgd"])
+def test_ranks_whose_servers_keep_the_weights_end_with_those(start: Callable[..., list[Member]], mode: str) -> None:
+    members = start(*(asynchronous(rank, 2, mode) for rank in range(2)))
+    follow(members)
+    finals = [member.named(Finished)[0] for member in members]
+    assert finals[0].parameter_hash == finals[1].parameter_hash
+    assert finals[0].parameter_hash != members[0].named(Started)[0].initial_parameter_hash
+    delays = gradient_delays([final.counters for final in finals])
+    assert delays["gradient_delay_most"] >= 1, "one of the two came second"
+    if mode == "ssp":
+        assert delays["gradient_delay_most"] <= 3
+    check_times_alone(members)
+    first, last = members[0].named(Evaluated)
+    assert (first.iteration, last.iteration) == (3, ITERATIONS - 1)
+    ends_ns = [entry.start_ns + entry.duration_ns for entry in members[0].named(Iteration)]
+    assert ends_ns[3] <= first.time_ns <= members[0].named(Iteration)[4].start_ns
+    assert ends_ns[-1] <= last.time_ns
+    assert members[1].named(Evaluated) == []
+
+
+def check_times_alone(members: list[Member]) -> None:
+    """Of each rank by itself; nothing stands still in between."""
+    for member in members:
+        entries = member.named(Iteration)
+        for entry in entries:
+            assert sum(bucket.size_bytes for bucket in entry.buckets) == member.named(Finished)[0].gradient_bytes
+            assert all(bucket.start_ns < bucket.end_ns for bucket in entry.buckets)
+            assert 0 < entry.compute_ns <= entry.duration_ns
+            assert entry.forward_ns + entry.backward_ns + entry.optimizer_ns == entry.compute_ns
+            assert 0 < entry.first_layer_ns <= entry.communication_ns
+        shifts_ns = {entry.begun_at_ns - entry.start_ns for entry in entries}
+        assert len(shifts_ns) == 1
+
+
+def test_one_rank_trains_what_virtual_time_trains(start: Callable[..., list[Member]], tmp_path: Path) -> None:
+    """Bit by bit, also what is evaluated on the way."""
+    given = asynchronous(0, 1, "asp")
+    (member,) = start(given)
+    follow([member])
+    virtual = dataclasses.replace(
+        given["scenario"], workload=dataclasses.replace(given["scenario"].workload, compute_ns=1)
+    )
+    result = run_method(virtual, parse_method("ps"), tmp_path, lambda *_: None)
+    assert [member.named(Finished)[0].parameter_hash] == result.parameter_hash_per_rank
+    scores = [(score.iteration, score.accuracy, score.loss) for score in member.named(Evaluated)]
+    assert scores == [(score.iteration, score.accuracy, score.loss) for score in result.evaluations]
+    assert [entry.loss for entry in member.named(Iteration)] == [record.loss for record in result.iterations]
+
+
+def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[Member]]) -> None:
+    members = start(*(asynchronous(rank, 2, "ssp") for rank in range(2)))
+    read_until(members[1], Iteration)
+    members[1].child.process.kill()
+    read_until(members[0], TrainingFailed)
+    (said,) = members[0].named(TrainingFailed)
+    assert "rank 1" in said.message
+    assert "train" in said.message

@@ -258,3 +258,26 @@ def test_servers_that_adopt_take_the_workers_configuration() -> None:
     assert "rank 0 has staleness 1, rank 1 has staleness 2" in failure or (
         "rank 1 has staleness 2, rank 0 has staleness 1" in failure
     )
+
+
+def test_a_gradient_s_delay_is_how_many_others_came_between() -> None:
+    world = World(PsConfig(2, 1, mode=ASP))
+    weights = [np.zeros(3, np.float32) for _ in range(2)]
+
+    def push(rank: int) -> None:
+        world.call(rank, "push_pull", np.ones(3, np.float32), target=weights[rank], key=0)
+        world.run()
+
+    for rank in range(2):
+        world.call(rank, "init", weights[rank], key=0)
+    world.run()
+    for rank in (0, 0, 0, 1, 0):
+        push(rank)
+    assert [dict(worker.counters) for worker in world.workers] == [
+        {"pushed": 4, "delays": 1, "delay_most": 1},
+        {"pushed": 1, "delays": 3, "delay_most": 3},
+    ]
+    world.call(1, "pull", weights[1], key=0)
+    world.run()
+    push(1)
+    assert world.workers[1].counters["delays"] == 3, "a pull brings weights too"

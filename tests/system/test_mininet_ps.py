@@ -2,7 +2,9 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -17,13 +19,15 @@ pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 METHOD = parse_method("ps@tcp")
 
 
-def scenario(servers: int, mode: str = "bsp", backups: int = 0) -> Scenario:
+def scenario(
+    servers: int, mode: str = "bsp", backups: int = 0, more: Mapping[str, str | int] = MappingProxyType({})
+) -> Scenario:
     text = (
         'name = "servers"\ntitle = "Servers"\n[methods]\nmininet = ["ps@tcp"]\n'
         "[topology]\nworkers = 3\nrate_bps = 200_000_000\n"
         "[workload]\niterations = 4\nwarmup_iterations = 2\nbatch_per_worker = 4\nevaluate_every = 4\n"
     )
-    return parse(text, "servers.toml", {"ps.servers": servers, "ps.mode": mode, "ps.backups": backups})
+    return parse(text, "servers.toml", {"ps.servers": servers, "ps.mode": mode, "ps.backups": backups, **more})
 
 
 def own_servers() -> list[Path]:
@@ -54,6 +58,23 @@ def test_training_with_servers_ends_alike_on_all_ranks_and_is_counted(
         assert 0.95 < numbers[counted] / numbers["bound_wire_bytes_per_server"] < 1.2
     for number in range(servers):
         assert f"switchagg server done: mode {mode}, " in (tmp_path / f"server-{number}.log").read_text()
+    assert not own_servers()
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+def test_servers_that_keep_the_weights_train_and_are_counted(servers: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="training needs torch")
+    given = scenario(servers, "ssp", 0, {"ps.staleness": 1, "workload.optimizer": "sgd", "workload.evaluate_every": 2})
+    found = run_method(given, METHOD, tmp_path, lambda *_: None)
+    assert len(set(found.parameter_hash_per_rank)) == 1
+    assert 0 < found.environment["gradient_delay_mean"] <= found.environment["gradient_delay_most"] <= 2 * 3
+    assert [score.iteration for score in found.evaluations] == [1, 3]
+    last = found.iterations[-1]
+    assert found.evaluations[0].time_ns < last.start_ns + last.duration_ns
+    numbers = summary(given, found)
+    assert 0.95 < numbers["wire_tx_bytes_per_rank_iteration"] / numbers["bound"]["wire_bytes_per_rank"] < 1.2
+    for number in range(servers):
+        assert "switchagg server done: mode ssp, " in (tmp_path / f"server-{number}.log").read_text()
     assert not own_servers()
 
 

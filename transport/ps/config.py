@@ -7,6 +7,9 @@ from typing import Any
 
 BSP, BACKUP, SSP, ASP, DC_ASGD = "bsp", "backup", "ssp", "asp", "dc_asgd"
 MODES = (BSP, BACKUP, SSP, ASP, DC_ASGD)
+ASYNCHRONOUS = (SSP, ASP, DC_ASGD)
+"""The servers keep weights, and apply each gradient by itself."""
+
 ORDERS = ("rank", "arrival")
 ON_WORKER_LOSS = ("end", "shrink")
 
@@ -97,7 +100,7 @@ class PsConfig:
     @property
     def keeps_weights(self) -> bool:
         """Whether the servers apply a gradient when it comes, rather than sum first."""
-        return self.mode in (SSP, ASP, DC_ASGD)
+        return self.mode in ASYNCHRONOUS
 
     def to_bytes(self) -> bytes:
         """As a worker's hello carries it."""

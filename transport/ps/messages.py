@@ -1,7 +1,8 @@
 """Messages between workers and servers: a fixed head; values, or text, as the message's data.
 
      0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
-    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum
+    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum, or
+    the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
     36 u8 dtype | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
 
 Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).

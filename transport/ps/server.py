@@ -17,7 +17,7 @@ from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
 from transport.ps.memory import Pool, Shared
 from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
-from transport.ps.weights import KeptSlice
+from transport.ps.weights import KeptSlice, Push
 
 WORDS_MAX = 2000
 
@@ -273,10 +273,10 @@ class PsServer:
                     return
         for where in self._holding:
             kept = self._kept[where]
-            if now_ns - kept.held[0][2] > limit_ns:
+            if now_ns - kept.held[0].since_ns > limit_ns:
                 slowest = min(kept.clocks[worker] for worker in self._coming)
                 late = {worker for worker in self._coming if kept.clocks[worker] == slowest}
-                self._fail(self._overdue(kept.held[0][1], late), min(late))
+                self._fail(self._overdue(kept.held[0].head, late), min(late))
                 return
 
     def _overdue(self, head: Head, missing: set[int]) -> str:
@@ -401,46 +401,47 @@ class PsServer:
         kept = self._kept[where]
         if head.op == Op.PULL:
             self.counters["pulls"] += 1
-            self._answer_weights(kept, [(sender, head)], sender)
+            self._answer_weights(kept, [Push(sender, head, 0, now_ns)], sender)
             return
         self.counters["pushes"] += 1
-        kept.clocks[sender] += 1
-        kept.apply(sender, gradient, self._arithmetic)
+        push = kept.push(sender, head, gradient, self._arithmetic, now_ns)
         if self.config.mode != SSP:
-            self._answer_weights(kept, [(sender, head)])
+            self._answer_weights(kept, [push])
             return
-        kept.held.append((sender, head, now_ns))
+        kept.held.append(push)
         self._release(where)
-        if kept.held and kept.held[-1][0] == sender:
+        if kept.held and kept.held[-1].rank == sender:
             self.counters["held"] += 1
 
     def _release(self, where: Place) -> None:
         """Answer those that are no longer too far ahead."""
         kept = self._kept[where]
-        free = [entry for entry in kept.held if kept.may_go_on(entry[0], self._coming)]
+        free = [push for push in kept.held if kept.may_go_on(push.rank, self._coming)]
         if free:
-            kept.held = [entry for entry in kept.held if entry not in free]
-            self._answer_weights(kept, [(rank, head) for rank, head, _ in free])
+            kept.held = [push for push in kept.held if push not in free]
+            self._answer_weights(kept, free)
         if kept.held:
             self._holding.add(where)
         else:
             self._holding.discard(where)
 
-    def _answer_weights(self, kept: KeptSlice, to: list[tuple[int, Head]], puller: int | None = None) -> None:
+    def _answer_weights(self, kept: KeptSlice, to: list[Push], puller: int | None = None) -> None:
         """One snapshot for all of them: the weights change while it is on its way."""
         snapshot = kept.snapshot(self._pool, puller)
-        for rank, head in to:
-            self._answer(rank, head, snapshot, 1)
+        for push in to:
+            kept.sends(push.rank)
+            self._answer(push.rank, push.head, snapshot, push.delay)
         self._pool.release(snapshot)
 
     # ---- messages
 
-    def _answer(self, worker: int, head: Head, result: Shared | None, contributions: int) -> None:
-        """The result to the workers that need it; to the source of a copy only that it arrived."""
+    def _answer(self, worker: int, head: Head, result: Shared | None, clock: int) -> None:
+        """The result to the workers that need it; to the source of a copy only that it arrived. clock: see
+        `messages`."""
         if worker not in self._coming or head.sink not in (EVERYBODY, worker):
             return
         self.counters["answers"] += 1
-        answer = head._replace(kind=Kind.ANSWER, clock=contributions).pack()
+        answer = head._replace(kind=Kind.ANSWER, clock=clock).pack()
         if result is None or head.source == worker:
             self._outgoing.append(Outgoing(worker, answer, b"", self._ticket(), head.priority))
             return

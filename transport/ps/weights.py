@@ -1,6 +1,6 @@
 """KeptSlice: a slice of the weights at a server, with what its optimiser and its workers' clocks need."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,20 +11,44 @@ from transport.ps.memory import Pool, Shared
 from transport.ps.messages import Head
 
 
+class Push(NamedTuple):
+    """A gradient that has been applied. delay: how many of other workers were, since its sender was last sent
+    weights."""
+
+    rank: int
+    head: Head
+    delay: int
+    since_ns: int
+
+
 class KeptSlice:
     """Weights of one slice. clocks[r]: gradients that rank r has pushed for it."""
 
     def __init__(self, config: PsConfig, dtype: np.dtype[Any], values: Buffer) -> None:
         self.weights: Array = np.frombuffer(values, dtype).copy()
         self.clocks = [0] * config.workers
-        self.held: list[tuple[int, Head, int]] = []
-        """Workers that are ahead by too much, what they asked, and when."""
+        self.held: list[Push] = []
+        """Of workers that are ahead by too much."""
+        self._applied = 0
+        self._applied_when_sent = [0] * config.workers
         self._config = config
         self._step = Step(config.learning_rate, config.momentum, config.weight_decay, config.compensation)
         self._velocity = np.zeros_like(self.weights) if config.momentum else None
         compensates = config.mode == DC_ASGD
         self._backups: dict[int, Array] | None = {} if compensates else None
         self._first = self.weights.copy() if compensates else None
+
+    def push(self, rank: int, head: Head, gradient: Buffer, arithmetic: Arithmetic, now_ns: int) -> Push:
+        """Apply a worker's gradient."""
+        delay = self._applied - self._applied_when_sent[rank]
+        self.clocks[rank] += 1
+        self._applied += 1
+        self.apply(rank, gradient, arithmetic)
+        return Push(rank, head, delay, now_ns)
+
+    def sends(self, rank: int) -> None:
+        """A worker is sent the weights as they are now."""
+        self._applied_when_sent[rank] = self._applied
 
     def apply(self, rank: int | None, gradient: Buffer, arithmetic: Arithmetic) -> None:
         """One step of the optimiser. rank: whose delay is compensated, in mode dc_asgd: from the weights it was last

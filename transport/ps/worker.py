@@ -66,7 +66,9 @@ class Finished(NamedTuple):
 class PsWorker:
     """rank: ours, below config.workers. job: for errors. names: each member's address, for errors.
 
-    `failure`: why every call fails, or None. `notices`: lines for a log.
+    `failure`: why every call fails, or None. `notices`: lines for a log. `counters`: where the servers keep weights,
+    `delays` is the sum of the delays of our gradients' slices, of which there were `pushed`, and `delay_most` the
+    longest (see `messages`).
     """
 
     def __init__(self, rank: int, config: PsConfig, *, job: str = "", names: Sequence[str] = ()) -> None:
@@ -310,7 +312,12 @@ class PsWorker:
             view[:] = data
         if head.op == Op.AVG and expected:
             self._arithmetic.divide(view, head.clock, DTYPES[head.dtype])
-        call.count = head.clock if call.count == 0 else min(call.count, head.clock)
+        if head.op == Op.GRADIENT and self.config.keeps_weights:
+            self.counters["pushed"] += 1
+            self.counters["delays"] += head.clock
+            self.counters["delay_most"] = max(self.counters["delay_most"], head.clock)
+        else:
+            call.count = head.clock if call.count == 0 else min(call.count, head.clock)
         call.waiting.discard(part.number)
         self._end_if_done(call)
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from switchagg.errors import SwitchaggError
 from transport.links.link import Address
 from transport.ps.config import PsConfig
-from transport.ps.group import PsClient, PsOptions, open_ps_client
+from transport.ps.group import PsOptions, open_ps_client
 from transport.ps.worker import Array
 
 
@@ -37,6 +37,18 @@ class _Tensor:
     future: "Future[Array] | None" = None
 
 
+class WeightsClient(Protocol):
+    """What the optimiser needs of a `transport.ps.group.PsClient`."""
+
+    def init(self, key: int, array: Array) -> "Future[Array]": ...
+
+    def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> "Future[Array]": ...
+
+    def pull(self, key: int, weights: Array) -> "Future[Array]": ...
+
+    def close(self) -> None: ...
+
+
 class PsOptimizer:
     """Pushes gradients, pulls weights. parameters: of one model, the same on all workers, in forward order.
 
@@ -45,7 +57,7 @@ class PsOptimizer:
     are everybody's from then on. Raises AggregationFailed when the job fails; later calls raise it again.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], client: PsClient) -> None:
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], client: WeightsClient) -> None:
         self.client = client
         self._tensors = [_Tensor(p, _host_copy(p)) for p in parameters if p.requires_grad]
         self._holds_back = False
@@ -91,6 +103,13 @@ class PsOptimizer:
             assert tensor.future is not None
             tensor.future.result()
             tensor.future = tensor.gradient = None
+            _put(tensor)
+
+    def pull(self) -> None:
+        """Put the servers' weights as they are now into the model: what others have pushed is in them."""
+        for future in [self.client.pull(key, tensor.weights) for key, tensor in enumerate(self._tensors)]:
+            future.result()
+        for tensor in self._tensors:
             _put(tensor)
 
     def zero_grad(self) -> None:

@@ -19,6 +19,7 @@ class Digits:
     name = "digits"
     description = "convolutional net, 4 convolutions and 3 linear layers, on 8x8 handwritten digits"
     peak_learning_rate = 2e-3
+    sgd_learning_rate = 0.1
     held_out_samples = 360
 
     def __init__(self) -> None:

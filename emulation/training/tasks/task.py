@@ -20,14 +20,15 @@ class WorkloadError(Exception):
 
 
 class Task(Protocol):
-    """What a workload learns: data, model and rate. Knows nothing of ranks."""
+    """What a workload learns: data, model and rates. Knows nothing of ranks."""
 
     name: str
     description: str
     source: str  # where the data come from, with their extent
     source_sha256: str
     samples: int  # in the training data
-    peak_learning_rate: float
+    peak_learning_rate: float  # of AdamW
+    sgd_learning_rate: float  # of plain SGD along the mean gradient of all ranks
 
     def build_model(self) -> nn.Module:
         """A model with initial parameters from torch's global generator. Logits (..., classes)."""

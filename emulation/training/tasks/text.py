@@ -26,6 +26,7 @@ class Text:
     name = "text"
     description = "GPT, 6 blocks of width 384 over 64 bytes of context, on the source text of Python's standard library"
     peak_learning_rate = 3e-4
+    sgd_learning_rate = 0.3
     context = 64
     held_out_windows = 64  # spread evenly over the held-out bytes; more would take longer than an iteration
 

@@ -1,0 +1,161 @@
+"""One rank of a run against servers that keep the weights: `transport.torch.ps.PsOptimizer` instead of DDP.
+
+A rank waits for nobody but the servers. So training time doesn't stand still for an evaluation, either: rank 0 keeps
+the weights it has at the end of its iteration (a copy, which counts), and evaluates them when all is over. Then every
+gradient has been applied, all ranks pull the servers' weights, and those are evaluated last.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from emulation.children import send_report
+from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, rendezvous
+from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Iteration, TrainerConfig, Transfer
+from emulation.training.workload import Workload
+from transport.ps.config import PsConfig
+from transport.ps.group import PsClient, PsOptions, open_ps_client
+from transport.ps.worker import Array
+from transport.torch.ps import PsOptimizer
+
+
+class TimedClient:
+    """A client that notes when each gradient left and weights came back. names: of the tensors, by key."""
+
+    def __init__(self, client: PsClient, names: list[str]) -> None:
+        self.client = client
+        self.spans: list[Transfer] = []
+        self.init, self.pull, self.close = client.init, client.pull, client.close
+        self._names = names
+
+    def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> Future[Array]:
+        """As PsClient's."""
+        span = Transfer(gradient.nbytes, time.monotonic_ns(), name=self._names[key], priority=priority)
+        self.spans.append(span)
+        noted: Future[Array] = Future()
+
+        def back(done: Future[Array]) -> None:
+            span.end_ns = time.monotonic_ns()
+            failure = done.exception()
+            if failure is None:
+                noted.set_result(weights)
+            else:
+                noted.set_exception(failure)
+
+        self.client.push_pull(key, gradient, weights, priority=priority).add_done_callback(back)
+        return noted
+
+
+class KeptWeights:
+    """A model's weights at several times, in a file without a name."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._arrays = [parameter.detach().numpy() for parameter in workload.model.parameters()]
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._kept: list[tuple[int, int]] = []
+
+    def keep(self, iteration: int, time_ns: int) -> None:
+        for array in self._arrays:
+            self._file.write(array.data)
+        self._kept.append((iteration, time_ns))
+
+    def each(self) -> Iterator[tuple[int, int]]:
+        """(iteration, time) of each, while it is in the model."""
+        self._file.seek(0)
+        for kept in self._kept:
+            for array in self._arrays:
+                assert self._file.readinto(array.data) == array.nbytes
+            yield kept
+        self._file.close()
+
+
+class PsTrainer(Trainer):
+    """See the module. The process group (Gloo) is for the rendezvous and the start."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        super().__init__(config)
+        self._client: TimedClient
+        self._optimizer: PsOptimizer
+        self._kept: KeptWeights
+
+    def _attach(self, workload: Workload) -> None:
+        rendezvous(self.config, "gloo")
+        config = self.config
+        options = {**config.scenario.ps.options, **workload.ps_options, "call_timeout_s": config.timeout_s}
+        client = open_ps_client(
+            self.name.link,
+            config.rank,
+            [(address, GROUP_PORT) for address in config.addresses],
+            [(address, GROUP_PORT) for address in config.servers],
+            config=PsConfig(config.workers, **options),
+            job=GROUP_JOB,
+            options=PsOptions(config.timeout_s),
+        )
+        self._client = TimedClient(client, [name for name, _ in workload.model.named_parameters()])
+        self._optimizer = PsOptimizer(workload.model.parameters(), self._client)
+        self._kept = KeptWeights(workload)
+
+    def _detach(self) -> None:
+        self._optimizer.close()
+
+    def _counters(self) -> dict[str, int]:
+        return dict(self._client.client.counters)
+
+    def _notes(self) -> list[str]:
+        return [
+            "The servers keep the weights: a rank's gradient is a step by itself, and the rank goes on with the "
+            "weights that answer it. Nobody waits for an evaluation; what is evaluated in between are rank 0's weights."
+        ]
+
+    def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        spans = self._client.spans = []
+        start_ns = time.monotonic_ns()
+        loss = workload.loss(workload.model, iteration)
+        forward_end_ns = time.monotonic_ns()
+        loss.backward()
+        backward_end_ns = time.monotonic_ns()
+        self._optimizer.step()
+        end_ns = time.monotonic_ns()
+        self._optimizer.zero_grad()
+        back_ns = max(backward_end_ns, *(span.end_ns for span in spans))
+        send_report(
+            Iteration(
+                iteration=iteration,
+                start_ns=clock.at(start_ns),
+                begun_at_ns=start_ns,
+                duration_ns=end_ns - start_ns,
+                forward_ns=forward_end_ns - start_ns,
+                backward_ns=backward_end_ns - forward_end_ns,
+                optimizer_ns=end_ns - back_ns,
+                compute_ns=end_ns - start_ns - (back_ns - backward_end_ns),
+                communication_ns=covered_ns(spans),
+                first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,
+                first_layer_bytes=spans[-1].size_bytes,
+                loss=loss.item(),
+                retransmissions=self._counters().get("retransmitted", 0),
+                buckets=spans,
+            )
+        )
+
+    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        """Keeps what is to be evaluated; after the last iteration, evaluates all that was kept."""
+        last = iteration + 1 == self.config.scenario.workload.iterations
+        if not last:
+            if self.config.rank == 0:
+                self._kept.keep(iteration, clock.at(time.monotonic_ns()))
+            return
+        self._client.client.barrier().result()
+        end_ns = clock.at(time.monotonic_ns())
+        if self.config.rank == 0:
+            for kept, time_ns in self._kept.each():
+                self._report_score(workload, kept, time_ns)
+        self._optimizer.pull()
+        if self.config.rank == 0:
+            self._report_score(workload, iteration, end_ns)
+
+    def _report_score(self, workload: Workload, iteration: int, time_ns: int) -> None:
+        score = workload.evaluate()
+        send_report(Evaluated(iteration, time_ns, score.accuracy, score.loss))
