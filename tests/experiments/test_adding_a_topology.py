@@ -97,7 +97,7 @@ def test_sums_in_virtual_time_are_exact_and_near_the_bound(method: str, share: f
 def test_faults_on_every_link_change_no_sum(method: str) -> None:
     link = LinkConfig(RATE_BPS, 5_000, loss=0.01, duplicate=0.01, reorder=0.02, corrupt=0.01)
     own = 2 * (method == "ps")
-    config = SimulationConfig(5, link, topology="toy", servers=own, strict_priority=method == "switch", trace=True)
+    config = SimulationConfig(5, link, topology="toy", servers=own, strict_priority=True, trace=True)
     runs = [time_allreduce(config, method, 100_000, "float32") for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].wrong_elements == 0

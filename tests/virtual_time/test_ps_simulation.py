@@ -8,6 +8,7 @@ import pytest
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.timing import time_allreduce
 from transport.ps.config import BACKUP, BSP, SLICE_ELEMENTS, SSP
 
 RATE_BPS = 1_000_000_000
@@ -97,3 +98,12 @@ def test_staleness_lets_others_get_ahead_of_a_slow_worker(staleness: int) -> Non
     assert done[3] == 1
     assert all(1 >= one >= 0 if staleness == 0 else one >= 3 for one in done[:3])
     assert max(done) <= 1 + staleness
+
+
+@pytest.mark.parametrize("seed", [25, 27, 83])
+def test_a_lost_hello_overtaken_by_pushes_of_another_class_costs_a_retransmission(seed: int) -> None:
+    """Strict links have a connection for each class; with these seeds the hello's frame is lost."""
+    link = LinkConfig(100_000_000, 5_000, loss=0.02)
+    config = SimulationConfig(4, link, servers=2, strict_priority=True, seed=seed)
+    timing = time_allreduce(config, "ps", 100_000)
+    assert timing.wrong_elements == 0

@@ -59,6 +59,7 @@ class PsServer:
         self._pool = Pool()
         self._placed: dict[tuple[int, bytes], tuple[Head, Shared]] = {}
         self._greeted: set[int] = set()
+        self._early: dict[int, list[tuple[bytes, bytes]]] = {}  # pushes that came before the hello, in another class
         self._expected = set(range(config.workers))
         """Workers without which no sum of all is complete."""
         self._coming = set(range(config.workers))
@@ -130,8 +131,12 @@ class PsServer:
                     values = placed if placed is not None and _lies_in(data, placed) else self._copied(data)
                     placed = None if values is placed else placed
                     self._push(sender, parsed, values, now_ns)
+            elif parsed.kind == Kind.PUSH:
+                self._early.setdefault(sender, []).append((bytes(head), bytes(data)))
             elif parsed.kind in (Kind.HELLO, Kind.LEAVE, Kind.FAIL):
                 self._administer(sender, parsed, data)
+                for early in self._early.pop(sender, ()) if sender in self._greeted else ():
+                    self.receive(sender, *early, now_ns)
             elif parsed.kind != Kind.BEAT:
                 self.counters["ignored"] += 1
         if placed is not None:
