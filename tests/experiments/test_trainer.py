@@ -108,7 +108,8 @@ def follow(members: list[Member]) -> None:
 def read_until(member: Member, event: type[Any], count: int = 1) -> None:
     """Reads a member's reports until it has sent `event` that often, or has ended."""
     while len(member.named(event)) < count and not member.child.ended:
-        member.read()
+        for report in member.child.read():
+            member.add(report)
 
 
 def nicenesses(pid: int) -> dict[int, int]:

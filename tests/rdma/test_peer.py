@@ -313,14 +313,16 @@ def test_a_nak_becomes_the_status_of_its_request(rc: Peer, syndrome: int, status
 
 def test_marks_are_answered_with_notifications_at_most_one_in_50_us() -> None:
     with peer_of(QPType.UC, dscp=26) as uc:
+        begun_ns = time.monotonic_ns()
         for psn in range(20):
             uc.write("WRITE_ONLY", psn, b"data", tos=3)
         uc.expect("CNP", 0, becn=1)
         uc.settle(marked=20)
+        intervals = (time.monotonic_ns() - begun_ns) // 50_000
         heard = 1
         while uc.receive_one(0.02) is not None:
             heard += 1
-        assert heard == uc.pair.counters["cnps_sent"] < 20
+        assert heard == uc.pair.counters["cnps_sent"] <= 1 + intervals  # a busy machine may take 50 us for each
         assert set(uc.tos) == {26 << 2 | 2}
         uc.write("WRITE_ONLY", 20, b"data", tos=2)
         uc.settle(received_packets=21)

@@ -106,7 +106,7 @@ def test_a_queue_with_wrong_settings_is_reported(topology: Any, broken: str) -> 
         netns.run_script(worker.pid, broken)
         reader = qdisc.QdiscReader(worker.pid)
         with pytest.raises(topology.UnfitError, match=r"[017] priority queues instead of 8"):
-            shaping.read_back(spec, "h1", worker.pid, [worker.interface], reader)
+            shaping.read_back({worker.interface: spec}, "h1", worker.pid, reader)
         reader.close()
 
 

@@ -450,7 +450,8 @@ def test_a_full_link_delays_packets_and_loses_none(python_bench: Callable[..., B
     never_ns = 100_000_000_000
     one = python_bench(job_of(2, rto_initial_ns=never_ns, rto_min_ns=never_ns, rto_max_ns=never_ns), wrap=wrap)
     check_sums(one, calls=10)
-    assert all(link.refused > 0 for link in made)
+    while not all(link.refused for link in made):  # on a busy machine a few large bundles may do for ten calls
+        check_sums(one, calls=10)
     for worker in one.workers:
         assert worker.counters["retransmitted"] == 0
         assert worker.counters["sent"] == worker.counters["results"] == worker.counters["link_sent_datagrams"]
