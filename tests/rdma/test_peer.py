@@ -313,20 +313,21 @@ def test_a_nak_becomes_the_status_of_its_request(rc: Peer, syndrome: int, status
 
 def test_marks_are_answered_with_notifications_at_most_one_in_50_us() -> None:
     with peer_of(QPType.UC, dscp=26) as uc:
-        begun_ns = time.monotonic_ns()
-        for psn in range(20):
-            uc.write("WRITE_ONLY", psn, b"data", tos=3)
-        uc.expect("CNP", 0, becn=1)
-        uc.settle(marked=20)
-        intervals = (time.monotonic_ns() - begun_ns) // 50_000
-        heard = 1
-        while uc.receive_one(0.02) is not None:
+        sent = heard = 0
+        while heard == sent < 200:  # on a busy machine 20 packets may be 50 us apart, but not time after time
+            for psn in range(sent, sent + 20):
+                uc.write("WRITE_ONLY", psn, b"data", tos=3)
+            sent += 20
+            uc.expect("CNP", 0, becn=1)
+            uc.settle(marked=sent)
             heard += 1
-        assert heard == uc.pair.counters["cnps_sent"] <= 1 + intervals  # a busy machine may take 50 us for each
+            while uc.receive_one(0.02) is not None:
+                heard += 1
+        assert heard == uc.pair.counters["cnps_sent"] < sent
         assert set(uc.tos) == {26 << 2 | 2}
-        uc.write("WRITE_ONLY", 20, b"data", tos=2)
-        uc.settle(received_packets=21)
-        assert uc.pair.counters["marked"] == 20
+        uc.write("WRITE_ONLY", sent, b"data", tos=2)
+        uc.settle(received_packets=sent + 1)
+        assert uc.pair.counters["marked"] == sent
 
 
 def test_a_notification_cuts_the_rate() -> None:

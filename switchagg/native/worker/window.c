@@ -171,7 +171,7 @@ static void sa_mark(struct sa_window *window, uint32_t offset) {
     sa_append(window, SA_TO_RESEND, offset);
 }
 
-/* Shell sort by chunk: the list of flights is nearly in order already. */
+/* Shell sort by chunk: slots are listed by transmission, so nearly in order already. */
 static void sa_sort_lowest(struct sa_window *window) {
     uint32_t *lowest = window->lowest;
     for (uint32_t gap = window->lowest_count / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11)

@@ -7,7 +7,6 @@
 
 #include <stdint.h>
 
-#define P4_RANGES_MAX 64u
 
 enum p4_entry_kind { P4_ACTION, P4_MEMBER, P4_GROUP };
 
