@@ -4,6 +4,9 @@
 --
 -- Wireshark loads it from its personal plugins folder (Help, About, Folders). UDP port 5556 is taken for ours, and on any
 -- other port what begins as our packets do; Decode As gives a port to it for good.
+--
+-- On the hosts at its ends a datagram of a capture holds up to 64 packets: captures are taken before the kernel cuts what one
+-- call sent (GSO), and after it joined what arrived (GRO). Each packet says its length, so each is shown by itself.
 
 local PORT = 5556
 local MAGIC = 0x5341
@@ -55,23 +58,30 @@ switchagg.experts = {
     experts.short, experts.magic, experts.wire_version, experts.op, experts.flags, experts.length, again,
 }
 
--- Why the datagram is no packet, or nil.
-local function fault(buffer)
-    if buffer:len() < HEADER_BYTES then return "short" end
-    if buffer(0, 2):uint() ~= MAGIC then return "magic" end
-    if buffer(2, 1):bitfield(0, 4) ~= 1 then return "wire_version" end
-    if OPS[buffer(2, 1):bitfield(4, 4)] == nil then return "op" end
-    if buffer(3, 1):bitfield(0, 5) ~= 0 then return "flags" end
-    local elements = buffer(14, 2):uint()
-    if elements < 1 or elements > ELEMENTS_MOST or buffer:reported_len() ~= HEADER_BYTES + 4 * elements then
-        return "length"
-    end
+-- Why no packet begins at `at`, or nil.
+local function fault(buffer, at)
+    local rest = buffer:reported_len() - at
+    if rest < HEADER_BYTES then return "short" end
+    if buffer(at, 2):uint() ~= MAGIC then return "magic" end
+    if buffer(at + 2, 1):bitfield(0, 4) ~= 1 then return "wire_version" end
+    if OPS[buffer(at + 2, 1):bitfield(4, 4)] == nil then return "op" end
+    if buffer(at + 3, 1):bitfield(0, 5) ~= 0 then return "flags" end
+    local elements = buffer(at + 14, 2):uint()
+    if elements < 1 or elements > ELEMENTS_MOST or rest < HEADER_BYTES + 4 * elements then return "length" end
+    return nil
+end
+
+-- Where the packet at `at` ends: nil if what follows it is no packet, so that its length is wrong (P2).
+local function end_of(buffer, at)
+    local after = at + HEADER_BYTES + 4 * buffer(at + 14, 2):uint()
+    if after + HEADER_BYTES > buffer:reported_len() then return after == buffer:reported_len() and after or nil end
+    if after + 2 > buffer:len() or buffer(after, 2):uint() == MAGIC then return after end
     return nil
 end
 
 -- Who sends as which rank, learned from contributions as they pass: "job address port" -> rank.
 local ranks = {}
--- What a result was when it was first seen, by frame number; packets may be shown in any order later.
+-- What a result was when it was first seen, by frame number and place; packets may be shown in any order later.
 local hints = {}
 
 function switchagg.init()
@@ -83,79 +93,117 @@ local function endpoint(job, address, port)
 end
 
 -- S5 as far as it shows: a result carries the rank whose packet caused it, and a REPLY goes to that rank alone.
-local function verdict(buffer, pinfo)
-    local job, rank = buffer(4, 2):uint(), buffer(13, 1):uint()
-    if buffer(3, 1):bitfield(7, 1) == 0 then
+local function verdict(buffer, at, pinfo)
+    local job, rank = buffer(at + 4, 2):uint(), buffer(at + 13, 1):uint()
+    if buffer(at + 3, 1):bitfield(7, 1) == 0 then
         if not pinfo.visited then ranks[endpoint(job, pinfo.src, pinfo.src_port)] = rank end
-        return buffer(3, 1):bitfield(5, 1) == 1 and "contribution, sent again" or "contribution"
+        return buffer(at + 3, 1):bitfield(5, 1) == 1 and "contribution, sent again" or "contribution"
     end
-    if not hints[pinfo.number] then
+    local place = pinfo.number .. " " .. at
+    if not hints[place] then
         local receiver = ranks[endpoint(job, pinfo.dst, pinfo.dst_port)]
         if receiver == nil then
-            hints[pinfo.number] = "result, caused by rank " .. rank
+            hints[place] = "result, caused by rank " .. rank
         elseif receiver ~= rank then
-            hints[pinfo.number] = "result to rank " .. receiver .. ", caused by rank " .. rank .. ": BROADCAST"
+            hints[place] = "result to rank " .. receiver .. ", caused by rank " .. rank .. ": BROADCAST"
         else
-            hints[pinfo.number] = "result to rank " .. receiver .. ", which caused it: BROADCAST or REPLY"
+            hints[place] = "result to rank " .. receiver .. ", which caused it: BROADCAST or REPLY"
         end
     end
-    return hints[pinfo.number]
+    return hints[place]
 end
 
-local function add_header(buffer, tree)
-    tree:add(fields.magic, buffer(0, 2))
-    tree:add(fields.wire_version, buffer(2, 1))
-    tree:add(fields.op, buffer(2, 1))
-    local flags = tree:add(fields.flags, buffer(3, 1))
-    flags:add(fields.spare, buffer(3, 1))
-    flags:add(fields.retransmission, buffer(3, 1))
-    flags:add(fields.version, buffer(3, 1))
-    flags:add(fields.result, buffer(3, 1))
-    tree:add(fields.job, buffer(4, 2))
-    tree:add(fields.slot, buffer(6, 2))
-    tree:add(fields.generation, buffer(8, 4))
-    tree:add(fields.stream, buffer(12, 1))
-    tree:add(fields.rank, buffer(13, 1))
-    tree:add(fields.elements, buffer(14, 2))
-    tree:add(fields.chunk, buffer(16, 4))
+local function add_header(buffer, at, tree)
+    tree:add(fields.magic, buffer(at, 2))
+    tree:add(fields.wire_version, buffer(at + 2, 1))
+    tree:add(fields.op, buffer(at + 2, 1))
+    local flags = tree:add(fields.flags, buffer(at + 3, 1))
+    flags:add(fields.spare, buffer(at + 3, 1))
+    flags:add(fields.retransmission, buffer(at + 3, 1))
+    flags:add(fields.version, buffer(at + 3, 1))
+    flags:add(fields.result, buffer(at + 3, 1))
+    tree:add(fields.job, buffer(at + 4, 2))
+    tree:add(fields.slot, buffer(at + 6, 2))
+    tree:add(fields.generation, buffer(at + 8, 4))
+    tree:add(fields.stream, buffer(at + 12, 1))
+    tree:add(fields.rank, buffer(at + 13, 1))
+    tree:add(fields.elements, buffer(at + 14, 2))
+    tree:add(fields.chunk, buffer(at + 16, 4))
 end
 
 -- As many whole values as were captured.
-local function add_values(buffer, tree)
-    local count = math.min(buffer(14, 2):uint(), math.floor((buffer:len() - HEADER_BYTES) / 4))
+local function add_values(buffer, at, tree)
+    local first = at + HEADER_BYTES
+    local count = math.min(buffer(at + 14, 2):uint(), math.floor((buffer:len() - first) / 4))
     if count < 1 then return end
-    local values = tree:add(fields.values, buffer(HEADER_BYTES, 4 * count))
+    local values = tree:add(fields.values, buffer(first, 4 * count))
     values:set_text("Values: " .. count)
     for index = 0, count - 1 do
-        values:add(fields.value, buffer(HEADER_BYTES + 4 * index, 4)):prepend_text("[" .. index .. "] ")
+        values:add(fields.value, buffer(first + 4 * index, 4)):prepend_text("[" .. index .. "] ")
     end
 end
 
-function switchagg.dissector(buffer, pinfo, root)
-    local tree = root:add(switchagg, buffer())
-    pinfo.cols.protocol = "switchagg"
-    local wrong = fault(buffer)
-    if wrong == "short" or wrong == "magic" then
-        tree:add_proto_expert_info(experts[wrong])
-        pinfo.cols.info = "no packet: " .. wrong
-        return buffer:len()
+-- Consecutive chunks of one kind are one piece of the info column: "chunks 5-20 slots 5.0-20.0".
+local function add_piece(pieces, before, slot, chunk, after)
+    local last = pieces[#pieces]
+    if last and last.before == before and last.after == after and chunk == last.chunk + 1 then
+        last.chunk, last.slot = chunk, slot
+    else
+        table.insert(pieces, {
+            before = before, after = after, first_chunk = chunk, chunk = chunk, first_slot = slot, slot = slot })
     end
-    add_header(buffer, tree)
-    add_values(buffer, tree)
+end
+
+local function text_of(piece)
+    if not piece.chunk then return piece.before end
+    if piece.chunk == piece.first_chunk then
+        return string.format("%s chunk %d slot %s %s", piece.before, piece.chunk, piece.slot, piece.after)
+    end
+    return string.format(
+        "%s chunks %d-%d slots %s-%s %s", piece.before, piece.first_chunk, piece.chunk, piece.first_slot, piece.slot,
+        piece.after)
+end
+
+-- Shows the packet at `at`; returns where the next one begins, or nil after the last.
+local function dissect(buffer, at, pinfo, root, pieces)
+    local wrong = fault(buffer, at)
+    local after = not wrong and end_of(buffer, at) or nil
+    if not wrong and not after then wrong = "length" end
+    local tree = root:add(switchagg, buffer(at, math.min(after or buffer:len(), buffer:len()) - at))
+    if wrong ~= "short" and wrong ~= "magic" then
+        add_header(buffer, at, tree)
+        add_values(buffer, at, tree)
+    end
     if wrong then
         tree:add_proto_expert_info(experts[wrong])
-        pinfo.cols.info = "no packet: " .. wrong
-        return buffer:len()
+        table.insert(pieces, { before = "no packet: " .. wrong })
+        return nil
     end
-    local hint = verdict(buffer, pinfo)
-    tree:add(fields.hint, buffer(0, 0), hint):set_generated()
-    if buffer(3, 1):bitfield(5, 1) == 1 then tree:add_proto_expert_info(again) end
-    local summary = string.format(
-        "%s job %d rank %d stream %d chunk %d slot %d.%d %s", OPS[buffer(2, 1):bitfield(4, 4)], buffer(4, 2):uint(),
-        buffer(13, 1):uint(), buffer(12, 1):uint(), buffer(16, 4):uint(), buffer(6, 2):uint(),
-        buffer(3, 1):bitfield(6, 1), hint)
-    pinfo.cols.info = summary
-    tree:append_text(", " .. summary)
+    local hint = verdict(buffer, at, pinfo)
+    tree:add(fields.hint, buffer(at, 0), hint):set_generated()
+    if buffer(at + 3, 1):bitfield(5, 1) == 1 then tree:add_proto_expert_info(again) end
+    local before = string.format(
+        "%s job %d rank %d stream %d", OPS[buffer(at + 2, 1):bitfield(4, 4)], buffer(at + 4, 2):uint(),
+        buffer(at + 13, 1):uint(), buffer(at + 12, 1):uint())
+    local slot = buffer(at + 6, 2):uint() .. "." .. buffer(at + 3, 1):bitfield(6, 1)
+    local chunk = buffer(at + 16, 4):uint()
+    add_piece(pieces, before, slot, chunk, hint)
+    tree:append_text(string.format(", %s chunk %d slot %s %s", before, chunk, slot, hint))
+    return after
+end
+
+function switchagg.dissector(buffer, pinfo, root)
+    pinfo.cols.protocol = "switchagg"
+    local pieces, packets, at = {}, 0, 0
+    repeat
+        -- of a packet whose header was not captured nothing is shown
+        if at + HEADER_BYTES > buffer:len() and buffer:len() < buffer:reported_len() then break end
+        packets = packets + 1
+        at = dissect(buffer, at, pinfo, root, pieces)
+    until at == nil or at >= buffer:reported_len()
+    local texts = {}
+    for index, piece in ipairs(pieces) do texts[index] = text_of(piece) end
+    pinfo.cols.info = (packets > 1 and packets .. " packets: " or "") .. table.concat(texts, "; ")
     return buffer:len()
 end
 
