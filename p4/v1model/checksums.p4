@@ -23,8 +23,7 @@ control VerifyChecksums(inout headers_t hdr, inout metadata_t meta) {
 control ComputeChecksums(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(meta.rewritten == 1, { IPV4_COVERS }, hdr.ipv4.checksum, HashAlgorithm.csum16);
-        // Senders that use no checksum get none. One that comes out as zero goes out as ones, which is the checksum of
-        // zero: a zero would say that there is none.
+        // One that comes out as zero goes out as ones, which is the checksum of zero: a zero would say that there is none.
         update_checksum(meta.summed == 1, { UDP_COVERS }, hdr.udp.checksum, HashAlgorithm.csum16);
         update_checksum(meta.summed == 1 && hdr.udp.checksum == 0, { 16w0 }, hdr.udp.checksum, HashAlgorithm.csum16);
     }

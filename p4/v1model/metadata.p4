@@ -27,7 +27,7 @@ struct metadata_t {
     bit<1>  answered;   // ARP
     bit<1>  flooded;
     bit<1>  rewritten;  // the IPv4 header has changed
-    bit<1>  summed;     // a result for a sender that uses UDP's checksum
+    bit<1>  summed;     // a result, which gets a UDP checksum
 
     // What the tables say of the packet's job, stream and rank (admission.p4).
     bit<32> generation;

@@ -120,11 +120,13 @@ def test_results_are_addressed_to_each_worker(switch: Switch) -> None:
     assert reply[40:42] == udp_checksum(reply)
 
 
-def test_a_sender_without_checksum_gets_none(switch: Switch) -> None:
+def test_a_datagram_without_a_checksum_is_taken(switch: Switch) -> None:
+    """P5: and its result has one."""
     for rank in (0, 1):
-        switch.process(rank, headers_of(rank, 36) + chunk(rank))
-    for _, result in switch.process(2, headers_of(2, 36) + chunk(2)):
-        assert result[40:42] == bytes(2)
+        assert switch.process(rank, headers_of(rank, 36) + chunk(rank)) == []
+    sent = switch.process(2, headers_of(2, 36) + chunk(2))
+    assert [port for port, _ in sent] == [0, 1, 2]
+    assert all(result[40:42] == udp_checksum(result) for _, result in sent)
 
 
 def test_a_result_s_checksum_of_zero_is_sent_as_ones(switch: Switch) -> None:

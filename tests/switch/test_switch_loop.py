@@ -4,6 +4,7 @@ What SwitchLoop does turn by turn is seen over a scripted link; what both loops 
 """
 
 import os
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -30,6 +31,7 @@ from transport.switch.loop import CommandLoop, SwitchLoop
 from transport.switch.native_loop import NativeSwitchLoop
 
 LOOPBACK = ("127.0.0.1", 0)
+SENT = ("gso", "one by one", "without checksums")
 LIVENESS_S = 120.0
 JOB = JobConfig(job_id=1, generation=1, workers=2, elements=4, streams=(StreamConfig(0, 8),))
 
@@ -561,25 +563,24 @@ def contribution(rank: int, chunk: int, generation: int = 1) -> Packet:
 
 
 @pytest.mark.parametrize("plane", WITHOUT_P4)
-@pytest.mark.parametrize("gso", [None, False])
-def test_packets_over_udp_are_summed_and_broadcast(plane: str, gso: bool | None) -> None:
-    link = UdpLink(LOOPBACK, gso=gso)
-    loop = SwitchLoop(link, DATAPLANES[plane](8, 4))
-    check_sums(loop, link, gso)
+@pytest.mark.parametrize("sent", SENT)
+def test_packets_over_udp_are_summed_and_broadcast(plane: str, sent: str) -> None:
+    check_sums(lambda link: SwitchLoop(link, DATAPLANES[plane](8, 4)), sent)
 
 
-@pytest.mark.parametrize("gso", [None, False])
-def test_packets_over_udp_are_summed_by_either_loop(kind: str, gso: bool | None) -> None:
-    link = UdpLink(LOOPBACK, gso=gso)
-    check_sums(make_loop(kind, link), link, gso)
+@pytest.mark.parametrize("sent", SENT)
+def test_packets_over_udp_are_summed_by_either_loop(kind: str, sent: str) -> None:
+    check_sums(lambda link: make_loop(kind, link), sent)
 
 
-def check_sums(loop: CommandLoop[Any], link: UdpLink, gso: bool | None) -> None:
-    address = link.address
-    workers = [UdpLink(LOOPBACK, gso=gso) for _ in range(2)]
+def check_sums(make: Callable[[UdpLink], CommandLoop[Any]], sent: str) -> None:
+    """P5: also of datagrams that have no checksum."""
+    link, *workers = (UdpLink(LOOPBACK, gso=None if sent == "gso" else False) for _ in range(3))
+    loop, address = make(link), link.address
     loop.start()
     loop.admit(JOB, [worker.address for worker in workers])
     for rank, worker in enumerate(workers):
+        worker._socket.setsockopt(socket.SOL_SOCKET, 11, sent == "without checksums")  # SO_NO_CHECK
         frames = [np.frombuffer(encode(contribution(rank, chunk)), np.uint8) for chunk in range(8)]
         assert worker.send(np.stack(frames), address) == 8
     for worker in workers:
@@ -594,7 +595,6 @@ def check_sums(loop: CommandLoop[Any], link: UdpLink, gso: bool | None) -> None:
             np.testing.assert_array_equal(packet.values, np.arange(4) * 3 + 2 * chunk)
         worker.close()
     counters = Counter(loop.counters())
-    assert (counters["absorbed"], counters["broadcast"]) == (8, 8)
-    assert counters["link_sent_datagrams"] == 16
+    assert (counters["absorbed"], counters["broadcast"], counters["link_sent_datagrams"]) == (8, 8, 16)
     assert loop.seen(3, 0) == SlotView(3, (0, 1))
     loop.stop()

@@ -4,6 +4,7 @@ What each worker received is compared with == in the worker's process (tests/sys
 """
 
 import contextlib
+import dataclasses
 import itertools
 import signal
 import socket
@@ -26,6 +27,7 @@ from transport.switch.xdp import XdpSwitch
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_root_namespaces", "requires_bpf")]
 
 ATTACHED = ["sa_switch", "sa_deliver"]
+SO_NO_CHECK = 11
 
 HOST = """
 import functools, sys, threading
@@ -113,6 +115,27 @@ def test_complete_and_partial_checksums() -> None:
             assert int(wrong) == 0
 
 
+AT, WORKERS = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)]
+
+
+def ready(net: Star, ends: contextlib.ExitStack) -> tuple[XdpSwitch, list[socket.socket], list[socket.socket]]:
+    """A switch with a job of WORKERS, their sockets, and sockets that get whole frames, as the switch sent them."""
+    switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(AT, 2, 8))
+    ends.callback(switch.stop)
+    netns.within(net.switch.holder.pid, switch.start)
+    switch.admit(JobConfig(5, 9, 2, 8, (StreamConfig(0, 2),)), WORKERS)
+    sending, arriving = [], []
+    for node, address in zip(net.nodes, WORKERS, strict=True):
+        pid = node.holder.pid
+        sending.append(ends.enter_context(netns.open_socket(pid, socket.AF_INET, socket.SOCK_DGRAM)))
+        sending[-1].bind(address)
+        sending[-1].settimeout(20)
+        raw = netns.open_socket(pid, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        arriving.append(ends.enter_context(raw))
+        raw.settimeout(20)
+    return switch, sending, arriving
+
+
 def checksum(data: bytes, sender: tuple[str, int], to: tuple[str, int], *, partial: bool = False) -> int:
     return int.from_bytes(frame_of(data, sender, to, partial=partial)[40:42], "big")
 
@@ -124,23 +147,10 @@ def test_checksums_at_their_edges(last: int) -> None:
     `last` is who completes the sums. The kernel of worker 0 completes what it sends, and both ports of the switch what
     they pass on.
     """
-    at, workers = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)]
     with star(2) as net, contextlib.ExitStack() as ends:
         net.nodes[0].sh("ethtool -K eth0 tx off")
         net.switch.sh("ethtool -K p0 tx off; ethtool -K p1 tx off")
-        switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(at, 2, 8))
-        ends.callback(switch.stop)
-        netns.within(net.switch.holder.pid, switch.start)
-        switch.admit(JobConfig(5, 9, 2, 8, (StreamConfig(0, 2),)), workers)
-        sending, arriving = [], []
-        for node, address in zip(net.nodes, workers, strict=True):
-            pid = node.holder.pid
-            sending.append(ends.enter_context(netns.open_socket(pid, socket.AF_INET, socket.SOCK_DGRAM)))
-            sending[-1].bind(address)
-            # whole frames, as the switch's port has sent them
-            raw = netns.open_socket(pid, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
-            arriving.append(ends.enter_context(raw))
-            raw.settimeout(20)
+        switch, sending, arriving = ready(net, ends)
 
         def data(chunk: int, value: int, *, rank: int = last, result: bool = False) -> bytes:
             values = np.array([value, 0, 0, 0, 0, 0, 0, 0], np.int32)
@@ -149,25 +159,49 @@ def test_checksums_at_their_edges(last: int) -> None:
         def edges(chunk: int) -> list[int]:
             """Values that make the checksum of the request that of both forms, and that of each result zero."""
             request, result = data(chunk, 0), data(chunk, 0, result=True)
-            both = checksum(request, workers[last], at) - checksum(request, workers[last], at, partial=True)
-            return [both % 0xFFFF, *(checksum(result, at, worker) for worker in workers)]
+            both = checksum(request, WORKERS[last], AT) - checksum(request, WORKERS[last], AT, partial=True)
+            return [both % 0xFFFF, *(checksum(result, AT, worker) for worker in WORKERS)]
 
         for chunk, (edge, beside) in enumerate(itertools.product(range(3), (0, 1, -1))):
             value = edges(chunk)[edge] + beside
             for rank in (1 - last, last):
                 sent = data(chunk, value) if rank == last else data(chunk, 0, rank=rank)
-                sending[rank].sendto(sent, at)
+                sending[rank].sendto(sent, AT)
                 end = time.monotonic() + 20
                 while rank not in switch.seen(chunk % 2, chunk // 2 % 2).ranks:
                     assert time.monotonic() < end
             expected = data(chunk, value, result=True)
-            for raw, worker in zip(arriving, workers, strict=True):
+            for raw, worker in zip(arriving, WORKERS, strict=True):
                 while (frame := raw.recv(200))[23] != 17:  # UDP
                     pass
                 assert frame[42:] == expected
-                assert int.from_bytes(frame[40:42], "big") == checksum(expected, at, worker)
+                assert int.from_bytes(frame[40:42], "big") == checksum(expected, AT, worker)
                 if beside == 0:
-                    assert edge != workers.index(worker) + 1 or frame[40:42] == b"\xff\xff"
+                    assert edge != WORKERS.index(worker) + 1 or frame[40:42] == b"\xff\xff"
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_requests_without_checksum(last: int) -> None:
+    """P5: taken from a sender that makes none, as sockets do; all results have one, whoever's request caused them."""
+    with star(2) as net, contextlib.ExitStack() as ends:
+        switch, sending, arriving = ready(net, ends)
+        sending[0].setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
+        for chunk in range(4):
+            values = np.array([chunk, 1, 2, 3, 4, 5, 6, 7], np.int32)
+            packet = Packet(5, 9, 0, 0, Op.SUM, chunk % 2, chunk // 2 % 2, chunk, values)
+            for rank in (1 - last, last):
+                sending[rank].sendto(encode(dataclasses.replace(packet, rank=rank)), AT)
+                end = time.monotonic() + 20
+                while rank not in switch.seen(chunk % 2, chunk // 2 % 2).ranks:
+                    assert time.monotonic() < end
+            expected = encode(dataclasses.replace(packet, rank=last, values=2 * values, result=True))
+            for socket_of, raw, worker in zip(sending, arriving, WORKERS, strict=True):
+                assert socket_of.recv(200) == expected
+                while (frame := raw.recv(200))[23] != 17:  # UDP
+                    pass
+                now = int.from_bytes(frame[40:42], "big")
+                assert now in {checksum(expected, AT, worker), checksum(expected, AT, worker, partial=True)}
+        assert switch.counters()["drop_checksum"] == 0
 
 
 def test_results_leave_through_the_shaper() -> None:

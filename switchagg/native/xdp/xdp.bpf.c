@@ -332,12 +332,12 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         count(outcome);
         return XDP_DROP;
     }
-    if (size <= SA_PACKET_MAX) {
+    if (check && size <= SA_PACKET_MAX) { /* 0: the sender made none */
         uint16_t bytes = SA_BE16((uint16_t)(size + sizeof(struct udphdr)));
         uint64_t pseudo = addresses + bytes + SA_BE16((uint16_t)SA_UDP);
         uint64_t sum = packet_sum(scratch, size) + pseudo + bytes + port + udp->dest + check;
         uint32_t partial = configuration.partial_accepted && check == folded(pseudo);
-        if ((!check || folded(sum) != 0xffff) && !partial) {
+        if (folded(sum) != 0xffff && !partial) {
             count(SA_DROP_CHECKSUM);
             return XDP_DROP;
         }
