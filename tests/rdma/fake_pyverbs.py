@@ -1,7 +1,7 @@
 """pyverbs as far as `transport.rdma.hardware` uses it, with a NIC of memory and completions in this process.
 
-Names, argument orders, defaults and what is refused are those of rdma-core's sources (pyverbs/*.pyx, 60): a call
-that this takes, pyverbs takes. Numbers are libibverbs'. What is posted is done at once.
+Names, argument orders, defaults and what is refused are those of rdma-core's sources (pyverbs/*.pyx, 44, which Debian
+12 has, or 60): a call that this takes, pyverbs takes. Numbers are libibverbs'. What is posted is done at once.
 """
 
 import ctypes
@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+VERSIONS = (44, 60)
+CHANNEL_FILE = "anon_inode:[eventfd]"
+"""Of a CompChannel; the kernel's are anon_inode:[infinibandevent]."""
 INIT, RTR, RTS = 1, 2, 3
 RC, UC = 2, 3
 
@@ -37,7 +40,8 @@ class PyverbsUserError(PyverbsError):
 class Nic:
     """All devices of the test: name -> GIDs; queue pairs by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = VERSIONS[-1]) -> None:
+        self.version = version
         self.devices: dict[str, list[tuple[int, str]]] = {}  # (gid_type, gid) by index
         self.pairs: dict[int, Any] = {}
         self.regions: dict[int, Any] = {}
@@ -123,17 +127,24 @@ class CompChannel(_Closed):
     def __init__(self, context: Context) -> None:
         assert isinstance(context, Context)
         super().__init__()
-        self.fd, self._in = os.pipe()
+        self._fd = os.eventfd(0, os.EFD_SEMAPHORE)
 
     def get_cq_event(self, expected_cq: "CQ") -> None:
-        assert os.read(self.fd, 1)
+        assert os.eventfd_read(self._fd) == 1
         expected_cq.num_events += 1
 
     def close(self) -> None:
         if self._open:
-            os.close(self.fd)
-            os.close(self._in)
+            os.close(self._fd)
         super().close()
+
+
+class CompChannel57(CompChannel):
+    """As of 57."""
+
+    @property
+    def fd(self) -> int:
+        return self._fd
 
 
 class CQ(_Closed):
@@ -157,7 +168,7 @@ class CQ(_Closed):
         assert len(self.entries) <= self.cqe, "the completion queue overflows"
         if self.armed and self.channel is not None:
             self.armed = False
-            os.write(self.channel._in, b"!")
+            os.eventfd_write(self.channel._fd, 1)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list["WC"]]:
         taken, self.entries = self.entries[:num_entries], self.entries[num_entries:]
@@ -177,17 +188,33 @@ class WC:
             setattr(self, name, fields.get(name, 0))
 
 
-class SGE:
+class _Allocated(_Closed):
+    """What nothing but `close` frees: its __dealloc__ is misspelt. A second one would free again."""
+
+    def close(self) -> None:
+        assert self._open
+        super().close()
+
+
+class SGE(_Allocated):
     def __init__(self, addr: int, length: int, lkey: int) -> None:
+        super().__init__()
         self.addr, self.length, self.lkey = addr, length, lkey
 
 
-class RecvWR:
+class RecvWR(_Allocated):
     def __init__(self, wr_id: int = 0, num_sge: int = 0, sg: Any = None, next_wr: Any = None) -> None:
-        self.wr_id, self.sg = wr_id, [sg[i] for i in range(num_sge)]
+        if NIC.version < 57 and (num_sge < 1 or sg is None):
+            raise PyverbsUserError("A WR needs at least one SGE")
+        super().__init__()
+        self.wr_id, self.num_sge, self._sg = wr_id, num_sge, [sg[i] for i in range(num_sge)]
+
+    @property
+    def sg(self) -> list[SGE]:
+        return self._sg[: self.num_sge]
 
 
-class SendWR:
+class SendWR(_Allocated):
     def __init__(
         self,
         wr_id: int = 0,
@@ -200,6 +227,7 @@ class SendWR:
     ) -> None:
         if num_sge < 1 or sg is None:
             raise PyverbsUserError("A WR needs at least one SGE")
+        super().__init__()
         self.wr_id, self.opcode, self.imm_data, self.send_flags = wr_id, opcode, imm_data, send_flags
         self.sg = [sg[i] for i in range(num_sge)]
         self.rkey = self.addr = 0
@@ -379,10 +407,10 @@ class QP(_Closed):
         return 0
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Nic:
-    """Have `import pyverbs.…` find this; a new NIC."""
+def install(monkeypatch: pytest.MonkeyPatch, version: int = VERSIONS[-1]) -> Nic:
+    """Have `import pyverbs.…` find this, as of a version; a new NIC."""
     global NIC
-    NIC = Nic()
+    NIC = Nic(version)
     here = sys.modules[__name__]
     homes = {
         "device": ("Context", "get_device_list"),
@@ -400,6 +428,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Nic:
         module = ModuleType(f"pyverbs.{name}")
         for one in classes:
             setattr(module, one, getattr(here, one))
+        if name == "cq" and version >= 57:
+            module.__dict__["CompChannel"] = CompChannel57
         setattr(package, name, module)
         monkeypatch.setitem(sys.modules, f"pyverbs.{name}", module)
     return NIC

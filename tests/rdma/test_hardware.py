@@ -36,9 +36,10 @@ BOTH = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
 GID = "0000:0000:0000:0000:0000:ffff:0a00:00{:02x}"
 
 
-@pytest.fixture
-def nic(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_pyverbs.Nic]:
-    made = fake_pyverbs.install(monkeypatch)
+@pytest.fixture(params=fake_pyverbs.VERSIONS)
+def nic(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[fake_pyverbs.Nic]:
+    made = fake_pyverbs.install(monkeypatch, request.param)
+    monkeypatch.setattr(hardware, "_CHANNEL_FILE", fake_pyverbs.CHANNEL_FILE, raising=False)
     made.devices["mlx5_0"] = [(0, GID.format(1)), (1, GID.format(1)), (2, GID.format(1))]
     made.devices["mlx5_1"] = [(2, "fe80:0000:0000:0000:0000:0000:0000:0001"), (2, GID.format(2))]
     yield made

@@ -1,9 +1,11 @@
 """The provider of verbs on RDMA hardware, through pyverbs of rdma-core. See `transport.rdma.verbs`.
 
-pyverbs is imported only here, and only when a device is opened. The numbers of libibverbs are its ABI,
-and those of `verbs`; so pyverbs' own enums, which have moved between its versions, aren't needed.
+pyverbs (44, which Debian 12 has, or newer) is imported only here, and only when a device is opened. The numbers of
+libibverbs are its ABI, and those of `verbs`; so pyverbs' own enums, which have moved between its versions, aren't
+needed.
 """
 
+import contextlib
 import errno
 import importlib
 import ipaddress
@@ -41,6 +43,7 @@ PORT = 4791
 MODULES = ("addr", "cq", "device", "mr", "pd", "pyverbs_error", "qp", "wr")
 GIDS_MAX = 1024
 HOP_LIMIT = 64
+CHANNEL_TRIES = 20
 
 INSTALL = "install rdma-core's Python bindings (Debian, Ubuntu: apt install python3-pyverbs), or use the provider soft"
 NO_DEVICE = (
@@ -49,6 +52,8 @@ NO_DEVICE = (
 )
 
 _GID_TYPE_ROCE_V2 = 2
+_CHANNEL_FILE = "anon_inode:[infinibandevent]"
+_CHANNELS = threading.Lock()
 _WC_WITH_IMM = 2
 _QP_STATE = 1  # attribute mask
 
@@ -168,7 +173,7 @@ class HardwareCompletionQueue(_Owned):
 
     def __init__(self, context: "HardwareContext", capacity: int) -> None:
         pyverbs, device = context.pyverbs, context.device
-        self.channel = context.asked(lambda: pyverbs.cq.CompChannel(device))
+        self.channel, self.fd = context.asked(lambda: _channel(pyverbs, device))
         self.cq = context.asked(lambda: pyverbs.cq.CQ(device, capacity, None, self.channel, 0))
         self.room = capacity  # work requests that may still be posted
         self.found: list[WorkCompletion] = []
@@ -187,7 +192,7 @@ class HardwareCompletionQueue(_Owned):
             self.arm()
             self.look(most)
             if not self.found:
-                ready = select.select([self.channel.fd, self._wake], [], [], max(0.0, until - time.monotonic()))[0]
+                ready = select.select([self.fd, self._wake], [], [], max(0.0, until - time.monotonic()))[0]
                 if called := self._wake in ready:
                     os.eventfd_read(self._wake)
                 self.disarm()
@@ -207,7 +212,7 @@ class HardwareCompletionQueue(_Owned):
 
     def disarm(self) -> None:
         """Take the event, if there is one."""
-        if select.select([self.channel.fd], [], [], 0)[0]:
+        if select.select([self.fd], [], [], 0)[0]:
             self._context.asked(lambda: self.channel.get_cq_event(self.cq))
             self.cq.ack_events(1)
 
@@ -224,6 +229,32 @@ class HardwareCompletionQueue(_Owned):
         self.cq.close()
         self.channel.close()
         os.close(self._wake)
+
+
+def _channel(pyverbs: Any, device: Any) -> tuple[Any, int]:
+    """A CompChannel and its descriptor, which pyverbs before 57 doesn't tell: there it is the file that has come."""
+    channels = pyverbs.cq.CompChannel
+    if hasattr(channels, "fd"):
+        made = channels(device)
+        return made, made.fd
+    with _CHANNELS:
+        for _ in range(CHANNEL_TRIES):
+            before = _channel_files()
+            made = channels(device)
+            if len(came := _channel_files() - before) == 1:
+                return made, came.pop()
+            made.close()  # another library opened one at the same time
+    raise JobError("no completion channel's descriptor can be found; pyverbs 57 and newer tell it")
+
+
+def _channel_files() -> set[int]:
+    """Descriptors of completion channels in this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/self/fd/{name}") == _CHANNEL_FILE:
+                found.add(int(name))
+    return found
 
 
 def _completion(wc: Any) -> WorkCompletion:
@@ -313,16 +344,17 @@ class HardwareQueuePair(_Owned):
             claimed = bool(self._signal_all or request.flags & SendFlags.SIGNALED)
             if claimed > queue.room:
                 return count
+            place = wr.SGE(request.address, request.length, request.lkey)
             posted = wr.SendWR(
                 wr_id=request.id,
                 opcode=int(request.opcode),
                 num_sge=1,
                 imm_data=socket.htonl(request.immediate),
-                sg=[wr.SGE(request.address, request.length, request.lkey)],
+                sg=[place],
                 send_flags=int(request.flags),
             )
             posted.set_wr_rdma(request.rkey, request.remote_address)
-            if not self._post(lambda posted=posted: self._qp.post_send(posted), count):
+            if not self._post(self._qp.post_send, posted, place, count):
                 return count
             queue.room -= claimed
         return len(requests)
@@ -332,23 +364,27 @@ class HardwareQueuePair(_Owned):
         for count, request in enumerate(requests):
             if not queue.room:
                 return count
-            places = [wr.SGE(request.address, request.length, request.lkey)] if request.length else []
-            posted = wr.RecvWR(wr_id=request.id, num_sge=len(places), sg=places)
-            if not self._post(lambda posted=posted: self._qp.post_recv(posted), count):
+            place = wr.SGE(request.address, request.length, request.lkey)
+            posted = wr.RecvWR(wr_id=request.id, num_sge=1, sg=[place])
+            posted.num_sge = int(request.length > 0)  # before 57 none is made without a place
+            if not self._post(self._qp.post_recv, posted, place, count):
                 return count
             queue.room -= 1
         return len(requests)
 
-    def _post(self, post: Any, before: int) -> bool:
+    def _post(self, post: Any, request: Any, place: Any, before: int) -> bool:
         """Whether it was taken. Raises JobError only if none before it was."""
-        if self._context.closed:
-            raise LinkClosed("the RDMA context is closed")
         try:
-            post()
+            if self._context.closed:
+                raise LinkClosed("the RDMA context is closed")
+            post(request)
         except self._context.pyverbs.pyverbs_error.PyverbsRDMAError as error:
             if before or error.error_code == errno.ENOMEM:
                 return False
             raise JobError(f"queue pair {self.number}: {error}") from error
+        finally:
+            request.close()  # what was allocated for it: none of pyverbs' releases so far does it by itself
+            place.close()
         return True
 
     def _free(self) -> None:
@@ -417,9 +453,9 @@ class HardwareContext:
             queue.look(1)
         if any(queue.found for queue in queues):
             timeout_s = 0.0
-        ready, _, _ = select.select([self._wake, *(queue.channel.fd for queue in queues)], [], [], max(0.0, timeout_s))
+        ready, _, _ = select.select([self._wake, *(queue.fd for queue in queues)], [], [], max(0.0, timeout_s))
         for queue in queues:
-            if queue.channel.fd in ready:
+            if queue.fd in ready:
                 queue.disarm()
         if self._wake in ready:
             os.eventfd_read(self._wake)
