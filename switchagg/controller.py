@@ -10,13 +10,14 @@ A name may have both: the next start gathers while the last one ends (C4).
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, MODULUS, JobConfig
+from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, JobConfig
 from switchagg.membership import (
     Departure,
     Event,
+    Generations,
     JobAdmitted,
     JobEvicted,
     JobFailed,
@@ -77,8 +78,8 @@ class _Job:
 class Controller:
     """The control plane's decisions for one switch.
 
-    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. first_generation: a number that
-    no earlier process of this switch can have reached, modulo 2**32 (C5). lease_ns: time without a message after which
+    slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. draw_generation:
+    gives a random number below 2**32 that nobody can foresee (C5). lease_ns: time without a message after which
     a member is dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old
     one (C4).
     """
@@ -87,7 +88,7 @@ class Controller:
         self,
         slots: int,
         elements_max: int,
-        first_generation: int,
+        draw_generation: Callable[[], int],
         lease_ns: int = 4_000_000_000,
         claim_ns: int = 1_000_000_000,
     ) -> None:
@@ -99,7 +100,7 @@ class Controller:
         self.lease_ns = lease_ns
         self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "evicted", "left", "strangers"), 0)
         self._claim_ns = claim_ns
-        self._generation = first_generation % MODULUS
+        self._generations = Generations(draw_generation)
         self._job_id = -1
         self._stopped = ""
         self._gatherings: dict[str, _Gathering] = {}
@@ -278,8 +279,8 @@ class Controller:
         first = self._first_fit(wish.slots)
         assert first is not None
         streams = wish.stream_configs(first)
-        job = JobConfig(self._new_job_id(), self._generation, wish.workers, wish.elements, streams)
-        self._generation = (self._generation + 1) % MODULUS
+        generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
+        job = JobConfig(self._new_job_id(), generation, wish.workers, wish.elements, streams)
         admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
         running = _Job(admitted, gathering.seats)
         self._jobs[gathering.name] = running
@@ -311,7 +312,7 @@ class Controller:
         earlier = self._jobs.get(gathering.name)
         if earlier is not None:
             who = ", ".join(str(seat.member) for seat in earlier.seats.values())
-            return f"job {gathering.name!r} still runs in generation {earlier.admitted.job.generation}, with {who}"
+            return f"job {gathering.name!r} still runs, with {who}"
         need = next(iter(gathering.seats.values())).request.slots
         if self._first_fit(need) is not None:
             return ""

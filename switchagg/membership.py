@@ -4,14 +4,19 @@ The `Controller` gets requests and returns events; a standing is its answer on o
 """
 
 import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
-from switchagg.job import MAX_SLOTS, MAX_WORKERS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.job import MAX_SLOTS, MAX_WORKERS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 
 NAME_MAX = 200
+GENERATIONS_KEPT = 4096
+"""So many latest generations are not used again."""
+
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 
 Address = tuple[str, int]
@@ -187,6 +192,22 @@ class Running:
 
     admitted: JobAdmitted
     departed: tuple[Departure, ...]
+
+
+class Generations:
+    """Numbers of jobs' starts that nobody can foresee. draw: gives a random number below 2**32."""
+
+    def __init__(self, draw: Callable[[], int]) -> None:
+        self._draw = draw
+        self._recent: deque[int] = deque(maxlen=GENERATIONS_KEPT)
+
+    def new(self, running: Iterable[int]) -> int:
+        """One that no running job has and none of the latest had (C5)."""
+        taken = {*running, *self._recent}
+        while (drawn := self._draw() % MODULUS) in taken:
+            pass
+        self._recent.append(drawn)
+        return drawn
 
 
 class LateRanks:

@@ -265,6 +265,9 @@ def status(
 ) -> None:
     """Ask a running switch for its jobs, members and counters.
 
+    It gives them to the user that runs it, and to root, on its own host (no option needed), and to holders of its
+    keys; to others only how many jobs it has and how many slots are free.
+
     **Examples**
 
     `switchagg status tcp://10.0.0.1:5555`
@@ -274,8 +277,8 @@ def status(
     with outcomes():
         import msgspec
 
-        from emulation.cli.status import status_lines
-        from transport.control.service import query_status
+        from emulation.cli.status import DETAILS_ARE_FOR, status_lines
+        from transport.control.client import query_status
 
         _check_endpoint("SWITCH", address)
         answer = query_status(address, job, keys=_keys(keys))
@@ -283,6 +286,8 @@ def status(
             typer.echo(json.dumps(msgspec.to_builtins(answer), sort_keys=True))
         else:
             typer.echo("\n".join(status_lines(answer)))
+        if job is not None and not answer.details:
+            stop(f"{address}: jobs are told {DETAILS_ARE_FOR.removeprefix('more ')}", EXIT_FAILED)
         if job is not None and job not in {running.name for running in answer.jobs} | set(answer.waiting):
             stop(f"{address}: no job {job!r} runs or waits there", EXIT_FAILED)
 

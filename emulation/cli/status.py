@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 UNFINISHED_SHOWN_MAX = 20
 
+DETAILS_ARE_FOR = "more only for holders of its keys, and for its own user on its own host"
+
 
 def status_lines(answer: StatusAnswer) -> list[str]:
     """The switch's state in lines of text: jobs, which ranks are missing or waited for, counters above zero."""
@@ -19,8 +21,11 @@ def status_lines(answer: StatusAnswer) -> list[str]:
     for name, gathering in sorted(answer.waiting.items()):
         missing = ", ".join(map(str, gathering.missing)) or "none"
         lines.append(f"job {name!r} waits; ranks missing: {missing}{_reason(gathering.reason)}")
-    if not answer.jobs and not answer.waiting:
+    if not answer.running and not answer.gathering:
         lines.append("no jobs")
+    if not answer.details:
+        lines.append(f"jobs: {answer.running} running, {answer.gathering} waiting; {DETAILS_ARE_FOR}")
+        return lines
     for what, counters in (("control plane", answer.control_counters), ("data plane", answer.data_counters)):
         counted = ", ".join(f"{name} {value}" for name, value in sorted(counters.items()) if value)
         lines.append(f"{what}: {counted or 'nothing yet'}")

@@ -1,7 +1,10 @@
 """Controller: rules C1 to C10, and a seeded storm of joins, deaths and restarts held to the invariants."""
 
+import itertools
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -25,8 +28,10 @@ LEASE = 4 * SECOND
 BOOT = 7_000
 
 
-def new_controller(slots: int = 1024) -> Controller:
-    return Controller(slots, elements_max=360, first_generation=BOOT, lease_ns=LEASE, claim_ns=SECOND)
+def new_controller(slots: int = 1024, draw: Callable[[], int] | None = None) -> Controller:
+    """draw: gives generations; by default BOOT and those that follow, for the tests to know."""
+    draw = draw or partial(next, itertools.count(BOOT))
+    return Controller(slots, elements_max=360, draw_generation=draw, lease_ns=LEASE, claim_ns=SECOND)
 
 
 def wish(
@@ -231,7 +236,7 @@ def test_c4_the_next_start_waits_until_all_have_left_the_last() -> None:
     for rank in range(2):
         controller.join(wish(rank, workers=2, incarnation=20 + rank), 2)
     assert events_of(controller) == []
-    assert "still runs in generation 7000, with rank 1 at 10.0.0.1:4001" in controller.standing(20).reason  # type: ignore[union-attr]
+    assert "still runs, with rank 1 at 10.0.0.1:4001" in controller.standing(20).reason  # type: ignore[union-attr]
     controller.leave(11, [5], "")
     evicted, admitted = events_of(controller)
     assert isinstance(evicted, JobEvicted)
@@ -394,19 +399,22 @@ def test_the_number_of_waiting_members_is_bounded() -> None:
     assert "waiting already" in refused.reason
 
 
-def test_generations_wrap_and_ids_in_use_are_skipped() -> None:
-    controller = Controller(16, 360, first_generation=(1 << 32) - 1)
-    for index, generation in enumerate(((1 << 32) - 1, 0)):
-        for rank in range(1):
-            controller.join(wish(rank, f"j{index}", 1, index, streams=1, window_slots=1), 0)
-        (admitted,) = events_of(controller)
-        assert isinstance(admitted, JobAdmitted)
-        assert admitted.job.generation == generation
+def test_c5_generations_are_the_drawn_ones_that_neither_run_nor_ran_lately() -> None:
+    controller = new_controller(draw=partial(next, iter((5, 5, 5, 9, 9, 5, 7))))
+    assert start(controller, "a", 1, 1).job.generation == 5
+    assert start(controller, "b", 1, 2).job.generation == 9
+    controller.leave(1, [], "")
+    controller.leave(2, [], "")
+    events_of(controller)
+    assert start(controller, "a", 1, 3).job.generation == 7
+
+
+def test_job_ids_in_use_are_skipped() -> None:
+    controller = new_controller()
+    for index in range(2):
+        start(controller, f"j{index}", 1, index)
     controller._job_id = -1
-    controller.join(wish(0, "j2", 1, 2, streams=1, window_slots=1), 0)
-    (admitted,) = events_of(controller)
-    assert isinstance(admitted, JobAdmitted)
-    assert admitted.job.job_id == 2
+    assert start(controller, "j2", 1, 2).job.job_id == 2
 
 
 class SwitchChecker:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from emulation.cli.doctor import EVERYTHING, Finding
 from emulation.cli.main import app, main
-from emulation.cli.status import status_lines
+from emulation.cli.status import DETAILS_ARE_FOR, status_lines
 from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from transport.control import messages
@@ -225,7 +225,7 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     slots = [messages.SlotStatus(4, 1, 9, [0, 2]), messages.SlotStatus(5, 0, 10, [0, 1, 2])]
     job = messages.JobStatus("train", 7, 3, 3, 360, [(0, 8)], members, [messages.Gone(members[1], [12], "")], slots)
     waiting = {"other": messages.Gathering([members[0]], [1], "")}
-    lines = status_lines(messages.StatusAnswer(1, 16, 8, [job], waiting, {"requests": 2}, {"accepted": 0}))
+    lines = status_lines(messages.StatusAnswer(1, 16, 8, 1, 1, True, [job], waiting, {"requests": 2}, {"accepted": 0}))
     assert "8 of 16 slots in use" in lines
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
     assert "  rank 1 at 10.0.0.1:7001 has left" in lines
@@ -233,6 +233,8 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert not any("slot 5" in line for line in lines)
     assert "job 'other' waits; ranks missing: 1" in lines
     assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
+    stranger = status_lines(messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
+    assert stranger == ["8 of 16 slots in use", f"jobs: 2 running, 1 waiting; {DETAILS_ARE_FOR}"]
 
 
 def test_switch_reports_what_is_wrong_with_its_addresses() -> None:

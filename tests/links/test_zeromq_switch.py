@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
-from transport.control.service import query_status
+from transport.control.client import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.impairments import parse_impairments
 from transport.switch.options import DaemonOptions

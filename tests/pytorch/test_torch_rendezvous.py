@@ -1,8 +1,10 @@
 """The ranks' common decision whether to use the switch; ranks are threads."""
 
+import itertools
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,7 +104,7 @@ def test_closing_the_group_ends_the_wait(switch: FakeSwitch) -> None:
 
 
 def test_the_controllers_refusals_for_lack_of_slots_are_recognised() -> None:
-    controller = Controller(slots=64, elements_max=360, first_generation=0)
+    controller = Controller(slots=64, elements_max=360, draw_generation=partial(next, itertools.count()))
 
     def refusals(window_slots: int, job: str, until_ns: int, ranks: int = 2, elements: int = 360) -> list[bool]:
         for rank in range(ranks):

@@ -11,7 +11,7 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import JoinRequest
 from switchagg.native import library
 from transport.control import messages
-from transport.control.service import ControlClient
+from transport.control.client import ControlClient
 from transport.links.udp import UdpLink
 from transport.rdma.places import QueuePairEnd
 from transport.rdma.provider import RdmaOptions

@@ -53,7 +53,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "zmq": (
         "emulation/bench/links/plain_zeromq.py",  # the baseline is pyzmq itself
-        "transport/control/service.py",
+        "transport/control/",
         "transport/zeromq/",
     ),
     "mininet": ("emulation/mininet/topology.py",),

@@ -2,12 +2,14 @@
 
 import contextlib
 import ctypes
+import itertools
 import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -23,13 +25,15 @@ from switchagg.job import JobConfig
 from switchagg.membership import Address
 from switchagg.priority import tos_of
 from transport.control import messages
-from transport.control import service as control
-from transport.control.service import ControlClient, ControlServer, query_status
+from transport.control.client import ControlClient, query_status
+from transport.control.server import ControlServer
+from transport.control.sockets import bound
 from transport.links.addresses import parse_endpoint
 
 SECOND = 1_000_000_000
 BEAT_S = 0.05
 LEASE_S = 0.6
+GENERATION = 3_141_592_653
 SOON_S = 120.0
 """A generous bound: these things take milliseconds."""
 
@@ -74,7 +78,9 @@ class Switch:
 
     def __init__(self, bind: str = "tcp://127.0.0.1:0", server_class: type[ControlServer] = ControlServer) -> None:
         self.host = RecordingHost()
-        controller = Controller(64, 360, 500, lease_ns=round(LEASE_S * SECOND), claim_ns=SECOND // 10)
+        controller = Controller(
+            64, 360, partial(next, itertools.count(GENERATION)), lease_ns=round(LEASE_S * SECOND), claim_ns=SECOND // 10
+        )
         self.server = server_class(bind, controller, self.host, ("", 9999))
         self.endpoint = self.server.endpoint
         self.stopping = threading.Event()
@@ -183,7 +189,7 @@ def test_a_message_comes_back_from_its_bytes(message: messages.Request | message
 
 def test_control_messages_travel_in_the_most_urgent_class() -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        control._bound(dealer)
+        bound(dealer)
         assert dealer.get(zmq.TOS) == tos_of(0) == 0xE0
 
 
@@ -242,7 +248,7 @@ def test_a_job_is_joined_run_and_left(switch: Switch) -> None:
     with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         admission = zero.admitted()
         assert admission == one.admitted()
-        assert admission.generation == 500
+        assert admission.generation == GENERATION
         assert [str(place) for place in admission.members] == ["rank 0 at 127.0.0.1:4000", "rank 1 at 127.0.0.1:4001"]
         ((job, addresses),) = switch.host.admitted
         assert job == admission.config()
@@ -360,7 +366,7 @@ def test_a_stall_of_the_whole_process_expires_no_lease(switch: Switch) -> None:
 def test_a_restarted_switch_is_noticed(switch: Switch) -> None:
     with clients(RecordedMember(switch.endpoint, 0, 1)) as (heard,):
         heard.admitted()
-        switch.server._controller = Controller(64, 360, 9_000)  # all it knew is gone
+        switch.server._controller = Controller(64, 360, lambda: 9_000)  # all it knew is gone
         assert heard.ended.wait(SOON_S)
         assert "does not know this job any more: it was restarted" in heard.ends[0][1]
 
@@ -390,6 +396,53 @@ def test_status_has_slots_counters_and_members(switch: Switch) -> None:
         assert answer.data_counters == {"absorbed": 7}
         assert query_status(switch.endpoint).jobs[0].slots == []
         assert messages.as_dict(answer)["jobs"][0]["members"][1] == {"rank": 1, "host": "127.0.0.1", "port": 4001}
+
+
+def ask_over_tcp(endpoint: str, *requests: messages.Request) -> list[messages.Answer]:
+    """The answers that a stranger who only reaches the port gets."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.set(zmq.LINGER, 0)
+        stranger.connect(endpoint)
+        answers = []
+        for request in requests:
+            stranger.send_multipart(messages.encode(request))
+            assert stranger.poll(round(SOON_S * 1e3))
+            answers.append(messages.decode_answer(stranger.recv_multipart()))
+        return answers
+
+
+def test_c14_a_stranger_learns_no_generation_and_no_member(switch: Switch) -> None:
+    with clients(RecordedMember(switch.endpoint, 0, 1), RecordedMember(switch.endpoint, 0, 2, job="other")) as (
+        one,
+        _,
+    ):
+        assert one.admitted().generation == GENERATION
+        until(lambda: query_status(switch.endpoint).gathering == 1)
+        same_name = messages.Join("train", messages.Place(0, "127.0.0.1", 9), 1, 360, 1, 8, 77, SECOND)
+        answers = ask_over_tcp(switch.endpoint, messages.StatusQuery(1, "train"), same_name, messages.Heartbeat(77))
+        for answer in answers:
+            assert str(GENERATION) not in str(messages.as_dict(answer))
+        status = answers[0]
+        assert isinstance(status, messages.StatusAnswer)
+        assert (status.slots, status.free_slots, status.running, status.gathering) == (64, 56, 1, 1)
+        assert not status.details
+        assert (status.jobs, status.waiting, status.control_counters, status.data_counters) == ([], {}, {}, {})
+
+
+def test_c14_a_member_learns_its_own_job_and_the_switchs_user_all(switch: Switch) -> None:
+    with clients(RecordedMember(switch.endpoint, 0, 1), RecordedMember(switch.endpoint, 0, 2, job="other")) as (
+        one,
+        two,
+    ):
+        one.admitted()
+        until(lambda: query_status(switch.endpoint).waiting.keys() == {"other"})
+        assert [job.name for job in query_status(switch.endpoint, "train").jobs] == ["train"]
+        for heard, jobs, waiting in ((one, ["train"], []), (two, [], ["other"])):
+            answer = heard.client.query("train").result(SOON_S)
+            assert ([job.name for job in answer.jobs], list(answer.waiting)) == (jobs, waiting)
+        with_wrong_secret = ask_over_tcp(switch.endpoint, messages.StatusQuery(1, "train", 123))[0]
+        assert isinstance(with_wrong_secret, messages.StatusAnswer)
+        assert not with_wrong_secret.details
 
 
 def test_no_query_delays_a_heartbeat(switch: Switch) -> None:
@@ -422,7 +475,7 @@ def test_status_is_answered_although_the_data_plane_does_not_answer(switch: Swit
 
 def test_an_address_in_use_is_an_os_error(switch: Switch) -> None:
     with pytest.raises(OSError, match="in use"):
-        ControlServer(switch.endpoint, Controller(1, 1, 0), RecordingHost(), ("", 1))
+        ControlServer(switch.endpoint, Controller(1, 1, lambda: 0), RecordingHost(), ("", 1))
 
 
 def test_closing_twice_and_before_starting(switch: Switch) -> None:

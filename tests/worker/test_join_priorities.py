@@ -25,7 +25,7 @@ WISH = JoinRequest("j", 0, 2, 32, 2, 64, ("10.0.0.1", 4000), 70, 10**9, prioriti
 
 
 def refusals(first: JoinRequest, second: JoinRequest) -> list[str]:
-    controller = Controller(1024, 360, 1)
+    controller = Controller(1024, 360, lambda: 1)
     controller.join(first, 0)
     controller.join(replace(second, rank=1, address=("10.0.0.1", 4001), incarnation=71), 1)
     found = []
@@ -36,7 +36,7 @@ def refusals(first: JoinRequest, second: JoinRequest) -> list[str]:
 
 
 def test_c1_every_stream_gets_its_range_and_class() -> None:
-    controller = Controller(1024, 360, 1)
+    controller = Controller(1024, 360, lambda: 1)
     wish = replace(WISH, workers=1, streams=3, window_slots=8, windows=(8, 64, 16), priorities=(0, 7, 3))
     controller.join(wish, 0)
     admitted = controller.next_event()

@@ -17,7 +17,7 @@ from switchagg.priority import BEST_EFFORT
 from transport.rdma.places import QueuePairEnd
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 2
+CONTROL_VERSION = 3
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -96,10 +96,12 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
 
 
 class StatusQuery(msgspec.Struct, frozen=True, tag="status"):
-    """Request of anyone: the switch's state; with the slots of the job of this name, if given."""
+    """Request of anyone: the switch's state; with the slots of the job of this name, if given. incarnation: of a
+    member, which may know its own job (C14)."""
 
     token: Count
     job: Text | None = None
+    incarnation: Count | None = None
 
 
 class Gathering(msgspec.Struct, frozen=True, tag="gathering"):
@@ -188,11 +190,15 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
-    """Answer to a StatusQuery."""
+    """Answer to a StatusQuery. running, gathering: how many jobs do. details: whether the rest is known to the asker,
+    or empty (C14)."""
 
     token: Count
     slots: int
     free_slots: int
+    running: int
+    gathering: int
+    details: bool
     jobs: list[JobStatus]
     waiting: dict[str, Gathering]
     control_counters: dict[str, int]

@@ -5,16 +5,17 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from switchagg.controller import Controller
 from switchagg.errors import JobError, SwitchaggError
-from switchagg.job import MODULUS
 from switchagg.membership import (
     Event,
     JobAdmitted,
@@ -23,7 +24,7 @@ from switchagg.membership import (
     JoinRefused,
     MemberLeft,
 )
-from transport.control.service import ControlServer
+from transport.control.server import ControlServer
 from transport.switch.ends import SwitchEnd
 from transport.switch.options import DaemonOptions
 
@@ -34,7 +35,6 @@ SLOWNESS_S = 1.0
 """How often the link is asked whether it has given up sending many packets at once."""
 
 STOP_S = 10.0
-GENERATIONS_PER_S = 10
 
 
 class SwitchDaemon:
@@ -48,10 +48,14 @@ class SwitchDaemon:
 
     def __init__(self, options: DaemonOptions | None = None, *, log: Callable[[str], None] = lambda line: None) -> None:
         self.options = options = options or DaemonOptions()
-        # Tenths of a second since 1970: no earlier life of this switch can have admitted so many jobs (C5).
-        boot = time.time_ns() // (1_000_000_000 // GENERATIONS_PER_S) % MODULUS
         lease_ns = round(options.lease_s * 1e9)
-        controller = Controller(options.slots, options.slot_elements, boot, lease_ns=lease_ns, claim_ns=lease_ns // 4)
+        controller = Controller(
+            options.slots,
+            options.slot_elements,
+            partial(secrets.randbits, 32),
+            lease_ns=lease_ns,
+            claim_ns=lease_ns // 4,
+        )
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None

@@ -34,7 +34,8 @@ from switchagg.job import MODULUS, JobConfig
 from switchagg.native import library
 from switchagg.native.codec import missing
 from transport.control import messages
-from transport.control.service import SLOTS_REPORTED_MAX, ControlClient
+from transport.control.client import ControlClient
+from transport.control.status import SLOTS_REPORTED_MAX
 from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger

@@ -1,0 +1,291 @@
+"""The workers' end of the control plane: `ControlClient` (DEALER, one per worker), and `query_status` for anyone."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+
+import zmq
+
+from switchagg.errors import DecodeError, JobError
+from transport.control import messages
+from transport.control.sockets import HEARTBEAT_S, bound, local_endpoint
+from transport.control.stalls import StallDetector
+from transport.links.addresses import parse_endpoint, resolve_host
+from transport.zeromq.keys import Keys, key_advice
+
+UNSENT_NS = 50_000_000
+"""How soon to try again what found no connection."""
+
+JOIN_GRACE_S = 2.0
+"""How long a client that got an answer waits beyond its timeout: the switch's refusal names the missing ranks."""
+
+
+class _Phase(Enum):
+    JOINING = auto()
+    RUNNING = auto()
+    LEAVING = auto()
+    ENDED = auto()
+
+
+class ControlClient:
+    """One worker's side: joins, sends heartbeats, receives ends and departures, queries, leaves. Owns a thread.
+
+    switch: "tcp://host:port". wish: the join, its timeout_ns included. `admitted` resolves to the admission or a
+    JobError. Called in the thread, after the admission only: on_departure(all who left), on_end(dead, reason) at most
+    once, on_beat() with every heartbeat. Raises JobError for an address that can't be.
+    """
+
+    def __init__(
+        self,
+        switch: str,
+        wish: messages.Join,
+        on_departure: Callable[[list[messages.Gone]], None],
+        on_end: Callable[[list[messages.Place], str], None],
+        on_beat: Callable[[], None],
+        heartbeat_s: float = HEARTBEAT_S,
+        keys: Keys | None = None,
+    ) -> None:
+        host, port = parse_endpoint(switch)
+        self.switch = switch
+        self.admitted: Future[messages.Admitted] = Future()
+        self._target = f"tcp://{resolve_host(host)}:{port}"
+        self._wish = wish
+        self._keys = keys
+        self._on_departure = on_departure
+        self._on_end = on_end
+        self._on_beat = on_beat
+        self._beat_ns = round(heartbeat_s * 1e9)
+        self._phase = _Phase.JOINING
+        self._due_ns = 0
+        self._unanswered_ns: int | None = None
+        self._heard = False
+        self._lease_ns = 0
+        self._departed = 0
+        self._last_reason = ""
+        self._farewell: tuple[list[int], str] | None = None
+        self._left = threading.Event()
+        self._stopping = False
+        self._asked: SimpleQueue[tuple[str | None, Future[messages.StatusAnswer]]] = SimpleQueue()
+        self._queries: dict[int, Future[messages.StatusAnswer]] = {}
+        self._token = 0
+        self._stalls = StallDetector()
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name=f"control-{wish.job}-{wish.place.rank}", daemon=True)
+
+    # Callable from any thread
+
+    def start(self) -> None:
+        """Start the thread, and with it the join; once."""
+        self._thread.start()
+
+    def query(self, job: str | None) -> "Future[messages.StatusAnswer]":
+        """Ask for the switch's status, with the slots of this job; wait for the future with a timeout."""
+        future: Future[messages.StatusAnswer] = Future()
+        self._asked.put((job, future))
+        self._wake()
+        return future
+
+    def leave(self, calls: Sequence[int], reason: str, timeout_s: float) -> bool:
+        """Send the leave message and wait for its echo; True if it came. Without it the lease ends for the others (C6).
+
+        calls: how many are finished, by stream (C7). Only the first leave message is sent.
+        """
+        if self._farewell is None:
+            self._farewell = (list(calls), reason[: messages.TEXT_MAX])
+        self._wake()
+        return self._left.wait(timeout_s)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread and free the socket; again is allowed."""
+        self._stopping = True
+        self._wake()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    # The thread
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
+            self._wake_out.send(b"!")
+
+    def _run(self) -> None:
+        context = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        try:
+            bound(dealer)
+            dealer.set(zmq.IMMEDIATE, 1)  # queue nothing for a switch that isn't running yet
+            dealer.set(zmq.RECONNECT_IVL, 100)
+            dealer.set(zmq.RECONNECT_IVL_MAX, 1000)
+            if self._keys is not None:
+                self._keys.secure_client(dealer)
+            dealer.connect(self._target)
+            poller = zmq.Poller()
+            poller.register(dealer, zmq.POLLIN)
+            poller.register(self._wake_in, zmq.POLLIN)
+            deadline_ns = time.monotonic_ns() + self._wish.timeout_ns
+            while not self._stopping:
+                self._send_due(dealer, time.monotonic_ns())
+                left_ns = self._due_ns - time.monotonic_ns() if self._phase is not _Phase.ENDED else self._beat_ns
+                poller.poll(max(0, left_ns // 1_000_000 + 1))
+                self._drain_wake()
+                while (answer := self._receive(dealer)) is not None:
+                    self._receive_answer(answer)
+                self._check_silence(time.monotonic_ns(), deadline_ns)
+        except BaseException as error:
+            self._end([], f"the control plane's thread failed: {error!r}")
+        finally:
+            self._end([], "the session was closed")
+            self._left.set()
+            self._fail_queries()
+            context.destroy(linger=0)
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _send_due(self, dealer: "zmq.Socket[bytes]", now_ns: int) -> None:
+        """Send the messages that are due."""
+        while True:
+            try:
+                job, future = self._asked.get_nowait()
+            except Empty:
+                break
+            self._token += 1
+            self._queries[self._token] = future
+            self._send(dealer, messages.StatusQuery(self._token, job, self._wish.incarnation))
+        if self._farewell is not None and self._phase in (_Phase.JOINING, _Phase.RUNNING):
+            self._phase = _Phase.LEAVING
+            self._due_ns = now_ns
+        if self._phase is _Phase.ENDED or now_ns < self._due_ns:
+            return
+        if self._unanswered_ns is None:
+            self._unanswered_ns = now_ns
+        sent = self._send(dealer, self._due_request())
+        self._due_ns = now_ns + (self._beat_ns if sent else UNSENT_NS)
+        if self._phase is _Phase.RUNNING:
+            self._on_beat()
+
+    def _due_request(self) -> messages.Request:
+        match self._phase:
+            case _Phase.JOINING:
+                return self._wish
+            case _Phase.RUNNING:
+                return messages.Heartbeat(self._wish.incarnation)
+            case _:
+                assert self._farewell is not None
+                return messages.Leave(self._wish.incarnation, *self._farewell)
+
+    def _send(self, dealer: "zmq.Socket[bytes]", request: messages.Request) -> bool:
+        """False if there is no connection (yet), or its queue is full."""
+        try:
+            dealer.send_multipart(messages.encode(request), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _receive(self, dealer: "zmq.Socket[bytes]") -> messages.Answer | None:
+        """The next answer; what is none counts as one that ends the join if only the version is at fault."""
+        while True:
+            try:
+                frames = dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                return messages.decode_answer(frames)
+            except DecodeError as error:
+                if error.reason == "control_version":
+                    return messages.Refused(f"control protocol of switch {self.switch}: {error}")
+
+    def _receive_answer(self, answer: messages.Answer) -> None:
+        self._heard = True
+        self._unanswered_ns = None
+        match answer:
+            case messages.StatusAnswer():
+                future = self._queries.pop(answer.token, None)
+                if future is not None:
+                    future.set_result(answer)
+            case messages.Gathering():
+                ranks = ", ".join(map(str, answer.missing))
+                self._last_reason = answer.reason or f"waiting for ranks {ranks}"
+            case messages.Admitted() if self._phase is _Phase.JOINING:
+                self._lease_ns = answer.lease_ns
+                self._phase = _Phase.RUNNING
+                self.admitted.set_result(answer)
+            case messages.Alive() if self._phase is _Phase.RUNNING and len(answer.departed) > self._departed:
+                self._departed = len(answer.departed)
+                self._on_departure(answer.departed)
+            case messages.Refused():
+                self._end([], answer.reason, lacks_room=answer.lacks_room)
+            case messages.Failed():
+                self._end(answer.dead, answer.reason)
+            case messages.Unknown():
+                self._end([], f"switch {self.switch} does not know this job any more: it was restarted")
+
+    def _check_silence(self, now_ns: int, deadline_ns: int) -> None:
+        """Give up on a switch that doesn't answer (C12)."""
+        if self._stalls.ended(now_ns) and self._unanswered_ns is not None:
+            self._unanswered_ns = now_ns
+        silent_ns = 0 if self._unanswered_ns is None else now_ns - self._unanswered_ns
+        if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
+            self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
+        elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
+            waited = f"within {self._wish.timeout_ns / 1e9:g} s"
+            if not self._heard:
+                remedy = f"start it there with `switchagg switch`, correct the address, or {key_advice(self._keys)}"
+                self._end([], f"no answer from switch {self.switch} {waited}; {remedy}")
+            elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
+                self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
+
+    def _end(self, dead: list[messages.Place], reason: str, *, lacks_room: bool = False) -> None:
+        phase, self._phase = self._phase, _Phase.ENDED
+        self._left.set()
+        if phase is _Phase.JOINING or not self.admitted.done():
+            detail = f"job {self._wish.job!r}, rank {self._wish.place.rank}: {reason}"
+            self.admitted.set_exception(JobError(detail, lacks_room=lacks_room))
+        elif phase is _Phase.RUNNING:
+            self._on_end(dead, reason)
+
+    def _drain_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_in.recv(4096):
+                pass
+
+    def _fail_queries(self) -> None:
+        while not self._asked.empty():
+            self._token += 1
+            self._queries[self._token] = self._asked.get()[1]
+        for future in self._queries.values():
+            future.set_exception(JobError(f"switch {self.switch}: the session was closed"))
+        self._queries.clear()
+
+
+def query_status(
+    switch: str, job: str | None = None, timeout_s: float = 5.0, keys: Keys | None = None
+) -> messages.StatusAnswer:
+    """Ask a switch once, without joining (C14). Raises JobError if no answer comes in time."""
+    host, port = parse_endpoint(switch)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        bound(dealer)
+        if keys is not None:
+            keys.secure_client(dealer)
+        host = resolve_host(host)
+        local = local_endpoint(host, port) if keys is None else ""
+        dealer.connect(local or f"tcp://{host}:{port}")
+        dealer.send_multipart(messages.encode(messages.StatusQuery(1, job)))
+        deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
+        while dealer.poll(max(0, (deadline_ns - time.monotonic_ns()) // 1_000_000)):
+            try:
+                answer = messages.decode_answer(dealer.recv_multipart())
+            except DecodeError as error:
+                raise JobError(f"{switch} answers, but is no switch of this version: {error}") from error
+            if isinstance(answer, messages.StatusAnswer):
+                return answer
+            if isinstance(answer, messages.Refused):
+                raise JobError(answer.reason)
+    asked = f"no answer from switch {switch} within {timeout_s:g} s; is `switchagg switch` running there?"
+    raise JobError(f"{asked} If so, {key_advice(keys)}")

@@ -1,0 +1,281 @@
+"""The switch's end of the control plane: `ControlServer`, a ROUTER in the daemon; workers have `client.ControlClient`.
+
+Every request is repeated at each heartbeat until it is answered, and every answer holds the member's whole status, so
+that a lost message or a reconnection costs a heartbeat and nothing else (C9). Each socket belongs to one thread, has
+bounded queues and never blocks.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from switchagg.controller import Controller
+from switchagg.errors import DecodeError, JobError, SwitchaggError
+from switchagg.membership import (
+    Address,
+    Event,
+    JobAdmitted,
+    JobEvicted,
+    JobFailed,
+    JoinRefused,
+    JoinRequest,
+    Member,
+    MemberLeft,
+    Running,
+    Standing,
+    Waiting,
+)
+from transport.control import messages
+from transport.control.snapshots import HostSnapshot, HostSnapshots
+from transport.control.sockets import HEARTBEAT_S, Peer, bound, listen_locally, peer_of
+from transport.control.stalls import STALL_NS, StallDetector
+from transport.control.status import Shown, status_answer
+from transport.links.table import LINKS
+from transport.switch.host import QueuePairEnds, QueuePairHost, SwitchHost
+from transport.zeromq.keys import Keys
+from transport.zeromq.sockets import Authenticator, Refusals
+
+TURN_MESSAGES_MAX = 1000
+ROUTES_KEPT = 8192
+
+FINAL_ANSWERS_S = 1.5 * HEARTBEAT_S
+STOP_LINGER_MS = 500
+"""How long sending the final answers may take when the switch stops."""
+
+
+class ControlServer:
+    """Serves the control plane of one switch; all methods but the constructor belong to one thread.
+
+    bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
+    host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
+    what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
+    each event before it is carried out. Raises OSError if the address can't be had.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        controller: Controller,
+        host: SwitchHost,
+        data_address: Address,
+        log: Callable[[Event], None] = lambda event: None,
+        queue_pairs: QueuePairHost | None = None,
+        link: str = "udp",
+        keys: Keys | None = None,
+    ) -> None:
+        self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in messages.REASONS), "requests", "answers"), 0)
+        self._controller = controller
+        self._host = host
+        self._ends = QueuePairEnds(host, queue_pairs)
+        self._data_address = data_address
+        self._link = link
+        self._log = log
+        self._routes: dict[int, bytes] = {}
+        self._stalls = StallDetector()
+        self._patient_ns = 0
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._keyed = keys is not None
+        self._authenticator: Authenticator | None = None
+        try:
+            bound(self._socket)
+            if keys is not None:
+                self._authenticator = Authenticator(self._context, keys, Refusals(f"control plane {bind}"))
+                keys.secure_server(self._socket)
+            self._socket.bind(bind)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            number = error.errno or errno.EINVAL
+            raise OSError(number, os.strerror(number)) from error
+        except JobError:
+            self._context.destroy(linger=0)
+            raise
+        self._poller = zmq.Poller()
+        for polled in (self._socket, *([self._authenticator.socket] if self._authenticator else [])):
+            self._poller.register(polled, zmq.POLLIN)
+        self.endpoint = str(self._socket.get_string(zmq.LAST_ENDPOINT))
+        if not self._keyed:
+            listen_locally(self._socket, self.endpoint)
+        self._snapshots: HostSnapshots[tuple[Peer, messages.StatusQuery]] = HostSnapshots(host)
+        self._poller.register(self._snapshots.descriptor, zmq.POLLIN)
+
+    def run_once(self, wait_s: float) -> None:
+        """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
+        ready = dict(self._poller.poll(max(0, round(wait_s * 1000))))
+        if self._authenticator is not None:
+            self._authenticator.serve()
+        if self._socket in ready:
+            for _ in range(TURN_MESSAGES_MAX):
+                try:
+                    frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    break
+                self._take(frames)
+        if self._snapshots.descriptor in ready:
+            for (peer, query), snapshot in self._snapshots.answers():
+                self._answer_status(peer, query, snapshot)
+        # Only now: heartbeats that lay in the queue count before any lease ends.
+        now_ns = time.monotonic_ns()
+        if self._stalls.ended(now_ns):
+            self._patient_ns = now_ns + STALL_NS
+        if now_ns >= self._patient_ns:
+            self._controller.handle_timer(now_ns)
+        self._carry_out()
+
+    def close(self, reason: str) -> None:
+        """Tell every member why the switch stops (C10), then free the socket: takes a second if there are members.
+
+        It continues to answer for more than a heartbeat: a socket closed with unread requests resets its connections,
+        and the answers just sent would be lost with them.
+        """
+        members = bool(list(self._controller.jobs()) or list(self._controller.waiting()))
+        try:
+            self._controller.stop(reason)
+            self._carry_out()
+            end_s = time.monotonic() + (FINAL_ANSWERS_S if members else 0.0)
+            while (left_s := end_s - time.monotonic()) > 0:
+                self.run_once(min(left_s, HEARTBEAT_S))
+        finally:
+            self._context.destroy(linger=STOP_LINGER_MS)
+            self._snapshots.close()
+
+    def _take(self, frames: list[zmq.Frame]) -> None:
+        sender = peer_of(frames[0])
+        peer = sender.identity
+        try:
+            request = messages.decode_request([frame.bytes for frame in frames[1:]])
+        except DecodeError as error:
+            self.counters[f"drop_{error.reason}"] += 1
+            if error.reason == "control_version":  # the other version's client knows our header, if not our messages
+                self._send(peer, messages.Refused(f"control protocol: {error}"))
+            return
+        self.counters["requests"] += 1
+        if isinstance(request, messages.StatusQuery):
+            self._take_query(sender, request)
+            return
+        now_ns = time.monotonic_ns()
+        match request:
+            case messages.Join():
+                if fault := self._ends.fault(request) or self._link_fault(request):
+                    self._send(peer, messages.Refused(fault))
+                    return
+                self._controller.join(_join_request(request), now_ns)
+            case messages.Heartbeat():
+                self._controller.heartbeat(request.incarnation, now_ns)
+            case messages.Leave():
+                self._controller.leave(request.incarnation, request.calls, request.reason)
+        standing = self._controller.standing(request.incarnation)
+        if standing is not None:
+            self._routes[request.incarnation] = peer  # a reconnected peer has a new identity
+        self._carry_out()
+        self._send(peer, self._answer(standing, brief=isinstance(request, messages.Heartbeat)))
+
+    def _take_query(self, sender: Peer, query: messages.StatusQuery) -> None:
+        """The data plane's host is asked only for those who may know what it says (C14)."""
+        shown = self._shown(sender, query)
+        jobs = {running.admitted.name: running.admitted.job for running in shown.running}
+        if not shown.details:
+            self._answer_status(sender, query, HostSnapshot())
+        elif not self._snapshots.ask((sender, query), jobs.get(query.job or "")):
+            self.counters["drop_busy"] = self.counters.get("drop_busy", 0) + 1  # it will ask again
+
+    def _answer_status(self, sender: Peer, query: messages.StatusQuery, snapshot: HostSnapshot) -> None:
+        counters = {**self._controller.counters, **self.counters}
+        shown = self._shown(sender, query)
+        self._send(sender.identity, status_answer(self._controller, query, shown, snapshot, counters))
+
+    def _shown(self, sender: Peer, query: messages.StatusQuery) -> Shown:
+        return Shown.to(self._controller, query, trusted=self._keyed or sender.is_own_user)
+
+    def _link_fault(self, request: messages.Join) -> str:
+        if request.queue_pair is None and request.link != self._link:
+            return f"this switch carries packets over {self._link}, rank {request.place.rank} over {request.link}"
+        return LINKS[self._link].elements_fault(request.elements)
+
+    def _answer(self, standing: Standing | None, brief: bool) -> messages.Answer:
+        match standing:
+            case None:
+                return messages.Unknown()
+            case Waiting():
+                return messages.Gathering(messages.places(standing.present), list(standing.missing), standing.reason)
+            case Running() if brief:
+                return messages.Alive(standing.admitted.job.generation, messages.gone(standing.departed))
+            case Running():
+                return self._admitted(standing.admitted)
+            case JoinRefused():
+                return messages.Refused(standing.reason, standing.lacks_room)
+            case JobFailed():
+                return messages.Failed(standing.generation, messages.places(standing.dead), standing.reason)
+
+    def _admitted(self, event: JobAdmitted) -> messages.Admitted:
+        job = event.job
+        return messages.Admitted(
+            name=event.name,
+            job_id=job.job_id,
+            generation=job.generation,
+            workers=job.workers,
+            elements=job.elements,
+            streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
+            host=self._data_address[0],
+            port=self._data_address[1],
+            lease_ns=self._controller.lease_ns,
+            members=messages.places(event.members),
+            priorities=[stream.priority for stream in job.streams],
+            queue_pairs=self._ends.of_switch(job),
+        )
+
+    def _carry_out(self) -> None:
+        while (event := self._controller.next_event()) is not None:
+            self._carry_out_one(event)
+        if len(self._routes) > ROUTES_KEPT:
+            self._routes = {key: peer for key, peer in self._routes.items() if self._controller.standing(key)}
+            self._ends.keep(self._routes)
+
+    def _carry_out_one(self, event: Event) -> None:
+        self._log(event)
+        match event:
+            case JobAdmitted():
+                try:
+                    self._ends.admit(event)
+                except SwitchaggError as error:
+                    self._controller.fail(event.name, f"the data plane refused the job: {error}")
+                    return
+                self._send_all(event.members, self._admitted(event))
+            case JobEvicted():
+                with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds no job any more
+                    self._host.evict(event.job.job_id)
+            case JoinRefused() | JobFailed():
+                self._send_all(event.members, self._answer(event, brief=False))
+            case MemberLeft():
+                for member in event.members:
+                    self._send_all([member], self._answer(self._controller.standing(member.incarnation), brief=True))
+
+    def _send_all(self, members: Sequence[Member], answer: messages.Answer) -> None:
+        for member in members:
+            peer = self._routes.get(member.incarnation)
+            if peer is not None:
+                self._send(peer, answer)
+
+    def _send(self, peer: bytes, answer: messages.Answer) -> None:
+        """Best effort: a peer that can't take it now asks again."""
+        try:
+            self._socket.send_multipart([peer, *messages.encode(answer)], zmq.NOBLOCK)
+            self.counters["answers"] += 1
+        except zmq.ZMQError:
+            self.counters["unsent"] = self.counters.get("unsent", 0) + 1
+
+
+def _join_request(request: messages.Join) -> JoinRequest:
+    alike = ("job", "workers", "elements", "streams", "window_slots", "incarnation", "timeout_ns", "codec")
+    return JoinRequest(
+        **{name: getattr(request, name) for name in alike},
+        rank=request.place.rank,
+        address=(request.place.host, request.place.port),
+        windows=tuple(request.windows),
+        priorities=tuple(request.priorities),
+        queue_pair=request.queue_pair.queue_pair if request.queue_pair else None,
+    )

@@ -1,0 +1,81 @@
+"""What both ends of the control plane do with ZeroMQ: bounds of sockets, who a peer is, a switch on our own host.
+
+Beside its TCP address a switch without keys listens on a Unix socket in the abstract name space, which has no file and
+belongs to the network namespace: the kernel says there which user asks.
+"""
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+
+import zmq
+
+from switchagg.priority import MOST_URGENT, tos_of
+
+HEARTBEAT_S = 0.5
+"""How often a client repeats its request or sends a heartbeat: an eighth of the default lease."""
+
+MESSAGE_BYTES_MAX = 1 << 20
+"""ZeroMQ closes a connection that announces a larger frame, so an unknown peer can't make us allocate it."""
+
+QUEUE_MESSAGES = 1000
+"""High-water marks, in messages per peer; a member sends two a second."""
+
+_LOCAL = "switchagg/"
+
+
+def bound(zmq_socket: "zmq.Socket[bytes]") -> None:
+    """Bound what a socket may hold, and how long it may live; its few bytes go first, or leases would end."""
+    zmq_socket.set(zmq.TOS, tos_of(MOST_URGENT))
+    zmq_socket.set(zmq.LINGER, 0)
+    zmq_socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
+    zmq_socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
+    zmq_socket.set(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Where a message came from. identity: of the ROUTER. host: its IPv4 address; "": this host, by the Unix socket.
+    user: number of the user that sent it, known only there."""
+
+    identity: bytes
+    host: str = ""
+    user: int | None = None
+
+    @property
+    def is_own_user(self) -> bool:
+        """Whether it is the user that runs this process, or root."""
+        return self.user in (0, os.geteuid())
+
+
+def peer_of(identity: "zmq.Frame") -> Peer:
+    """The peer whose message begins with this frame."""
+    try:
+        words = str(identity.get("Peer-Address")).split(":")  # over a Unix socket: localhost:user:group:process
+    except zmq.ZMQError:  # it has gone already
+        words = [""]
+    if len(words) == 1:
+        return Peer(identity.bytes, words[0])
+    return Peer(identity.bytes, user=int(words[-3]) if words[-3:-2] and words[-3].isdecimal() else None)
+
+
+def listen_locally(router: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """Let users of this host ask without TCP. Not to be had (another process has the name): they ask over TCP then."""
+    with contextlib.suppress(zmq.ZMQError):
+        router.bind(f"ipc://@{_LOCAL}{endpoint.removeprefix('tcp://')}")
+
+
+def local_endpoint(host: str, port: int) -> str:
+    """Of the Unix socket of a switch on this host that listens at host:port or at all addresses; "": there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((host, 0))
+        except OSError:
+            return ""  # another host's address
+    for name in (f"{_LOCAL}{host}:{port}", f"{_LOCAL}0.0.0.0:{port}"):
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.setblocking(False)
+            probe.connect(f"\0{name}")
+            return f"ipc://@{name}"
+    return ""

@@ -1,0 +1,88 @@
+"""What a switch says of its state, and to whom (C14)."""
+
+from dataclasses import dataclass
+
+from switchagg.controller import Controller
+from switchagg.membership import Running, Waiting
+from transport.control import messages
+from transport.control.snapshots import HostSnapshot
+
+SLOTS_REPORTED_MAX = 4096
+"""Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The jobs and gatherings whose details an asker may know; both empty: it is a stranger."""
+
+    running: tuple[Running, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    everything: bool = False
+
+    @classmethod
+    def to(cls, controller: Controller, query: messages.StatusQuery, trusted: bool) -> "Shown":
+        """trusted: holds a key, or is the switch's own user on its host. A member knows its own job alone."""
+        if trusted:
+            return cls(tuple(controller.jobs()), tuple(controller.waiting()), everything=True)
+        match None if query.incarnation is None else controller.standing(query.incarnation):
+            case Running() as running:
+                return cls(running=(running,))
+            case Waiting() as waiting:
+                return cls(waiting=(waiting,))
+        return cls()
+
+    @property
+    def details(self) -> bool:
+        """Whether the asker is no stranger."""
+        return self.everything or bool(self.running or self.waiting)
+
+
+def status_answer(
+    controller: Controller,
+    query: messages.StatusQuery,
+    shown: Shown,
+    snapshot: HostSnapshot,
+    counters: dict[str, int],
+) -> messages.StatusAnswer:
+    """The answer to a query. counters: of the control plane."""
+    return messages.StatusAnswer(
+        token=query.token,
+        slots=controller.slots,
+        free_slots=controller.free_slots(),
+        running=sum(1 for _ in controller.jobs()),
+        gathering=sum(1 for _ in controller.waiting()),
+        details=shown.details,
+        jobs=[
+            _job_status(running, snapshot if running.admitted.name == query.job else HostSnapshot())
+            for running in shown.running
+        ],
+        waiting={
+            gathering.name: messages.Gathering(
+                messages.places(gathering.present), list(gathering.missing), gathering.reason
+            )
+            for gathering in shown.waiting
+        },
+        control_counters=counters if shown.details else {},
+        data_counters=snapshot.counters,
+    )
+
+
+def _job_status(running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
+    """Slot versions: unfinished ones first."""
+    job = running.admitted.job
+    views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
+    return messages.JobStatus(
+        name=running.admitted.name,
+        job_id=job.job_id,
+        generation=job.generation,
+        workers=job.workers,
+        elements=job.elements,
+        streams=[(stream.first_slot, stream.window_slots) for stream in job.streams],
+        members=messages.places(running.admitted.members),
+        departed=messages.gone(running.departed),
+        slots=[
+            messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
+            for (slot, version), view in views[:SLOTS_REPORTED_MAX]
+        ],
+        priorities=[stream.priority for stream in job.streams],
+    )
