@@ -2,6 +2,7 @@
 and SWITCHAGG_METHOD set. A program's asserts are the test; it prints DONE at its end."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -154,7 +155,31 @@ def a_rank_dies() -> None:
     assert time.monotonic() - began < 20
 
 
-PROGRAMS: dict[str, Callable[[], None]] = {program.__name__: program for program in (collectives, compiled, training)}
+def restarted() -> None:
+    """Under torchrun --max-restarts 1: rank 1 dies in training; the second attempt, on the same store, finishes."""
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if RANK == 1 and not first:
+        time.sleep(1.0)  # so that the first attempt's keys are all that rank 0 finds of it
+    start()
+    model = DistributedDataParallel(small_model())
+    train(model, 2)
+    if first and RANK == 1:
+        if os.environ["DIES_BY"] == "SIGKILL":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(17)
+    values = train(model, 2)
+    assert_same_everywhere(values)
+    subgroup = dist.new_group(backend="switchagg")
+    total = torch.full((1000,), RANK + 1.0)
+    dist.all_reduce(total, group=subgroup)
+    assert total.eq(3).all()
+    print(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}: {values.sum().item()}", flush=True)
+    dist.destroy_process_group()
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    program.__name__: program for program in (collectives, compiled, training, restarted)
+}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]]()

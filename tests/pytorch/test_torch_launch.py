@@ -12,6 +12,7 @@ from test_torch_backend import Launch, launch, switch  # noqa: F401  # fixtures
 from transport.switch.daemon import SwitchDaemon
 
 ROOT = Path(__file__).parents[2]
+LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -49,7 +50,7 @@ from transport.torch import switchagg_hook, SwitchOptions
 
 def test_torchrun(switch: SwitchDaemon) -> None:  # noqa: F811
     common = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/train_ddp.py")
-    variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, **LOCAL}
     losses = []
     for backend in ("switchagg", "gloo"):
         done = run(*common, "--backend", backend, "--steps", "12", **variables)
@@ -57,6 +58,17 @@ def test_torchrun(switch: SwitchDaemon) -> None:  # noqa: F811
         losses.append(done.stdout)
     assert losses[0] == losses[1]
     assert "step   11  loss" in losses[0]
+
+
+@pytest.mark.parametrize(("method", "dies_by"), [("switch", "SIGKILL"), ("ring", "os._exit")])
+def test_torchrun_starts_again_after_a_rank_died(switch: SwitchDaemon, method: str, dies_by: str) -> None:  # noqa: F811
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": method, "DIES_BY": dies_by}
+    done = run(*torchrun, "tests/torch_method_programs.py", "restarted", **variables, **LOCAL)
+    assert done.returncode == 0, done.stderr
+    assert len(set(line for line in done.stdout.splitlines() if line.startswith("attempt 1: "))) == 1
+    assert "attempt 0" not in done.stdout
+    assert done.stdout.count("DONE") == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: pinned staging, streams, DDP on a GPU")

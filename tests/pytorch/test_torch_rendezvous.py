@@ -3,6 +3,7 @@
 import itertools
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from fake_switch import FakeSwitch
 from switchagg.controller import Controller
 from switchagg.membership import JoinRefused, JoinRequest
 from transport.torch import rendezvous
-from transport.torch.rendezvous import Rendezvous, SwitchOptions
+from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.worker.options import JoinOptions
 
 NO_ROOM = "job 'x' could not start within 1 s: 512 slots in a row are needed and 0 of 64 are free"
@@ -44,6 +45,25 @@ def switch() -> Any:
     fake = FakeSwitch()
     yield fake
     fake.stop()
+
+
+def test_a_start_has_a_name_of_its_own_on_a_store_that_outlived_another() -> None:
+    store = dist.HashStore()
+    names = []
+    for late in (0, 1, 2):  # whoever comes last finds what the ranks before it said in an earlier start
+
+        def start(rank: int, last: int = late) -> str:
+            time.sleep(0.1 if rank == last else 0.0)
+            return start_name(store, rank, 3, 10.0)
+
+        with ThreadPoolExecutor(3) as threads:
+            (name,) = set(threads.map(start, range(3), timeout=60))
+        names.append(name)
+    assert len(set(names)) == 3
+    with pytest.raises(dist.DistBackendError, match=r"rank 1, 2 of 3 did not come to start the group within 0\.1 s"):
+        start_name(store, 0, 3, 0.1)
+    with pytest.raises(dist.DistBackendError, match="rank 0 of 3 did not come to start the group with rank 1"):
+        start_name(store, 1, 3, 0.1)
 
 
 def test_all_join(switch: FakeSwitch) -> None:

@@ -12,13 +12,13 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo
-from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp, Store
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, ReduceOp, Store
 
 from switchagg.job import MAX_WORKERS
 from transport.group.contract import AllreduceGroup
 from transport.group.staging import SWITCH
 from transport.torch.reducer import Reducer
-from transport.torch.rendezvous import Rendezvous, SwitchOptions, share_job_name
+from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.torch.staging import wire_dtype
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class SwitchProcessGroup(ProcessGroup):
         join: Callable[..., AllreduceGroup] = _join,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
+        job = start_name(store, rank, size, timeout.total_seconds()) if size > 1 else ""
+        store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
         # our own base class instead would come back to our overrides.
@@ -114,7 +116,6 @@ class SwitchProcessGroup(ProcessGroup):
         self._method = options.name
         most = {"switch": MAX_WORKERS, "gloo": 0}.get(self._method.method, size)
         self._switchable = 1 < size <= most
-        job = share_job_name(self._gloo, rank) if size > 1 else ""
         self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
         self._warned = False

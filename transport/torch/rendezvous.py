@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import ProcessGroup, Store
+from torch.distributed.distributed_c10d import Store
 
 from switchagg.errors import JobError
 from transport.group.contract import AllreduceGroup
@@ -119,15 +118,60 @@ class SwitchOptions:
             )
 
 
-def share_job_name(gloo: ProcessGroup, rank: int) -> str:
-    """A name no other job has, made by rank 0 and broadcast through the group's own Gloo."""
-    run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")[:40]
-    made = f"{run}-{uuid.uuid4().hex}".ljust(80).encode()
-    name = torch.frombuffer(bytearray(made), dtype=torch.uint8)
-    options = dist.BroadcastOptions()
-    options.rootRank = 0
-    gloo.broadcast([name], options).wait()
-    return bytes(name.numpy()).decode().strip()
+def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
+    """A name no other job has, made by rank 0, and told to the ranks of this start alone.
+
+    A store may outlive its processes: torchrun --max-restarts gives the new ranks the one of those that died. What is
+    under a rank's key there may be a dead one's; so each puts a number of its own there, the name comes under that
+    number, and rank 0 goes on when every rank has confirmed this name. (TORCHELASTIC_RESTART_COUNT wouldn't do: it
+    counts a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s.
+    """
+    own = uuid.uuid4().hex
+    if rank == 0:
+        run = "".join(c for c in os.environ.get("TORCHELASTIC_RUN_ID", "torch") if c.isalnum() or c in "-_")[:40]
+        name = f"{run}-{own}"
+        told: dict[int, str] = {}
+        missing = set(range(1, workers))
+
+        def everyone_has_it() -> bool:
+            for other in [other for other in missing if store.check([f"start/{other}"])]:
+                theirs = store.get(f"start/{other}").decode()
+                if told.get(other) != theirs:
+                    told[other] = theirs
+                    store.set(f"start/{theirs}", name)
+                if store.check([f"{name}/{other}"]):
+                    missing.discard(other)
+            return not missing
+
+        if not _comes(everyone_has_it, timeout_s):
+            ranks = ", ".join(map(str, sorted(missing)))
+            raise dist.DistBackendError(
+                f"switchagg: rank {ranks} of {workers} did not come to start the group within {timeout_s:g} s"
+            )
+        return name
+    store.set(f"start/{rank}", own)
+    if not _comes(lambda: store.check([f"start/{own}"]), timeout_s):
+        raise dist.DistBackendError(
+            f"switchagg: rank 0 of {workers} did not come to start the group with rank {rank} within {timeout_s:g} s"
+        )
+    name = store.get(f"start/{own}").decode()
+    store.set(f"{name}/{rank}", "")
+    return name
+
+
+def _comes(condition: Callable[[], bool], timeout_s: float, cancelled: threading.Event | None = None) -> bool:
+    """Whether the condition, asked at growing intervals, held within that time. A blocking wait would lock the store
+    for Gloo's threads. Raises DistBackendError when cancelled."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = POLL_S / 16
+    cancelled = cancelled or threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        if cancelled.wait(pause_s):
+            raise dist.DistBackendError("it was shut down while it waited for other ranks")
+        pause_s = min(2 * pause_s, POLL_S)
+    return True
 
 
 def interface_address(name: str) -> str:
@@ -286,18 +330,13 @@ class Rendezvous:
         return {"keys": self.options.keys} if self.options.keys else {}
 
     def _exchange(self, prefix: str, told: str, timeout_s: float) -> list[str]:
-        """What every rank has published under this prefix. Polls: a blocking wait would lock the store for Gloo's
-        threads."""
+        """What every rank has published under this prefix."""
         keys = [f"{prefix}/{rank}" for rank in range(self.workers)]
         self.store.set(keys[self.rank], told)
-        deadline = time.monotonic() + timeout_s
-        while not self.store.check(keys):
-            if time.monotonic() > deadline:
-                missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
-                raise dist.DistBackendError(
-                    f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to {self._aim} "
-                    f"within {timeout_s:g} s"
-                )
-            if self.cancelled.wait(POLL_S):
-                raise dist.DistBackendError(f"it was shut down while it waited for other ranks to {self._aim}")
+        if not _comes(lambda: self.store.check(keys), timeout_s, self.cancelled):
+            missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
+            raise dist.DistBackendError(
+                f"switchagg: rank {', '.join(missing)} of {self.workers} did not come to {self._aim} "
+                f"within {timeout_s:g} s"
+            )
         return [self.store.get(key).decode() for key in keys]
