@@ -43,7 +43,8 @@ class DaemonSwitch(topology.AggSwitch):
     """Switch node with the daemon: workers join at tcp://10.0.0.254:5555. `dataplane` as in `switchagg switch`."""
 
     def __init__(self, name: str, dataplane: str = "auto", **params: Any) -> None:
-        command = switchagg_command("switch", "--dataplane", dataplane, python=daemon_python())
+        at = ("--control", "tcp://0.0.0.0:5555", "--data", "0.0.0.0:5556")  # all that is its namespace's
+        command = switchagg_command("switch", *at, "--dataplane", dataplane, python=daemon_python())
         super().__init__(name, ServiceProcess(command, environment=_environment()), **params)
 
 

@@ -119,6 +119,12 @@ ELEMENTS = typer.Option(
     min=1, max=16_000, help="Most int32 values in a packet  [default: {elements}: what fills an MTU of 1500]"
 )
 PACKETS = typer.Option(min=1, max=128, help="For {messages}: most packets in a message of results  [default: 16]")
+CONTROL = typer.Option(help="Address workers join at  [default: tcp://127.0.0.1:5555; with --keys all addresses]")
+DATA = typer.Option(
+    metavar="HOST:PORT", help="Address of the data plane  [default: 127.0.0.1:5556; with --keys all addresses]"
+)
+INTERFACE = typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
+ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
 IMPAIR = typer.Option(
     metavar="FAULTS", help="For native (xdp: loss): bad links in both directions, like loss=1%,delay=1ms"
 )
@@ -128,38 +134,37 @@ IMPAIR_DOWN = typer.Option(metavar="FAULTS", help="From switch to workers only; 
 
 @app.command(cls=LinkCommand)
 def switch(
-    control: Annotated[str, typer.Option(help="Address workers join at")] = "tcp://0.0.0.0:5555",
-    data: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the data plane")] = "0.0.0.0:5556",
+    control: Annotated[str | None, CONTROL] = None,
+    data: Annotated[str | None, DATA] = None,
     link: Annotated[str, typer.Option(help="Transport of the packets: {switch}")] = "udp",
     keys: KeysOption = None,
     packets: Annotated[int | None, PACKETS] = None,
     dataplane: Annotated[str, typer.Option(help=PLANES)] = "auto",
-    interface: Annotated[
-        list[str] | None, typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
-    ] = None,
+    interface: Annotated[list[str] | None, INTERFACE] = None,
     impair: Annotated[str | None, IMPAIR] = None,
     impair_up: Annotated[str | None, IMPAIR_UP] = None,
     impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[int | None, ELEMENTS] = None,
-    advertise: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
-    ] = None,
+    advertise: Annotated[str | None, ADVERTISE] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about jobs")] = False,
 ) -> None:
     """Run a switch on this host until Ctrl-C. Workers need only its address.
 
+    Without keys it serves this host alone, until you name an address that others reach: then whoever reaches it may
+    join, and forge packets.
+
     **Examples**
 
     `switchagg switch`
 
-    `switchagg switch --control tcp://10.0.0.1:7000 --data 10.0.0.1:7001`
+    `switchagg switch --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556` : for workers on other hosts
 
-    `sudo switchagg switch --dataplane xdp --data 10.0.0.1:5556 --interface eth0`
+    `sudo switchagg switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
 
-    `switchagg switch --link rdma --data 10.0.0.1:4791`
+    `switchagg switch --link rdma --control tcp://10.0.0.1:5555 --data 10.0.0.1:4791`
 
     `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
 
@@ -176,14 +181,13 @@ def switch(
         from transport.switch.options import DaemonOptions
 
         _check_dataplane(dataplane)
-        _check_endpoint("--control", control)
         _check_link(link, packets)
+        loaded = _keys(keys)
         status = run_switch(
             DaemonOptions(
-                control,
-                _host_port("--data", data),
+                *_switch_addresses(control, data, dataplane, link, loaded),
                 link=link,
-                keys=_keys(keys),
+                keys=loaded,
                 packets=packets or PACKETS_DEFAULT,
                 dataplane=dataplane,
                 slots=slots,
@@ -197,6 +201,18 @@ def switch(
             quiet=quiet,
         )
     raise typer.Exit(status)
+
+
+def _switch_addresses(
+    control: str | None, data: str | None, dataplane: str, link: str, keys: Any
+) -> tuple[str, tuple[str, int]]:
+    """Control and data address, as named or by default."""
+    from transport.switch.options import default_addresses
+
+    control_default, data_default = default_addresses(dataplane, link, keys)
+    if control is not None:
+        _check_endpoint("--control", control)
+    return control or control_default, data_default if data is None else _host_port("--data", data)
 
 
 def _check_link(link: str, packets: int | None) -> None:
@@ -240,7 +256,7 @@ def _impairments(both: str | None, up: str | None, down: str | None) -> Impairme
 def _host_port(option: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        stop(f"{option} {text}: not understood; allowed: HOST:PORT, like 0.0.0.0:5556", EXIT_USAGE)
+        stop(f"{option} {text}: not understood; allowed: HOST:PORT, like 10.0.0.1:5556", EXIT_USAGE)
     return host, int(port)
 
 
@@ -251,7 +267,7 @@ def _check_endpoint(option: str, text: str) -> None:
     try:
         parse_endpoint(text)
     except JobError:
-        stop(f"{option} {text}: not understood; allowed: tcp://HOST:PORT, like tcp://0.0.0.0:5555", EXIT_USAGE)
+        stop(f"{option} {text}: not understood; allowed: tcp://HOST:PORT, like tcp://10.0.0.1:5555", EXIT_USAGE)
 
 
 @app.command()

@@ -240,7 +240,7 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
 def test_switch_reports_what_is_wrong_with_its_addresses() -> None:
     wrong = invoke("switch", "--data", "5556")
     assert wrong.exit_code == 2
-    assert one_line(wrong) == "switchagg: --data 5556: not understood; allowed: HOST:PORT, like 0.0.0.0:5556"
+    assert one_line(wrong) == "switchagg: --data 5556: not understood; allowed: HOST:PORT, like 10.0.0.1:5556"
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
         taken = invoke("switch", "--control", daemon.control_endpoint, "--data", "127.0.0.1:0")
     assert taken.exit_code == 1

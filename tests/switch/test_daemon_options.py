@@ -1,12 +1,14 @@
 """Impossible options of a switch are refused when they are made, in one line with how to fix them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from switchagg.errors import SwitchaggError
 from transport.switch.impairments import Impairments
-from transport.switch.options import DaemonOptions
+from transport.switch.options import DaemonOptions, default_addresses
+from transport.zeromq.keys import load_keys, make_keys
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,37 @@ from transport.switch.options import DaemonOptions
 def test_a_switch_that_can_not_be_says_why(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SwitchaggError, match=words):
         DaemonOptions(**{"bind_data": ("127.0.0.1", 0), **options})
+
+
+def test_without_keys_a_switch_serves_its_own_host_alone(tmp_path: Path) -> None:
+    make_keys(tmp_path)
+    keys = load_keys(tmp_path)
+    assert default_addresses("auto", "udp", None) == ("tcp://127.0.0.1:5555", ("127.0.0.1", 5556))
+    assert default_addresses("auto", "rdma", None) == ("tcp://127.0.0.1:5555", ("127.0.0.1", 4791))
+    assert default_addresses("xdp", "udp", None) == ("tcp://127.0.0.1:5555", ("0.0.0.0", 5556))  # of its interfaces
+    assert default_addresses("auto", "zeromq", keys) == ("tcp://0.0.0.0:5555", ("0.0.0.0", 5556))
+    assert DaemonOptions() == DaemonOptions("tcp://127.0.0.1:5555", ("127.0.0.1", 5556))
+    assert DaemonOptions().exposure == ""
+
+
+@pytest.mark.parametrize(
+    ("control", "data", "link", "keyed", "words"),
+    [
+        ("tcp://127.0.0.1:1", ("127.0.0.1", 1), "udp", False, []),
+        ("tcp://0.0.0.0:1", ("127.0.0.1", 1), "udp", False, ["join"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "udp", False, ["join", "forge"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "udp", True, ["forge"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "zeromq", False, ["join", "forge"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "zeromq", True, []),
+    ],
+)
+def test_an_address_that_others_reach_is_said_to_be_open(
+    tmp_path: Path, control: str, data: tuple[str, int], link: str, keyed: bool, words: list[str]
+) -> None:
+    make_keys(tmp_path)
+    said = DaemonOptions(control, data, link=link, keys=load_keys(tmp_path) if keyed else None).exposure
+    assert [word for word in ("join", "forge") if word in said] == words
+    assert said.count("\n") == 0
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
         )
         if daemon.dataplane.passed_over:
             log(f"data plane {daemon.dataplane}")
+        if exposure := daemon.options.exposure:
+            log(exposure)
         if (impairments := daemon.options.impairments) is not None:
             log(f"impairments: {impairments}; seed {impairments.seed}")
         print(line, flush=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
@@ -14,8 +15,8 @@ from transport.rdma.places import PACKETS_DEFAULT
 from transport.switch.impairments import Impairments
 from transport.zeromq.keys import Keys
 
-CONTROL = "tcp://0.0.0.0:5555"
-DATA: Address = ("0.0.0.0", 5556)
+LOOPBACK, ANY = "127.0.0.1", "0.0.0.0"
+CONTROL_PORT, DATA_PORT = 5555, 5556
 
 AUTO = "auto"
 """In place of a data plane's name: the fastest that passes its self-test at start."""
@@ -46,8 +47,8 @@ class DaemonOptions:
     only whom they allow.
     """
 
-    bind_control: str = CONTROL
-    bind_data: Address = DATA
+    bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
+    bind_data: Address = (LOOPBACK, DATA_PORT)
     dataplane: str = AUTO
     slots: int = SLOTS
     elements: int | None = None
@@ -109,6 +110,20 @@ class DaemonOptions:
             )
 
     @property
+    def exposure(self) -> str:
+        """What it means that others reach these addresses, in one line; "" if none can who has no key."""
+        control, data = parse_endpoint(self.bind_control)[0], self.bind_data[0]
+        means = []
+        if self.keys is None and not _is_loopback(control):
+            means.append(f"whoever reaches {self.bind_control} may join jobs (--keys closes it)")
+        if not (self.keys and self.kind.keys) and not _is_loopback(data):
+            means.append(
+                f"whoever can send to {data}:{self.bind_data[1]} from a worker's address may forge its packets "
+                "(--link zeromq --keys closes it)"
+            )
+        return f"open to the network: {'; '.join(means)}" if means else ""
+
+    @property
     def kind(self) -> LinkKind:
         """The link's description."""
         return LINKS[self.link]
@@ -128,3 +143,18 @@ class DaemonOptions:
         if self.dataplane != AUTO:
             return self.dataplane
         return NATIVE if self.impairments is not None else self.kind.only_plane or AUTO
+
+
+def default_addresses(dataplane: str, link: str, keys: Keys | None) -> tuple[str, Address]:
+    """Control and data address where none is named: of this host alone, unless keys close the control plane. The switch
+    in the kernel serves those of its interfaces."""
+    host = ANY if keys else LOOPBACK
+    port = LINKS[link].port or DATA_PORT
+    return f"tcp://{host}:{CONTROL_PORT}", (ANY if dataplane == XDP else host, port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -113,8 +113,9 @@ class SwitchOptions:
         """Raise DistBackendError, with what to do, if no switch was named."""
         if not self.switch:
             raise dist.DistBackendError(
-                f"{SWITCH_VARIABLE} is not set: start a switch with `switchagg switch` on a host that all workers "
-                f"reach, and set {SWITCH_VARIABLE}=tcp://HOST:5555 for every worker"
+                f"{SWITCH_VARIABLE} is not set: start a switch on a host that all workers reach with `switchagg "
+                "switch --control tcp://HOST:5555 --data HOST:5556`, and set "
+                f"{SWITCH_VARIABLE}=tcp://HOST:5555 for every worker"
             )
 
 
