@@ -332,8 +332,9 @@ def fit(
 ) -> None:
     """Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes, and the share of line rate left.
 
-    A static check against published limits: what it refuses can't work, with the line; what it accepts, the vendor's
-    compiler may still refuse for reasons that are not public.
+    A static check against published limits of Tofino 1. It refuses, with the line, what no compiler can make work, and
+    warns of what one may or may not get around. What it accepts, the vendor's compiler may still refuse for reasons
+    that are not public.
 
     **Examples**
 
@@ -341,7 +342,7 @@ def fit(
 
     `switchagg p4 fit mine.p4 -D SLOTS=8192 --json`
 
-    **Exit code**: 0 it fits, 1 it doesn't.
+    **Exit code**: 0 it fits, perhaps with warnings, 1 it doesn't.
     """
     with outcomes():
         from p4vm.fit.program import fit as judge

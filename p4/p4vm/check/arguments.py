@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from p4vm.check import convert, expressions, generics
 from p4vm.check.convert import unsettled
 from p4vm.check.scope import State, counted, fail, nearest
+from p4vm.node import nodes
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.types import UNTYPED_DEFAULT, UNTYPED_HEADER
@@ -120,7 +121,7 @@ def bind(
     for variable in inference.missing():
         used = [p.type for p, a in zip(signature.parameters, ordered, strict=True) if a is not None]
         package = isinstance(signature.returns, types.Callable) and signature.returns.kind == "package"
-        if (not package or not explicit) and any(
+        if (not explicit or not (package or only_taken(state, signature.returns, variable))) and any(
             generics.mentions(state, k, {variable}) for k in (*used, *(() if package else (signature.returns,)))
         ):
             fail(node, f"cannot tell what type {variable} of {name} is; write it: {name}<…>(…)")
@@ -135,6 +136,20 @@ def bind(
     given = tuple(inference.found(v) for v in signature.type_parameters)
     values = [None if a is None else a.value for a in ordered]
     return Bound(parameters, values, given, inference.found(signature.returns))
+
+
+def only_taken(state: State, made: types.Type, variable: types.Variable) -> bool:
+    """Whether an extern takes values of this type and gives none: Register<bit<32>, _> may be indexed by anything."""
+    declaration = state.members.get(made.name) if isinstance(made, types.Extern) else None
+    if not isinstance(declaration, tree.ExternType):
+        return False
+    given = [
+        node
+        for method in declaration.methods
+        for node in (method.returns, *(p.type for p in method.parameters if p.direction in ("out", "inout")))
+        if node is not None
+    ]
+    return not any(isinstance(each, tree.TypeName) and each.name == variable.name for each in nodes(given))
 
 
 def check_settled(
@@ -257,6 +272,10 @@ def check_argument(
     if isinstance(parameter.type, types.Callable):
         if not isinstance(kind, types.Callable):
             fail(value, f"{where} is {kind}; {parameter.type} is expected")
+        return
+    if parameter.type == types.DONT_CARE:
+        if isinstance(kind, types.Integer):
+            convert.convert(state, value, types.Bits(32, False), where)
         return
     instance = isinstance(parameter.type, types.Extern)
     if not instance or not generics.Inference(state, ()).unify(parameter.type, kind):

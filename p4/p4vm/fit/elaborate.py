@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from p4vm.fit.model import Access, Effects, Fault, Limits, Memory, Unit, meet
-from p4vm.fit.registers import Body, flat_widths, value_faults
-from p4vm.node import children
+from p4vm.arithmetic import compute
+from p4vm.fit.model import Access, Effects, Fault, Limits, Memory, Unit, meet, overlap
+from p4vm.fit.registers import UNABLE, Body, flat_widths, is_shift, value_faults
+from p4vm.node import children, nodes
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
 from p4vm.tree.checked import CallNote, Checked
@@ -24,9 +25,15 @@ STATEFUL = {"Register": True, "Meter": True, "Lpf": True, "Wred": True, "Counter
 """Extern -> whether it takes one of a stage's stateful ALUs; counters have units of their own."""
 DIRECT = {"DirectRegister": True, "DirectMeter": True, "DirectCounter": False}
 METER_BITS, COUNTER_BITS = 128, 64
+ALPM_PARTITIONS = 1024
+"""Rows in TCAM of a table that keeps the rest of its prefixes in SRAM, if the program doesn't say otherwise."""
+COPIED, HASHED, ANSWERED, COMPUTED, ADDED = range(5)
+"""How a value comes about within an action: of copies alone; by a hash or at random; from a memory; by an ALU; by one
+that adds or subtracts two fields. What an ALU of the stage makes no other one of that stage can use."""
 EXACT_WAYS_BITS = 128
 """Width of a match block's row: key and action data together take as many rows as they need."""
 ROWS = 1024
+CARRYING = ("+", "-", "|+|", "|-|")
 
 
 @dataclass(slots=True)
@@ -56,8 +63,8 @@ class Elaboration:
         self.locals_bits = 0
         self._branches = 0
         self._branch: tuple[tuple[int, int], ...] = ()
-        self._condition: set[str] = set()
-        self._widest: dict[str, int] = {}
+        self._conditions: tuple[tuple[int, frozenset[str]], ...] = ()
+        self._ended: list[tuple[tuple[int, int], ...]] = []
 
     def run(self, control: tree.Control) -> None:
         scope = Scope(control.name, control, {p: p.name for p in control.parameters})
@@ -86,8 +93,8 @@ class Elaboration:
         if isinstance(made, tree.Control):
             inner = scope.instances[node] = Scope(name, made, values=dict(scope.values))
             for parameter, argument in zip(made.constructor_parameters, note.arguments, strict=True):
-                if argument is not None:
-                    inner.values[parameter] = argument
+                if (value := parameter.default if argument is None else argument) is not None:
+                    inner.values[parameter] = value
             inner.memories |= scope.memories
             self._declare(inner)
         elif note.name in STATEFUL or note.name in DIRECT:
@@ -104,7 +111,7 @@ class Elaboration:
             width = max(sum(flat_widths(cell)), 1)
             self.faults += value_faults(node.name, cell, node, self.limits)
         alu = STATEFUL.get(kind, DIRECT.get(kind, False))
-        memory = Memory(name, kind.removeprefix("Direct").lower(), entries, width, node.position, alu)
+        memory = Memory(name, kind.removeprefix("Direct").lower(), entries, width, node.position, alu, kind in DIRECT)
         most = self.limits.register_blocks * self.limits.sram_block_bits
         if memory.bits > most:
             self.faults.append(
@@ -143,6 +150,10 @@ class Elaboration:
     def _number(self, scope: Scope, node: tree.Expression | None) -> int:
         node = self._meant(scope, node)
         value = self.checked.constants.get(node) if node is not None else None
+        if isinstance(node, tree.Cast):
+            return self._number(scope, node.operand)
+        if value is None and isinstance(node, tree.Binary):
+            return compute(node.operator, self._number(scope, node.left), self._number(scope, node.right), None)
         if not isinstance(value, int):
             position = node.position if node is not None else scope.control.position
             raise P4Error("a size must be known when the program is compiled", position)
@@ -175,9 +186,28 @@ class Elaboration:
         elif isinstance(node, tree.Call):
             found.add(self._call(scope, node))
         elif isinstance(node, tree.Node) and node not in self.checked.constants:
+            if isinstance(node, tree.Binary) and node.operator in UNABLE:
+                self.faults.append(
+                    Fault(
+                        f"Tofino's ALUs can't {UNABLE[node.operator]}", node.position, not is_shift(node, self.checked)
+                    )
+                )
             for child in children(node):
                 found.add(self.effects(scope, child))
         return found
+
+    def _how(self, node: object, effects: Effects, made: dict[str, int]) -> int:
+        """How an expression's value comes about, one of COPIED … ADDED; made: the same of what it may read."""
+        how = ANSWERED if effects.accesses else COPIED
+        for each in nodes([node]) if isinstance(node, tree.Node) else ():
+            if isinstance(each, tree.Call):
+                how = max(how, HASHED)
+            elif isinstance(each, tree.Unary):
+                how = max(how, COMPUTED)
+            elif isinstance(each, tree.Binary) and each.operator != "++" and each not in self.checked.constants:
+                constant = each.left in self.checked.constants or each.right in self.checked.constants
+                how = max(how, ADDED if each.operator in CARRYING and not constant else COMPUTED)
+        return max([how, *(made[path] for path in effects.read if path in made)])
 
     def _call(self, scope: Scope, node: tree.Call) -> Effects:
         found = Effects()
@@ -225,12 +255,14 @@ class Elaboration:
             case tree.Variable():
                 self._variable(scope, item, f"{scope.name}.{item.name}")
                 if item.value is not None:
-                    self._unit("", item, self._initial(scope, item))
+                    self._unit("", item, self._assignment(scope, item))
             case tree.Assign():
                 self._unit("", item, self._assignment(scope, item))
             case tree.For() | tree.ForIn():
                 raise P4Error("a Tofino pipeline has no loops; unroll it", item.position)
-            case tree.Exit() | tree.Return() | tree.Empty() | tree.Constant():
+            case tree.Exit() | tree.Return():
+                self._ended.append(self._branch)
+            case tree.Empty() | tree.Constant():
                 pass
             case _:
                 raise P4Error(f"{type(item).__name__.lower()} has no place in a Tofino control", item.position)
@@ -238,23 +270,30 @@ class Elaboration:
     @contextmanager
     def _within(self, node: int, way: int, known: set[str]) -> Iterator[None]:
         """Statements run only where branch `node` goes this way, which these fields decide."""
-        outer = self._branch, self._condition
-        self._branch, self._condition = (*self._branch, (node, way)), self._condition | known
+        outer = self._branch, self._conditions
+        self._branch = (*self._branch, (node, way))
+        if known:
+            self._conditions = (*self._conditions, (len(self.units), frozenset(known)))
         yield
-        self._branch, self._condition = outer
+        self._branch, self._conditions = outer
 
-    def _assignment(self, scope: Scope, item: tree.Assign) -> Effects:
+    def _assignment(
+        self, scope: Scope, item: tree.Assign | tree.Variable, made: dict[str, int] | None = None
+    ) -> Effects:
+        """Effects of an assignment, or of a variable's declaration. made: how the fields of an action came about so
+        far, to which this one is added."""
         effects = self.effects(scope, item.value)
-        if target := self.path(scope, item.target):
+        how = self._how(item.value, effects, made or {})
+        target = self.path(scope, item.target) if isinstance(item, tree.Assign) else scope.paths[item]
+        if item.value is not None and target:
             effects.written.add(target)
-            if item.operator:
+            if isinstance(item, tree.Assign) and item.operator:
                 effects.read.add(target)
-        return effects
-
-    def _initial(self, scope: Scope, item: tree.Variable) -> Effects:
-        """Effects of a variable's declaration."""
-        effects = self.effects(scope, item.value)
-        effects.written |= {scope.paths[item]} if item.value is not None else set()
+                how = max(how, COMPUTED)
+            if how != COPIED:
+                effects.computed.add(target)
+            if made is not None:
+                made[target] = how
         return effects
 
     def _if(self, scope: Scope, item: tree.If) -> None:
@@ -265,13 +304,14 @@ class Elaboration:
         else:
             self._compared(item.condition)
             effects = self.effects(scope, item.condition)
-            if effects.accesses:
-                self.faults.append(
-                    Fault("a condition can't touch a register; note its answer in a variable first", item.position)
-                )
             known = effects.read | effects.matched
+            if effects.accesses:  # a table of its own asks; what it is told decides
+                known = effects.written = effects.computed = {f"{scope.name}.$condition{self._branches}"}
+                self._unit("", item, effects)
         self._branches += 1
         node = self._branches
+        if applied is not None:
+            self.units[-1].decides.add(node)
         with self._within(node, 1, known):
             self._statement(scope, item.yes)
         if item.no is not None:
@@ -302,6 +342,8 @@ class Elaboration:
             known = self.effects(scope, item.subject).read
         self._branches += 1
         node = self._branches
+        if applied is not None:
+            self.units[-1].decides.add(node)
         for way, case in enumerate(item.cases):
             if case.body is not None:
                 with self._within(node, way, known):
@@ -334,28 +376,62 @@ class Elaboration:
             inner.paths[parameter] = path or f"{inner.name}.{parameter.name}"
             if (memory := self._memory_of(scope, argument)) is not None:
                 inner.memories[parameter] = memory
+        ended = len(self._ended)
         self._block(inner, inner.control.body.items)
+        if not any(isinstance(node, tree.Exit) for node in nodes(inner.control.body.items)):
+            del self._ended[ended:]  # a `return` ends the inner control alone
 
     # ---- tables and actions
 
     def _action_effects(
-        self, scope: Scope, action: tree.Action, arguments: Sequence[tree.Expression | None] = ()
+        self,
+        scope: Scope,
+        action: tree.Action,
+        arguments: Sequence[tree.Expression | None] = (),
+        made: dict[str, int] | None = None,
     ) -> Effects:
-        """Statements of an action run at the same time: none may need what another of them writes."""
-        given = {p: self.path(scope, a) for p, a in zip(action.parameters, arguments, strict=False) if a is not None}
-        for parameter in action.parameters:
-            scope.paths[parameter] = given.get(parameter) or f"{scope.name}.{action.name}.{parameter.name}"
+        """Statements of an action run at the same time. What one of them copies, the next ones copy themselves; what
+        one of them computes, none of them can use for more."""
+        made = {} if made is None else made
         total = Effects()
-        for item in flat_statements(action.body.items):
-            effects = self._action_statement(scope, action, item)
-            if needed := meet(effects.read | effects.matched, total.written):
-                self.faults.append(
-                    Fault(
-                        f"action {action.name} reads {needed}, which it writes before: statements of an action run at "
-                        f"once; move this one to a later table",
-                        item.position,
-                    )
-                )
+        given = dict(zip(action.parameters, arguments, strict=False))
+        for parameter in action.parameters:
+            argument = given.get(parameter)
+            path = self.path(scope, argument) if argument is not None else ""
+            scope.paths[parameter] = path or f"{scope.name}.{action.name}.{parameter.name}"
+            if argument is not None and not path:
+                passed = self.effects(scope, argument)
+                made[scope.paths[parameter]] = self._how(argument, passed, made)
+                total.add(passed)
+        data = {scope.paths[p] for p in action.parameters if given.get(p) is None and not p.direction}
+        self._action_block(scope, action, action.body.items, made, total, data)
+        return total
+
+    def _action_block(
+        self,
+        scope: Scope,
+        action: tree.Action,
+        items: Sequence[tree.Statement],
+        made: dict[str, int],
+        total: Effects,
+        data: set[str],
+    ) -> None:
+        """Adds the effects of an action's statements to total. data: its parameters that the control plane gives."""
+        for item in items:
+            if isinstance(item, tree.Block):
+                self._action_block(scope, action, item.items, made, total, data)
+                continue
+            if isinstance(item, tree.If):
+                self._action_if(scope, action, item, data)
+                value = self.checked.constants.get(item.condition)
+                for way, body in ((True, item.yes), (False, item.no)):
+                    if body is not None and value in (None, way):
+                        self._action_block(scope, action, [body], made, total, data)
+                continue
+            before = dict(made)
+            effects = self._action_statement(scope, action, item, made)
+            if not (isinstance(item, tree.CallStatement) and self.checked.calls[item.call].kind == "action"):
+                self._used(action, item, effects, before)
             touched = {access.memory for access in total.accesses}
             for access in effects.accesses:
                 if access.memory in touched and access.memory.alu:
@@ -366,25 +442,58 @@ class Elaboration:
                             access.position,
                         )
                     )
+            effects.read -= set(before)
             total.add(effects)
-        return total
 
-    def _action_statement(self, scope: Scope, action: tree.Action, item: tree.Statement) -> Effects:
+    def _action_if(self, scope: Scope, action: tree.Action, item: tree.If, data: set[str]) -> None:
+        """An instruction is carried out or not by a parameter that the control plane gives; by nothing else."""
+        others = self.effects(scope, item.condition).read - data
+        if others and item.condition not in self.checked.constants:
+            self.faults.append(
+                Fault(
+                    f"action {action.name}: an action of Tofino has no conditions but on what the control plane gives "
+                    f"it, not on {min(others)}; use a table",
+                    item.position,
+                )
+            )
+
+    def _used(self, action: tree.Action, item: tree.Statement, effects: Effects, made: dict[str, int]) -> None:
+        """A statement of an action uses what others before it made; made: how."""
+        value = item.value if isinstance(item, tree.Assign | tree.Variable) else item
+        calls = any(isinstance(node, tree.Call) for node in nodes([value] if value is not None else []))
+        own = COPIED if calls else self._how(value, Effects(), {})
+        if isinstance(item, tree.Assign) and item.operator:
+            own = COMPUTED
+        for path in sorted(effects.read | effects.matched) if calls or own >= COMPUTED else ():
+            how = next((h for made_path, h in made.items() if overlap(path, made_path)), COPIED)
+            if how >= (ANSWERED if calls else COMPUTED):
+                self.faults.append(
+                    Fault(
+                        f"action {action.name} reads {path}, which it computes before: statements of an action run at "
+                        f"once; move this one to a later table",
+                        item.position,
+                        how != COMPUTED,
+                    )
+                )
+
+    def _action_statement(
+        self, scope: Scope, action: tree.Action, item: tree.Statement, made: dict[str, int]
+    ) -> Effects:
         match item:
             case tree.Assign():
-                return self._assignment(scope, item)
+                return self._assignment(scope, item, made)
             case tree.CallStatement():
                 note = self.checked.calls[item.call]
                 if isinstance(note.declaration, tree.Action):
-                    return self._action_effects(scope, note.declaration, note.arguments)
-                return self._call(scope, item.call)
+                    return self._action_effects(scope, note.declaration, note.arguments, made)
+                effects = self._call(scope, item.call)
+                made.update(dict.fromkeys(effects.written, COPIED))
+                return effects
             case tree.Variable():
                 scope.paths[item] = f"{scope.name}.{action.name}.{item.name}"
-                return self._initial(scope, item)
-            case tree.If() | tree.Switch():
-                raise P4Error(
-                    f"action {action.name}: an action of Tofino has no conditions; use a table", item.position
-                )
+                return self._assignment(scope, item, made)
+            case tree.Switch():
+                raise P4Error(f"action {action.name}: an action of Tofino has no switch; use a table", item.position)
             case _:
                 return Effects()
 
@@ -401,7 +510,9 @@ class Elaboration:
             widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
             data_bits = max(data_bits, sum(widths))
         effects.accesses = list(accesses.values())
+        effects.computed |= effects.written  # which action runs is known in the stage alone
         unit = self._unit(f"{scope.name}.{table.name}", table, effects)
+        unit.unordered = any(a.name == "ignore_table_dependency" for a in table.annotations)
         for key in table.keys:
             unit.matched |= self.effects(scope, key.expression).read
         self._match_memory(scope, table, unit, data_bits)
@@ -410,12 +521,19 @@ class Elaboration:
         key_bits = sum(sum(flat_widths(self.checked.type_of[key.expression])) for key in table.keys)
         size = next((self._number(scope, p.value) for p in table.properties if p.name == "size"), 0)
         size = max(size, len(table.entries or ()), 1 if not table.keys else 512 if not table.entries else 1)
-        if any(key.match_kind in ("ternary", "lpm", "range") for key in table.keys):
+        exact_blocks = -(-size // ROWS) * -(-(key_bits + data_bits + 8) // EXACT_WAYS_BITS)
+        if any(p.name in ("alpm", "atcam") for p in table.properties) or any(
+            a.name == "alpm" for a in table.annotations
+        ):
+            rows = -(-min(size, ALPM_PARTITIONS) // self.limits.tcam_entries)
+            unit.tcam_blocks = rows * -(-key_bits // self.limits.tcam_bits)
+            unit.sram_blocks = exact_blocks
+        elif any(key.match_kind in ("ternary", "lpm", "range") for key in table.keys):
             rows = -(-size // self.limits.tcam_entries)
             unit.tcam_blocks = rows * -(-key_bits // self.limits.tcam_bits)
             unit.sram_blocks = -(-size * max(data_bits, 8) // self.limits.sram_block_bits)
         elif table.keys:
-            unit.sram_blocks = -(-size // ROWS) * -(-(key_bits + data_bits + 8) // EXACT_WAYS_BITS)
+            unit.sram_blocks = exact_blocks
         for memory in (m for m in (a.memory for a in unit.accesses) if not m.entries):
             memory.entries = size  # a direct one has a cell for each entry
 
@@ -425,10 +543,12 @@ class Elaboration:
             direction=self.direction,
             position=node.position,
             branch=self._branch,
+            number=len(self.units),
+            conditions=self._conditions,
+            ended=tuple(self._ended),
             bare=not name,
         )
         unit.add(effects)
-        unit.matched |= self._condition
         joined = self._joins(unit)
         if joined is not None:
             return joined
@@ -436,21 +556,18 @@ class Elaboration:
         return unit
 
     def _joins(self, unit: Unit) -> Unit | None:
-        """Neighbouring statements that run under one condition, and need nothing of each other, are one table."""
+        """Neighbouring statements that run under one condition, and need nothing of each other, are one table; those
+        that touch registers are free to lie apart."""
         last = self.units[-1] if self.units else None
-        if last is None or not unit.bare or not last.bare:
+        if last is None or not unit.bare or not last.bare or unit.accesses or last.accesses:
             return None
         touches = unit.matched | unit.read | unit.written
-        shares = {a.memory for a in unit.accesses} & {a.memory for a in last.accesses}
-        if last.branch != unit.branch or shares or meet(last.written, touches) or meet(last.read, unit.written):
+        if (
+            last.branch != unit.branch
+            or last.ended != unit.ended
+            or meet(last.written, touches)
+            or meet(last.read, unit.written)
+        ):
             return None
         last.add(unit)
         return last
-
-
-def flat_statements(items: Sequence[tree.Statement]) -> Iterator[tree.Statement]:
-    for item in items:
-        if isinstance(item, tree.Block):
-            yield from flat_statements(item.items)
-        else:
-            yield item

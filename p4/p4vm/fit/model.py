@@ -39,10 +39,11 @@ TOFINO = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that the program breaks, and where."""
+    """A rule that the program breaks, and where. certain: no compiler gets around it; others are warnings."""
 
     message: str
     position: Position
+    certain: bool = True
 
     def __str__(self) -> str:
         return f"{self.position}: {self.message}"
@@ -50,7 +51,8 @@ class Fault:
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """A register, counter or meter. alu: it takes a stateful ALU (counters have units of their own)."""
+    """A register, counter or meter. alu: it takes a stateful ALU (counters have units of their own); direct: it has a
+    cell for each entry of a table, and goes with them."""
 
     name: str
     kind: str
@@ -58,6 +60,7 @@ class Memory:
     width: int
     position: Position
     alu: bool = True
+    direct: bool = False
 
     @property
     def bits(self) -> int:
@@ -74,17 +77,20 @@ class Access:
 
 @dataclass(slots=True, eq=False)
 class Effects:
-    """What some statements do with fields and memories. matched: fields that must be known when their stage begins."""
+    """What some statements do with fields and memories. matched: fields that must be known when their stage begins;
+    computed: those of the written ones that are more than a copy, which whoever reads them could copy instead."""
 
     matched: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    computed: set[str] = field(default_factory=set)
     accesses: list[Access] = field(default_factory=list)
 
     def add(self, other: Effects) -> None:
         self.matched |= other.matched
         self.read |= other.read
         self.written |= other.written
+        self.computed |= other.computed
         self.accesses += other.accesses
 
 
@@ -92,24 +98,34 @@ class Effects:
 class Unit(Effects):
     """A logical table: a table with its actions, or statements that run together as a table without a key.
 
-    direction: ingress, egress. matched: by keys, conditions around it, register indices; read, written: by its actions.
-    branch: for each `if` or `switch` around it, which one and the way taken there. blocks: memory of the match itself.
-    bare: statements, named by their place.
+    direction: ingress, egress; number: its place there. matched: by keys and register indices; read, written: by its
+    actions. branch: for each `if` or `switch` around it, which one and the way taken there; conditions: the fields that
+    decided each of them, and how many units stood before it; decides: those that this table's result decides. ended:
+    branches before it that end with `exit` or `return`. blocks: memory of the match itself. bare: statements, named by
+    their place. unordered: the program has its dependencies ignored.
     """
 
     name: str
     direction: str
     position: Position
     branch: tuple[tuple[int, int], ...]
+    number: int = 0
+    conditions: tuple[tuple[int, frozenset[str]], ...] = ()
+    decides: set[int] = field(default_factory=set)
+    ended: tuple[tuple[tuple[int, int], ...], ...] = ()
     sram_blocks: int = 0
     tcam_blocks: int = 0
     bare: bool = False
+    unordered: bool = False
     stage: int = -1
 
     def excludes(self, other: Unit) -> bool:
-        """True if no packet runs both: they are on different ways of one branching."""
+        """True if no packet runs both: they are on different ways of one branching, or this one's way ends before
+        the other."""
         ways = dict(self.branch)
-        return any(ways.get(node, way) != way for node, way in other.branch)
+        return any(ways.get(node, way) != way for node, way in other.branch) or any(
+            self.branch[: len(way)] == way for way in other.ended
+        )
 
 
 @dataclass(slots=True)
@@ -130,6 +146,8 @@ class Stage:
 class Fit:
     """The result. header_bits: per direction, what the packet's headers and metadata take of the header vector.
 
+    faults: rules broken whatever a compiler does; warnings: what a compiler may or may not find a way around.
+
     recirculations: further passes a packet makes; each takes as much port bandwidth as the packet's first.
     """
 
@@ -141,6 +159,7 @@ class Fit:
     recirculations: int
     faults: list[Fault]
     limits: Limits = TOFINO
+    warnings: list[Fault] = field(default_factory=list)
 
     @property
     def stages_used(self) -> int:

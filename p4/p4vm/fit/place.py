@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from p4vm.fit.model import Access, Fault, Limits, Memory, Stage, Unit, meet
 
 
-def distance(earlier: Unit, later: Unit) -> tuple[int, str]:
-    """How many stages `later` must come after `earlier`, and the field that says so; (-1, "") if it needn't."""
+def distance(earlier: Unit, later: Unit, certain: bool = False) -> tuple[int, str]:
+    """How many stages `later` must come after `earlier`, and the field that says so; (-1, "") if it needn't. certain:
+    leave out what a compiler may get around: where `later` runs, `earlier` ran and only copied, so it may copy too; or
+    it runs after some of that table's actions alone; or the program says that it doesn't matter."""
     if earlier.direction != later.direction or earlier.excludes(later):
         return -1, ""
-    if shared := meet(earlier.written, later.matched | later.read | later.written):
+    if certain and (earlier.unordered or later.unordered or earlier.decides & {node for node, _ in later.branch}):
+        return -1, ""
+    copies = certain and later.branch[: len(earlier.branch)] == earlier.branch
+    written = earlier.computed if copies else earlier.written
+    if shared := meet(written, later.matched | later.read | later.written):
         return 1, shared
+    for count, fields in later.conditions:
+        if earlier.number < count and (shared := meet(written, set(fields))):
+            return 1, shared
     if shared := meet(earlier.matched | earlier.read, later.written):
         return 0, shared  # it may be overwritten at the end of the stage that reads it
     return -1, ""
+
+
+def without_room(units: list[Unit], limits: Limits) -> list[Fault]:
+    """What doesn't fit even if a stage held everything: a chain of results longer than the stages, registers that need
+    each other's results."""
+    endless = replace(
+        limits, stages=len(units) + 1, stateful_alus=1 << 30, tables=1 << 30, sram_blocks=1 << 30, tcam_blocks=1 << 30
+    )
+    placement = Placement(units, endless, certain=True)
+    placement.run()
+    late = next((unit for unit in units if unit.stage >= limits.stages), None)
+    if late is not None:
+        placement.faults.append(Fault(placement.waits(late, late.stage, limits), late.position))
+    for unit in units:
+        unit.stage = -1
+    return placement.faults
 
 
 def repeated_accesses(units: list[Unit]) -> list[Fault]:
@@ -27,13 +54,16 @@ def repeated_accesses(units: list[Unit]) -> list[Fault]:
         if not memory.alu:
             continue
         for number, (unit, access) in enumerate(uses):
-            clash = next((a for u, a in uses[:number] if u is not unit and not u.excludes(unit)), None)
-            if clash is not None:
+            before = ((u, a) for u, a in uses[:number] if u is not unit and not u.excludes(unit))
+            user, clash = next(before, (None, None))
+            if user is not None and clash is not None:
+                known = {node for node, _ in unit.branch}
                 faults.append(
                     Fault(
                         f"{memory.kind} {memory.name} is accessed a second time in one pass, after line "
                         f"{clash.position.line}; a pass may touch each register once",
                         access.position,
+                        certain=not user.decides & known,  # another action of that table than the one that touches it?
                     )
                 )
                 break
@@ -41,9 +71,10 @@ def repeated_accesses(units: list[Unit]) -> list[Fault]:
 
 
 class Placement:
-    """Stages filled in program order."""
+    """Stages filled in program order, as one compiler might: that something finds no room is no proof. certain: see
+    `distance`."""
 
-    def __init__(self, units: list[Unit], limits: Limits) -> None:
+    def __init__(self, units: list[Unit], limits: Limits, certain: bool = False) -> None:
         self.units = units
         self.limits = limits
         self.stages = [Stage() for _ in range(limits.stages)]
@@ -56,7 +87,7 @@ class Placement:
                 if unit not in mates:
                     mates.append(unit)
         self._before = {
-            later: [(unit, *found) for unit in units[:number] if (found := distance(unit, later))[0] >= 0]
+            later: [(unit, *found) for unit in units[:number] if (found := distance(unit, later, certain))[0] >= 0]
             for number, later in enumerate(units)
         }
 
@@ -111,11 +142,44 @@ class Placement:
                 return True
         last = group[-1]
         if start >= self.limits.stages:
-            chain = " <- ".join(self._chain(last))
-            message = f"{last.name} needs stage {start + 1} of {self.limits.stages}; it waits for: {chain}"
+            message = self.waits(last, start, self.limits)
+        elif len(group) == 1 and self._spread(start, last):
+            return True
         else:
             message = f"{last.name} finds no room in stages {start + 1} to {self.limits.stages}: {lacking}"
-        self.faults.append(Fault(message, last.position))
+        registers = sum(memory.alu for memory in self._mates)
+        certain = "stateful ALUs" in lacking and registers > self.limits.stages * self.limits.stateful_alus
+        self.faults.append(Fault(message, last.position, certain))
+        return False
+
+    def waits(self, unit: Unit, stage: int, limits: Limits) -> str:
+        return f"{unit.name} needs stage {stage + 1} of {limits.stages}; it waits for: {' <- '.join(self._chain(unit))}"
+
+    def _spread(self, start: int, unit: Unit) -> bool:
+        """A table whose memories are its entries' own may go on in the next stages, some of its entries in each."""
+        limits, memories = self.limits, [access.memory for access in unit.accesses]
+        alus = sum(memory.alu for memory in memories)
+        if any(memory.alu and not memory.direct for memory in memories):
+            return False
+        sram, tcam = unit.sram_blocks + sum(map(self._blocks, memories)), unit.tcam_blocks
+        parts: list[tuple[Stage, int, int]] = []
+        for number in range(start, limits.stages):
+            stage = self.stages[number]
+            if len(stage.units) < limits.tables and stage.stateful_alus + alus <= limits.stateful_alus:
+                some = (
+                    min(sram, limits.sram_blocks - stage.sram_blocks),
+                    min(tcam, limits.tcam_blocks - stage.tcam_blocks),
+                )
+                parts.append((stage, *some))
+                sram, tcam = sram - some[0], tcam - some[1]
+            if not sram and not tcam:
+                for stage, blocks, rows in parts:
+                    stage.units.append(unit)
+                    stage.memories += memories
+                    stage.sram_blocks += blocks
+                    stage.tcam_blocks += rows
+                unit.stage = number
+                return True
         return False
 
     def _lacks(self, stage: Stage, group: list[Unit]) -> str:

@@ -1,7 +1,8 @@
-"""Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes; and what of line rate is left.
+"""Does a TNA program fit a Tofino 1? Stages, stateful ALUs, memory, headers, passes; and what of line rate is left.
 
-A static check against published limits (`model.Limits`), without the vendor's compiler: what it refuses can't work;
-what it accepts, a compiler may still refuse for reasons that are not public (header allocation, crossbars).
+A static check against published limits (`model.Limits`), without the vendor's compiler: what breaks one whatever a
+compiler does is refused; what a compiler may find a way around is a warning; what is accepted, a compiler may still
+refuse for reasons that are not public (header allocation, crossbars).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from p4vm.check.program import check
 from p4vm.fit.elaborate import Elaboration
 from p4vm.fit.model import TOFINO, Fault, Fit, Limits
-from p4vm.fit.place import Placement, repeated_accesses
+from p4vm.fit.place import Placement, repeated_accesses, without_room
 from p4vm.fit.registers import flat_widths
 from p4vm.front.parse import parse
 from p4vm.front.preprocess import preprocess
@@ -25,6 +26,9 @@ RECIRCULATIONS = "RECIRCULATIONS"
 """A constant of this name in the program: how many further passes a packet makes."""
 
 PIPELINE_BLOCKS = 6
+SWITCHES = ("Switch", "MultiParserSwitch")
+PARSERS = ("IngressParsers", "EgressParsers")
+"""What stands in a pipeline in the place of one parser: a parser for each port, of which the first is read."""
 
 
 def fit(
@@ -36,7 +40,7 @@ def fit(
     limits: Limits = TOFINO,
 ) -> Fit:
     """Judge a program. recirculations: instead of what the program says. Raises P4Error if it isn't a TNA program."""
-    checked = check(parse(preprocess(path, includes=includes, defines=defines or {})))
+    checked = check(parse(preprocess(path, includes=includes, defines={"__TARGET_TOFINO__": "1"} | (defines or {}))))
     ingress_parser, ingress, _, egress_parser, egress, _ = pipeline(checked, str(path))
     result = Fit(str(path), [], [], [], {}, 0, [], limits)
     for direction, parser, control in (("ingress", ingress_parser, ingress), ("egress", egress_parser, egress)):
@@ -53,25 +57,30 @@ def fit(
                     f"{direction} headers, metadata and variables take {result.header_bits[direction]} bits; the "
                     f"header vector has {limits.header_bits}",
                     control.position,
+                    certain=False,  # headers that no packet has at once may share their place
                 )
             )
     result.faults += repeated_accesses(result.units)
+    impossible = without_room(result.units, limits)
     placement = Placement(result.units, limits)
     placement.run()
     result.stages = placement.stages
-    result.faults += placement.faults
+    result.faults += impossible or placement.faults
     result.recirculations = passes(checked, limits, recirculations, result.faults)
-    result.faults.sort(key=lambda fault: (fault.position.file, fault.position.line, fault.position.column))
+    found = sorted(set(result.faults), key=lambda fault: (str(fault.position.file), fault.position.line, str(fault)))
+    result.faults = [fault for fault in found if fault.certain]
+    result.warnings = [fault for fault in found if not fault.certain]
     return result
 
 
 def pipeline(checked: Checked, path: str) -> list[tree.Parser | tree.Control]:
     """The six blocks of the first pipeline: the parser, control and deparser of ingress, then of egress."""
     main = checked.main
-    if main is None or checked.instances[main].name != "Switch" or not main.arguments:
+    if main is None or checked.instances[main].name not in SWITCHES or not main.arguments:
         raise P4Error(f"{path}: not a TNA program: it has no `Switch(pipe) main;` over Pipeline(…)")
     first = made(checked, checked.instances[main].arguments[0])
     blocks = [made(checked, argument) for argument in first.arguments] if first is not None else []
+    blocks = [made(checked, b.arguments[0]) if b and b.name in PARSERS else b for b in blocks]
     found = [block.declaration for block in blocks if block is not None]
     if len(found) != PIPELINE_BLOCKS:
         raise P4Error("a pipeline needs its six blocks, each a parser or control made here", main.position)
@@ -109,6 +118,7 @@ def passes(checked: Checked, limits: Limits, given: int | None, faults: list[Fau
                     f"packets go to a recirculation port, but nothing says how often: declare const {RECIRCULATIONS}, "
                     f"or give --recirculations",
                     node.position,
+                    certain=False,
                 )
             )
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from p4vm.fit.model import Fault, Limits
 from p4vm.node import children, nodes
@@ -14,6 +15,14 @@ SMALL = range(-8, 8)
 """Constants that an instruction of the ALU holds; others take a row of its register file."""
 ORDERED = {"==", "!=", "<", "<=", ">", ">="}
 UNABLE = {"*": "multiply", "/": "divide", "%": "divide"}
+
+
+def is_shift(node: tree.Binary, checked: Checked) -> bool:
+    """Whether a multiplication or division is one by a constant power of two."""
+    values = [checked.constants.get(each) for each in (node.left, node.right)]
+    return any(isinstance(value, int) and value > 0 and value & (value - 1) == 0 for value in values)
+
+
 WORD_BITS = 32
 
 
@@ -32,14 +41,14 @@ def flat_widths(kind: types.Type) -> list[int]:
 
 
 def value_faults(name: str, kind: types.Type, node: tree.Node, limits: Limits) -> list[Fault]:
-    """A register's cell is one word of 1, 8, 16, 32 bits, or a pair of equal words."""
+    """A register's cell is one word of 1, 8, 16, 32 or 64 bits, or a pair of equal ones of 8, 16 or 32."""
     widths = flat_widths(kind)
-    if len(widths) <= 2 and len(set(widths)) == 1 and widths[0] in (1, 8, 16, 32):
+    if widths in ([1], [64], *([width] * count for width in (8, 16, 32) for count in (1, 2))):
         return []
     return [
         Fault(
-            f"register {name} holds {kind} ({' + '.join(map(str, widths))} bits); a cell is one word of 1, 8, 16 or 32 "
-            f"bits, or two equal ones: {limits.register_bits} bits at most",
+            f"register {name} holds {kind} ({' + '.join(map(str, widths))} bits); a cell is one word of 1, 8, 16, 32 "
+            f"or {limits.register_bits} bits, or two equal ones of at most 32",
             node.position,
         )
     ]
@@ -66,7 +75,9 @@ class Body:
     def _operators(self) -> Iterator[Fault]:
         for node in nodes([self.function.body]):
             if isinstance(node, tree.Binary) and node.operator in UNABLE:
-                yield self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node)
+                if node not in self.checked.constants:
+                    shift = is_shift(node, self.checked)
+                    yield replace(self._fault(f"a stateful ALU can't {UNABLE[node.operator]}", node), certain=not shift)
             elif isinstance(node, tree.For | tree.ForIn):
                 yield self._fault("a stateful ALU has no loops", node)
 
@@ -118,22 +129,26 @@ class Body:
 
     def _packet_words(self) -> list[Fault]:
         """Words that come from the packet: fields and variables that are not the action's own."""
-        words: dict[str, tree.Node] = {}
+        words: dict[str, tree.Expression] = {}
         for node in self._outermost(self.function.body):
             words.setdefault(words_of(node), node)
         if len(words) <= self.limits.packet_words:
             return []
-        return [
-            self._fault(
-                f"takes {len(words)} words from the packet ({', '.join(words)}); a stateful ALU takes "
-                f"{self.limits.packet_words}",
-                list(words.values())[self.limits.packet_words],
-            )
-        ]
+        bits = sum(sum(flat_widths(self.checked.type_of[node])) for node in words.values())
+        fault = self._fault(
+            f"takes {len(words)} words from the packet ({', '.join(words)}); a stateful ALU takes "
+            f"{self.limits.packet_words}",
+            list(words.values())[self.limits.packet_words],
+        )
+        return [replace(fault, certain=bits > self.limits.packet_words * WORD_BITS)]  # small ones may lie in one word
 
-    def _outermost(self, root: tree.Node) -> Iterator[tree.Node]:
-        if isinstance(root, tree.Member | tree.Name):
-            if root not in self.checked.constants and first_name(root) not in self.own | {""}:
+    def _outermost(self, root: tree.Node) -> Iterator[tree.Expression]:
+        """Operands: fields, slices of them, and concatenations, which are brought together on their way to the ALU."""
+        if isinstance(root, tree.Member | tree.Name | tree.Slice) or (
+            isinstance(root, tree.Binary) and root.operator == "++"
+        ):
+            names = {first_name(each) for each in nodes([root]) if isinstance(each, tree.Member | tree.Name)}
+            if root not in self.checked.constants and names - self.own - {""}:
                 yield root
         else:
             for child in root.arguments if isinstance(root, tree.Call) else children(root):

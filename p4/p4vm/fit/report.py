@@ -9,7 +9,7 @@ from p4vm.fit.place import memory_blocks
 
 
 def text(fit: Fit) -> str:
-    """A table of stages, the totals beside what the chip has, and the faults, if there are any."""
+    """A table of stages, the totals beside what the chip has, and faults and warnings, if there are any."""
     limits = fit.limits
     lines = [f"{'stage':>5}  {'tables':>6}  {'stateful ALUs':>13}  {'SRAM':>5}  {'TCAM':>4}  what"]
     for number, stage in enumerate(fit.stages[: fit.stages_used], 1):
@@ -23,6 +23,7 @@ def text(fit: Fit) -> str:
     if fit.faults:
         count = len(fit.faults)
         lines += ["", f"It does not fit: {count} rule{'s are' if count > 1 else ' is'} broken", *map(str, fit.faults)]
+    lines += ["", *(f"warning: {warning}" for warning in fit.warnings)] if fit.warnings else []
     return "\n".join(lines)
 
 
@@ -71,6 +72,7 @@ def summary(fit: Fit) -> dict[str, Any]:
             if stage.units
         ],
         "faults": [str(fault) for fault in fit.faults],
+        "warnings": [str(warning) for warning in fit.warnings],
     }
 
 

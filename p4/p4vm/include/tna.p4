@@ -167,6 +167,40 @@ struct egress_intrinsic_metadata_for_output_port_t {
     bit<1> update_delay_on_tx;
 }
 
+// Headers before packets that the chip itself made, and before those whose time stamp it is to correct.
+
+header pktgen_timer_header_t {
+    @padding bit<3> _pad1;
+    bit<2> pipe_id;
+    bit<3> app_id;
+    @padding bit<8> _pad2;
+    bit<16> batch_id;
+    bit<16> packet_id;
+}
+
+header pktgen_port_down_header_t {
+    @padding bit<3> _pad1;
+    bit<2> pipe_id;
+    bit<3> app_id;
+    @padding bit<15> _pad2;
+    PortId_t port_num;
+    bit<16> packet_id;
+}
+
+header pktgen_recirc_header_t {
+    @padding bit<3> _pad1;
+    bit<2> pipe_id;
+    bit<3> app_id;
+    bit<24> key;
+    bit<16> packet_id;
+}
+
+header ptp_metadata_t {
+    bit<8> udp_cksum_byte_offset;
+    bit<8> cf_byte_offset;
+    bit<48> updated_cf;
+}
+
 // ---- externs of parsers and deparsers
 
 extern Checksum {
@@ -245,12 +279,6 @@ extern ActionProfile {
     ActionProfile(bit<32> size);
 }
 
-extern ActionSelector {
-    ActionSelector(ActionProfile action_profile, Hash<_> hash, SelectorMode_t mode, bit<32> max_group_size,
-                   bit<32> num_groups);
-    ActionSelector(bit<32> size, Hash<_> hash, SelectorMode_t mode);
-}
-
 extern Atcam {
     Atcam(@optional bit<32> number_partitions);
 }
@@ -275,13 +303,25 @@ extern DirectCounter<W> {
 extern Meter<I> {
     Meter(bit<32> size, MeterType_t type);
     Meter(bit<32> size, MeterType_t type, bit<8> red, bit<8> yellow, bit<8> green);
+    bit<8> execute(in I index, in MeterColor_t color, @optional in bit<32> adjust_byte_count);
     bit<8> execute(in I index, @optional in bit<32> adjust_byte_count);
 }
 
 extern DirectMeter {
     DirectMeter(MeterType_t type);
     DirectMeter(MeterType_t type, bit<8> red, bit<8> yellow, bit<8> green);
+    bit<8> execute(in MeterColor_t color, @optional in bit<32> adjust_byte_count);
     bit<8> execute(@optional in bit<32> adjust_byte_count);
+}
+
+extern DirectLpf<T> {
+    DirectLpf();
+    T execute(in T val);
+}
+
+extern DirectWred<T> {
+    DirectWred(bit<8> drop_value, bit<8> no_drop_value);
+    bit<8> execute(in T val);
 }
 
 extern Lpf<T, I> {
@@ -306,6 +346,22 @@ extern DirectRegister<T> {
     DirectRegister(T initial_value);
     T read();
     T write(in T value);
+}
+
+extern ActionSelector {
+    ActionSelector(ActionProfile action_profile, Hash<_> hash, SelectorMode_t mode, bit<32> max_group_size,
+                   bit<32> num_groups);
+    ActionSelector(ActionProfile action_profile, Hash<_> hash, SelectorMode_t mode, Register<bit<1>, _> reg,
+                   bit<32> max_group_size, bit<32> num_groups);
+    ActionSelector(bit<32> size, Hash<_> hash, SelectorMode_t mode);
+    ActionSelector(bit<32> size, Hash<_> hash, SelectorMode_t mode, Register<bit<1>, _> reg);
+}
+
+extern SelectorAction {
+    SelectorAction(ActionSelector sel);
+    bit<1> execute(@optional in bit<32> index);
+    @synchronous(execute)
+    abstract void apply(inout bit<1> value, @optional out bit<1> rv);
 }
 
 extern RegisterParam<T> {
@@ -398,5 +454,61 @@ package Switch<IH0, IM0, EH0, EM0, IH1, IM1, EH1, EM1, IH2, IM2, EH2, EM2, IH3, 
     @optional Pipeline<IH1, IM1, EH1, EM1> pipe1,
     @optional Pipeline<IH2, IM2, EH2, EM2> pipe2,
     @optional Pipeline<IH3, IM3, EH3, EM3> pipe3);
+
+// ---- the same with a parser for each port of a pipe
+
+package IngressParsers<H, M>(
+    IngressParserT<H, M> prsr0,
+    @optional IngressParserT<H, M> prsr1,
+    @optional IngressParserT<H, M> prsr2,
+    @optional IngressParserT<H, M> prsr3,
+    @optional IngressParserT<H, M> prsr4,
+    @optional IngressParserT<H, M> prsr5,
+    @optional IngressParserT<H, M> prsr6,
+    @optional IngressParserT<H, M> prsr7,
+    @optional IngressParserT<H, M> prsr8,
+    @optional IngressParserT<H, M> prsr9,
+    @optional IngressParserT<H, M> prsr10,
+    @optional IngressParserT<H, M> prsr11,
+    @optional IngressParserT<H, M> prsr12,
+    @optional IngressParserT<H, M> prsr13,
+    @optional IngressParserT<H, M> prsr14,
+    @optional IngressParserT<H, M> prsr15,
+    @optional IngressParserT<H, M> prsr16,
+    @optional IngressParserT<H, M> prsr17);
+
+package EgressParsers<H, M>(
+    EgressParserT<H, M> prsr0,
+    @optional EgressParserT<H, M> prsr1,
+    @optional EgressParserT<H, M> prsr2,
+    @optional EgressParserT<H, M> prsr3,
+    @optional EgressParserT<H, M> prsr4,
+    @optional EgressParserT<H, M> prsr5,
+    @optional EgressParserT<H, M> prsr6,
+    @optional EgressParserT<H, M> prsr7,
+    @optional EgressParserT<H, M> prsr8,
+    @optional EgressParserT<H, M> prsr9,
+    @optional EgressParserT<H, M> prsr10,
+    @optional EgressParserT<H, M> prsr11,
+    @optional EgressParserT<H, M> prsr12,
+    @optional EgressParserT<H, M> prsr13,
+    @optional EgressParserT<H, M> prsr14,
+    @optional EgressParserT<H, M> prsr15,
+    @optional EgressParserT<H, M> prsr16,
+    @optional EgressParserT<H, M> prsr17);
+
+package MultiParserPipeline<IH, IM, EH, EM>(
+    IngressParsers<IH, IM> ig_prsr,
+    IngressT<IH, IM> ingress,
+    IngressDeparserT<IH, IM> ingress_deparser,
+    EgressParsers<EH, EM> eg_prsr,
+    EgressT<EH, EM> egress,
+    EgressDeparserT<EH, EM> egress_deparser);
+
+package MultiParserSwitch<IH0, IM0, EH0, EM0, IH1, IM1, EH1, EM1, IH2, IM2, EH2, EM2, IH3, IM3, EH3, EM3>(
+    MultiParserPipeline<IH0, IM0, EH0, EM0> pipe0,
+    @optional MultiParserPipeline<IH1, IM1, EH1, EM1> pipe1,
+    @optional MultiParserPipeline<IH2, IM2, EH2, EM2> pipe2,
+    @optional MultiParserPipeline<IH3, IM3, EH3, EM3> pipe3);
 
 #endif
