@@ -20,6 +20,11 @@ OPCODES = {
     "RC_ACK": 0x11,
     "CNP": 0x81,
 }
+UNSUPPORTED = {
+    **{"RC_READ_REQUEST": 0x0C, "RC_COMPARE_SWAP": 0x13, "RC_FETCH_ADD": 0x14, "RC_SEND_LAST_INVALIDATE": 0x16},
+    **{"RC_SEND_ONLY_INVALIDATE": 0x17, "RC_FLUSH": 0x1C, "RC_ATOMIC_WRITE": 0x1D},
+}
+"""Requests that a responder of ours refuses; what follows their BTH is payload here."""
 WITH_RETH = {name for name in OPCODES if name.endswith(("WRITE_FIRST", "WRITE_ONLY", "WRITE_ONLY_IMM"))}
 
 
@@ -36,7 +41,7 @@ def bth(opcode: int, queue_pair: int, psn: int, **more: Any) -> bytes:
 def packet(name: str, queue_pair: int, psn: int, payload: bytes = b"", **more: Any) -> bytes:
     """A packet without its ICRC; also address, rkey, length, immediate, syndrome, msn."""
     pad = -len(payload) % 4
-    found = bth(OPCODES[name], queue_pair, psn, pad=pad, **more)
+    found = bth((OPCODES | UNSUPPORTED)[name], queue_pair, psn, pad=pad, **more)
     if name in WITH_RETH:
         found += struct.pack(">QII", more.get("address", 0), more.get("rkey", 0), more.get("length", 0))
     if name.endswith("_IMM"):

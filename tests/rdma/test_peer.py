@@ -209,6 +209,24 @@ def test_an_invalid_request_is_refused_and_ends_the_queue_pair(
     assert not rc.memory.any()
 
 
+@pytest.mark.parametrize("name", oracle.UNSUPPORTED)
+def test_a_request_of_another_kind_is_refused(rc: Peer, name: str) -> None:
+    """READs, atomics and whatever else a NIC may ask: an answer, not silence."""
+    rc.write("WRITE_ONLY", 0, b"good")
+    rc.send(name.removeprefix("RC_"), 2, bytes(28))
+    rc.expect_ack(1, SEQUENCE, 1)
+    rc.send(name.removeprefix("RC_"), 1, bytes(28))
+    rc.expect_ack(1, INVALID, 1)
+    assert rc.pair.state == QPState.ERR
+
+
+def test_a_write_to_a_queue_pair_that_allows_none_is_invalid() -> None:
+    with peer_of(QPType.RC, access=AccessFlags.LOCAL_WRITE) as rc:
+        rc.write("WRITE_ONLY", 0, b"evil")
+        rc.expect_ack(0, INVALID, 0)
+        assert not rc.memory.any()
+
+
 @pytest.mark.parametrize("second", ["WRITE_ONLY", "SEND_MIDDLE", "WRITE_FIRST"])
 def test_a_message_is_not_interrupted(rc: Peer, second: str) -> None:
     rc.pair.post_recv([ReceiveRequest(3, rc.region.address, 9999, rc.region.lkey)])
@@ -293,6 +311,41 @@ def test_lost_packets_are_resent_go_back_n_and_rnr_naks_are_waited_for() -> None
         rc.send("RC_ACK", psn + 8 - PSN, syndrome=ACK, msn=1)
         assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
         assert rc.pair.counters["resent_packets"] == 7
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_receiver_that_posts_late_costs_no_retries(late: bool) -> None:
+    """A NIC answers the next packet, too, as out of sequence: before or after the pause (2.56 ms) is over."""
+    with peer_of(QPType.RC, retry_count=1) as rc:
+        psn = 0x7FFFFE
+        rc.pair.post_send([SendRequest(i, Opcode.SEND, rc.region.address, 4, rc.region.lkey) for i in range(2)])
+        for _ in range(5):
+            for index in range(2):
+                rc.expect("RC_SEND_ONLY", psn + index, bytes(4), ack_request=1)
+            rc.send("RC_ACK", psn - PSN, syndrome=RNR_NAK | 16, msn=0)
+            if late:  # the packets sent again are still on their way when it comes
+                for index in range(2):
+                    rc.expect("RC_SEND_ONLY", psn + index, bytes(4), ack_request=1)
+            rc.send("RC_ACK", psn - PSN, syndrome=SEQUENCE, msn=0)
+        for index in range(2):
+            rc.expect("RC_SEND_ONLY", psn + index, bytes(4), ack_request=1)
+        rc.send("RC_ACK", psn + 1 - PSN, syndrome=ACK, msn=2)
+        assert [wc.status for wc in (rc.cq.poll(1, 5)[0], rc.cq.poll(1, 5)[0])] == [WCStatus.SUCCESS] * 2
+
+
+def test_a_nak_that_comes_twice_makes_one_go_back(rc: Peer) -> None:
+    psn = 0x7FFFFE
+    rc.pair.post_send([SendRequest(1, Opcode.SEND, rc.region.address, 3 * MTU, rc.region.lkey)])
+    names = ["RC_SEND_FIRST", "RC_SEND_MIDDLE", "RC_SEND_LAST"]
+    for first in (0, 1):
+        for index in range(first, 3):
+            rc.expect(names[index], psn + index, bytes(MTU), ack_request=int(index >= 1))
+        for _ in range(5):
+            rc.send("RC_ACK", psn + 1 - PSN, syndrome=SEQUENCE, msn=0)
+    assert rc.receive_one(0.05) is None
+    rc.send("RC_ACK", psn + 2 - PSN, syndrome=ACK, msn=1)
+    assert rc.cq.poll(4, 5)[0].status == WCStatus.SUCCESS
+    assert rc.pair.counters["resent_packets"] == 2
 
 
 @pytest.mark.parametrize(

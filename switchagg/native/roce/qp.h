@@ -177,6 +177,7 @@ struct sa_qp {
     uint64_t asked;         /* one beyond the latest packet sent that requested an acknowledgement */
     uint64_t window;        /* packets */
     uint64_t loss_sequence; /* the window isn't halved again before this is acknowledged */
+    uint64_t nak_sequence;  /* of the packet gone back to for a NAK, or none */
     int64_t retry_ns;       /* when what is unacknowledged counts as lost; SA_QP_NEVER: nothing is */
     int64_t rnr_ns;         /* nothing is sent before, as the peer wasn't ready (RNR); 0: it is */
     uint32_t retries;       /* left */

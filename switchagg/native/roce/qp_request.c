@@ -9,6 +9,7 @@
 #define PACING_BURST 131072u /* bytes at once: a bundle of 64 kB may be delayed without lowering the rate */
 #define TIMEOUT_UNIT_NS 4096
 #define FOR_EVER 7u
+#define NONE UINT64_MAX /* of sequences */
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -30,6 +31,7 @@ void sa_qp_reset_requests(struct sa_qp *qp, int64_t now_ns) {
     qp->post_sequence = qp->next_sequence = qp->high_sequence = qp->attributes.send_psn;
     qp->unacked = qp->asked = qp->next_sequence;
     qp->loss_sequence = 0;
+    qp->nak_sequence = NONE;
     qp->window = qp->attributes.window_packets;
     qp->retries = qp->attributes.retry_count;
     qp->rnr_retries = qp->attributes.rnr_retry;
@@ -193,7 +195,17 @@ static void peer_not_ready(struct sa_qp *qp, uint32_t code, int64_t now_ns) {
     }
     if (qp->rnr_retries != FOR_EVER) qp->rnr_retries--;
     qp->rnr_ns = now_ns + sa_rnr_timer_ns(code);
+    qp->retries = qp->attributes.retry_count; /* it answers */
+    qp->nak_sequence = NONE;
     go_back(qp);
+}
+
+/* Once for each packet: a second NAK answers what was sent before going back, as does one while the peer isn't ready. What is
+   lost again the timer finds. */
+static void out_of_sequence(struct sa_qp *qp) {
+    if (qp->next_sequence == qp->unacked || qp->nak_sequence == qp->unacked) return;
+    qp->nak_sequence = qp->unacked;
+    lost(qp);
 }
 
 void sa_qp_acknowledged(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns) {
@@ -207,7 +219,7 @@ void sa_qp_acknowledged(struct sa_qp *qp, const struct sa_roce_packet *packet, i
     if (kind == SA_ROCE_RNR_NAK)
         peer_not_ready(qp, packet->syndrome, now_ns);
     else if (packet->syndrome == SA_ROCE_NAK_SEQUENCE)
-        lost(qp);
+        out_of_sequence(qp);
     else if (packet->syndrome == SA_ROCE_NAK_INVALID)
         fail_oldest(qp, SA_WC_REMOTE_INVALID);
     else if (packet->syndrome == SA_ROCE_NAK_ACCESS)
@@ -229,5 +241,6 @@ int64_t sa_qp_deadline_ns(struct sa_qp *qp, int64_t now_ns) {
 void sa_qp_tick(struct sa_qp *qp, int64_t now_ns) {
     if (qp->retry_ns > now_ns) return;
     qp->counters[SA_QP_TIMEOUTS]++;
+    qp->nak_sequence = NONE;
     lost(qp);
 }

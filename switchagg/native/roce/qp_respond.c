@@ -13,6 +13,7 @@ enum outcome { DONE, NOT_READY, INVALID, NO_ACCESS, TOO_LONG, UNREACHABLE };
 
 static bool well_formed(const struct sa_qp *qp, const struct sa_roce_packet *packet) {
     uint32_t verb = packet->shape & SA_ROCE_WRITES ? WRITING : SENDING;
+    if (packet->shape & SA_ROCE_UNSUPPORTED) return false;
     if (packet->shape & SA_ROCE_STARTS ? qp->verb != 0 : qp->verb != verb) return false;
     if (!(packet->shape & SA_ROCE_ENDS)) return packet->payload_bytes == qp->attributes.path_mtu;
     return packet->payload_bytes <= qp->attributes.path_mtu && (packet->payload_bytes || packet->shape & SA_ROCE_STARTS);
@@ -49,8 +50,7 @@ static enum outcome take_send(struct sa_qp *qp, const struct sa_roce_packet *pac
 
 /* A write begins: the peer must be allowed to write its whole range. */
 static enum outcome begin_write(struct sa_qp *qp, const struct sa_roce_packet *packet) {
-    if (packet->length > SA_MESSAGE_MAX) return INVALID;
-    if (!(qp->attributes.access & SA_ACCESS_REMOTE_WRITE)) return NO_ACCESS;
+    if (packet->length > SA_MESSAGE_MAX || !(qp->attributes.access & SA_ACCESS_REMOTE_WRITE)) return INVALID;
     if (packet->length && !sa_memory_reach(qp->memory, qp->domain, packet->rkey, packet->address, packet->length,
                                            SA_ACCESS_REMOTE_WRITE))
         return NO_ACCESS;

@@ -45,8 +45,9 @@ static uint32_t little32(const uint8_t *at) {
 
 #define SENDS SA_ROCE_KNOWN
 #define WRITES (SA_ROCE_KNOWN | SA_ROCE_WRITES)
+#define REFUSED (SA_ROCE_KNOWN | SA_ROCE_UNSUPPORTED)
 
-static const uint8_t shapes[] = {
+static const uint16_t shapes[] = {
     [SA_ROCE_SEND_FIRST] = SENDS | SA_ROCE_STARTS,
     [SA_ROCE_SEND_MIDDLE] = SENDS,
     [SA_ROCE_SEND_LAST] = SENDS | SA_ROCE_ENDS,
@@ -59,14 +60,21 @@ static const uint8_t shapes[] = {
     [SA_ROCE_WRITE_LAST_IMMEDIATE] = WRITES | SA_ROCE_ENDS | SA_ROCE_IMMEDIATE,
     [SA_ROCE_WRITE_ONLY] = WRITES | SA_ROCE_STARTS | SA_ROCE_ENDS | SA_ROCE_RETH,
     [SA_ROCE_WRITE_ONLY_IMMEDIATE] = WRITES | SA_ROCE_STARTS | SA_ROCE_ENDS | SA_ROCE_RETH | SA_ROCE_IMMEDIATE,
+    [SA_ROCE_READ] = REFUSED,
+    [SA_ROCE_ACKNOWLEDGE] = SA_ROCE_KNOWN | SA_ROCE_AETH,
+    [SA_ROCE_COMPARE_SWAP] = REFUSED,
+    [SA_ROCE_FETCH_ADD] = REFUSED,
+    [SA_ROCE_SEND_LAST_INVALIDATE] = REFUSED,
+    [SA_ROCE_SEND_ONLY_INVALIDATE] = REFUSED,
+    [SA_ROCE_FLUSH] = REFUSED,
+    [SA_ROCE_ATOMIC_WRITE] = REFUSED,
 };
 
 uint32_t sa_roce_shape(uint32_t opcode) {
     uint32_t transport = opcode & SA_ROCE_TRANSPORT, operation = opcode & ~SA_ROCE_TRANSPORT;
     if (opcode == SA_ROCE_CNP) return SA_ROCE_KNOWN | SA_ROCE_NOTIFIES;
-    if (opcode == (SA_ROCE_RC | SA_ROCE_ACKNOWLEDGE)) return SA_ROCE_KNOWN | SA_ROCE_AETH;
-    if (transport != SA_ROCE_RC && transport != SA_ROCE_UC) return 0;
-    return operation < sizeof shapes ? shapes[operation] : 0;
+    if (transport != SA_ROCE_RC && (transport != SA_ROCE_UC || operation > SA_ROCE_WRITE_ONLY_IMMEDIATE)) return 0;
+    return operation < sizeof shapes / sizeof *shapes ? shapes[operation] : 0;
 }
 
 static uint32_t headers_of(uint32_t shape) {
@@ -85,12 +93,12 @@ SA_EXPORT enum sa_roce_fault sa_roce_parse(const uint8_t *bytes, uint32_t size, 
     if (!shape) return SA_ROCE_OPCODE;
     if (size < headers + SA_ROCE_ICRC_BYTES) return SA_ROCE_SHORT;
     uint32_t payload = size - headers - SA_ROCE_ICRC_BYTES, pad = bytes[1] >> 4 & 3u;
-    if (size % 4 || payload > SA_ROCE_MTU_MAX) return SA_ROCE_LENGTH;
+    if (size % 4 || (payload > SA_ROCE_MTU_MAX && !(shape & SA_ROCE_UNSUPPORTED))) return SA_ROCE_LENGTH;
     if (payload && shape & (SA_ROCE_AETH | SA_ROCE_NOTIFIES)) return SA_ROCE_LENGTH;
     if (pad > payload) return SA_ROCE_PAD;
     *packet = (struct sa_roce_packet){
         .opcode = bytes[0],
-        .shape = (uint8_t)shape,
+        .shape = (uint16_t)shape,
         .solicited = bytes[1] >> 7,
         .migration = bytes[1] >> 6 & 1,
         .pad = (uint8_t)pad,

@@ -45,7 +45,8 @@
 #define SA_ROCE_PACKET_MAX (SA_ROCE_HEADERS_MAX + SA_ROCE_MTU_MAX + SA_ROCE_ICRC_BYTES)
 #define SA_ROCE_BITS24 0xffffffu
 
-/* An opcode is a transport and an operation. RD, UD, atomics and reads are not supported. */
+/* An opcode is a transport and an operation. RD and UD are unknown here; reads, atomics and other requests of RC are known
+   to be answered (SA_ROCE_UNSUPPORTED). */
 #define SA_ROCE_RC 0x00u
 #define SA_ROCE_UC 0x20u
 #define SA_ROCE_TRANSPORT 0xe0u /* mask */
@@ -64,7 +65,15 @@ enum sa_roce_operation {
     SA_ROCE_WRITE_LAST_IMMEDIATE,
     SA_ROCE_WRITE_ONLY,
     SA_ROCE_WRITE_ONLY_IMMEDIATE,
-    SA_ROCE_ACKNOWLEDGE = 0x11 /* RC only */
+    /* RC only */
+    SA_ROCE_READ = 0x0c,
+    SA_ROCE_ACKNOWLEDGE = 0x11,
+    SA_ROCE_COMPARE_SWAP = 0x13,
+    SA_ROCE_FETCH_ADD,
+    SA_ROCE_SEND_LAST_INVALIDATE = 0x16,
+    SA_ROCE_SEND_ONLY_INVALIDATE,
+    SA_ROCE_FLUSH = 0x1c,
+    SA_ROCE_ATOMIC_WRITE
 };
 
 /* Where an operation's packet stands in its message, and what follows the BTH: flags of sa_roce_shape. */
@@ -76,7 +85,8 @@ enum sa_roce_shape {
     SA_ROCE_IMMEDIATE = 16,
     SA_ROCE_AETH = 32,
     SA_ROCE_NOTIFIES = 64, /* CNP */
-    SA_ROCE_KNOWN = 128
+    SA_ROCE_KNOWN = 128,
+    SA_ROCE_UNSUPPORTED = 256 /* a request to be refused: all after its BTH is payload here */
 };
 
 /* The syndrome in the AETH of an acknowledgement: the two high bits of 7 choose the kind. */
@@ -92,14 +102,14 @@ enum sa_roce_shape {
 /* A packet's headers, and a pointer to its payload. */
 struct sa_roce_packet {
     uint8_t opcode;
-    uint8_t shape; /* enum sa_roce_shape; set by parsing, ignored by building */
-    uint8_t pad;   /* 0 to 3 bytes after the payload */
+    uint8_t pad; /* 0 to 3 bytes after the payload */
     uint8_t syndrome;
     bool solicited;
     bool migration;
     bool fecn;
     bool becn;
     bool ack_request;
+    uint16_t shape; /* enum sa_roce_shape; set by parsing, ignored by building */
     uint16_t partition;
     uint32_t queue_pair; /* destination, 24 bits */
     uint32_t psn;        /* 24 bits */
