@@ -56,9 +56,15 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
                 f"{scenario.file}: [methods] {wanted} is empty: this scenario is not meant for {wanted}; "
                 f"allowed: --on {other}"
             )
+        if wanted == "mininet" and scenario.unequal_compute:
+            raise _only_simulated(scenario)
         if wanted == "mininet" and (missing := _mininet_missing()):
             raise RunFailed(f"mininet cannot run here: {missing}; or use --on sim")
         return wanted, "as asked"
+    if scenario.unequal_compute:
+        if not scenario.methods_for("sim"):
+            raise _only_simulated(scenario)
+        return "sim", f"{scenario.unequal_compute} needs virtual time"
     if not scenario.methods_for("mininet"):
         return "sim", "the scenario is meant for virtual time only"
     missing = _mininet_missing()
@@ -69,6 +75,13 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
     if missing:
         return "sim", f"Mininet cannot run here: {missing}"
     return "mininet", "root and Mininet are available"
+
+
+def _only_simulated(scenario: Scenario) -> ScenarioError:
+    return ScenarioError(
+        f"{scenario.file}: {scenario.unequal_compute}: real ranks compute as fast as their machine lets them; allowed: "
+        "--on sim"
+    )
 
 
 def _mininet_missing() -> str | None:

@@ -12,26 +12,36 @@ import difflib
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from emulation.bounds import Network, elements_most
-from emulation.topologies.table import topology, topology_names
+from emulation.scenario_tables import (
+    ADAMW,
+    SGD,
+    ComputeDistribution,
+    Faults,
+    Methods,
+    ParameterServer,
+    Straggler,
+    Sweep,
+    SwitchOptions,
+    TopologyOptions,
+    Workload,
+)
+from emulation.topologies.table import topology
 from emulation.topologies.topology import LinkSettings, Topology
-from emulation.training.tasks.table import WORKLOADS, workload_names
-from switchagg.dataplane.table import DATAPLANES
+from emulation.training.tasks.table import WORKLOADS
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
-from transport.ps.config import ASYNCHRONOUS, BACKUP, BSP, MODES, SSP
+from transport.ps.config import BACKUP, BSP, SSP
 
 BACKENDS = ("mininet", "sim")
-ADAMW, SGD = "adamw", "sgd"
-CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
 ALLREDUCE = "allreduce"  # a workload without training: one allreduce of `bucket_bytes`, repeated; the benchmark's
 SHIPPED_FOLDER = Path(__file__).parent / "scenarios"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of a folder
@@ -39,120 +49,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes the name of 
 
 class ScenarioError(Exception):
     """The scenario (or a command line that overrides it) is wrong: one line, for the user; exit code 2."""
-
-
-def _integer(default: int | None, low: int, high: int, unit: str) -> Any:
-    return field(default=default, metadata={"kind": int, "low": low, "high": high, "unit": unit})
-
-
-def _probability() -> Any:
-    return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
-
-
-def dataplane_names() -> tuple[str, ...]:
-    """What `dataplane` may say."""
-    return ("auto", *DATAPLANES)
-
-
-def _choice(default: str, allowed: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> Any:
-    return field(default=default, metadata={"kind": str, "allowed": allowed})
-
-
-def _methods(backend: str, *default: str) -> Any:
-    return field(default=tuple(map(parse_method, default)), metadata={"kind": tuple, "backend": backend})
-
-
-@dataclass(frozen=True)
-class Methods:
-    """Methods to compare, in order, per backend, as `transport.group.method_name` has them: "ring@zeromq", "switch+p3".
-
-    The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
-    """
-
-    mininet: tuple[MethodName, ...] = _methods("mininet", "gloo", "switch")
-    sim: tuple[MethodName, ...] = _methods("sim", "ring", "switch")
-
-
-@dataclass(frozen=True)
-class TopologyOptions:
-    """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
-
-    kind: str = _choice("star", topology_names)
-    workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
-    rate_bps: int = _integer(
-        200_000_000, 1_000_000, 400_000_000_000, "bits/s"
-    )  # per port and direction; 0, of a benchmark alone: not shaped
-    delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
-    queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
-    mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
-    priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
-    congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What goes wrong on every link, per packet and independently. Drawn from the scenario's seed in `sim`."""
-
-    loss: float = _probability()
-    duplicate: float = _probability()
-    reorder: float = _probability()
-    corrupt: float = _probability()
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is trained: real models on real data, data parallel, one share per worker."""
-
-    name: str = _choice("digits", workload_names)
-    iterations: int = _integer(150, 2, 1_000_000, "iterations")  # enough for digits to pass 97 %
-    warmup_iterations: int = _integer(
-        5, 1, 1_000, "iterations"
-    )  # not counted: DDP rebuilds its buckets after the first
-    batch_per_worker: int = _integer(32, 1, 65_536, "samples")
-    evaluate_every: int = _integer(25, 1, 1_000_000, "iterations")  # test set on rank 0; its time is not counted
-    bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP bucket cap: its own first-bucket size
-    optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
-    compute_ns: int | None = _integer(None, 0, 3_600_000_000_000, "ns")  # sim: forward+backward; None: measured once
-
-
-@dataclass(frozen=True)
-class SwitchOptions:
-    """How the switch method sends: packet size, window and streams."""
-
-    elements: int = _integer(360, 32, 16_000, "int32 per packet")  # 360: the most that fits an MTU of 1500
-    # Per stream; 256 or, with large packets or small queues, as many as the queue of a port holds of all streams
-    window_slots: int = _integer(256, 1, 16_384, "slots")
-    streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
-    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
-    dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
-
-
-@dataclass(frozen=True)
-class ParameterServer:
-    """How method `ps` sums, and where: `transport.ps.config.PsConfig` says what the modes are."""
-
-    servers: int = _integer(0, 0, 64, "servers")  # with hosts and links of their own; 0: one on every worker's host
-    mode: str = _choice(BSP, MODES)
-    staleness: int = _integer(0, 0, 1_000_000, "iterations")  # ssp: how far the slowest worker may be behind
-    backups: int = _integer(0, 0, 63, "workers")  # backup: a sum doesn't wait for the last so many
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Fields of PsConfig."""
-        return {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
-
-    @property
-    def keeps_weights(self) -> bool:
-        """As PsConfig's."""
-        return self.mode in ASYNCHRONOUS
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """One number of the scenario that takes several values: everything is run with each. It overrides the table's."""
-
-    key: str = field(default="", metadata={"kind": "key"})  # TABLE.KEY; empty: no sweep
-    values: tuple[int | float, ...] = field(default=(), metadata={"kind": "values"})  # at least two, in this order
 
 
 @dataclass(frozen=True)
@@ -170,8 +66,8 @@ class Scenario:
     faults: Faults
     workload: Workload
     switch: SwitchOptions
-    ps: ParameterServer = ParameterServer()
-    sweep: Sweep = Sweep()
+    ps: ParameterServer = field(default_factory=ParameterServer)
+    sweep: Sweep = field(default_factory=Sweep)
     file: str = "scenario"
 
     @property
@@ -193,6 +89,13 @@ class Scenario:
         options = self.topology
         settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
         return topology(options.kind, options.workers, self.ps.servers * (method == "ps"), settings)
+
+    @property
+    def unequal_compute(self) -> str | None:
+        """The key that makes ranks compute for different times, which needs virtual time; None if none does."""
+        if self.faults.stragglers:
+            return "[faults] stragglers"
+        return "[workload] compute_ns" if isinstance(self.workload.compute_ns, (tuple, ComputeDistribution)) else None
 
     def asynchronous(self, method: MethodName) -> bool:
         """Whether the method's servers keep weights, and ranks don't wait for each other's gradients."""
@@ -294,6 +197,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["ps"]  # no method of the scenario reads it
     if scenario.workload.optimizer == ADAMW:
         del values["workload"]["optimizer"]
+    if not scenario.faults.stragglers:
+        del values["faults"]["stragglers"]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
@@ -325,7 +230,7 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
     seed = document.get("seed", 1)
     if type(seed) is not int or not 0 <= seed <= _SEED_HIGH:
         raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
-    tables = {table: _build_table(document.get(table, {}), table, kind, file) for table, kind in _TABLES.items()}
+    tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
     scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
     if "window_slots" not in document.get("switch", {}):
         fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
@@ -353,15 +258,24 @@ def _text(document: dict[str, Any], key: str, file: str) -> str:
 def _build_table(values: Any, table: str, kind: Any, file: str) -> Any:
     if not isinstance(values, dict):
         raise ScenarioError(f"{file}: '{table}' must be a table: [{table}]")
+    return _build_fields(values, kind, f"{file}: [{table}] ")
+
+
+def _build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
+    """A dataclass of this file from a table. where: what stands before a key in messages."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:
-            raise ScenarioError(f"{file}: [{table}] unknown key '{key}'{_suggest(key, fields)}")
-    checked = {key: _check(value, fields[key].metadata, f"{file}: [{table}] {key}") for key, value in values.items()}
-    return kind(**checked)
+            raise ScenarioError(f"{where}unknown key '{key}'{_suggest(key, fields)}")
+    for key, entry in fields.items():
+        if entry.default is MISSING and key not in values:
+            raise ScenarioError(f"{where}{key}: missing")
+    return kind(**{key: _check(value, fields[key].metadata, where + key) for key, value in values.items()})
 
 
 def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
+    if rule["kind"] is Straggler or ("table" in rule and isinstance(value, (list, dict))):
+        return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
     if rule["kind"] == "key":
@@ -388,6 +302,18 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
     if not rule["low"] <= number <= rule["high"]:  # also refuses nan
         raise ScenarioError(f"{where}: {_repr(value)} is out of range; allowed: {_range(rule)}")
     return float(number) if rule["kind"] is float else number
+
+
+def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
+    """Stragglers, or a compute time that isn't one number."""
+    if rule["kind"] is Straggler:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of tables, like {{rank = 0}}")
+        return tuple(_build_fields(each, Straggler, f"{where}: ") for each in value)
+    if isinstance(value, dict):
+        return _build_fields(value, ComputeDistribution, f"{where}: ")
+    number = {key: rule[key] for key in ("kind", "low", "high", "unit")}
+    return tuple(_check(each, number, where) for each in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -463,6 +389,7 @@ def _check_together(scenario: Scenario) -> None:
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
     _check_ps(scenario)
+    _check_compute(scenario)
     together = topology.workers * workload.batch_per_worker
     kind = WORKLOADS[workload.name]
     if kind.samples is not None and together > kind.samples:
@@ -475,6 +402,26 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [switch] window_slots: {switch.window_slots} for each of {switch.streams} streams is "
             "out of range; allowed: at most 65536 slots in all (slot numbers have 16 bits)"
+        )
+
+
+def _check_compute(scenario: Scenario) -> None:
+    """Ranks that compute for different times."""
+    workers, compute_ns = scenario.topology.workers, scenario.workload.compute_ns
+    if isinstance(compute_ns, tuple) and len(compute_ns) != workers:
+        raise ScenarioError(
+            f"{scenario.file}: [workload] compute_ns: {len(compute_ns)} numbers for {workers} workers; allowed: one "
+            "for each"
+        )
+    drawn = compute_ns if isinstance(compute_ns, ComputeDistribution) else None
+    if drawn and drawn.distribution == "shifted_exponential" and drawn.deviation_ns > drawn.mean_ns:
+        raise ScenarioError(
+            f"{scenario.file}: [workload] compute_ns: deviation_ns: {drawn.deviation_ns} is out of range; allowed with "
+            f"a shifted exponential: 0 … mean_ns ({drawn.mean_ns})"
+        )
+    if absent := [straggler.rank for straggler in scenario.faults.stragglers if straggler.rank >= workers]:
+        raise ScenarioError(
+            f"{scenario.file}: [faults] stragglers: rank: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
         )
 
 

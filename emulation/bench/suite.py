@@ -20,17 +20,8 @@ from emulation.certificate.fidelity import rate_text
 from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.mininet.shaping import UnfitError
-from emulation.scenario import (
-    ALLREDUCE,
-    Faults,
-    Methods,
-    Scenario,
-    ScenarioError,
-    Sweep,
-    SwitchOptions,
-    TopologyOptions,
-    Workload,
-)
+from emulation.scenario import ALLREDUCE, Scenario, ScenarioError
+from emulation.scenario_tables import Faults, Methods, Sweep, SwitchOptions, TopologyOptions, Workload
 from transport.worker.options import SEGMENTS_MAX
 
 Log = Callable[[str], None]

@@ -264,7 +264,7 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
     )
     if numbers["beyond_bound"]:
         losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
-        if any(built["scenario"]["faults"].values()):
+        if from_canonical(built["scenario"]).faults.of_packets:
             losses += " and to the repair of faults"
         text += (
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "

@@ -13,6 +13,7 @@ from typing import Any
 
 from emulation.results import IterationRecord, gradient_delays
 from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.training import Progress, RankClock, Training
 from emulation.training.replicas import Replicas
@@ -27,9 +28,14 @@ class AsynchronousTraining(Training):
     """
 
     def __init__(
-        self, scenario: Scenario, simulation: PsSimulation, replicas: Replicas, compute_ns: int, progress: Progress
+        self,
+        scenario: Scenario,
+        simulation: PsSimulation,
+        replicas: Replicas,
+        compute: ComputeTimes,
+        progress: Progress,
     ) -> None:
-        super().__init__(scenario, simulation, replicas, compute_ns, progress)
+        super().__init__(scenario, simulation, replicas, compute, progress)
         self.servers = simulation
         self.clocks = [AsynchronousRank(self, rank) for rank in range(self.workers)]
 

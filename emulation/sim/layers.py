@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.training import Progress, Training, union_ns
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
@@ -67,11 +68,11 @@ class LayeredTraining(Training):
         scenario: Scenario,
         simulation: Simulation,
         replicas: Replicas,
-        compute_ns: int,
+        compute: ComputeTimes,
         progress: Progress,
         schedule: Schedule,
     ) -> None:
-        super().__init__(scenario, simulation, replicas, compute_ns, progress)
+        super().__init__(scenario, simulation, replicas, compute, progress)
         self.schedule = schedule
         self.profile, self.transfers = schedule.profile, schedule.transfers
         self.first_layer_bytes = schedule.first_layer_bytes
@@ -133,8 +134,15 @@ class LayeredRank:
         if self._layer == 0 and self.iteration:
             self.ends_ns.append(self._network.now_ns)
         self._computing = True
-        self._span(COMPUTE, training.profile.layers[self._layer].name, training.profile.layers[self._layer].forward_ns)
-        self._network.schedule(self._network.now_ns + training.profile.layers[self._layer].forward_ns, self._layer_done)
+        layer = training.profile.layers[self._layer]
+        forward_ns = self._lasts_ns(layer.forward_ns)
+        self._span(COMPUTE, layer.name, forward_ns)
+        self._network.schedule(self._network.now_ns + forward_ns, self._layer_done)
+
+    def _lasts_ns(self, profile_ns: int) -> int:
+        """What lasts so long in the profile, on this rank in this iteration."""
+        compute = self._training.compute
+        return profile_ns * compute.ns(self._rank, self.iteration) // max(1, compute.planned_ns)
 
     def _layer_done(self, _frame: None, _sender: int, _to: int) -> None:
         self._computing = False
@@ -154,10 +162,11 @@ class LayeredRank:
         for layers in self._layers_of:
             for layer in layers:
                 self._waiting_for[layer] += 1
-        self._span(COMPUTE, "backward", profile.backward_ns)
+        backward_ns = self._lasts_ns(profile.backward_ns)
+        self._span(COMPUTE, "backward", backward_ns)
         for index, tensor in enumerate(profile.tensors):
-            network.schedule(network.now_ns + tensor.ready_ns, self._ready, None, index)
-        network.schedule(network.now_ns + profile.backward_ns, self._backward_done)
+            network.schedule(network.now_ns + self._lasts_ns(tensor.ready_ns), self._ready, None, index)
+        network.schedule(network.now_ns + backward_ns, self._backward_done)
 
     def _ready(self, _frame: None, index: int, _to: int) -> None:
         if index in self._scheduler.unready:

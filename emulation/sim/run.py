@@ -14,6 +14,7 @@ from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.asynchronous import AsynchronousTraining
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
@@ -57,14 +58,14 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             workload.optimizer,
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
-        compute_ns = workload.compute_ns
-        if compute_ns is None:
-            compute_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
+        measured_ns = 0
+        if workload.compute_ns is None:
+            measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
             notes.append(
-                f"[workload] compute_ns was measured once on this machine: {compute_ns} ns; "
+                f"[workload] compute_ns was measured once on this machine: {measured_ns} ns; "
                 "put it into the scenario to repeat this run exactly."
             )
-        training = _training(scenario, method, replicas, compute_ns, progress)
+        training = _training(scenario, method, replicas, ComputeTimes(scenario, measured_ns), progress)
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
         raise RunFailed(f"{method} in virtual time: {error}") from error
@@ -72,17 +73,17 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 
 
 def _training(
-    scenario: Scenario, name: MethodName, replicas: Replicas, compute_ns: int, progress: Progress
+    scenario: Scenario, name: MethodName, replicas: Replicas, compute: ComputeTimes, progress: Progress
 ) -> Training:
     config = simulation_config(scenario)
     if scenario.asynchronous(name):
         config = dataclasses.replace(config, ps={**config.ps, **replicas.workloads[0].ps_options})
-        return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute_ns, progress)
+        return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute, progress)
     if not name.schedule:
-        return Training(scenario, SIMULATIONS[name.method](config), replicas, compute_ns, progress)
-    schedule = schedule_of(scenario, name, replicas.profile(compute_ns))
+        return Training(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)
+    schedule = schedule_of(scenario, name, replicas.profile(compute.planned_ns))
     simulation = SIMULATIONS[name.method](scheduled(config, name, schedule))
-    return LayeredTraining(scenario, simulation, replicas, compute_ns, progress, schedule)
+    return LayeredTraining(scenario, simulation, replicas, compute, progress, schedule)
 
 
 def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:

@@ -15,6 +15,7 @@ import numpy as np
 
 from emulation.results import Evaluation, IterationRecord, MethodResult
 from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
@@ -55,6 +56,7 @@ class RankClock:
         self._network = training.simulation.network
         self._rank = rank
         self._begin_ns = 0
+        self._compute_ns = 0  # of this iteration
         self._complete = False
         self._buckets: list[np.ndarray] = []
         self._under_way: dict[int, tuple[int, int]] = {}  # bucket -> (start, end), once it is back
@@ -70,9 +72,10 @@ class RankClock:
         self.losses.append(training.replicas.losses[self._rank])
         self._under_way = {}
         self._complete = False
-        for index, ready_ns in enumerate(training.ready_ns):
+        self._compute_ns = training.compute.ns(self._rank, self.iteration)
+        for index, ready_ns in enumerate(training.replicas.ready_ns(self._compute_ns)):
             network.schedule(self._begin_ns + ready_ns, self._launch, None, index)
-        network.schedule(self._begin_ns + training.compute_ns, self._computed)
+        network.schedule(self._begin_ns + self._compute_ns, self._computed)
 
     def _launch(self, _frame: None, index: int, _to: int) -> None:
         self._launched_ns[index] = self._network.now_ns
@@ -92,7 +95,7 @@ class RankClock:
     def _finish_if_complete(self) -> None:
         """All buckets are back and the backward pass is over: one step of the optimiser, and on."""
         training, now_ns = self._training, self._network.now_ns
-        if len(self._under_way) < len(self._buckets) or now_ns < self._begin_ns + training.compute_ns:
+        if len(self._under_way) < len(self._buckets) or now_ns < self._begin_ns + self._compute_ns:
             return
         if self._complete:
             return  # the last bucket came back in the very nanosecond in which the backward pass ended
@@ -123,8 +126,8 @@ class RankClock:
     def _keep_spans(self) -> None:
         training, begun_ns = self._training, self._training.begun_ns
         begin_ns = self._begin_ns - begun_ns
-        forward_ns = round(training.compute_ns * training.replicas.forward_fraction)
-        computed = ((0, forward_ns, "forward"), (forward_ns, training.compute_ns, "backward"))
+        forward_ns = round(self._compute_ns * training.replicas.forward_fraction)
+        computed = ((0, forward_ns, "forward"), (forward_ns, self._compute_ns, "backward"))
         for low_ns, high_ns, name in computed:
             self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns + low_ns, begin_ns + high_ns))
         for index, (start_ns, end_ns) in sorted(self._under_way.items()):
@@ -140,13 +143,12 @@ class Training:
     """A training run in virtual time. `run` it, then ask for its `result`."""
 
     def __init__(
-        self, scenario: Scenario, simulation: Simulation, replicas: Replicas, compute_ns: int, progress: Progress
+        self, scenario: Scenario, simulation: Simulation, replicas: Replicas, compute: ComputeTimes, progress: Progress
     ) -> None:
         self.simulation = simulation
         self.replicas = replicas
-        self.compute_ns = compute_ns
+        self.compute = compute
         self.begun_ns = 0  # of the network's time
-        self.ready_ns = replicas.ready_ns(compute_ns)
         self.workers = scenario.topology.workers
         self.divisor = self.workers if simulation.mean_op == "sum" else 1
         self.iterations = scenario.workload.iterations
@@ -238,7 +240,7 @@ class Training:
                 iteration=k,
                 start_ns=starts_ns[k],
                 duration_ns=ends_ns[k] - starts_ns[k],
-                compute_ns=self.compute_ns,
+                compute_ns=self.compute.slowest_ns(k),
                 communication_ns=min(clock.communications_ns[k] for clock in self.clocks),
                 loss=sum(clock.losses[k] for clock in self.clocks) / self.workers,
                 first_layer_ns=max(clock.first_layers_ns[k] for clock in self.clocks),
@@ -256,8 +258,8 @@ class Training:
             "rto_min_ns": config.rto_min_ns,
             "rto_initial_ns": config.rto_initial_ns,
             "rto_max_ns": config.rto_max_ns,
-            "compute_ns": self.compute_ns,
-            "bucket_ready_ns": self.ready_ns,
+            "compute_ns": self.compute.means_ns(),
+            "bucket_ready_ns": self.replicas.ready_ns(self.compute.planned_ns),
             "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
             "link_faults": self.simulation.faults(),
             "checksum_failures": self.simulation.drop_checksum(),

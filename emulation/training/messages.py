@@ -7,7 +7,8 @@ import msgspec
 
 from emulation.bounds import elements_of
 from emulation.children import Failed, Order, Report
-from emulation.scenario import ParameterServer, Scenario
+from emulation.scenario import Scenario
+from emulation.scenario_tables import ParameterServer
 from transport.group.method_name import METHODS, MethodName, parse
 
 GROUP_PORT = 29_600  # on which ranks and parameter servers listen where that must be known beforehand

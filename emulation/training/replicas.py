@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from emulation.scenario import ADAMW
+from emulation.scenario_tables import ADAMW
 from emulation.training.workload import Score, build_workload, compute_on_one_thread
 from transport.schedule.scheduler import LayerProfile, Profile, TensorProfile
 

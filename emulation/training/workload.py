@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from emulation.scenario import ADAMW, SGD
+from emulation.scenario_tables import ADAMW, SGD
 from emulation.training.tasks.table import WORKLOADS
 from emulation.training.tasks.task import Batch, Task, WorkloadError
 

@@ -133,6 +133,16 @@ def test_backend_the_scenario_is_not_meant_for(mininet: Callable[[str | None], N
         choose_backend(only("mininet"), None)
 
 
+def test_ranks_that_compute_unequally_need_virtual_time(mininet: Callable[[str | None], None]) -> None:
+    mininet(None)
+    slow = parse('name = "t"\ntitle = "t"\n', "t.toml", {"faults.stragglers": [{"rank": 1}]})
+    assert choose_backend(slow, None) == ("sim", "[faults] stragglers needs virtual time")
+    only_real = dataclasses.replace(slow, methods=dataclasses.replace(slow.methods, sim=()))
+    for scenario, wanted in ((slow, "mininet"), (only_real, None)):
+        with pytest.raises(ScenarioError, match=r"t\.toml: \[faults\] stragglers: real ranks .* allowed: --on sim"):
+            choose_backend(scenario, wanted)
+
+
 def test_problems_name_ranks_that_disagree_and_invalid_certificates() -> None:
     bad = FakeCertificate(False, ["gap p99 61 %, bound 25 %"], valid_rate_bps=100_000_000)
     built = document(

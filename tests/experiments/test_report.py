@@ -14,7 +14,8 @@ from emulation.compare import problems
 from emulation.report import report, wording
 from emulation.report.report import table_rows, write_report
 from emulation.results import MethodResult, document
-from emulation.scenario import ParameterServer, parse
+from emulation.scenario import parse
+from emulation.scenario_tables import ParameterServer
 
 HOST: dict[str, Any] = {
     "started": "2026-01-02T03:04:05+00:00",

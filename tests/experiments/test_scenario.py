@@ -1,6 +1,7 @@
 """Scenario files: strictness, messages, defaults, the shipped ones."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_whole_floats_are_integers() -> None:
             r"\[methods\] ps\+p3: with \[ps\] mode = 'ssp' there are no sums to schedule; allowed: ps, .*mode = 'bsp'",
         ),
         ('[workload]\noptimizer = "adam"\n', r"\[workload\] optimizer: 'adam' is unknown; allowed: adamw, sgd"),
+        ("[workload]\ncompute_ns = [1, 2]\n", r"compute_ns: 2 numbers for 4 workers; allowed: one for each"),
+        (
+            "[workload]\ncompute_ns = [1, 2, -3, 4]\n",
+            r"\[workload\] compute_ns: -3 is out of range; allowed: 0 … .* \(ns\)",
+        ),
+        ("[workload]\ncompute_ns = {mean_ns = 5}\n", r"\[workload\] compute_ns: distribution: missing"),
+        (
+            '[workload]\ncompute_ns = {distribution = "gamma", mean_ns = 5, deviation_ns = 1}\n',
+            r"compute_ns: distribution: 'gamma' is unknown; allowed: normal, lognormal, shifted_exponential",
+        ),
+        (
+            '[workload]\ncompute_ns = {distribution = "shifted_exponential", mean_ns = 5, deviation_ns = 6}\n',
+            r"compute_ns: deviation_ns: 6 is out of range; allowed with a shifted exponential: 0 … mean_ns \(5\)",
+        ),
+        ("[faults]\nstragglers = [{rank = 4}]\n", r"\[faults\] stragglers: rank: 4 is out of range; allowed: 0 … 3"),
+        ("[faults]\nstragglers = [{rnk = 4}]\n", r"stragglers: unknown key 'rnk'; did you mean 'rank'\?"),
+        ("[faults]\nstragglers = 3\n", r"stragglers: 3 is not allowed; allowed: a list of tables"),
         ("topology = 3\n", r"'topology' must be a table"),
         ("a b\n", r"not valid TOML"),
     ],
@@ -133,6 +151,16 @@ def test_canonical_round_trips() -> None:
     again = scenarios.from_canonical(plain)
     assert again == dataclasses.replace(scenario, file="scenario")
     assert again.baseline_for("sim") is None
+
+
+def test_unequal_compute_round_trips_through_json() -> None:
+    text = '[workload]\ncompute_ns = {distribution = "normal", mean_ns = 5, deviation_ns = 1}\n'
+    text += "[faults]\nstragglers = [{rank = 2, factor = 3}, {rank = 1, to_iteration = 7}]\n"
+    scenario = parse(MINIMAL + text, "t")
+    assert scenarios.from_canonical(json.loads(json.dumps(canonical(scenario)))) == dataclasses.replace(
+        scenario, file="scenario"
+    )
+    assert "stragglers" not in canonical(parse(MINIMAL, "t"))["faults"]
 
 
 def test_parameter_server_options_appear_only_with_such_a_method() -> None:

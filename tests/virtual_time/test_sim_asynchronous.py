@@ -17,6 +17,7 @@ from emulation.errors import RunFailed
 from emulation.results import MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.asynchronous import AsynchronousTraining
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.run import run_method, simulation_config
 from emulation.sim.training import Training
@@ -75,7 +76,7 @@ def train(given: Scenario, pull: float = 0.0) -> tuple[MethodResult, Lines, Asyn
     config = simulation_config(given)
     rate = {"learning_rate": RATE / given.topology.workers}
     simulation = PsSimulation(replace(config, ps={**config.ps, **rate}))
-    training = AsynchronousTraining(given, simulation, replicas, 900_000, lambda *_: None)  # type: ignore[arg-type]
+    training = AsynchronousTraining(given, simulation, replicas, ComputeTimes(given), lambda *_: None)  # type: ignore[arg-type]
     training.run()
     return training.result(parse("ps"), []), replicas, training
 
@@ -107,7 +108,7 @@ def test_without_staleness_it_is_synchronous_training() -> None:
     for rank in range(1, 4):
         for weights, first in zip(synchronous.weights[rank], synchronous.weights[0], strict=True):
             weights[:] = first
-    Training(given, PsSimulation(simulation_config(given)), synchronous, 900_000, lambda *_: None).run()  # type: ignore[arg-type]
+    Training(given, PsSimulation(simulation_config(given)), synchronous, ComputeTimes(given), lambda *_: None).run()  # type: ignore[arg-type]
     for rank in range(4):
         for mine, theirs in zip(replicas.weights[rank], synchronous.weights[rank], strict=True):
             assert np.array_equal(mine, theirs)
@@ -171,7 +172,9 @@ def test_a_rank_does_not_wait_for_others_without_a_bound() -> None:
     """After the warm-up, when all wait for each other once: then a rank's iterations are its own."""
     given = of_mode("asp", workers=2, iterations=12, warmup_iterations=2)
     replicas = Lines(2, 0.0)
-    training = AsynchronousTraining(given, PsSimulation(simulation_config(given)), replicas, 900_000, lambda *_: None)  # type: ignore[arg-type]
+    training = AsynchronousTraining(
+        given, PsSimulation(simulation_config(given)), replicas, ComputeTimes(given), lambda *_: None
+    )  # type: ignore[arg-type]
     slow = training.clocks[1]
     original = slow._launch
     slow._launch = lambda frame, index, to: training.simulation.network.schedule(  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from emulation.results import document
 from emulation.scenario import Scenario, parse
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import run_method, schedule_of, scheduled, simulation_config
@@ -86,7 +87,7 @@ def train(given: Scenario, method: str) -> tuple[Any, CountingReplicas]:
     replicas = CountingReplicas(given.topology.workers)
     schedule = schedule_of(given, name, profile())
     star = SIMULATIONS[name.method](scheduled(simulation_config(given), name, schedule))
-    training = LayeredTraining(given, star, replicas, COMPUTE_NS, lambda *_: None, schedule)  # type: ignore[arg-type]
+    training = LayeredTraining(given, star, replicas, ComputeTimes(given), lambda *_: None, schedule)  # type: ignore[arg-type]
     training.run()
     return training.result(name, []), replicas
 

@@ -11,6 +11,7 @@ from test_sim_run import CountingReplicas, scenario
 
 from emulation.results import document, summary
 from emulation.scenario import Scenario
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.run import simulation_config
 from emulation.sim.training import Training
@@ -24,7 +25,7 @@ def train(given: Scenario, *sizes: int) -> tuple[Any, CountingReplicas, PsSimula
     """All buckets are ready at the end of the backward pass."""
     replicas = CountingReplicas(given.topology.workers, sizes, (1.0,) * len(sizes))
     simulation = PsSimulation(simulation_config(given))
-    training = Training(given, simulation, replicas, given.workload.compute_ns or 0, lambda *_: None)  # type: ignore[arg-type]
+    training = Training(given, simulation, replicas, ComputeTimes(given), lambda *_: None)  # type: ignore[arg-type]
     training.run()
     return training.result(parse("ps"), []), replicas, simulation
 

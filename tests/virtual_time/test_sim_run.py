@@ -16,6 +16,7 @@ from emulation.bounds import bound
 from emulation.errors import RunFailed
 from emulation.results import document, summary, write_json
 from emulation.scenario import Scenario, parse
+from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import run_method, simulation_config
 from emulation.sim.training import Training, union_ns
@@ -88,9 +89,8 @@ def train(
     given: Scenario, method: str, sizes: tuple[int, ...], ready: tuple[float, ...]
 ) -> tuple[Any, CountingReplicas]:
     replicas = CountingReplicas(given.topology.workers, sizes, ready)
-    assert given.workload.compute_ns is not None
     star = SIMULATIONS[method](simulation_config(given))
-    training = Training(given, star, replicas, given.workload.compute_ns, lambda *_: None)  # type: ignore[arg-type]
+    training = Training(given, star, replicas, ComputeTimes(given), lambda *_: None)  # type: ignore[arg-type]
     training.run()
     return training.result(parse_method(method), []), replicas
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emulation.errors import RunFailed
-from emulation.scenario import Methods, Scenario, ScenarioError, Sweep
+from emulation.scenario import Scenario, ScenarioError
+from emulation.scenario_tables import Methods, Sweep
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name

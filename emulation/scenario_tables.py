@@ -1,0 +1,170 @@
+"""The tables of a scenario file: their keys, defaults and limits, as frozen dataclasses.
+
+A field's metadata says what `emulation.scenario` accepts for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from emulation.topologies.table import topology_names
+from emulation.training.tasks.table import workload_names
+from switchagg.dataplane.table import DATAPLANES
+from transport.group.method_name import MethodName
+from transport.group.method_name import parse as parse_method
+from transport.ps.config import ASYNCHRONOUS, BSP, MODES
+
+ADAMW, SGD = "adamw", "sgd"
+CONGESTION_CONTROLS = ("kernel", "cubic", "reno", "bbr", "dctcp")  # kernel: whatever this machine's default is
+COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
+COMPUTE_NS_MOST = 3_600_000_000_000
+ITERATIONS_MOST = 1_000_000
+
+
+def _integer(default: Any, low: int, high: int, unit: str) -> Any:
+    return field(default=default, metadata={"kind": int, "low": low, "high": high, "unit": unit})
+
+
+def _probability() -> Any:
+    return field(default=0.0, metadata={"kind": float, "low": 0.0, "high": 1.0, "unit": "probability"})
+
+
+def dataplane_names() -> tuple[str, ...]:
+    """What `dataplane` may say."""
+    return ("auto", *DATAPLANES)
+
+
+def _choice(default: Any, allowed: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> Any:
+    return field(default=default, metadata={"kind": str, "allowed": allowed})
+
+
+def _methods(backend: str, *default: str) -> Any:
+    return field(default=tuple(map(parse_method, default)), metadata={"kind": tuple, "backend": backend})
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Methods to compare, in order, per backend, as `transport.group.method_name` has them: "ring@zeromq", "switch+p3".
+
+    The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
+    """
+
+    mininet: tuple[MethodName, ...] = _methods("mininet", "gloo", "switch")
+    sim: tuple[MethodName, ...] = _methods("sim", "ring", "switch")
+
+
+@dataclass(frozen=True)
+class TopologyOptions:
+    """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
+
+    kind: str = _choice("star", topology_names)
+    workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
+    rate_bps: int = _integer(
+        200_000_000, 1_000_000, 400_000_000_000, "bits/s"
+    )  # per port and direction; 0, of a benchmark alone: not shaped
+    delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
+    queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
+    mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
+    priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
+    congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank whose computing takes `factor` times as long, from one iteration to another, both included."""
+
+    rank: int = _integer(MISSING, 0, 63, "rank")
+    factor: float = field(default=2.0, metadata={"kind": float, "low": 0.01, "high": 10_000.0, "unit": "times"})
+    from_iteration: int = _integer(0, 0, ITERATIONS_MOST, "iteration")
+    to_iteration: int = _integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration")
+
+    def slows(self, rank: int, iteration: int) -> bool:
+        """Whether it does so now."""
+        return rank == self.rank and self.from_iteration <= iteration <= self.to_iteration
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong on every link, per packet and independently, drawn from the scenario's seed in `sim`; and ranks
+    that are slow."""
+
+    loss: float = _probability()
+    duplicate: float = _probability()
+    reorder: float = _probability()
+    corrupt: float = _probability()
+    stragglers: tuple[Straggler, ...] = field(default=(), metadata={"kind": Straggler})  # sim: several slow a rank more
+
+    @property
+    def of_packets(self) -> bool:
+        """Whether links lose, damage or reorder any."""
+        return any((self.loss, self.duplicate, self.reorder, self.corrupt))
+
+
+@dataclass(frozen=True)
+class ComputeDistribution:
+    """What a rank takes for an iteration is drawn anew for each."""
+
+    distribution: str = _choice(MISSING, COMPUTE_DISTRIBUTIONS)
+    mean_ns: int = _integer(MISSING, 1, COMPUTE_NS_MOST, "ns")
+    deviation_ns: int = _integer(MISSING, 0, COMPUTE_NS_MOST, "ns")  # standard deviation; what is below 0 is 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: real models on real data, data parallel, one share per worker."""
+
+    name: str = _choice("digits", workload_names)
+    iterations: int = _integer(150, 2, ITERATIONS_MOST, "iterations")  # enough for digits to pass 97 %
+    warmup_iterations: int = _integer(
+        5, 1, 1_000, "iterations"
+    )  # not counted: DDP rebuilds its buckets after the first
+    batch_per_worker: int = _integer(32, 1, 65_536, "samples")
+    evaluate_every: int = _integer(25, 1, ITERATIONS_MOST, "iterations")  # test set on rank 0; its time is not counted
+    bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP bucket cap: its own first-bucket size
+    optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
+    # sim: forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take.
+    compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
+        default=None, metadata={"kind": int, "low": 0, "high": COMPUTE_NS_MOST, "unit": "ns", "table": True}
+    )
+
+
+@dataclass(frozen=True)
+class SwitchOptions:
+    """How the switch method sends: packet size, window and streams."""
+
+    elements: int = _integer(360, 32, 16_000, "int32 per packet")  # 360: the most that fits an MTU of 1500
+    # Per stream; 256 or, with large packets or small queues, as many as the queue of a port holds of all streams
+    window_slots: int = _integer(256, 1, 16_384, "slots")
+    streams: int = _integer(2, 1, 64, "streams")  # one bucket may overtake another's tail
+    retry_limit: int = _integer(30, 1, 1_000, "timeouts in a row")  # sim: then the call fails, naming who is missing
+    dataplane: str = _choice("auto", dataplane_names)  # auto: the fastest that passes its test; xdp: in Mininet only
+
+
+@dataclass(frozen=True)
+class ParameterServer:
+    """How method `ps` sums, and where: `transport.ps.config.PsConfig` says what the modes are."""
+
+    servers: int = _integer(0, 0, 64, "servers")  # with hosts and links of their own; 0: one on every worker's host
+    mode: str = _choice(BSP, MODES)
+    staleness: int = _integer(0, 0, 1_000_000, "iterations")  # ssp: how far the slowest worker may be behind
+    backups: int = _integer(0, 0, 63, "workers")  # backup: a sum doesn't wait for the last so many
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Fields of PsConfig."""
+        return {"mode": self.mode, "staleness": self.staleness, "backups": self.backups}
+
+    @property
+    def keeps_weights(self) -> bool:
+        """As PsConfig's."""
+        return self.mode in ASYNCHRONOUS
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One number of the scenario that takes several values: everything is run with each. It overrides the table's."""
+
+    key: str = field(default="", metadata={"kind": "key"})  # TABLE.KEY; empty: no sweep
+    values: tuple[int | float, ...] = field(default=(), metadata={"kind": "values"})  # at least two, in this order

@@ -1,0 +1,70 @@
+"""How long each rank computes in each iteration of virtual time: given, by rank, or drawn; stragglers take longer.
+
+Draws depend on the scenario's seed, the rank and the iteration alone: all methods get the same ones, and differ by the
+network only (common random numbers).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from emulation.scenario import Scenario
+from emulation.scenario_tables import ComputeDistribution
+
+
+def _lognormal(source: random.Random, mean: float, deviation: float) -> float:
+    variance = math.log1p((deviation / mean) ** 2)  # of the logarithm
+    return source.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+
+
+DRAWS: dict[str, Callable[[random.Random, float, float], float]] = {
+    "normal": random.Random.gauss,
+    "lognormal": _lognormal,
+    "shifted_exponential": lambda source, mean, deviation: mean - deviation + source.expovariate(1) * deviation,
+}
+
+
+class ComputeTimes:
+    """Forward and backward pass together, of every rank in every iteration.
+
+    measured_ns: for a scenario without a compute time. planned_ns: what schedules are made for: the slowest rank's, the
+    mean of what is drawn; without stragglers.
+    """
+
+    def __init__(self, scenario: Scenario, measured_ns: int = 0) -> None:
+        given = scenario.workload.compute_ns
+        self._given = measured_ns if given is None else given
+        self._seed = scenario.seed
+        self._workers = scenario.topology.workers
+        self._iterations = scenario.workload.iterations
+        self._stragglers = scenario.faults.stragglers
+        if isinstance(self._given, ComputeDistribution):
+            self.planned_ns = self._given.mean_ns
+        else:
+            self.planned_ns = max(self._given) if isinstance(self._given, tuple) else self._given
+
+    def ns(self, rank: int, iteration: int) -> int:
+        """What a rank takes for an iteration."""
+        given = self._given
+        if isinstance(given, ComputeDistribution):
+            source = random.Random(f"{self._seed} compute {rank} {iteration}")
+            base_ns = max(0, round(DRAWS[given.distribution](source, given.mean_ns, given.deviation_ns)))
+        else:
+            base_ns = given[rank] if isinstance(given, tuple) else given
+        for straggler in self._stragglers:
+            if straggler.slows(rank, iteration):
+                base_ns = round(base_ns * straggler.factor)
+        return base_ns
+
+    def slowest_ns(self, iteration: int) -> int:
+        """The longest of all ranks."""
+        return max(self.ns(rank, iteration) for rank in range(self._workers))
+
+    def means_ns(self) -> int | list[int]:
+        """The mean over all iterations, by rank; one number if nothing makes them differ."""
+        if isinstance(self._given, int) and not self._stragglers:
+            return self._given
+        iterations = range(self._iterations)
+        return [round(sum(self.ns(rank, k) for k in iterations) / len(iterations)) for rank in range(self._workers)]
