@@ -11,25 +11,27 @@ A name may have both: the next start gathers while the last one ends (C4).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, JobConfig
 from switchagg.membership import (
     Departure,
     Event,
+    GatheringJob,
     Generations,
     JobAdmitted,
     JobEvicted,
     JobFailed,
     JoinRefused,
     JoinRequest,
-    LateRanks,
     Member,
     MemberLeft,
     Running,
+    RunningJob,
+    Seat,
     Standing,
     Waiting,
 )
+from switchagg.quota import PeerQuota
 
 WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""
@@ -41,47 +43,13 @@ ROOM_LEASES = 2
 """How long a complete gathering waits for slots, in leases: those of a job that died come free within one (C6)."""
 
 
-@dataclass(slots=True)
-class _Seat:
-    request: JoinRequest
-    joined_ns: int
-    heard_ns: int
-
-    @property
-    def member(self) -> Member:
-        return Member(self.request.rank, self.request.address, self.request.incarnation)
-
-
-@dataclass(slots=True)
-class _Gathering:
-    name: str
-    seats: dict[int, _Seat] = field(default_factory=dict)
-    complete_ns: int = 0
-    """When the last rank came."""
-
-    @property
-    def workers(self) -> int:
-        return next(iter(self.seats.values())).request.workers
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        return tuple(rank for rank in range(self.workers) if rank not in self.seats)
-
-
-@dataclass(slots=True)
-class _Job:
-    admitted: JobAdmitted
-    seats: dict[int, _Seat]
-    departures: list[Departure] = field(default_factory=list)
-
-
 class Controller:
     """The control plane's decisions for one switch.
 
     slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. draw_generation:
     gives a random number below 2**32 that nobody can foresee (C5). lease_ns: time without a message after which
     a member is dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old
-    one (C4).
+    one (C4). quota: of each address (C16).
     """
 
     def __init__(
@@ -91,6 +59,7 @@ class Controller:
         draw_generation: Callable[[], int],
         lease_ns: int = 4_000_000_000,
         claim_ns: int = 1_000_000_000,
+        quota: PeerQuota | None = None,
     ) -> None:
         assert 1 <= slots <= MAX_SLOTS, slots
         assert 1 <= elements_max <= MAX_ELEMENTS, elements_max
@@ -100,13 +69,13 @@ class Controller:
         self.lease_ns = lease_ns
         self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "evicted", "left", "strangers"), 0)
         self._claim_ns = claim_ns
+        self._quota = quota or PeerQuota()
         self._generations = Generations(draw_generation)
         self._job_id = -1
         self._stopped = ""
-        self._gatherings: dict[str, _Gathering] = {}
-        self._jobs: dict[str, _Job] = {}
-        self._late = LateRanks(WAITING_MAX)
-        self._home: dict[int, _Gathering | _Job] = {}
+        self._gatherings: dict[str, GatheringJob] = {}
+        self._jobs: dict[str, RunningJob] = {}
+        self._home: dict[int, GatheringJob | RunningJob] = {}
         self._ended: dict[int, JoinRefused | JobFailed] = {}
         self._events: deque[Event] = deque()
 
@@ -118,20 +87,18 @@ class Controller:
             self.heartbeat(request.incarnation, now_ns)  # C2: asked again
             return
         self.counters["joins"] += 1
-        seat = _Seat(request, now_ns, now_ns)
-        reason = self._fault(request) or self._late.reason(request, now_ns)
+        seat = Seat(request, now_ns, now_ns)
+        reason = self._fault(request)
         if reason:
             self._refuse(request.job, [seat], reason, self._is_too_large(request))
             return
-        gathering = self._gatherings.setdefault(request.job, _Gathering(request.job))
-        for other in list(gathering.seats.values()):
-            reason = request.contradiction(other.request)
-            if reason:  # C1: which of them is right can't be known, so none waits for what can't come
-                late = set(gathering.missing) - {request.rank}
-                self._late.expect(request.job, late, reason, now_ns + self.lease_ns)
-                self._drop(gathering, gathering.seats.values(), reason)
-                self._refuse(request.job, [seat], reason)
-                return
+        gathering = self._gatherings.setdefault(request.job, GatheringJob(request.job))
+        others = [other.request for rank, other in gathering.seats.items() if rank != request.rank]
+        reason = next(filter(None, map(request.contradiction, others)), "")
+        if reason:  # C1
+            gathering.contradictions[request.rank] = reason
+            self._refuse(request.job, [seat], reason)
+            return
         earlier = gathering.seats.get(request.rank)
         if earlier is not None:  # C3
             reason = f"rank {request.rank} of job {request.job!r} was joined again, by {seat.member}; start a rank once"
@@ -139,6 +106,7 @@ class Controller:
         self._gatherings[request.job] = gathering  # _drop forgets an empty one
         gathering.seats[request.rank] = seat
         gathering.complete_ns = now_ns
+        gathering.contradictions.pop(request.rank, None)
         self._home[request.incarnation] = gathering
         self._admit_what_can_be()
 
@@ -150,7 +118,7 @@ class Controller:
             return
         seat = _seat_of(home, incarnation)
         seat.heard_ns = now_ns
-        if isinstance(home, _Job):
+        if isinstance(home, RunningJob):
             self._settle_claim(home.admitted.name, seat, now_ns)
 
     def leave(self, incarnation: int, calls: Sequence[int], reason: str) -> None:
@@ -160,7 +128,7 @@ class Controller:
             self.counters["strangers"] += incarnation not in self._ended
             return
         seat = _seat_of(home, incarnation)
-        if isinstance(home, _Gathering):
+        if isinstance(home, GatheringJob):
             self._forget(home, [seat])
         else:
             self.counters["left"] += 1
@@ -226,9 +194,9 @@ class Controller:
         home = self._home.get(incarnation)
         if home is None:
             return self._ended.get(incarnation)
-        if isinstance(home, _Job):
+        if isinstance(home, RunningJob):
             return Running(home.admitted, tuple(home.departures))
-        reason = "" if home.missing else self._obstacle(home)
+        reason = home.contradicted if home.missing else self._obstacle(home)
         return Waiting(home.name, _members(home.seats), home.missing, reason)
 
     def jobs(self) -> Iterator[Running]:
@@ -243,7 +211,7 @@ class Controller:
 
     def free_slots(self) -> int:
         """Slots that belong to no job."""
-        return self.slots - sum(_owned(job.admitted.job) for job in self._jobs.values())
+        return self.slots - sum(job.holding.slots for job in self._jobs.values())
 
     # Private
 
@@ -251,16 +219,21 @@ class Controller:
         """Why this request can never be served, or "" (C1)."""
         if self._stopped:
             return self._stopped
-        if sum(len(gathering.seats) for gathering in self._gatherings.values()) >= WAITING_MAX:
+        if fault := request.fault(self.slots, self.elements_max):
+            return fault
+        hosts = [
+            seat.request.address[0] for gathering in self._gatherings.values() for seat in gathering.seats.values()
+        ]
+        if len(hosts) >= WAITING_MAX:
             return f"{WAITING_MAX} members are waiting already"
-        return request.fault(self.slots, self.elements_max)
+        return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]))
 
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether all that is wrong with a refused request is that it wants more slots than there are."""
         sound = not self._stopped and not request.fault(max(self.slots, request.slots), self.elements_max)
         return sound and request.slots > self.slots
 
-    def _settle_claim(self, name: str, holder: _Seat, now_ns: int) -> None:
+    def _settle_claim(self, name: str, holder: Seat, now_ns: int) -> None:
         """A heartbeat that a rank's running process can't have sent before the new one's join: that is refused (C4)."""
         gathering = self._gatherings.get(name)
         claimant = gathering.seats.get(holder.request.rank) if gathering else None
@@ -274,7 +247,7 @@ class Controller:
             if not gathering.missing and not self._obstacle(gathering):
                 self._admit(gathering)
 
-    def _admit(self, gathering: _Gathering) -> None:
+    def _admit(self, gathering: GatheringJob) -> None:
         wish = gathering.seats[0].request
         first = self._first_fit(wish.slots)
         assert first is not None
@@ -282,7 +255,7 @@ class Controller:
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job = JobConfig(self._new_job_id(), generation, wish.workers, wish.elements, streams)
         admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
-        running = _Job(admitted, gathering.seats)
+        running = RunningJob(admitted, gathering.seats)
         self._jobs[gathering.name] = running
         del self._gatherings[gathering.name]
         for seat in running.seats.values():
@@ -307,63 +280,63 @@ class Controller:
             first = end
         return first if self.slots - first >= count else None
 
-    def _obstacle(self, gathering: _Gathering) -> str:
+    def _obstacle(self, gathering: GatheringJob) -> str:
         """What keeps a complete gathering from being admitted, or ""."""
         earlier = self._jobs.get(gathering.name)
         if earlier is not None:
             who = ", ".join(str(seat.member) for seat in earlier.seats.values())
             return f"job {gathering.name!r} still runs, with {who}"
-        need = next(iter(gathering.seats.values())).request.slots
-        if self._first_fit(need) is not None:
-            return ""
-        users = ", ".join(f"{job.admitted.name!r} {_owned(job.admitted.job)}" for job in self._jobs.values())
+        wanted = gathering.holding
+        if self._first_fit(wanted.slots) is not None:
+            return self._quota.fault(self.slots, wanted, [job.holding for job in self._jobs.values()])
         return (
-            f"{need} slots in a row are needed and {self.free_slots()} of {self.slots} are free; in use by {users}; "
-            f"wait for a job to end, ask for a smaller window, or start the switch with more slots"
+            f"{wanted.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
+            f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or start the switch with more"
         )
 
-    def _deadline_ns(self, gathering: _Gathering) -> int:
+    def _deadline_ns(self, gathering: GatheringJob) -> int:
         """When the gathering is given up: at its first member's timeout, or earlier if all it lacks is room (C5)."""
         end_ns = min(seat.joined_ns + seat.request.timeout_ns for seat in gathering.seats.values())
         if not self._waits_for_room(gathering):
             return end_ns
         return min(end_ns, gathering.complete_ns + ROOM_LEASES * self.lease_ns)
 
-    def _waits_for_room(self, gathering: _Gathering) -> bool:
+    def _waits_for_room(self, gathering: GatheringJob) -> bool:
         return not gathering.missing and gathering.name not in self._jobs
 
-    def _timeout_reason(self, gathering: _Gathering) -> str:
+    def _timeout_reason(self, gathering: GatheringJob) -> str:
         if not gathering.missing:
             return f"job {gathering.name!r} can't start: {self._obstacle(gathering)}"
         waited_ns = min(seat.request.timeout_ns for seat in gathering.seats.values())
         ranks = ("rank " if len(gathering.missing) == 1 else "ranks ") + ", ".join(map(str, gathering.missing))
         present = ", ".join(map(str, _members(gathering.seats)))
         late = f"did not join job {gathering.name!r} within {waited_ns / 1e9:g} s"
-        return f"{ranks} of {gathering.workers} {late}; present: {present}"
+        refused = f"; refused: {gathering.contradicted}" if gathering.contradictions else ""
+        return f"{ranks} of {gathering.workers} {late}; present: {present}{refused}"
 
-    def _silent(self, seat: _Seat, now_ns: int) -> bool:
+    def _silent(self, seat: Seat, now_ns: int) -> bool:
         return now_ns - seat.heard_ns >= self.lease_ns
 
-    def _drop(self, gathering: _Gathering, seats: Iterable[_Seat], reason: str, lacks_room: bool = False) -> None:
+    def _drop(self, gathering: GatheringJob, seats: Iterable[Seat], reason: str, lacks_room: bool = False) -> None:
         """Refuses these waiting members."""
         seats = list(seats)
         self._forget(gathering, seats)
         self._refuse(gathering.name, seats, reason, lacks_room)
 
-    def _forget(self, gathering: _Gathering, seats: Iterable[_Seat]) -> None:
+    def _forget(self, gathering: GatheringJob, seats: Iterable[Seat]) -> None:
         """Removes these waiting members without notifying them."""
         for seat in list(seats):
             del gathering.seats[seat.request.rank], self._home[seat.request.incarnation]
         if not gathering.seats:
             del self._gatherings[gathering.name]
 
-    def _refuse(self, name: str, seats: list[_Seat], reason: str, lacks_room: bool = False) -> None:
+    def _refuse(self, name: str, seats: list[Seat], reason: str, lacks_room: bool = False) -> None:
         self.counters["refused"] += len(seats)
         refused = JoinRefused(name, tuple(seat.member for seat in seats), reason, lacks_room)
         self._remember(refused)
         self._events.append(refused)
 
-    def _fail(self, job: _Job, dead: tuple[Member, ...], reason: str) -> None:
+    def _fail(self, job: RunningJob, dead: tuple[Member, ...], reason: str) -> None:
         """Evicts, then notifies all members, also the dead: they may only have been cut off (C6, C8)."""
         self.counters["failed"] += 1
         admitted = job.admitted
@@ -374,7 +347,7 @@ class Controller:
         self._remember(failed)
         self._events.append(failed)
 
-    def _evict(self, job: _Job) -> None:
+    def _evict(self, job: RunningJob) -> None:
         del self._jobs[job.admitted.name]
         self.counters["evicted"] += 1
         self._events.append(JobEvicted(job.admitted.name, job.admitted.job))
@@ -386,13 +359,9 @@ class Controller:
             del self._ended[next(iter(self._ended))]
 
 
-def _seat_of(home: _Gathering | _Job, incarnation: int) -> _Seat:
+def _seat_of(home: GatheringJob | RunningJob, incarnation: int) -> Seat:
     return next(seat for seat in home.seats.values() if seat.request.incarnation == incarnation)
 
 
-def _members(seats: dict[int, _Seat]) -> tuple[Member, ...]:
+def _members(seats: dict[int, Seat]) -> tuple[Member, ...]:
     return tuple(seats[rank].member for rank in sorted(seats))
-
-
-def _owned(job: JobConfig) -> int:
-    return sum(stream.window_slots for stream in job.streams)

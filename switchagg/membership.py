@@ -6,17 +6,19 @@ The `Controller` gets requests and returns events; a standing is its answer on o
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.job import MAX_SLOTS, MAX_WORKERS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
+from switchagg.quota import Holding
 
 NAME_MAX = 200
 GENERATIONS_KEPT = 4096
 """So many latest generations are not used again."""
 
+CONTRADICTIONS_SHOWN_MAX = 3
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 
 Address = tuple[str, int]
@@ -194,6 +196,70 @@ class Running:
     departed: tuple[Departure, ...]
 
 
+@dataclass(slots=True)
+class Seat:
+    """A member's place in a gathering or job: its request, when it came, and when it was last heard."""
+
+    request: JoinRequest
+    joined_ns: int
+    heard_ns: int
+
+    @property
+    def member(self) -> Member:
+        """Who has it."""
+        return Member(self.request.rank, self.request.address, self.request.incarnation)
+
+
+@dataclass(slots=True)
+class GatheringJob:
+    """The seats of a job's next start, by rank."""
+
+    name: str
+    seats: dict[int, Seat] = field(default_factory=dict)
+    complete_ns: int = 0
+    """When the last rank came."""
+    contradictions: dict[int, str] = field(default_factory=dict)
+    """Of the joins that were refused, by rank: the latest of each."""
+
+    @property
+    def workers(self) -> int:
+        """How many there shall be."""
+        return next(iter(self.seats.values())).request.workers
+
+    @property
+    def holding(self) -> Holding:
+        """What it will need."""
+        seats = self.seats.values()
+        return Holding(next(iter(seats)).request.slots, tuple(seat.request.address[0] for seat in seats))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that have not come."""
+        return tuple(rank for rank in range(self.workers) if rank not in self.seats)
+
+    @property
+    def contradicted(self) -> str:
+        """Why joins were refused, the lowest ranks' first, or "" (C1)."""
+        return "; ".join(reason for _, reason in sorted(self.contradictions.items())[:CONTRADICTIONS_SHOWN_MAX])
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job from its admission to its eviction."""
+
+    admitted: JobAdmitted
+    seats: dict[int, Seat]
+    departures: list[Departure] = field(default_factory=list)
+
+    @property
+    def holding(self) -> Holding:
+        """What it has."""
+        return Holding(
+            sum(stream.window_slots for stream in self.admitted.job.streams),
+            tuple(member.address[0] for member in self.admitted.members),
+        )
+
+
 class Generations:
     """Numbers of jobs' starts that nobody can foresee. draw: gives a random number below 2**32."""
 
@@ -208,29 +274,6 @@ class Generations:
             pass
         self._recent.append(drawn)
         return drawn
-
-
-class LateRanks:
-    """Ranks that had not come when their gathering was refused: they get the same reason (C1)."""
-
-    def __init__(self, most: int) -> None:
-        """most: how many gatherings are remembered."""
-        self._most = most
-        self._refused: dict[str, tuple[str, int, set[int]]] = {}  # by job: reason, until when, who has not heard it
-
-    def expect(self, job: str, ranks: set[int], reason: str, until_ns: int) -> None:
-        """These ranks of a refused gathering are still to come."""
-        self._refused[job] = (reason, until_ns, ranks)
-        if len(self._refused) > self._most:
-            del self._refused[next(iter(self._refused))]
-
-    def reason(self, request: JoinRequest, now_ns: int) -> str:
-        """Why this rank is refused, or "". Who was refused and comes again begins anew, for all."""
-        reason, until_ns, ranks = self._refused.pop(request.job, ("", 0, set()))
-        if request.rank not in ranks or now_ns >= until_ns:
-            return ""
-        self.expect(request.job, ranks - {request.rank}, reason, until_ns)
-        return reason
 
 
 Event = JobAdmitted | JobEvicted | JoinRefused | JobFailed | MemberLeft

@@ -18,6 +18,7 @@ except KeyboardInterrupt:  # nothing has been started yet
     sys.exit(130)
 
 if TYPE_CHECKING:
+    from switchagg.quota import PeerQuota
     from transport.switch.impairments import Impairments
 
 from emulation.cli.bench import app as bench
@@ -125,6 +126,9 @@ DATA = typer.Option(
 )
 INTERFACE = typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
 ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
+PEER_QUOTA = typer.Option(
+    metavar="QUOTA", help="Most for one address, but 127.0.0.1  [default: joins=256,jobs=64,slots=half of --slots]"
+)
 IMPAIR = typer.Option(
     metavar="FAULTS", help="For native (xdp: loss): bad links in both directions, like loss=1%,delay=1ms"
 )
@@ -147,6 +151,7 @@ def switch(
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[int | None, ELEMENTS] = None,
     advertise: Annotated[str | None, ADVERTISE] = None,
+    peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about jobs")] = False,
@@ -194,6 +199,7 @@ def switch(
                 elements=elements,
                 advertise=None if advertise is None else _host_port("--advertise", advertise),
                 lease_s=lease,
+                peer_quota=_peer_quota(peer_quota or ""),
                 interfaces=interface or (),
                 impairments=_impairments(impair, impair_up, impair_down),
             ),
@@ -251,6 +257,15 @@ def _impairments(both: str | None, up: str | None, down: str | None) -> Impairme
         return parse_impairments(both or "", up or "", down or "")
     except JobError as error:
         stop(f"--impair: {error}", EXIT_USAGE)
+
+
+def _peer_quota(text: str) -> PeerQuota:
+    from switchagg.quota import parse_peer_quota
+
+    try:
+        return parse_peer_quota(text)
+    except ValueError as error:
+        stop(f"--peer-quota: {error}", EXIT_USAGE)
 
 
 def _host_port(option: str, text: str) -> tuple[str, int]:

@@ -116,7 +116,7 @@ class RecordedMember:
         self.left = threading.Event()
         wish = messages.Join(
             job=changes.get("job", "train"),
-            place=messages.Place(rank, "127.0.0.1", 4000 + rank),
+            place=messages.Place(rank, changes.get("host", "127.0.0.1"), 4000 + rank),
             workers=workers,
             elements=changes.get("elements", 360),
             streams=1,
@@ -283,7 +283,8 @@ def test_missing_ranks_are_named_to_those_who_wait(switch: Switch) -> None:
 
 
 def test_a_disagreement_is_reported_to_both_sides(switch: Switch) -> None:
-    with clients(RecordedMember(switch.endpoint, 0, 3), RecordedMember(switch.endpoint, 1, 4)) as both:
+    members = [RecordedMember(switch.endpoint, rank, workers, timeout_s=1.0) for rank, workers in ((0, 3), (1, 4))]
+    with clients(*members) as both:
         for heard in both:
             assert "all ranks must agree" in heard.refusal()
 
@@ -443,6 +444,17 @@ def test_c14_a_member_learns_its_own_job_and_the_switchs_user_all(switch: Switch
         with_wrong_secret = ask_over_tcp(switch.endpoint, messages.StatusQuery(1, "train", 123))[0]
         assert isinstance(with_wrong_secret, messages.StatusAnswer)
         assert not with_wrong_secret.details
+
+
+def test_c15_a_join_that_gives_another_hosts_address_is_refused(switch: Switch) -> None:
+    victim = messages.Join("train", messages.Place(0, "127.0.0.9", 4000), 1, 360, 1, 8, 77, SECOND)
+    (refused,) = ask_over_tcp(switch.endpoint, victim)
+    assert isinstance(refused, messages.Refused)
+    assert (
+        "rank 0 at 127.0.0.9:4000 gives a data address that its join does not come from (127.0.0.1)" in refused.reason
+    )
+    with clients(RecordedMember(switch.endpoint, 0, 1, host="127.0.0.9")) as (own,):
+        assert own.admitted().members == [messages.Place(0, "127.0.0.9", 4000)]
 
 
 def test_no_query_delays_a_heartbeat(switch: Switch) -> None:

@@ -53,7 +53,7 @@ class ControlClient:
         host, port = parse_endpoint(switch)
         self.switch = switch
         self.admitted: Future[messages.Admitted] = Future()
-        self._target = f"tcp://{resolve_host(host)}:{port}"
+        self._target = f"tcp://{wish.place.host}:0;{resolve_host(host)}:{port}"  # from the data address (C15)
         self._wish = wish
         self._keys = keys
         self._on_departure = on_departure

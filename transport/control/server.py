@@ -160,7 +160,8 @@ class ControlServer:
         now_ns = time.monotonic_ns()
         match request:
             case messages.Join():
-                if fault := self._ends.fault(request) or self._link_fault(request):
+                fault = self._ends.fault(request) or self._link_fault(request) or _place_fault(request.place, sender)
+                if fault:
                     self._send(peer, messages.Refused(fault))
                     return
                 self._controller.join(_join_request(request), now_ns)
@@ -267,6 +268,16 @@ class ControlServer:
             self.counters["answers"] += 1
         except zmq.ZMQError:
             self.counters["unsent"] = self.counters.get("unsent", 0) + 1
+
+
+def _place_fault(place: messages.Place, sender: Peer) -> str:
+    """Why this is no join of the host that will get the results, or "" (C15): TCP has proved where it comes from."""
+    if place.host == sender.host:
+        return ""
+    return (
+        f"{place} gives a data address that its join does not come from ({sender.host or 'a Unix socket'}): it could "
+        "be another's; join by an address of the switch that is reached from the data address, without NAT or proxy"
+    )
 
 
 def _join_request(request: messages.Join) -> JoinRequest:

@@ -55,6 +55,7 @@ class SwitchDaemon:
             partial(secrets.randbits, 32),
             lease_ns=lease_ns,
             claim_ns=lease_ns // 4,
+            quota=options.peer_quota,
         )
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""

@@ -8,6 +8,7 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
 from switchagg.membership import Address
+from switchagg.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
@@ -44,7 +45,8 @@ class DaemonOptions:
     an emulated switch do; only NATIVE has them (XDP loss alone), so AUTO then means NATIVE. link: what carries packets
     (`transport.links.table`); over "rdma" bind_data is an address of this host's own with port 4791. packets: most of
     an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
-    only whom they allow.
+    only whom they allow. peer_quota: what the jobs of one address may have (C16);
+    None: the default.
     """
 
     bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
@@ -59,6 +61,7 @@ class DaemonOptions:
     link: str = "udp"
     packets: int = PACKETS_DEFAULT
     keys: Keys | None = None
+    peer_quota: PeerQuota | None = None
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")

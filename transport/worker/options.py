@@ -46,13 +46,13 @@ class JoinOptions:
     under way side by side; None: one for each of priorities or window_slots, else 2. window_slots: packets in flight,
     of every stream or of each. priorities: class of each stream, 0 (most urgent) to 7 (best effort); (): all best
     effort. timeout_s: how long to wait for the others. call_timeout_s: how long a call waits for ranks that are alive;
-    retry_limit says it in timeouts in a row instead. bind: own IPv4 address for packets; None: the one that faces the
-    switch. core: "native" carries packets in C; "python" needs no compiler and costs about ten times the CPU; "auto"
-    is native where the compiled core is there, else Python, said once by a warning. segments_max, tos, credit_bytes:
-    as of a UdpLink; credit_bytes None: 128 KiB with priorities, else unbounded; other links have no credit. link: what
-    carries packets, as the switch was told. keys: or their folder, of the control plane, and of packets over ZeroMQ.
-    rdma: options of that link alone. codec: of sums of floats (`switchagg.codecs`), the same on every rank; if it is
-    only in Python, so is the core.
+    retry_limit says it in timeouts in a row instead. bind: own IPv4 address for packets, and for the join, which proves
+    it (C15); None: the one that faces the switch. core: "native" carries packets in C; "python" needs no compiler and
+    costs about ten times the CPU; "auto" is native where the compiled core is there, else Python, said once by a
+    warning. segments_max, tos, credit_bytes: as of a UdpLink; credit_bytes None: 128 KiB with priorities, else
+    unbounded; other links have no credit. link: what carries packets, as the switch was told. keys: or their folder, of
+    the control plane, and of packets over ZeroMQ. rdma: options of that link alone. codec: of sums of floats
+    (`switchagg.codecs`), the same on every rank; if it is only in Python, so is the core.
     """
 
     elements: int | None = None
