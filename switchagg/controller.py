@@ -291,7 +291,7 @@ class Controller:
             return self._quota.fault(self.slots, wanted, [job.holding for job in self._jobs.values()])
         return (
             f"{wanted.slots} slots in a row are needed and {self.free_slots()} of {self.slots} are free, "
-            f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or start the switch with more"
+            f"beside {len(self._jobs)} jobs; wait for one to end, ask for a smaller window, or give the switch more"
         )
 
     def _deadline_ns(self, gathering: GatheringJob) -> int:
