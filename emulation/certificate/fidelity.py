@@ -40,6 +40,7 @@ CUT_SHARE = 0.1  # of a frame's time on the line: segments of one bundle follow 
 BUNDLE_WIRE_BYTES = 70_000  # 64 kB in segments, each with its headers
 RATE_STEPS = (1, 2, 5)
 RATE_LEAST_BPS = 1_000_000
+OTHERS_SHARE = 0.1  # of the CPUs' time: what other programs may take before they are the first thing to look at
 FILLED_SHARE = 0.8  # of the most a link was seen to carry: what it can surely carry again
 
 
@@ -67,7 +68,7 @@ class Certificate:
 
     valid: bool
     reasons: list[str]  # why not; empty if valid
-    valid_rate_bps: int | None  # link rate at which this machine would have been valid; None: valid, or unknown
+    valid_rate_bps: int | None  # at which this machine would have been valid; None: valid, unknown, or busy with others
     measures: dict[str, Any] = field(default_factory=dict)
     bounds: dict[str, float] = field(default_factory=dict)
 
@@ -257,6 +258,12 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
         reasons.append("the waiting of network threads for a CPU can't be seen: this kernel has no /proc/PID/schedstat")
     at_most("timer_lateness_p99_ns", "ms", 1e-6, "timers are late (p99)")
     at_most("lost_share", "%", 100, f"frames lost by the machine ({_losses(measures)})")
+    others = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
+    if reasons and others > OTHERS_SHARE:
+        shrink.clear()  # not this run's rate, but the others' load
+        reasons.append(
+            f"the CPUs were busy with other programs for {others:.0%} of their time; end those, and run again"
+        )
     return Certificate(
         valid=not reasons,
         reasons=reasons,

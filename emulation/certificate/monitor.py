@@ -115,10 +115,12 @@ class Threads:
 
 
 class Machine:
-    """Counters of the whole machine and of each namespace, between two moments."""
+    """Counters of the whole machine and of each namespace, between two moments. root_pid: of the process from which all
+    of ours descend; what others compute is theirs."""
 
-    def __init__(self, pids: list[int]) -> None:
+    def __init__(self, pids: list[int], root_pid: int) -> None:
         self._pids = pids
+        self._root_pid = root_pid
         self._start_ns = time.monotonic_ns()
         self._first = self._read()
 
@@ -134,6 +136,7 @@ class Machine:
             "cpu_pressure_share": spent["cpu_pressure_us"] * 1000 / wall_ns,
             "cpu_idle_share": spent["cpu_idle_ticks"] / ticks,
             "cpu_stolen_share": spent["cpu_stolen_ticks"] / ticks,
+            "cpu_other_share": max(0, spent["cpu_program_ticks"] - spent["cpu_own_ticks"]) / ticks,
             "tcp_retransmitted": spent["tcp_retransmitted"],
             "losses": losses,
         }
@@ -146,6 +149,8 @@ class Machine:
             "cpu_all_ticks": sum(cpu[:8]),
             "cpu_idle_ticks": cpu[3] + cpu[4],
             "cpu_stolen_ticks": cpu[7],
+            "cpu_program_ticks": sum(cpu[:3]),  # interrupts are left out: they carry the emulated network's packets
+            "cpu_own_ticks": cpu_ticks_of(self._root_pid),
             "cpu_backlog": sum(int(line.split()[1], 16) for line in softnet),
             "udp_receive_buffer": 0,
             "tcp_retransmitted": 0,
@@ -188,7 +193,7 @@ def measure(place: MonitorPlace) -> None:
     pids = list(dict.fromkeys(port.pid for port in place.ports))
     readers = {pid: QdiscReader(pid) for pid in pids}
     ports = [Port(port, readers[port.pid]) for port in place.ports]
-    threads, machine = Threads(), Machine(pids)
+    threads, machine = Threads(), Machine(pids, place.parent_pid)
     send_report(Ready())
     gc.freeze()  # a collection of what lives as long as we do would make us late
     lateness, cpu_start_ns, start_ns = [], time.process_time_ns(), time.monotonic_ns()
@@ -256,6 +261,28 @@ def _threads_of(pid: int) -> list[int]:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     except OSError:
         return []
+
+
+def cpu_ticks_of(root_pid: int) -> int:
+    """What a process and its descendants have computed, those included that have ended and were waited for."""
+    spent: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                words = (
+                    Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                )
+            except OSError:
+                continue  # it has ended
+            spent[int(name)] = sum(map(int, words[11:15]))
+            children.setdefault(int(words[1]), []).append(int(name))
+    ticks, waiting = 0, [root_pid]
+    while waiting:
+        pid = waiting.pop()
+        ticks += spent.get(pid, 0)
+        waiting += children.get(pid, [])
+    return ticks
 
 
 def _cpu_pressure_us() -> int:

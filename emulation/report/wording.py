@@ -97,6 +97,7 @@ MEASURE_NAMES = {
     "cpu_pressure_share": "time some thread of the machine waited for a CPU",
     "cpu_idle_share": "CPU time idle",
     "cpu_stolen_share": "CPU time taken by the hypervisor",
+    "cpu_other_share": "CPU time of other programs",
     "tcp_retransmitted": "TCP segments sent again",
     "losses": "losses by the machine",
     "sent_packets": "packets sent",

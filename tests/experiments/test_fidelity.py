@@ -1,5 +1,8 @@
 """The certificate's arithmetic: which gaps count, what they should be, and what makes a run INVALID."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -244,6 +247,27 @@ def test_load_beside_the_links_counts(others: dict[str, Any], reason: str, rate_
     assert len(certificate.reasons) == 1
     assert reason in certificate.reasons[0]
     assert certificate.valid_rate_bps == rate_bps
+
+
+def test_a_run_beside_other_programs_is_told_of_them_and_not_of_a_lower_rate() -> None:
+    late = {"timer_lateness_p99_ns": 41e6, "cpu_stolen_share": 0.05}
+    certificate = verdict(full_link([FRAME_NS] * 500), **late, cpu_other_share=0.38)
+    assert certificate.reasons[-1].startswith("the CPUs were busy with other programs for 43% of their time")
+    assert (len(certificate.reasons), certificate.valid_rate_bps) == (2, None)
+    assert verdict(full_link([FRAME_NS] * 500), **late, cpu_other_share=0.02).valid_rate_bps == 50_000_000
+    assert verdict(full_link([FRAME_NS] * 500), cpu_other_share=0.9).valid, "links as they should be need no remedy"
+
+
+def test_cpu_time_is_that_of_descendants_ended_ones_included() -> None:
+    busy = "import time\nwhile time.process_time() < 0.3: pass\n"
+    burn = [sys.executable, "-S", "-c", busy]
+    before = monitor.cpu_ticks_of(os.getpid())
+    child = "import subprocess, sys\nsubprocess.run([sys.executable, '-S', '-c', sys.argv[1]], check=True)\n"
+    subprocess.run([sys.executable, "-S", "-c", child, busy], check=True)
+    subprocess.run(burn, check=True)
+    spent_s = (monitor.cpu_ticks_of(os.getpid()) - before) / os.sysconf("SC_CLK_TCK")
+    assert spent_s >= 0.55
+    assert monitor.cpu_ticks_of(2**31 - 1) == 0
 
 
 def test_the_same_wait_matters_less_on_a_slower_link() -> None:

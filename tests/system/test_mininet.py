@@ -250,8 +250,10 @@ def test_a_rate_no_machine_fills_is_invalid(topology: Any) -> None:
     certificate = loaded(topology, topology.NetworkSpec(workers=2, rate_bps=100_000_000_000), "udp", "0.5")
     assert not certificate.valid
     assert certificate.reasons
-    assert certificate.valid_rate_bps is not None
-    assert certificate.valid_rate_bps < 100_000_000_000
+    if certificate.valid_rate_bps is None:
+        assert "busy with other programs" in certificate.reasons[-1]
+    else:
+        assert certificate.valid_rate_bps < 100_000_000_000
 
 
 def test_network_threads_that_starve_make_a_run_invalid(topology: Any) -> None:
