@@ -13,7 +13,7 @@ from typing import Any
 
 from emulation.errors import RunFailed
 from emulation.host import host_facts
-from emulation.report.wording import why_different
+from emulation.report.wording import unequal_compute, why_different
 from emulation.results import MethodResult, document, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
@@ -141,7 +141,7 @@ def compare(
     host = host_facts(command)
     chosen = scenario
     if plane is not None:
-        host["dataplanes_passed_over"] = plane.passed_over
+        host["dataplane"], host["dataplanes_passed_over"] = plane.name, plane.passed_over
         chosen = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
     results: list[MethodResult] = []
     seconds: dict[MethodName, float] = {}
@@ -189,6 +189,9 @@ def problems(built: dict[str, Any]) -> list[str]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:
             found.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
+    for entry in built["methods"]:
+        if entry["comparison"] is not None and not entry["comparison"]["compute_alike"]:
+            found.append(f"{entry['method']}: {unequal_compute(built, entry)}")
     return found
 
 

@@ -258,7 +258,9 @@ def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
     if numbers is None:
         return "baseline", ""
     free = wording.times_text(numbers["iteration_speedup_if_communication_were_free"])
-    return wording.times_text(numbers["iteration_speedup"]), f"{free} if communication were free"
+    equal = wording.times_text(numbers["iteration_speedup_at_equal_compute"])
+    note = "" if numbers["compute_alike"] else f"{equal} at equal compute; "
+    return wording.times_text(numbers["iteration_speedup"]), f"{note}{free} if communication were free"
 
 
 def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
@@ -290,10 +292,12 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
         }
     if built["valid"]:
+        unequal = any(entry["comparison"] and not entry["comparison"]["compute_alike"] for entry in built["methods"])
+        compare = "; compute differed between methods, so compare iterations at equal compute" if unequal else ""
         return {
             "word": "VALID",
             "kind": "valid",
-            "text": "The emulated links kept their rates within the bounds below: times can be trusted.",
+            "text": f"The emulated links kept their rates within the bounds below: times can be trusted{compare}.",
         }
     return {
         "word": "INVALID",
@@ -376,7 +380,7 @@ def _planes(built: dict[str, Any], host: dict[str, Any]) -> list[tuple[str, str]
         environment = entry.get("environment", {})
         if "dataplane" in environment:
             passed = [f"{name} passed over: {why}" for name, why in host.get("dataplanes_passed_over", {}).items()]
-            facts.append(("Data plane", "; ".join([environment["dataplane"], *passed])))
+            facts.append(("Data plane", "; ".join([host.get("dataplane", environment["dataplane"]), *passed])))
         cores = environment.get("worker_cores", [])
         if any(cores):
             same = len(set(cores)) == 1

@@ -15,8 +15,6 @@ from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP
 from transport.schedule.table import POLICIES
 
-COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
-
 
 def name_of(method: MethodName) -> str:
     """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't named."""
@@ -237,10 +235,23 @@ def headline(built: dict[str, Any]) -> str:
         first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
         which = f"{which}, {first} of {count} methods,"
     text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
+    if not numbers["compute_alike"]:
+        text += f" {unequal_compute(built, compared)}"
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
         speed = faster_text(numbers["communication_speedup"])
         text += f" Communication alone was {speed}; the bound is {numbers['communication_speedup_bound']:.2f}×."
     return text
+
+
+def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:
+    """That a method's workers computed for longer or shorter than the baseline's, and what is left at equal compute."""
+    numbers = entry["comparison"]
+    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    before, after = (time_text(each["summary"]["compute_ns"]["median"]) for each in (base, entry))
+    return (
+        f"Compute differed: {before} with {in_text(built['baseline'])}, {after} with {in_text(entry['method'])}; at "
+        f"equal compute an iteration's speed-up is {times_text(numbers['iteration_speedup_at_equal_compute'])}."
+    )
 
 
 def explanations(built: dict[str, Any]) -> list[str]:
@@ -279,11 +290,12 @@ def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
     numbers, baseline = entry["comparison"], in_text(built["baseline"])
     before, after = (each["summary"]["compute_ns"]["median"] for each in (base, entry))
     compute = f"compute ({time_text(before)}) is not what a method changes"
-    if not 1 / COMPUTE_ALIKE < (after / before if before else 1.0) < COMPUTE_ALIKE:
+    if not numbers["compute_alike"]:
         compute = (
             f"compute took {time_text(before)} with {baseline} and {time_text(after)} with "
             f"{in_text(entry['method'])}, since workers and network share this machine's CPUs; a method "
-            "should not change it"
+            f"should not change it, and at equal compute the speed-up is "
+            f"{times_text(numbers['iteration_speedup_at_equal_compute'])}"
         )
     return (
         f"Iteration speed-up {numbers['iteration_speedup']:.2f}: {compute}; an "

@@ -182,7 +182,8 @@ def test_auto_chooses_the_fastest_plane_and_reports_why_not_a_faster_one(
     done = compare(scenario, "sim", tmp_path, silent, command=["x"], runner=runner)
     assert used == ["batched", "batched"]
     assert done.document["scenario"]["switch"]["dataplane"] == "auto"
-    assert done.host["dataplanes_passed_over"] == choice.passed_over
+    assert done.document["methods"][1]["environment"]["dataplane"] == "auto"
+    assert (done.host["dataplane"], done.host["dataplanes_passed_over"]) == ("batched", choice.passed_over)
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "batched; native passed over: its self-test failed at packet 7, a result" in report
 

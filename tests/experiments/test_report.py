@@ -13,7 +13,7 @@ from example_results import SCENARIO, FakeCertificate, result
 from emulation.compare import problems
 from emulation.report import report, wording
 from emulation.report.report import table_rows, write_report
-from emulation.results import MethodResult, document
+from emulation.results import MethodResult, comparison, document
 from emulation.scenario import parse
 from emulation.scenario_tables import ParameterServer
 
@@ -212,9 +212,15 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     assert "compute (10.0 ms)" in iteration
     assert "at most 31.00× over the ring" in iteration  # noqa: RUF001
     assert "beyond the bound" not in wording.explanations(within)[0]
-    within["methods"][1]["summary"]["compute_ns"]["median"] *= 2
+    ring, switch = within["methods"]
+    switch["summary"]["compute_ns"]["median"] *= 2
+    switch["comparison"] = comparison(ring["summary"], switch["summary"])
     shared = wording.explanations(within)[1]
     assert "compute took 10.0 ms with the ring and 20.0 ms with the switch, since workers and network share" in shared
+    assert shared.count("at equal compute the speed-up is 1.45×") == 1  # noqa: RUF001
+    assert "Compute differed: 10.0 ms with the ring, 20.0 ms with the switch; at equal" in wording.headline(within)
+    assert dict(table_rows(within))["Speed-up of an iteration"][1][1].startswith("1.45× at equal compute; ")  # noqa: RUF001
+    assert problems(within) == ["switch: " + wording.unequal_compute(within, switch)]
     assert wording.explanations(document(SCENARIO, "sim", [result("ring", 1000)])) == []
 
 

@@ -44,11 +44,24 @@ def test_summary_without_counted_iterations_fails_by_name() -> None:
         summary(SCENARIO, result("ring", 1_000, iterations=result("ring", 1_000).iterations[:1]))
 
 
+def test_a_baseline_that_computed_for_longer_is_compared_at_equal_compute() -> None:
+    """Most of the 12.7 as measured is compute, which no method changes."""
+    slow, switch = summary(SCENARIO, result("ring", 50_000_000)), summary(SCENARIO, result("switch", 5_000_000))
+    slow["compute_ns"]["median"] += 130_000_000
+    slow["iteration_ns"]["median"] += 130_000_000
+    compared = comparison(slow, switch)
+    assert compared["iteration_speedup"] == 190 / 15
+    assert (compared["compute_ratio"], compared["compute_alike"]) == (1 / 14, False)
+    assert compared["iteration_speedup_at_equal_compute"] == 190 / 145
+
+
 def test_comparison_explains_a_speedup_beyond_the_bound() -> None:
     slow_baseline = summary(SCENARIO, result("ring", 250_000_000))
     switch = summary(SCENARIO, result("switch", 100_000_000))
     compared = comparison(slow_baseline, switch)
     assert compared["iteration_speedup"] == 260 / 110
+    assert (compared["compute_ratio"], compared["compute_alike"]) == (1, True)
+    assert compared["iteration_speedup_at_equal_compute"] == 260 / 110
     assert compared["communication_speedup"] == 2.5
     assert compared["iteration_speedup_if_communication_were_free"] == 26
     assert compared["communication_speedup_bound"] == pytest.approx(1.5 * 1514 / 1448 / (1502 / 1440 * 361 / 360))

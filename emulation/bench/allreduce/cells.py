@@ -11,6 +11,7 @@ run.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -253,7 +254,7 @@ class Bench:
             self._switches.get(method),
             self._wish.scenario.workload.warmup_iterations,
         )
-        machine, before = Machine(list(star.pids.values())), Traffic.of(star)
+        machine, before = Machine(list(star.pids.values()), os.getpid()), Traffic.of(star)
         switch_cpu_ns = switch.running.cpu_ns() if switch else 0
         warmup_bytes = min(size_bytes, self._wish.pace.warmup_bytes)
         watch_cpu = expected_s * 1e9 >= WATCHED_NS
