@@ -20,7 +20,16 @@ from native.core_sources import CODECS, CORE, ROOT, planted, source
 SOURCES = {
     "fuzz_plane": ["plane.c"],
     "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", *CODECS],
-    "fuzz_qp": ["qp.c", "qp_request.c", "qp_respond.c", "rdma_memory.c", "roce.c", "roce_crc.c", "dcqcn.c"],
+    "fuzz_qp": [
+        "qp.c",
+        "qp_request.c",
+        "qp_respond.c",
+        "qp_reorder.c",
+        "rdma_memory.c",
+        "roce.c",
+        "roce_crc.c",
+        "dcqcn.c",
+    ],
 }
 # float-cast-overflow is undefined behaviour, too, but not part of `undefined`. SA_NO_CLONES: the loader chooses among
 # clones before the sanitizers are ready.

@@ -150,17 +150,36 @@ def test_a_send_completes_a_receive(rc: Peer) -> None:
 
 
 def test_a_gap_is_reported_once_and_a_duplicate_acknowledged_again(rc: Peer) -> None:
+    """What came after the gap is held, and written once it is filled."""
     rc.write("WRITE_ONLY", 0, b"aaaa", ack_request=1)
     rc.expect_ack(0, ACK, 1)
-    for psn in (2, 3, 4):
+    for psn in (2, 3, 4, 6):
         rc.write("WRITE_ONLY", psn, b"bbbb", 4 * psn, ack_request=1)
     rc.expect_ack(1, SEQUENCE, 1)
+    rc.settle(out_of_order=4)
+    assert bytes(rc.memory[4:]).count(0) == len(rc.memory) - 4
+    rc.write("WRITE_ONLY", 3, b"dddd", 12, ack_request=1)  # it is there already
     rc.write("WRITE_ONLY", 1, b"cccc", 4, ack_request=1)
-    rc.expect_ack(1, ACK, 2)
+    rc.expect_ack(4, ACK, 5)
+    rc.expect_ack(5, SEQUENCE, 5)  # that the peer sends again anyway: it gets time
     rc.write("WRITE_ONLY", 0, b"dddd", ack_request=1)
-    rc.expect_ack(1, ACK, 2)
+    rc.expect_ack(4, ACK, 5)
     assert rc.receive_one(0.05) is None
-    assert bytes(rc.memory[:20]) == b"aaaacccc" + bytes(12)
+    rc.write("WRITE_ONLY", 5, b"eeee", 20, ack_request=1)
+    rc.expect_ack(6, ACK, 7)
+    assert bytes(rc.memory[:32]) == b"aaaacccc" + 3 * b"bbbb" + b"eeeebbbb" + bytes(4)
+
+
+def test_packets_after_one_that_must_be_sent_again_are_not_held_for_ever(rc: Peer) -> None:
+    """More than there is room for: the rest is sent again, as after a loss."""
+    for psn in range(1, 400):
+        rc.write("WRITE_ONLY", psn, b"bbbb", 4 * psn)
+    rc.expect_ack(0, SEQUENCE, 0)
+    rc.write("WRITE_ONLY", 0, b"aaaa", ack_request=1)
+    rc.expect_ack(255, ACK, 256)
+    rc.write("WRITE_ONLY", 256, b"cccc", 1024, ack_request=1)
+    rc.expect_ack(256, ACK, 257)
+    assert bytes(rc.memory[:1032]) == b"aaaa" + 255 * b"bbbb" + b"cccc" + bytes(4)
 
 
 def test_a_missing_receive_is_answered_by_rnr_nak_and_then_delivered(rc: Peer) -> None:

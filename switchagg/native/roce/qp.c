@@ -64,6 +64,7 @@ int sa_qp_init(struct sa_qp *qp, uint32_t number, uint32_t transport, uint32_t d
         .receive_depth = receive_depth,
         .signal_all = signal_all,
         .retry_ns = SA_QP_NEVER,
+        .reorder = {.gap_ns = SA_REORDER_NONE, .nak_ns = SA_REORDER_NONE},
     };
     qp->sends = calloc(send_depth, sizeof *qp->sends);
     qp->receives = calloc(receive_depth, sizeof *qp->receives);
@@ -96,6 +97,7 @@ static void drop_all(struct sa_qp *qp) {
     qp->send_cursor = qp->send_tail;
     qp->answers = qp->verb = 0;
     qp->retry_ns = SA_QP_NEVER;
+    sa_reorder_reset(&qp->reorder);
 }
 
 void sa_qp_free(struct sa_qp *qp) {
@@ -111,6 +113,7 @@ void sa_qp_fail(struct sa_qp *qp) {
     qp->state = SA_QPS_ERR;
     qp->verb = 0;
     qp->retry_ns = SA_QP_NEVER;
+    sa_reorder_reset(&qp->reorder);
     while (qp->send_head < qp->send_tail) sa_qp_finish_send(qp, SA_WC_FLUSHED);
     while (qp->receive_head < qp->receive_tail)
         sa_qp_finish_receive(qp, &(struct sa_completion){.status = SA_WC_FLUSHED, .opcode = SA_WC_RECEIVE});
@@ -129,7 +132,8 @@ static int to_receive(struct sa_qp *qp, const struct sa_qp_attributes *wanted) {
     qp->attributes.access = access;
     qp->expected = wanted->receive_psn;
     qp->msn = qp->verb = qp->answers = 0;
-    qp->skipping = qp->nak_sent = false;
+    qp->skipping = qp->not_ready = false;
+    sa_reorder_reset(&qp->reorder);
     return 0;
 }
 

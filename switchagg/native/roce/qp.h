@@ -1,12 +1,12 @@
 /* An RDMA queue pair, reliable (RC) or not (UC): work requests in, RoCEv2 packets out and in, completions out.
 
    Sans-IO: no socket, no clock, no thread, no randomness; its inputs are the time (now_ns, never decreasing) and
-   packets whose ICRC was checked and whose sender is the peer. Nothing but sa_cq_new and sa_qp_new allocates. The same
-   calls give the same packets everywhere. One thread at a time for all queue pairs of one sa_memory and sa_cq.
+   packets whose ICRC was checked and whose sender is the peer. Nothing allocates but sa_cq_new, sa_qp_new, and the first
+   packet that overtakes another (qp_reorder.h). The same calls give the same packets everywhere. One thread at a time for all queue pairs of one sa_memory and sa_cq.
 
    RC delivers every message once and in order, or ends with an error completion and the state ERR: acknowledgements
-   with go-back-N, one for many packets, requested at each message's end and at least every 64 packets; NAK for a gap,
-   for a missing receive (RNR), for a wrong key or bounds. UC acknowledges nothing: a message with one packet lost, late
+   with go-back-N, one for many packets, requested at each message's end and at least every 64 packets; NAK for a gap
+   that lasts, for a missing receive (RNR), for a wrong key or bounds. UC acknowledges nothing: a message with one packet lost, late
    or refused is dropped as a whole (a WRITE may have stored its first part, but never completes at the receiver).
    Beyond the specification: the window of unacknowledged packets is halved when packets were lost and grows back, as
    Ethernet here has no pause frames; and UC treats packets with a PSN of the past as late or duplicate. */
@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "roce/dcqcn.h"
+#include "roce/qp_reorder.h"
 #include "rdma/rdma_memory.h"
 #include "roce/roce.h"
 
@@ -177,6 +178,7 @@ struct sa_qp {
     uint64_t asked;         /* one beyond the latest packet sent that requested an acknowledgement */
     uint64_t window;        /* packets */
     uint64_t loss_sequence; /* the window isn't halved again before this is acknowledged */
+    uint32_t storm;         /* NAKs in a row that came after few packets */
     uint64_t nak_sequence;  /* of the packet gone back to for a NAK, or none */
     int64_t retry_ns;       /* when what is unacknowledged counts as lost; SA_QP_NEVER: nothing is */
     int64_t rnr_ns;         /* nothing is sent before, as the peer wasn't ready (RNR); 0: it is */
@@ -194,7 +196,8 @@ struct sa_qp {
     uint32_t msn;
     uint32_t verb;     /* of the message in progress: SA_ROCE_STARTS | SA_ROCE_WRITES, SA_ROCE_STARTS, or 0: none */
     bool skipping;     /* UC: packets belong to a dropped message, until the next one starts */
-    bool nak_sent;     /* for the gap at `expected` */
+    bool not_ready;    /* an RNR NAK was sent for `expected` */
+    struct sa_reorder reorder;
     uint32_t write_key;
     uint64_t write_address; /* of the next packet's payload */
     uint64_t message_bytes; /* so far */
@@ -267,7 +270,9 @@ int64_t sa_rnr_timer_ns(uint32_t code);
 void sa_qp_reset_requests(struct sa_qp *qp, int64_t now_ns);
 /* An ACK or NAK arrived. */
 void sa_qp_acknowledged(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns);
-void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet);
+void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns);
+/* NAK the gap at the expected packet, if it is time. */
+void sa_qp_nak_gap(struct sa_qp *qp, int64_t now_ns);
 /* Complete the oldest send; the oldest receive. */
 void sa_qp_finish_send(struct sa_qp *qp, uint32_t status);
 void sa_qp_finish_receive(struct sa_qp *qp, const struct sa_completion *completion);

@@ -5,6 +5,7 @@
 
 #define ACK_EVERY 64u        /* packets; a power of two */
 #define WINDOW_LEAST 16u     /* loss doesn't halve it below this, unless the window was configured smaller */
+#define STORM_MOST 3u        /* halvings of that */
 #define WINDOW_GROWTH 16u    /* one packet more per so many acknowledged */
 #define PACING_BURST 131072u /* bytes at once: a bundle of 64 kB may be delayed without lowering the rate */
 #define TIMEOUT_UNIT_NS 4096
@@ -30,7 +31,7 @@ static void start_timer(struct sa_qp *qp, int64_t now_ns) {
 void sa_qp_reset_requests(struct sa_qp *qp, int64_t now_ns) {
     qp->post_sequence = qp->next_sequence = qp->high_sequence = qp->attributes.send_psn;
     qp->unacked = qp->asked = qp->next_sequence;
-    qp->loss_sequence = 0;
+    qp->loss_sequence = qp->storm = 0;
     qp->nak_sequence = NONE;
     qp->window = qp->attributes.window_packets;
     qp->retries = qp->attributes.retry_count;
@@ -160,8 +161,8 @@ static void lost(struct sa_qp *qp) {
         return;
     }
     qp->retries--;
-    if (qp->unacked >= qp->loss_sequence) {
-        uint64_t floor = least(WINDOW_LEAST, qp->attributes.window_packets);
+    if (qp->unacked >= qp->loss_sequence || qp->storm) {
+        uint64_t floor = least(WINDOW_LEAST >> qp->storm, qp->attributes.window_packets);
         qp->window = qp->window / 2 > floor ? qp->window / 2 : floor;
         qp->loss_sequence = qp->high_sequence;
     }
@@ -201,9 +202,12 @@ static void peer_not_ready(struct sa_qp *qp, uint32_t code, int64_t now_ns) {
 }
 
 /* Once for each packet: a second NAK answers what was sent before going back, as does one while the peer isn't ready. What is
-   lost again the timer finds. */
+   lost again the timer finds. NAK after NAK after few packets come from a peer that keeps none of those that overtake others:
+   the more is in flight, the more is sent for nothing. */
 static void out_of_sequence(struct sa_qp *qp) {
     if (qp->next_sequence == qp->unacked || qp->nak_sequence == qp->unacked) return;
+    bool soon = qp->nak_sequence != NONE && qp->unacked - qp->nak_sequence < WINDOW_LEAST;
+    qp->storm = soon ? (uint32_t)least(qp->storm + 1, STORM_MOST) : 0;
     qp->nak_sequence = qp->unacked;
     lost(qp);
 }
@@ -231,7 +235,7 @@ void sa_qp_acknowledged(struct sa_qp *qp, const struct sa_roce_packet *packet, i
 }
 
 int64_t sa_qp_deadline_ns(struct sa_qp *qp, int64_t now_ns) {
-    int64_t deadline = qp->retry_ns;
+    int64_t deadline = qp->retry_ns < qp->reorder.nak_ns ? qp->retry_ns : qp->reorder.nak_ns;
     if (!has_work(qp)) return deadline;
     int64_t ready = qp->paced ? sa_dcqcn_next_ns(&qp->rate, PACING_BURST, now_ns) : now_ns;
     if (ready < qp->rnr_ns) ready = qp->rnr_ns;
@@ -239,8 +243,10 @@ int64_t sa_qp_deadline_ns(struct sa_qp *qp, int64_t now_ns) {
 }
 
 void sa_qp_tick(struct sa_qp *qp, int64_t now_ns) {
+    sa_qp_nak_gap(qp, now_ns);
     if (qp->retry_ns > now_ns) return;
     qp->counters[SA_QP_TIMEOUTS]++;
     qp->nak_sequence = NONE;
+    qp->storm = 0;
     lost(qp);
 }

@@ -100,7 +100,6 @@ static enum outcome take(struct sa_qp *qp, const struct sa_roce_packet *packet) 
 
 static void queue_nak(struct sa_qp *qp, uint32_t syndrome) {
     qp->nak = (uint8_t)syndrome;
-    qp->nak_sent = true;
     qp->answers |= SA_ANSWER_NAK;
 }
 
@@ -116,28 +115,46 @@ static void refuse(struct sa_qp *qp, enum outcome outcome) {
     queue_nak(qp, syndrome);
 }
 
-static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+void sa_qp_nak_gap(struct sa_qp *qp, int64_t now_ns) {
+    if (qp->reorder.nak_ns > now_ns) return;
+    sa_reorder_naked(&qp->reorder, qp->expected);
+    queue_nak(qp, SA_ROCE_NAK_SEQUENCE);
+}
+
+/* The expected packet, and those after it that are held. */
+static void take_in_order(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns) {
+    struct sa_roce_packet held;
+    enum outcome outcome;
+    while ((outcome = take(qp, packet)) == DONE) {
+        qp->expected = sa_psn_add(qp->expected, 1);
+        if (packet->ack_request) qp->answers |= SA_ANSWER_ACK;
+        if (!sa_reorder_next(&qp->reorder, qp->expected, now_ns, &held)) break;
+        packet = &held;
+    }
+    qp->not_ready = outcome == NOT_READY;
+    if (qp->not_ready)
+        queue_nak(qp, SA_ROCE_RNR_NAK | qp->attributes.min_rnr_timer);
+    else if (outcome != DONE)
+        refuse(qp, outcome);
+    else
+        sa_qp_nak_gap(qp, now_ns);
+}
+
+static void respond_reliably(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns) {
     int32_t ahead = sa_psn_distance(packet->psn, qp->expected);
     if (ahead < 0) {
         qp->counters[SA_QP_DUPLICATES]++;
         qp->answers |= SA_ANSWER_ACK;
-        return;
-    }
-    if (ahead > 0) {
+        sa_reorder_repeated(&qp->reorder, packet->psn);
+    } else if (ahead > 0) {
         qp->counters[SA_QP_OUT_OF_ORDER]++;
-        if (!qp->nak_sent) queue_nak(qp, SA_ROCE_NAK_SEQUENCE);
-        return;
-    }
-    qp->nak_sent = false;
-    qp->answers &= ~(uint32_t)SA_ANSWER_NAK;
-    enum outcome outcome = take(qp, packet);
-    if (outcome == DONE) {
-        qp->expected = sa_psn_add(qp->expected, 1);
-        if (packet->ack_request) qp->answers |= SA_ANSWER_ACK;
-    } else if (outcome == NOT_READY) {
-        queue_nak(qp, SA_ROCE_RNR_NAK | qp->attributes.min_rnr_timer);
+        if (qp->not_ready) return; /* the peer will send it again, after the one that it was told of */
+        sa_reorder_gap(&qp->reorder, packet, qp->expected, (uint32_t)ahead, qp->attributes.path_mtu, now_ns);
+        sa_qp_nak_gap(qp, now_ns);
     } else {
-        refuse(qp, outcome);
+        qp->answers &= ~(uint32_t)SA_ANSWER_NAK;
+        sa_reorder_filled(&qp->reorder, now_ns);
+        take_in_order(qp, packet, now_ns);
     }
 }
 
@@ -167,9 +184,9 @@ static void respond_unreliably(struct sa_qp *qp, const struct sa_roce_packet *pa
 
 /* ---- both */
 
-void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet) {
+void sa_qp_respond(struct sa_qp *qp, const struct sa_roce_packet *packet, int64_t now_ns) {
     if (qp->transport == SA_ROCE_RC)
-        respond_reliably(qp, packet);
+        respond_reliably(qp, packet, now_ns);
     else
         respond_unreliably(qp, packet);
 }
@@ -191,7 +208,7 @@ void sa_qp_receive(struct sa_qp *qp, const struct sa_roce_packet *packet, bool m
     } else if (packet->shape & SA_ROCE_AETH) {
         sa_qp_acknowledged(qp, packet, now_ns);
     } else if ((packet->opcode & SA_ROCE_TRANSPORT) == qp->transport) {
-        sa_qp_respond(qp, packet);
+        sa_qp_respond(qp, packet, now_ns);
     }
 }
 
