@@ -221,6 +221,25 @@ FAULTS = {
         "t.apply(); u.apply();",
         "another table is called I.t",
     ),
+    "one name for two actions": (
+        "action top() { }",
+        '@name(".top") action own() { hdr.h.a = 1; }',
+        "own(); top();",
+        "another action is called top too",
+    ),
+    "priority below zero": (
+        "",
+        "table t { key = { hdr.h.a : ternary; } actions = { NoAction; } priority_delta = 10; "
+        "entries = { priority=12: 1 : NoAction(); 2 : NoAction(); 3 : NoAction(); } }",
+        "t.apply();",
+        "the priority of this entry comes to -8",
+    ),
+    "register read into a struct": (
+        "struct Pair { bit<8> one; bit<8> other; }",
+        "register<Pair>(4) r;",
+        "Pair both; r.read(both, 0);",
+        "a register is read into a value of bits, not into Pair",
+    ),
     "mask with holes": (
         "",
         "table t { key = { hdr.h.a : lpm; } actions = { NoAction; } const entries = { 1 &&& 5 : NoAction(); } }",

@@ -117,6 +117,12 @@ def test_errors(source: str, error: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("version", ["20000101", "20990101", "-6419018"])
+def test_unknown_versions_of_v1model_are_an_error(version: str) -> None:
+    with pytest.raises(P4Error, match="V1MODEL_VERSION is unknown; the first is 20180101, the latest 20200408"):
+        preprocess_text(f"#define V1MODEL_VERSION {version}\n#include <v1model.p4>\n", "prog.p4")
+
+
 def test_a_missing_include_names_the_folders_searched(tmp_path: Path) -> None:
     (tmp_path / "main.p4").write_text('#include "gone.p4"')
     with pytest.raises(P4Error, match=r"no file 'gone.p4' in .*; name its folder with -I") as caught:

@@ -31,6 +31,21 @@ def check_states(state: State, parser: tree.Parser) -> None:
                 state.warn(node, f"state {node.name!r} has no transition, so it goes to reject")
             else:
                 check_transition(state, node.transition, names)
+    check_end(parser, names)
+
+
+def check_end(parser: tree.Parser, names: dict[str, tree.State]) -> None:
+    """Raises P4Error: from start, no transition leads to accept or reject."""
+    reached, ways = {"start"}, ["start"]
+    for name in ways:  # it grows
+        transition = names[name].transition if name in names else None
+        found = [transition.state] if transition and transition.select is None else []
+        found += [case.state for case in transition.cases] if transition else []
+        found += ["reject"] if name in names and transition is None else []
+        ways += [each for each in dict.fromkeys(found) if each not in reached]
+        reached |= set(found)
+    if not reached & set(BUILT_IN):
+        fail(parser, f"parser {parser.name!r} never comes to accept or reject")
 
 
 def check_transition(state: State, node: tree.Transition, names: dict[str, tree.State]) -> None:
@@ -113,11 +128,7 @@ def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
     elif isinstance(node, tree.Mask):
         ordered(state, node, element, "&&&", node.value, node.mask)
     elif isinstance(node, tree.Range):
-        ordered(state, node, element, "..", node.low, node.high)
-        constants = state.checked.constants
-        low, high = constants.get(node.low), constants.get(node.high)
-        if isinstance(low, int) and isinstance(high, int) and low > high:
-            state.warn(node, f"the range {low} .. {high} is empty; the lower bound comes first")
+        check_range(state, node, element)
     elif isinstance(node, tree.ListExpression) and isinstance(element, types.Tuple | types.Structure):
         parts = convert.parts_of(element)
         if parts is None or len(parts) != len(node.items):
@@ -137,6 +148,16 @@ def check_set(state: State, node: tree.Expression, element: types.Type) -> None:
         return
     state.note(node, types.SetOf(element))
     state.depth -= 1
+
+
+def check_range(state: State, node: tree.Range, element: types.Type) -> None:
+    ordered(state, node, element, "..", node.low, node.high)
+    for bound in (node.low, node.high):
+        if not state.is_known(bound):
+            fail(bound, "the bounds of a range must be known at compile time")
+    low, high = (state.checked.constants.get(bound) for bound in (node.low, node.high))
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        state.warn(node, f"the range {low} .. {high} is empty; the lower bound comes first")
 
 
 def ordered(

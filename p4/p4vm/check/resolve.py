@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from p4vm.check import convert, generics
 from p4vm.check.scope import State, Symbol, fail, show, type_parameter_names
 from p4vm.tree import nodes as tree
@@ -221,6 +223,10 @@ def declare_typedef(state: State, node: tree.TypeDef) -> None:
         fail(node, f"{node.name!r} cannot be another name of {kind}")
     if isinstance(kind, types.Callable):
         fail(node, f"{node.name!r} cannot be another name of {kind}; a type of data is expected")
+    for annotation in node.annotations:
+        written = annotation.tokens.rpartition(",")[2].strip()
+        if annotation.name == "p4runtime_translation" and not re.fullmatch(r"string|\d\w*|bit\s*<.*>", written):
+            fail(annotation, f"{node.name!r} cannot be translated into {written}; string, bit<W> or W is expected")
     if node.distinct:
         inner = types.bare(kind)
         if not (isinstance(inner, types.Bits | types.Varbits | types.Integer | types.Enum) or inner == types.BOOL):

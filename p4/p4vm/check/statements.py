@@ -227,6 +227,8 @@ def check_collection(state: State, node: tree.ForIn, kind: types.Type) -> None:
 
 
 def switch_(state: State, node: tree.Switch) -> None:
+    if state.place.kind == "action":
+        fail(node, "a switch cannot stand in an action; only the apply block of a control has them")
     kind = state.infer(node.subject)
     seen: dict[object, int] = {}
     if not isinstance(kind, types.Table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from p4vm.check import arguments, convert, parsers
 from p4vm.check.scope import Place, State, Symbol, counted, fail, nearest, show
+from p4vm.node import nodes
 from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote
@@ -18,6 +19,9 @@ MATCH_SIGNS = {
     "range": (tree.Range, tree.Default),
 }
 """What entries may hold besides a value, by match kind."""
+
+RANKED = frozenset(MATCH_SIGNS) - {"exact", "lpm"}
+"""Match kinds of which two entries may match one packet, so that priorities decide."""
 
 SIGNS: dict[type, str] = {tree.Mask: "a mask (&&&)", tree.Range: "a range (..)", tree.Default: "_"}
 
@@ -92,6 +96,9 @@ def note_bound(
     state: State, ref: tree.ActionRef, declaration: tree.Node, whole: types.Callable, part: types.Callable
 ) -> CallNote:
     """Checks the arguments against some of the action's parameters, and notes them in order of all."""
+    for each in nodes(ref.arguments):
+        if isinstance(each, tree.Member) and each.name == "apply":
+            fail(each, f"a table cannot be applied in an argument of action {ref.name!r}")
     bound = arguments.bind(state, ref, ref.name, part, ref.arguments, [])
     given = {p.name: value for p, value in zip(bound.parameters, bound.arguments, strict=True)}
     ordered = [given.get(p.name) for p in whole.parameters]
@@ -157,6 +164,11 @@ def check_default(state: State, node: tree.Table, ref: tree.ActionRef, refs: dic
 
 def check_entries(state: State, node: tree.Table, keys: list[types.Type], refs: dict[str, tree.ActionRef]) -> None:
     assert node.entries is not None
+    numbered = next((entry.priority for entry in node.entries if entry.priority is not None), None)
+    if numbered is not None and not any(key.match_kind in RANKED for key in node.keys):
+        fail(numbered, f"entries of table {node.name!r} have no priorities: no key of it lets two of them match")
+    if numbered is not None and node.entries[0].priority is None:
+        fail(node.entries[0], "where an entry has a priority, the first one needs a priority too")
     if not keys and node.entries:
         fail(node, f"table {node.name!r} has entries and no key")
     for entry in node.entries:

@@ -296,6 +296,8 @@ class TreeBuilder(Transformer[Token, Any]):
         for name, where, value, notes, const in c[2:]:
             if name in seen:
                 raise P4Error(f"table {table.name} has two properties '{name}'; merge them", where)
+            if name == "key" and "entries" in seen:
+                raise P4Error(f"the key of table {table.name} must come before its entries", where)
             seen.add(name)
             if name == "key":
                 table.keys = value

@@ -1,5 +1,5 @@
 // The v1model architecture: parser, verify checksum, ingress, traffic manager, egress, compute checksum, deparser.
-// Declarations as programs for simple_switch rely on them. Define V1MODEL_VERSION as 20200408 or later for the newer
+// Declarations as programs for simple_switch rely on them. Define V1MODEL_VERSION as 20200408 for the newer
 // forms, where indices have a type of their own and ports the type PortId_t.
 
 #ifndef SWITCHAGG_V1MODEL_P4
@@ -10,6 +10,10 @@
 
 #ifndef V1MODEL_VERSION
 #define V1MODEL_VERSION 20180101
+#endif
+
+#if V1MODEL_VERSION < 20180101 || V1MODEL_VERSION > 20200408
+#error "V1MODEL_VERSION is unknown; the first is 20180101, the latest 20200408"
 #endif
 
 #if V1MODEL_VERSION >= 20200408

@@ -226,6 +226,8 @@ def _extern(
         else:
             raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
     arguments = body.sequence(steps, written)
+    if name == "register.read" and isinstance(arguments[0].type, ir.Record):
+        raise P4Error(f"a register is read into a value of bits, not into {note.parameters[0].type}", node.position)
     back: list[tuple[ir.Expression, ir.Expression]] = []
     for at, direction in enumerate(directions):
         target = arguments[at]

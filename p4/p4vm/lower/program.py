@@ -13,7 +13,7 @@ from p4vm.ir.walk import all_lists
 from p4vm.lower import calls, expressions, instances, parsers, statements, tables
 from p4vm.lower.body import ExpressionHandler, Frame, Made, Packet, StatementHandler, World
 from p4vm.lower.kinds import INT, Kinds, plain
-from p4vm.lower.names import find
+from p4vm.lower.names import control_name, find
 from p4vm.node import deep
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
@@ -127,9 +127,14 @@ def _routine(world: World, found: Made, role: str) -> ir.Routine:
 
 
 def _names_differ(world: World) -> None:
-    """Raises P4Error: two tables, or two externs of a kind, that a control plane could not tell apart."""
+    """Raises P4Error: two tables, actions, or externs of a kind, that a control plane could not tell apart."""
     named = [("table", one.name, one.position) for one in world.tables]
     named += [(one.kind, one.name, one.position) for one in world.externs]
+    for one in world.checked.program.declarations:
+        prefix, inner = (one.name, one.locals) if isinstance(one, tree.Control) else ("", [one])
+        for action in inner:
+            if isinstance(action, tree.Action):
+                named.append(("action", control_name(prefix, action.name, action.annotations), action.position))
     seen: set[tuple[str, str]] = set()
     for kind, name, position in named:
         if (kind, name) in seen:

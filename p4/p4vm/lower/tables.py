@@ -335,6 +335,10 @@ def _priorities(body: Body, node: tree.Table, written: list[tree.Entry]) -> list
             current = given
         elif number:
             current += -step if largest else step
+        if current < 0:
+            raise P4Error(
+                f"the priority of this entry comes to {current}; 0 or more is expected", written[number].position
+            )
         found.append(current)
     if not largest:
         return found
