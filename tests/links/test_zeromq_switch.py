@@ -1,7 +1,9 @@
 """The switch over ZeroMQ, and its control plane with keys."""
 
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 from transport.zeromq.keys import Keys, load_keys, make_keys
+from transport.zeromq.link import ZeroMqLink
 
 LIVENESS_S = 120.0
 
@@ -49,6 +52,13 @@ def in_threads(workers: int, act: Callable[[int], Any]) -> list[Any]:
     for thread in threads:
         thread.join(2 * LIVENESS_S)
     return found
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + LIVENESS_S
+    while not condition():
+        assert time.monotonic() < end, "did not come true"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("plane", ["batched", "auto"])
@@ -92,6 +102,37 @@ def test_a_worker_that_dies_is_named() -> None:
         failure = in_threads(2, work)[0]
     assert isinstance(failure, AggregationFailed)
     assert failure.missing == (1,)
+
+
+@pytest.mark.parametrize("with_keys", [False, True], ids=["open", "keys"])
+def test_c15_who_names_a_members_port_gets_none_of_its_results(tmp_path: Path, with_keys: bool) -> None:
+    """With an allowed key of its own, too, and from the same host, after the member's contribution."""
+    make_keys(tmp_path, ["member", "other"])
+    member, other = (load_keys(tmp_path, name) if with_keys else None for name in ("member", "other"))
+    with switch(member) as daemon, ThreadPoolExecutor(2) as pool:
+        options = JoinOptions(link="zeromq", keys=member)
+        joined = [pool.submit(SwitchSession.join, daemon.control_endpoint, "job", rank, 2, options) for rank in (0, 1)]
+        victim, late = (future.result(LIVENESS_S) for future in joined)
+        attacker = ZeroMqLink(("127.0.0.1", 0), keys=other, listening=False)
+        attacker._address = victim._address
+        try:
+            arrays = [np.full(1000, rank + 1, np.int32) for rank in range(2)]
+            first = victim.allreduce(arrays[0])
+            until(
+                lambda: [slot.ranks for slot in query_status(daemon.control_endpoint, "job", keys=member).jobs[0].slots]
+            )
+            before = daemon._loop.counters()["link_received_bundles"]
+            attacker.send(np.zeros((1, 100), np.uint8), daemon.data_address)
+            until(lambda: daemon._loop.counters()["link_received_bundles"] > before)
+            for future in (first, late.allreduce(arrays[1])):
+                assert set(future.result(LIVENESS_S)) == {3}
+            attacker.wait(0.2)
+            assert attacker.receive() == []
+            assert daemon._loop.counters()["drop_stranger"] == 1
+        finally:
+            attacker.close()
+            victim.close()
+            late.close()
 
 
 @pytest.mark.parametrize(("served", "wanted"), [("zeromq", "udp"), ("udp", "zeromq")])

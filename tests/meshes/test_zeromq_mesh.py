@@ -265,7 +265,7 @@ def test_a_member_s_malformed_messages_are_dropped(pair: list[Any]) -> None:
 
 def header(rows: int, size: int, port: int = 7) -> bytes:
     """Of a bundle, from a link that doesn't listen."""
-    return struct.pack(">4sHHII", b"sab1", port, 0, rows, size)
+    return struct.pack(">4sHHIIQ", b"sab2", port, 0, rows, size, 0)
 
 
 def test_garbage_neither_ends_nor_stalls_a_link() -> None:
@@ -280,7 +280,7 @@ def test_garbage_neither_ends_nor_stalls_a_link() -> None:
         bad = [
             [good, b"12345"],
             [good[:-1], b"123456"],
-            [b"sab2" + good[4:], b"123456"],
+            [b"sab1" + good[4:], b"123456"],
             [header(2, 3, port=0), b"123456"],
             [header(0, 0), b""],
             [header(0xFFFFFFFF, 0), b""],

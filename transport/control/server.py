@@ -70,7 +70,7 @@ class ControlServer:
         self.counters = dict.fromkeys((*(f"drop_{reason}" for reason in messages.REASONS), "requests", "answers"), 0)
         self._controller = controller
         self._host = host
-        self._ends = QueuePairEnds(host, queue_pairs)
+        self._ends = QueuePairEnds(host, queue_pairs, secrets=LINKS[link].secrets)
         self._data_address = data_address
         self._link = link
         self._log = log

@@ -7,6 +7,11 @@ from switchagg.errors import JobError
 from switchagg.membership import Address
 
 
+def with_secret(address: Address, secret: int) -> Address:
+    """As a link knows a peer that proves itself by a number in its messages; 0: it doesn't."""
+    return (f"{address[0]}/{secret:x}", address[1]) if secret else address
+
+
 def parse_endpoint(endpoint: str, what: str = "switch address") -> Address:
     """(host, port) of "tcp://host:port". Raises JobError that names the expected form."""
     try:

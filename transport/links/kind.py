@@ -18,8 +18,9 @@ class LinkKind:
     switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard. cores: what
     can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
-    keys: whether it encrypts (CURVE). messages: whether packets are joined to messages.
-    congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
+    keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
+    messages: whether packets are joined to messages. congestion_control: whether its mesh lets one choose TCP's
+    (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class LinkKind:
     in_kernel: bool = False
     impairments: bool = False
     keys: bool = False
+    secrets: bool = False
     messages: bool = False
     congestion_control: bool = False
     link: str = ""

@@ -24,6 +24,7 @@ LINKS = {
             "ZeroMQ",
             Framing(IP_TCP_BYTES, stream=True),
             keys=True,
+            secrets=True,
             link="transport.zeromq.link:ZeroMqLink",
             place="transport.meshes.opening:bind_shared",
             mesh="transport.zeromq.mesh:open_mesh",

@@ -7,6 +7,7 @@ from switchagg.aggregator import SlotView
 from switchagg.job import JobConfig
 from switchagg.membership import Address, JobAdmitted
 from transport.control import messages
+from transport.links.addresses import with_secret
 from transport.rdma.places import QueuePairEnd, switch_ends
 
 
@@ -50,11 +51,12 @@ class QueuePairHost(SwitchHost, Protocol):
 class QueuePairEnds:
     """The ends of the members' queue pairs, as their joins gave them; none where jobs come by addresses alone.
 
-    queue_pairs: `host` again, if its jobs come over RDMA.
+    queue_pairs: `host` again, if its jobs come over RDMA. secrets: whether members prove themselves on the link (C15).
     """
 
-    def __init__(self, host: SwitchHost, queue_pairs: QueuePairHost | None) -> None:
+    def __init__(self, host: SwitchHost, queue_pairs: QueuePairHost | None, *, secrets: bool = False) -> None:
         self._host = host
+        self._secrets = secrets
         self._queue_pairs = queue_pairs
         self._ends: dict[int, QueuePairEnd] = {}  # by incarnation
 
@@ -78,7 +80,8 @@ class QueuePairEnds:
 
     def admit(self, event: JobAdmitted) -> None:
         """Have the host take the job. Raises JobError."""
-        addresses = [member.address for member in event.members]
+        secrets = [member.incarnation if self._secrets else 0 for member in event.members]
+        addresses = [with_secret(member.address, secret) for member, secret in zip(event.members, secrets, strict=True)]
         if self._queue_pairs is None:
             self._host.admit(event.job, addresses)
         else:

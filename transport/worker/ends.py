@@ -19,7 +19,8 @@ from transport.worker.options import JoinOptions
 @dataclass(frozen=True)
 class Admission:
     """A rank's place in a running job. switch: its data address. native: whether C shall carry packets. queue_pair: the
-    switch's end, where the worker's has one. on_stream_failed: as of a CallLoop."""
+    switch's end, where the worker's has one. on_stream_failed: as of a CallLoop. secret: the join's, for links that
+    carry it."""
 
     job: JobConfig
     rank: int
@@ -27,6 +28,7 @@ class Admission:
     native: bool
     on_stream_failed: Callable[[StreamFailed], None]
     queue_pair: QueuePairEnd | None = None
+    secret: int = 0
 
 
 class WorkerEnd(Protocol):

@@ -119,7 +119,11 @@ class SwitchSession:
             self._data = (admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port)
             theirs = messages.queue_pair_end(admitted.queue_pairs[self.rank]) if end.queue_pair else None
             native = self.core == "native"
-            loop = end.loop(Admission(self.job, self.rank, self._data, native, self._on_stream_failed, theirs))
+            loop = end.loop(
+                Admission(
+                    self.job, self.rank, self._data, native, self._on_stream_failed, theirs, secret=wish.incarnation
+                )
+            )
         except BaseException as error:
             self._client.leave([], str(error), LEAVE_S if isinstance(error, SwitchaggError) else 0.0)
             self._client.close()

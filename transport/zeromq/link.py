@@ -5,8 +5,9 @@ peer that has disconnected are delivered if it comes back, and lost when there i
 pace, so a link is full where UDP would lose packets.
 
 The side that sends first connects; the other answers on the same connection, so a worker needs no port that others can
-reach, and no secret but its own. A peer is identified by the address of its connection and the port that it names as
-its own.
+reach, and no secret but its own. A peer is identified by the address of its connection, the port that it names as
+its own, and where the answering side knows it, by a secret: a member of a switch's job by that of its join (C15), since
+others at its address could name its port, with keys too.
 """
 
 import select
@@ -14,18 +15,20 @@ import struct
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import zmq
 
 from switchagg.errors import JobError
 from switchagg.wire import Bundle
-from transport.links.addresses import resolve_host
+from transport.links.addresses import resolve_host, with_secret
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, LinkClosed
 from transport.switch.ends import Log, OnFailure, SwitchEnd, bound, end_of, plane_of
 from transport.switch.options import DaemonOptions
-from transport.worker.ends import LinkEnd, WorkerEnd
+from transport.worker.ends import Admission, LinkEnd, WorkerEnd
+from transport.worker.loop import CallLoop
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import Keys, as_keys
 from transport.zeromq.sockets import Connection, Socket, Sockets, ZeroMqOptions
@@ -42,13 +45,16 @@ ZERO_COPY_BYTES = 1 << 16
 MALFORMED_BYTES = 1 << 10
 """What a message that is no bundle counts in that."""
 
+MEMBERS_MAX = 4096
+"""Peers with a secret that are known; beyond, the one named first is forgotten."""
+
 PEERS_MAX = 256
 """Peers to which connections are kept; beyond, the one that was sent to least recently is forgotten."""
 
 OPTIONS = ZeroMqOptions(queue_messages=256, send_buffer_bytes=1 << 19, message_bytes_max=BUNDLE_BYTES_MAX)
 
-_HEADER = struct.Struct(">4sHHII")  # magic, the sender's port, whether it listens there, rows, bytes of a row
-_MAGIC = b"sab1"
+_HEADER = struct.Struct(">4sHHIIQ")  # magic, the sender's port, whether it listens there, rows, their bytes, secret
+_MAGIC = b"sab2"
 _RETRY_S = 0.001  # a ROUTER doesn't report when it has room for one peer
 
 
@@ -56,8 +62,8 @@ class ZeroMqLink:
     """A link on a ROUTER, to which others connect, and a DEALER to each peer that it connects to itself.
 
     bind: (host, port), port 0 for any free one. listening: whether others may connect to it; a link that doesn't
-    listen is reached only by peers that it has sent to. keys: encrypt, and refuse peers that they don't allow. Raises
-    JobError.
+    listen is reached only by peers that it has sent to. keys: encrypt, and refuse others than they allow. `secret`,
+    if set, is in each of its messages: the other side resolves `with_secret(address, secret)`. Raises JobError.
 
     Counters: sent_…, received_… as of a UdpLink; send_lost: rows for a peer that isn't there; send_would_block: sends
     that found a peer's queue full; drop_malformed: messages that are no bundle; refused: peers without a right key.
@@ -73,7 +79,9 @@ class ZeroMqLink:
         self._closed = False
         self._counts = dict.fromkeys(ZEROMQ_COUNTERS, 0)
         self._connections: dict[Address, Connection] = {}
+        self.secret = 0
         self._inbound: dict[Address, bytes | None] = {}  # identity of a peer that connected to us; None: disconnected
+        self._members: dict[Address, bytes | None] = {}  # the same, of those with a secret
         self._full: set[Connection] = set()
         self._inbound_full = False  # the queue of a peer that connected to us was full
         self._listening = listening
@@ -99,7 +107,13 @@ class ZeroMqLink:
         host, port = address
         if not 1 <= port <= 65_535:
             raise JobError(f"ZeroMQ can't reach {host}:{port}: the port must be 1 to 65535")
-        return host if ":" in host else resolve_host(host), port
+        host, slash, secret = host.partition("/")
+        resolved = f"{host if ':' in host else resolve_host(host)}{slash}{secret}", port
+        if secret:
+            self._members.setdefault(resolved, None)
+            if len(self._members) > MEMBERS_MAX:
+                del self._members[next(iter(self._members))]
+        return resolved
 
     # Sending
 
@@ -129,8 +143,9 @@ class ZeroMqLink:
     def _send_part(self, part: Bundle, to: Address) -> bool:
         """False if there is no room now, for a connected peer."""
         rows, size = part.shape
-        header = _HEADER.pack(_MAGIC, self._address[1], self._listening, rows, size)
-        outcome = self._send_inbound(header, part, to) if to in self._inbound else self._send_outbound(header, part, to)
+        header = _HEADER.pack(_MAGIC, self._address[1], self._listening, rows, size, self.secret)
+        callers = self._members if to in self._members else self._inbound
+        outcome = (self._send_inbound if to in callers else self._send_outbound)(header, part, to)
         if outcome is None:
             self._counts["send_would_block"] += 1
             return False
@@ -142,7 +157,8 @@ class ZeroMqLink:
 
     def _send_inbound(self, header: bytes, part: Bundle, to: Address) -> bool | None:
         """To a peer that connected to us. False: lost, None: no room."""
-        identity = self._inbound[to]
+        callers = self._members if to in self._members else self._inbound
+        identity = callers[to]
         if identity is None:
             return False
         try:
@@ -151,7 +167,7 @@ class ZeroMqLink:
             self._inbound_full = True
             return None
         except zmq.ZMQError:  # it has disconnected
-            self._inbound[to] = None
+            callers[to] = None
             return False
         self._router.send(header, zmq.NOBLOCK | zmq.SNDMORE)
         self._router.send(part.data, zmq.NOBLOCK)
@@ -228,7 +244,7 @@ class ZeroMqLink:
         identity = frames.pop(0) if address is None else None
         if len(frames) != 2 or len(frames[0]) != _HEADER.size:
             return None
-        magic, port, listening, rows, size = _HEADER.unpack(frames[0].buffer)
+        magic, port, listening, rows, size, secret = _HEADER.unpack(frames[0].buffer)
         if magic != _MAGIC or not port or not 0 < rows <= BUNDLE_BYTES_MAX or size > DATAGRAM_BYTES_MAX:
             return None
         if rows * size != len(frames[1]) or rows * size > max(size, BUNDLE_BYTES_MAX):
@@ -238,15 +254,18 @@ class ZeroMqLink:
             bundle = bundle.copy()  # libzmq's memory may be part of a larger piece, which it would keep
         self._count("received", rows, rows * size)
         if identity is not None:
-            address = (str(frames[0].get("Peer-Address")), port)
+            address = with_secret((str(frames[0].get("Peer-Address")), port), secret)
             self._note_inbound(address, identity.bytes, bool(listening))
         assert address is not None
         return bundle, address
 
     def _note_inbound(self, address: Address, identity: bytes, listening: bool) -> None:
-        """Note where answers go: on the peer's latest connection to us; to a peer that listens, on one of our own."""
-        if not listening:
-            self._inbound[address] = identity
+        """Note where answers go: of a peer with a secret that we know, its latest connection to us; of one without, its
+        first that still stands; to a peer that listens, one of our own."""
+        if address in self._members:
+            self._members[address] = identity
+        elif not listening and "/" not in address[0]:
+            self._inbound[address] = self._inbound.get(address) or identity
             if len(self._inbound) > PEERS_MAX:
                 del self._inbound[next(key for key in self._inbound if key != address)]
 
@@ -310,10 +329,20 @@ class ZeroMqLink:
         counts[f"{direction}_bytes"] += size_bytes
 
 
+class _WorkersEnd(LinkEnd):
+    """The end of a link whose messages prove which member they are of."""
+
+    _link: ZeroMqLink
+
+    def loop(self, admission: Admission) -> CallLoop[Any]:
+        self._link.secret = admission.secret
+        return super().loop(admission)
+
+
 def open_worker(options: JoinOptions, host: str) -> WorkerEnd:
     """A worker's end, which doesn't listen."""
     zeromq_options = replace(OPTIONS, tos=options.tos)
-    return LinkEnd(ZeroMqLink((host, 0), options=zeromq_options, keys=as_keys(options.keys), listening=False))
+    return _WorkersEnd(ZeroMqLink((host, 0), options=zeromq_options, keys=as_keys(options.keys), listening=False))
 
 
 def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
