@@ -22,6 +22,7 @@ import numpy as np
 from switchagg.codecs import FIXED_POINT, PLAIN, Array, CallShape, Codec, Codes, codec_for
 from switchagg.codecs.codec import LEAST_CODE
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
+from switchagg.description import WORDS, Words
 from switchagg.job import JobConfig
 from switchagg.wire import Op, Values
 
@@ -33,6 +34,8 @@ class Call(Protocol):
     """How many chunks the call has; the same on every worker."""
     ready_chunks: int
     """How many leading chunks may be sent now; never decreases, and only `write` raises it."""
+    description: Words | None
+    """What all workers are told of the call, and compare (W12); None: nothing."""
 
     def read(self, positions: Sequence[int]) -> tuple[Values, Sequence[Op]]:
         """Values (k, E) int32 and op of each of these chunks, ascending, ready and not yet written."""
@@ -82,20 +85,21 @@ def _index(rows: Sequence[int]) -> slice | list[int]:
     return slice(run.start, run.stop) if list(rows) == list(run) else list(rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ArrayCall:
     """The allreduce of an array, checked by `array_call`, for a core that lays it out itself."""
 
     array: Array
     op: Op
     codec: Codec
+    description: Words | None = None
 
 
 class ChunkedCall:
     """The allreduce of an array, for a core that asks for its chunks (`Call`)."""
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
-        self.array, self.op, self.codec = call.array, call.op, call.codec
+        self.array, self.op, self.codec, self.description = call.array, call.op, call.codec, call.description
         dtype = self.array.dtype
         words, width = row_of(dtype, elements, self.codec)
         self._elements = elements
@@ -222,6 +226,13 @@ def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT
 def make_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ChunkedCall:
     """The call that allreduces this array in place. Raises ValueError as `array_call` does."""
     return ChunkedCall(array_call(array, op, job, codec), job.elements, job.workers)
+
+
+def description_call(words: Words, rank: int, job: JobConfig) -> ChunkedCall:
+    """The call that precedes a described one: its array has the words of every rank then, WORDS of each (W12)."""
+    array = np.zeros(WORDS * job.workers, np.int32)
+    array.view(np.uint32)[WORDS * rank : WORDS * (rank + 1)] = words
+    return ChunkedCall(ArrayCall(array, Op.SUM, PLAIN), job.elements, job.workers)
 
 
 def rounds_of(array: Array, elements: int, workers: int, codec: Codec) -> Iterator[tuple[Array, str]]:

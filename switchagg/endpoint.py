@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from switchagg.call import ArrayCall, Call
+from switchagg.call import ArrayCall, Call, ChunkedCall, description_call
+from switchagg.description import WORDS, difference
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.window import Running, Window
@@ -51,8 +52,8 @@ class CallCompleted:
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """The stream has given up and sends nothing more (W9). timeouts: how many in a row; `chunk` is the oldest
-    unanswered."""
+    """The stream has given up and sends nothing more. timeouts: how many in a row; `chunk` is the oldest unanswered
+    (W9). rank: a worker that makes another call, as `reason` says; `chunk` is of the description then (W12)."""
 
     stream: int
     slot: int
@@ -60,6 +61,7 @@ class StreamFailed:
     chunk: int
     timeouts: int
     reason: str
+    rank: int | None = None
 
 
 Event = CallCompleted | StreamFailed
@@ -82,7 +84,9 @@ class Endpoint:
 
     def submit(self, stream: int, call: Call) -> None:
         """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
-        if call.chunks:
+        if call.description is not None:
+            self._windows[stream].submit(description_call(call.description, self.rank, self.job), describes=True)
+        if call.chunks or call.description is not None:
             self._windows[stream].submit(call)
         else:
             self._events.append(CallCompleted(stream, call))
@@ -117,7 +121,7 @@ class Endpoint:
             running.missing -= len(rows)
             self.counters["results"] += len(rows)
         for window in touched.values():
-            self._events.extend(CallCompleted(window.stream, call) for call in window.after_results())
+            self._complete(window, window.after_results())
 
     def handle_timer(self, now_ns: int) -> None:
         """Act on deadlines that have passed; harmless when none has (W7, W9)."""
@@ -200,6 +204,29 @@ class Endpoint:
         slot, version = self.job.place(window.stream, chunk)
         window.failed = True
         self._events.append(StreamFailed(window.stream, slot, version, chunk, window.timeouts, "no result"))
+
+    def _complete(self, window: Window, done: Sequence[Running]) -> None:
+        """Report these calls, up to one that another worker has described differently: it ends the stream (W12)."""
+        for running in done:
+            if window.differs:
+                return
+            if running.describes:
+                self._judge(window, running)
+            else:
+                self._events.append(CallCompleted(window.stream, running.call))
+
+    def _judge(self, window: Window, running: Running) -> None:
+        assert isinstance(running.call, ChunkedCall)
+        told = running.call.array.view(np.uint32).reshape(-1, WORDS).tolist()
+        mine = told[self.rank]
+        other = next((rank for rank, words in enumerate(told) if words != mine), None)
+        if other is None:
+            return
+        if not window.failed:
+            slot, version = self.job.place(window.stream, running.base)
+            reason = difference(other, tuple(told[other]), self.rank, tuple(mine))
+            self._events.append(StreamFailed(window.stream, slot, version, running.base, 0, reason, other))
+        window.failed = window.differs = True
 
     def _build(self, picks: Sequence[tuple[Window, int, bool]]) -> Bundle:
         """Frames of these (window, chunk, again), values read from their calls, a run of one call at a time."""

@@ -22,12 +22,16 @@ OVERTAKEN = 4
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A submitted call: its chunks are base … end - 1 of the stream, `missing` of them without a result."""
+    """A submitted call: its chunks are base … end - 1 of the stream, `missing` of them without a result.
+
+    describes: it is the description of the call that follows it (W12).
+    """
 
     call: Call
     base: int
     end: int
     missing: int
+    describes: bool
 
 
 class Window:
@@ -42,6 +46,7 @@ class Window:
         self.priority = config.priority
         self.running: deque[Running] = deque()
         self.failed = False
+        self.differs = False  # another worker describes a call differently: no later one is complete (W12)
         self.timeouts = 0  # in a row, without any result
         self.chunk = list(range(window))  # in flight, or next for that slot
         self.in_flight = [False] * window
@@ -66,9 +71,9 @@ class Window:
         self._lowest: deque[int] = deque()  # chunks in flight at the last timeout, not yet resent for it, in order
         self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
 
-    def submit(self, call: Call) -> None:
-        """Append a call with at least one chunk (W3)."""
-        self.running.append(Running(call, self._end, self._end + call.chunks, call.chunks))
+    def submit(self, call: Call, *, describes: bool = False) -> None:
+        """Append a call, with at least one chunk unless it is described (W3, W12)."""
+        self.running.append(Running(call, self._end, self._end + call.chunks, call.chunks, describes))
         self._end += call.chunks
         self.raise_limit()
 
@@ -117,8 +122,11 @@ class Window:
         heapq.heappush(self._free, chunk + self.window)
         return chunk
 
-    def after_results(self) -> list[Call]:
-        """Update the RTO, the limit and what counts as lost after a bundle of results; the calls that are complete."""
+    def after_results(self) -> list[Running]:
+        """Update the RTO, the limit and what counts as lost after a bundle of results; the calls that are complete.
+
+        None beyond a description that is still missing results: until it is judged, no later sum counts (W12).
+        """
         if self._rtt_ns is not None:
             self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
@@ -127,9 +135,10 @@ class Window:
         elif self._recovering:
             self._resend_newest(self._resend_due)
         self._resend_due = 0
-        done = [running.call for running in self.running if not running.missing]
+        judged = itertools.takewhile(lambda running: not (running.describes and running.missing), self.running)
+        done = [running for running in judged if not running.missing]
         if done:
-            self.running = deque(running for running in self.running if running.missing)
+            self.running = deque(running for running in self.running if running not in done)
         self.raise_limit()
         while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
             self._mark(oldest[1])

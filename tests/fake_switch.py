@@ -93,7 +93,7 @@ class FakeSession:
         self._pending: list[Future[Any]] = []
         self._lock = threading.Lock()
 
-    def allreduce(self, array: np.ndarray, op: str = "sum", stream: int | None = None) -> "Future[Any]":
+    def allreduce(self, array: np.ndarray, op: str = "sum", stream: int | None = None, asked: int = 0) -> "Future[Any]":
         assert array.ndim == 1
         assert array.flags.c_contiguous
         assert array.dtype in (np.float32, np.float64, np.int32, np.int64)

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -144,6 +145,35 @@ def training() -> None:
     dist.destroy_process_group()
 
 
+def differing() -> None:
+    """Rank 1 calls another allreduce than the others: all ranks get an error that names both, before any wrong sum."""
+    start()
+    cases: list[tuple[torch.Tensor, torch.Tensor, Any, Any]] = [
+        (torch.ones(5), torch.ones(4), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(500), torch.ones(1000), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(70_000).int(), torch.ones(3).int(), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(0), torch.ones(5), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(6), torch.ones(6).int(), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(6).half(), torch.ones(6), dist.ReduceOp.SUM, dist.ReduceOp.SUM),
+        (torch.ones(6).bfloat16(), torch.ones(6).half(), dist.ReduceOp.AVG, dist.ReduceOp.AVG),
+        (torch.ones(6), torch.ones(6), dist.ReduceOp.SUM, dist.ReduceOp.AVG),
+        (torch.ones(6).int(), torch.ones(6).int(), dist.ReduceOp.SUM, dist.ReduceOp.MAX),
+    ]
+    for one, other, op, other_op in cases:
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(3), group=group)
+        mine, my_op = (other, other_op) if RANK == 1 else (one, op)
+        works = [dist.all_reduce(mine, my_op, group, async_op=True)]
+        works += [dist.all_reduce(torch.ones(8), group=group, async_op=True) for _ in range(3)]
+        for work in works:
+            error = str(raised(work.wait))
+            for tensor, name in ((one, str(op)), (other, str(other_op))):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                assert f"of {tensor.numel()} {dtype} ({name.split('.')[-1].lower()})" in error, error
+            assert "rank 1 " in error, error
+    dist.destroy_process_group()
+
+
 def a_rank_dies() -> None:
     if RANK == 1:
         os._exit(17)
@@ -178,7 +208,7 @@ def restarted() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], None]] = {
-    program.__name__: program for program in (collectives, compiled, training, restarted)
+    program.__name__: program for program in (collectives, compiled, differing, training, restarted)
 }
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import numpy as np
 
 from switchagg.call import ArrayCall, Call
 from switchagg.codecs import Array, Codec
+from switchagg.description import WORDS, Words, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.native.codec import DTYPES, number_of
 from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
 from switchagg.wire import Bundle, Op, frame_bytes
 
-NO_EVENT, CALL_COMPLETED, STREAM_FAILED = range(3)
+NO_EVENT, CALL_COMPLETED, STREAM_FAILED, CALLS_DIFFER = range(4)
 """`enum sa_event_kind`."""
 
 ALWAYS_SHOWN = 5
@@ -36,8 +37,43 @@ class NativeEvent(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("chunk", ctypes.c_uint64),
         ("timeouts", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
+        ("rank", ctypes.c_uint32),
+        ("theirs", ctypes.c_uint32 * WORDS),
+        ("mine", ctypes.c_uint32 * WORDS),
     ]
+
+    def failure(self, own_rank: int) -> StreamFailed:
+        """What it reports: not for a completed call."""
+        reason, rank = "no result", None
+        if self.kind == CALLS_DIFFER:
+            reason, rank = difference(self.rank, tuple(self.theirs), own_rank, tuple(self.mine)), self.rank
+        return StreamFailed(self.stream, self.slot, self.version, self.chunk, self.timeouts, reason, rank)
+
+
+_NO_WORDS = (0,) * WORDS
+
+
+class NativeSubmission(ctypes.Structure):
+    """`struct sa_submission`."""
+
+    _fields_ = [
+        ("call", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+        ("stream", ctypes.c_uint32),
+        ("codec", ctypes.c_uint32),
+        ("dtype", ctypes.c_uint32),
+        ("op", ctypes.c_uint32),
+        ("description", ctypes.c_uint32 * WORDS),
+    ]
+
+    @classmethod
+    def of(cls, call: "Submitted", number: int, stream: int) -> "NativeSubmission":
+        """number: what comes back in the call's event. Raises ValueError for a type that the core lacks."""
+        array = call.array
+        place = array.__array_interface__["data"][0]
+        codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
+        return cls(number, place, array.size, stream, codec, dtype, call.op, call.description or _NO_WORDS)
 
 
 class Submitted(Protocol):
@@ -49,6 +85,8 @@ class Submitted(Protocol):
     def op(self) -> Op: ...
     @property
     def codec(self) -> Codec: ...
+    @property
+    def description(self) -> Words | None: ...
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +98,7 @@ def declared() -> ctypes.CDLL:
         ("new", pointer, [ctypes.POINTER(Job), u32]),
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
-        ("submit", ctypes.c_int, [pointer, u32, u32, u32, u32, pointer, u64, u64]),
+        ("submit", ctypes.c_int, [pointer, ctypes.POINTER(NativeSubmission)]),
         ("receive", None, [pointer, pointer, u64, u32, i64]),
         ("handle_timer", None, [pointer, i64]),
         ("frames_to_send", u32, [pointer, i64, u32, pointer]),
@@ -118,11 +156,7 @@ class NativeEndpoint:
         assert array.flags.c_contiguous
         assert array.flags.writeable
         number = self._submitted
-        codec, kind = number_of(call.codec), DTYPES.index(array.dtype)
-        failed = self._library.sa_endpoint_submit(
-            self._handle, stream, codec, kind, call.op, array.ctypes.data, len(array), number
-        )
-        if failed:
+        if self._library.sa_endpoint_submit(self._handle, NativeSubmission.of(call, number, stream)):
             raise MemoryError("no memory for a call")
         self._calls[number] = call
         self._submitted += 1
@@ -163,7 +197,7 @@ class NativeEndpoint:
         if kind == CALL_COMPLETED:
             call: Call | ArrayCall = self._calls.pop(event.call)
             return CallCompleted(event.stream, call)
-        return StreamFailed(event.stream, event.slot, event.version, event.chunk, event.timeouts, "no result")
+        return event.failure(self.rank)
 
     # getters
 

@@ -1,4 +1,5 @@
-"""Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, F1 to F7.
+"""Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, W12,
+F1 to F7.
 
 A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
 strangers, timers early and late. After every step the frames must be the same bytes, and so must events, deadlines,
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.reference import ReferencePlane
+from switchagg.description import Shown, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.native.endpoint import NativeEndpoint
@@ -56,9 +58,10 @@ class Pair:
             window.chunk = [start + (offset - start) % size for offset in range(size)]
             self.native.start_at(stream, start)
 
-    def submit(self, stream: int, array: NDArray[Any], op: str, job: JobConfig) -> None:
+    def submit(self, stream: int, array: NDArray[Any], op: str, job: JobConfig, words: Words | None) -> None:
         call = make_call(array, op, job)
         twin = array_call(array.copy(), op, job)
+        call.description = twin.description = words
         self._calls[id(call)] = (call, twin)
         self.python.submit(stream, call)
         self.native.submit(stream, twin)
@@ -90,7 +93,7 @@ class Pair:
             else:
                 assert isinstance(twin, StreamFailed)
                 assert twin == event
-            names.append(type(event).__name__)
+            names.append("Differs" if "calls" in getattr(event, "reason", "") else type(event).__name__)
         assert self.native.next_event() is None
         assert self.native.next_deadline_ns() == self.python.next_deadline_ns()
         assert self.native.counters == self.python.counters
@@ -123,6 +126,7 @@ class Script:
         start = rng.choice([0, 2**32 - 5, 2**33 - 1]) if self.job.workers == 1 else 0
         self.pairs = [Pair(self.job, rank, start) for rank in range(self.job.workers)]
         self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
+        self.described = rng.random() < 0.5
         self.now_ns = rng.randrange(10**18)
         self.events: list[str] = []
 
@@ -148,8 +152,12 @@ class Script:
         op = "max" if dtype is np.int32 and self.rng.random() < 0.5 else "sum"
         stream = self.rng.randrange(len(self.job.streams))
         size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(400)])
-        for pair in self.pairs:
-            pair.submit(stream, awkward_values(self.rng, size, dtype), op, self.job)
+        told = Shown("allreduce", op, np.dtype(dtype), size).words(len(self.events)) if self.described else None
+        odd = self.rng.randrange(-20, len(self.pairs))
+        for number, pair in enumerate(self.pairs):
+            values = awkward_values(self.rng, size + self.job.elements if number == odd else size, dtype)
+            words = told and (*told[:1], len(values), *told[2:])
+            pair.submit(stream, values if self.described else values[:size], op, self.job, words)
 
     def send(self, rank: int, limit: int = -1) -> None:
         limit = limit if limit >= 0 else self.rng.choice([0, 1, 2, 3, 8, 64])
@@ -244,5 +252,6 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
                 counters[name] = counters.get(name, 0) + count
     assert events.count("CallCompleted") > 300
     assert events.count("StreamFailed") > 5
+    assert events.count("Differs") > 5
     assert all(count > 5 for count in counters.values()), counters
     assert len(counters) == 14

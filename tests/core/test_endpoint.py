@@ -1,4 +1,4 @@
-"""endpoint, in Python and in C: W2, W5 to W9, on virtual time, against the reference switch where one is needed."""
+"""endpoint, in Python and in C: W2, W5 to W9, W12, on virtual time, against the reference switch if one is needed."""
 
 from collections import deque
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from switchagg.call import make_call
 from switchagg.dataplane.reference import ReferencePlane
+from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
@@ -48,6 +49,13 @@ class Bench:
         for endpoint, array in zip(self.endpoints, arrays, strict=True):
             endpoint.submit(stream, make_call(array, "sum", self.job))
         return arrays
+
+    def describe(self, *sizes: int) -> None:
+        """One described call of ones, of so many values on each rank."""
+        for endpoint, size in zip(self.endpoints, sizes, strict=True):
+            call = make_call(np.ones(size, np.int32), "sum", self.job)
+            call.description = Shown("allreduce", "sum", np.dtype(np.int32), size).words(7)
+            endpoint.submit(0, call)
 
     def through_switch(self, frames: Bundle, rank: int = 0) -> dict[int, list[bytes]]:
         """What the switch sends for these frames, per rank."""
@@ -109,6 +117,47 @@ def test_calls_complete_in_place(core: str) -> None:
     assert [a.tolist() for a in first] == [[2, 4, 6]] * 2
     assert [a.tolist() for a in second] == [[-10]] * 2
     assert all(e.next_deadline_ns() is None for e in bench.endpoints)
+
+
+@pytest.mark.parametrize("sizes", [(5, 4), (4, 5), (1, 0)])
+def test_calls_that_differ_fail_on_every_rank_and_none_after_them_completes(core: str, sizes: tuple[int, int]) -> None:
+    """W12: also on the rank that has fewer chunks, and whose results are all there before the description's."""
+    bench = Bench(config(workers=2, window=16), core)
+    bench.describe(3, 3)
+    bench.describe(*sizes)
+    bench.describe(1, 1)
+    results: list[list[bytes]] = [[], []]
+    for rank, endpoint in enumerate(bench.endpoints):
+        for to, answers in bench.through_switch(endpoint.frames_to_send(0), rank).items():
+            results[to] += answers
+    first = 4 + 2  # chunks of the first call: of its description, eight words, and of its values
+    theirs = [f"rank {rank} calls allreduce 7 of {size} int32 (sum)" for rank, size in enumerate(sizes)]
+    for rank, endpoint in enumerate(bench.endpoints):
+        late = [frame for frame in results[rank] if first <= decode(frame).chunk < first + 4]
+        endpoint.receive(bundle(*(frame for frame in results[rank] if frame not in late)), MS)
+        assert isinstance(endpoint.next_event(), CallCompleted)
+        assert endpoint.next_event() is None
+        endpoint.receive(bundle(*late), MS)
+        failed = endpoint.next_event()
+        assert isinstance(failed, StreamFailed)
+        assert (failed.rank, failed.chunk, failed.reason) == (
+            1 - rank,
+            first,
+            ", ".join([theirs[1 - rank], theirs[rank]]),
+        )
+        assert endpoint.next_event() is None
+        assert endpoint.next_deadline_ns() is None
+
+
+def test_a_described_call_without_values_waits_for_all_ranks(core: str) -> None:
+    bench = Bench(config(workers=2), core)
+    bench.describe(0, 0)
+    answers: list[bytes] = []
+    for rank, endpoint in enumerate(bench.endpoints):
+        assert endpoint.next_event() is None
+        answers += bench.through_switch(endpoint.frames_to_send(0), rank)[0]
+    bench.endpoints[0].receive(bundle(*answers), MS)
+    assert isinstance(bench.endpoints[0].next_event(), CallCompleted)
 
 
 def test_an_empty_call_completes_at_once(core: str) -> None:

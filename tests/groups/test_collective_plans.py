@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from collective_net import integers, run_once
 
-from transport.collectives.collective import KINDS, Sent, Task
+from switchagg.description import KINDS
+from transport.collectives.collective import Sent, Task
 from transport.collectives.halving import blocks, reversed_bits
 from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides

@@ -100,7 +100,10 @@ static void *submit(void *at) {
     for (uint32_t call = 0; call < calls; call++) {
         int32_t *array = values[rank][stream] + call * VALUES;
         for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
-        REQUIRE(!sa_worker_submit(workers[rank], stream, plain, SA_INT32, SA_OP_SUM, array, VALUES, call));
+        struct sa_submission submission = {
+            .call = call, .data = array, .count = VALUES, .stream = stream, .codec = plain, .dtype = SA_INT32,
+            .op = SA_OP_SUM, .description = {call % 2, call, VALUES, stream}};
+        REQUIRE(!sa_worker_submit(workers[rank], &submission));
         if (call % 5 == 4) wait_for(rank, stream, call + 1);
     }
     wait_for(rank, stream, calls);

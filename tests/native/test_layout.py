@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from switchagg.dataplane.native import RUN
+from switchagg.description import WORDS
 from switchagg.native import endpoint, library
 from transport.links import native_udp
 from transport.rdma import dcqcn, soft
@@ -23,6 +24,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_stream": library.Stream,
     "sa_job": library.Job,
     "sa_event": endpoint.NativeEvent,
+    "sa_submission": endpoint.NativeSubmission,
     "sa_address": native_udp.NativeAddress,
     "sa_udp_options": native_udp.Options,
     "sa_udp_state": native_udp.State,
@@ -55,6 +57,8 @@ NUMBERS = {
     "SA_CNP_INTERVAL_NS": dcqcn.CNP_INTERVAL_NS,
     "SA_CALL_COMPLETED": endpoint.CALL_COMPLETED,
     "SA_STREAM_FAILED": endpoint.STREAM_FAILED,
+    "SA_CALLS_DIFFER": endpoint.CALLS_DIFFER,
+    "SA_WORDS": WORDS,
     "SA_FLOAT32": endpoint.DTYPES.index(np.dtype(np.float32)),
     "SA_FLOAT64": endpoint.DTYPES.index(np.dtype(np.float64)),
     "SA_INT32": endpoint.DTYPES.index(np.dtype(np.int32)),

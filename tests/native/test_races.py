@@ -58,9 +58,9 @@ def test_no_wake_up_is_lost_and_nothing_is_shared_unguarded(tmp_path: Path, paus
     [
         (
             "    pthread_mutex_lock(&worker->lock);\n"
-            "    int result = append(&worker->submitted, &entry);\n"
+            "    int result = append(&worker->submitted, submission);\n"
             "    pthread_mutex_unlock(&worker->lock);\n",
-            "    int result = append(&worker->submitted, &entry);\n",
+            "    int result = append(&worker->submitted, submission);\n",
             "data race",
         ),
         ("    if (!atomic_load(&worker->waiting) && !atomic_load(&worker->called))\n", "", "it hangs"),

@@ -16,6 +16,8 @@ from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
 from transport.group.method_name import MethodName
 from transport.meshes.opening import bind_place
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
 from transport.worker.session import SwitchSession
 
@@ -46,6 +48,14 @@ def test_compiled_programs_run(launch: Launch) -> None:
     ranks = launch.finish()
     assert [rank.code for rank in ranks] == [0, 0], [rank.output for rank in ranks]
     assert all("DONE" in rank.output for rank in ranks)
+
+
+@pytest.mark.parametrize("method", ["auto", "switch"])
+def test_ranks_whose_calls_differ_are_told_so(launch: Launch, method: str) -> None:
+    """W12; in the heads of messages for host methods."""
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192)) as daemon:
+        launch("differing", 3, daemon.control_endpoint if method == "switch" else None, SWITCHAGG_METHOD=method)
+        launch.done()
 
 
 def meet(options: list[SwitchOptions], timeout_s: float = 10.0) -> list[Any]:

@@ -179,7 +179,7 @@ def test_status_shows_seen_of_a_call_that_waits(daemon: SwitchDaemon) -> None:
     assert not future.done()
     sessions[0].allreduce(np.ones(32, np.int32))
     assert future.result(SOON_S).tolist() == [2] * 32
-    assert sessions[1].counters["results"] == 1
+    assert sessions[1].counters["results"] == 2
     close_all(sessions)
     with pytest.raises(JobError, match="closed"):
         sessions[0].status()

@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
-from transport.collectives.collective import Kind
 from transport.collectives.party import CollectiveParty, Finished
 from transport.collectives.table import fitting
 from transport.meshes.mesh import Buffer, Outgoing

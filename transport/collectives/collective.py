@@ -7,12 +7,10 @@ A record is in the file of its family, beside its plans; `table.py` lists it. Wh
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from switchagg.description import Kind
 from transport.collectives.plan import Plan
-
-Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
-KINDS: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
 
 
 class Task(NamedTuple):

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.description import KINDS, Kind, asked_text
 from switchagg.errors import AggregationFailed
-from transport.collectives.collective import KINDS, Kind, Task
+from transport.collectives.collective import Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
 from transport.collectives.table import COLLECTIVES, NAMES, program
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
@@ -36,7 +37,8 @@ _MAGIC = 0x5AC1
 _FAILURE = 0xFF
 _REASON_BYTES_MAX = 2000
 
-_CALL = struct.Struct(">HBBBx4sIQHHxBQ")  # magic, kind, algorithm, op, dtype, segment size, elements, root, option, key
+# magic, kind, algorithm, op, dtype, segment size, elements, root, option, numbered, key
+_CALL = struct.Struct(">HBBBx4sIQHHxBQ")
 _PLACE = struct.Struct(">iII")  # priority, step, segment
 _KEY = slice(26, 36)  # where the key lies in a head
 HEAD_BYTES = _CALL.size + _PLACE.size
@@ -144,8 +146,9 @@ class CollectiveParty:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
-        running number of such calls. priority: of its messages, lower is more urgent. root: of a broadcast. After a
-        failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use.
+        running number of such calls. priority: of its messages, lower is more urgent. root: of a broadcast; of an
+        allreduce, what its caller was asked for (`ASKED`). After a failure the call fails at once. Raises ValueError
+        for what isn't defined, or a key that is in use.
         """
         if key is None:
             numbered, value = 1, self._made
@@ -281,7 +284,8 @@ class CollectiveParty:
             raise ValueError(f"dtype {array.dtype} can't be sent")
         option = self._option if COLLECTIVES[algorithm].option else 0
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
-        task = Task(kind, algorithm, self.member, self.workers, len(array), root, option)
+        start = root if kind == "broadcast" else 0
+        task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
         call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)
         self._numbers += 1
         return call
@@ -421,8 +425,9 @@ class CollectiveParty:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
+        op_name, name = asked_text(0 if KINDS[kind] == "broadcast" else root, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
-        details = [_OP_NAMES[op]] if KINDS[kind] in ("allreduce", "reduce_scatter") else []
+        details = [op_name] if KINDS[kind] in ("allreduce", "reduce_scatter") else []
         details += [f"root {root}"] if KINDS[kind] == "broadcast" else []
         details += [f"option {option}"] if option else []
         details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []

@@ -4,7 +4,8 @@ A method's name is also its collective's. Not every collective has every kind: `
 then.
 """
 
-from transport.collectives.collective import KINDS, Collective, Kind, Task
+from switchagg.description import KINDS, Kind
+from transport.collectives.collective import Collective, Task
 from transport.collectives.direct import DIRECT
 from transport.collectives.execution import Program, ProgramCache, compile_plan
 from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING

@@ -34,7 +34,9 @@ class AllreduceGroup(Protocol):
     then; what can't be is ValueError at once.
 
     key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
-    urgent call overtakes others that are in progress, unless `matching` is "order".
+    urgent call overtakes others that are in progress, unless `matching` is "order". asked: what the caller was asked
+    for, where that is another operation or type (an index of `switchagg.description.ASKED`). Ranks whose calls differ,
+    in size, type, operation or `asked`, all fail, with an error that names both sides.
     """
 
     @property
@@ -69,7 +71,9 @@ class AllreduceGroup(Protocol):
     def failure(self) -> BaseException | None:
         """Why the group works no more; None while it does."""
 
-    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Any]":
+    def allreduce(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+    ) -> "Future[Any]":
         """Combine the arrays of all ranks; the array on every rank."""
 
     def set_credit(self, credit_bytes: int | None) -> None:
@@ -115,15 +119,16 @@ class Ask(NamedTuple):
     key: int | None = None
     priority: int = 0
     root: int = 0
+    asked: int = 0
 
 
 def whole(ask: Ask) -> Ask:
     """The call with its numbers as whole numbers. Raises ValueError for what is none."""
-    kind, op, key, priority, root = ask
+    kind, op, key, priority, root, asked = ask
     if type(priority) is type(root) is int and (key is None or type(key) is int):
         return ask
     try:
-        return Ask(kind, op, None if key is None else index(key), index(priority), index(root))
+        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked)
     except TypeError:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 

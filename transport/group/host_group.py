@@ -66,9 +66,11 @@ class HostGroup:
         )
         atexit.register(self.close)
 
-    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def allreduce(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+    ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("allreduce", op, key, priority), array, array)
+        return self._call(Ask("allreduce", op, key, priority, 0, asked), array, array)
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
@@ -149,7 +151,8 @@ class HostGroup:
 
     def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         """Begin a call that has been checked, as it is."""
-        kind, _, key, priority, root = ask
+        kind, _, key, priority, root, asked = ask
+        root = asked if kind == "allreduce" else root
         wire, op, restore = staged
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from switchagg.codecs import Codec, codec_named
+from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from transport.collectives.auto import AutoParty
-from transport.collectives.collective import Kind
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.collectives.party import CollectiveParty
 from transport.collectives.table import COLLECTIVES, fitting

@@ -4,28 +4,21 @@ All are sums of int32 words, or the session's own sums of floats: for a broadcas
 all-gather each sends zeros outside its own shard. Words of raw bytes of which only one rank's differ from zero add up
 without a carry, so any type arrives bit by bit, NaN patterns included.
 
-The switch adds whatever arrives: it can't see that ranks make different calls. So each call is preceded by a small one
-in which every rank has four words of its own that describe it; it costs one packet, and is all that a barrier sends.
+Ranks that make different calls are told by the session (W12): a description is all that a barrier sends.
 """
 
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from switchagg.errors import AggregationFailed
-from switchagg.priority import StreamTurns
-from transport.collectives.collective import KINDS
+from switchagg.description import Kind, Shown
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
 from transport.group.staging import SWITCH, Restore, Staged, as_words, stage
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
-
-_OPS = ("sum", "max")
-_DESCRIPTION_WORDS = 4
 
 
 class SwitchGroup:
@@ -41,20 +34,18 @@ class SwitchGroup:
     def __init__(self, session: SwitchSession) -> None:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
         self._session = session
-        self._lock = threading.Lock()  # around both calls of one: on a stream, they must follow each other everywhere
-        self._failure: AggregationFailed | None = None
-        self._made: dict[int, int] = {}  # class -> calls so far
-        self._turns = StreamTurns([stream.priority for stream in session.job.streams])
-        self.classes = self._turns.classes
+        self.classes = session.classes
 
     @classmethod
     def join(cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "SwitchGroup":
         """Join a job on the switch whose control address is given, as SwitchSession does. Raises JobError."""
         return cls(SwitchSession.join(switch, job, rank, workers, options))
 
-    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def allreduce(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+    ) -> "Future[Array]":
         """See `Group`. ValueError for a maximum of 64 bit numbers."""
-        ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
+        ask = checked(Ask("allreduce", op, key, priority, 0, asked), array, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
 
     def reduce_scatter(
@@ -84,7 +75,7 @@ class SwitchGroup:
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """See `Group`."""
         ask = checked(Ask("barrier", "sum", key, priority), NOTHING, self.workers)
-        return self._call(ask, NOTHING, Staged(NOTHING, "sum", None), None)
+        return self._call(ask, NOTHING, Staged(NOTHING.view(np.int32), "sum", None), None)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -94,7 +85,7 @@ class SwitchGroup:
     @property
     def failure(self) -> BaseException | None:
         """See `Group`."""
-        return self._failure or self._session.failure
+        return self._session.failure
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`: nothing."""
@@ -116,105 +107,20 @@ class SwitchGroup:
     # Private
 
     def _call(self, ask: Ask, array: Array, staged: Staged, result: object) -> "Future[Any]":
-        pending = _PendingCall(self, staged.restore, result)
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        shown = Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
-        with self._lock:
-            if self._failure is not None:
-                pending.future.set_exception(self._failure)
-                return pending.future
-            number = self._made.get(chosen, 0)
-            self._made[chosen] = number + 1
-            stream = self._turns.take(chosen)
-            descriptions = np.zeros(_DESCRIPTION_WORDS * self.workers, np.int32)
-            begin = _DESCRIPTION_WORDS * self.rank
-            descriptions[begin : begin + _DESCRIPTION_WORDS] = _described(ask, array, number)
-            pending.descriptions = descriptions
-            parts = [self._session.allreduce(descriptions, "sum", stream=stream)]
-            if len(staged.wire):
-                parts.append(self._session.allreduce(staged.wire, staged.op, stream=stream))
-        pending.watch(parts)
-        return pending.future
-
-    def check(self, descriptions: NDArray[np.int32]) -> AggregationFailed | None:
-        """What differs between the descriptions of all ranks' calls, naming both sides. Ends the session then."""
-        theirs = descriptions.reshape(self.workers, _DESCRIPTION_WORDS)
-        mine = theirs[self.rank]
-        other = next((rank for rank in range(self.workers) if not np.array_equal(theirs[rank], mine)), None)
-        if other is None:
-            return None
-        failure = AggregationFailed(
-            f"rank {other} calls {_text(theirs[other])}, rank {self.rank} calls {_text(mine)}",
-            job=self._session.name,
-            missing=tuple(sorted({other, self.rank})),
-        )
-        with self._lock:
-            self._failure = self._failure or failure
-        threading.Thread(target=self._session.close, daemon=True).start()  # not in the session's own thread
-        return failure
+        done = self._session.call(staged.wire, staged.op, shown, priority=chosen)
+        done.add_done_callback(partial(_settle, future, staged.restore, result))
+        return future
 
 
-class _PendingCall:
-    """One call: its description, and the values; both arrive in the session's thread."""
-
-    def __init__(self, group: SwitchGroup, restore: Restore | None, result: object) -> None:
-        self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()
-        self.descriptions: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._group, self._restore, self._result = group, restore, result
-        self._left = 0
-        self._lock = threading.Lock()
-
-    def watch(self, parts: list["Future[Any]"]) -> None:
-        self._left = len(parts)
-        for number, part in enumerate(parts):
-            part.add_done_callback(self._checked if number == 0 else self._came)
-
-    def _checked(self, part: "Future[Any]") -> None:
-        if part.exception() is None and (failure := self._group.check(self.descriptions)) is not None:
-            self._end(failure)
-            return
-        self._came(part)
-
-    def _came(self, part: "Future[Any]") -> None:
-        failure = part.exception()
-        if failure is not None:
-            self._end(self._group.failure or failure)
-            return
-        with self._lock:
-            self._left -= 1
-            if self._left:
-                return
-        if self._restore is not None:
-            self._restore()
-        self._end(None)
-
-    def _end(self, failure: BaseException | None) -> None:
-        with self._lock:
-            if self.future.done():
-                return
-            if failure is None:
-                self.future.set_result(self._result)
-            else:
-                self.future.set_exception(failure)
-
-
-# Descriptions of calls
-
-
-def _described(ask: Ask, array: Array, number: int) -> Array:
-    first = KINDS.index(ask.kind) | _OPS.index(ask.op) << 4 | ord(array.dtype.char) << 8 | ask.root << 16
-    words = [first, len(array) & 0xFFFFFFFF, len(array) >> 32, number & 0xFFFFFFFF]
-    return np.array(words, np.uint32).view(np.int32)
-
-
-def _text(words: Array) -> str:
-    first, low, high, number = (int(word) for word in words.view(np.uint32))
-    kind = KINDS[min(first & 15, len(KINDS) - 1)]
-    details = [_OPS[first >> 4 & 1]] if kind in ("allreduce", "reduce_scatter") else []
-    details += [f"root {first >> 16}"] if kind == "broadcast" else []
-    try:
-        dtype = np.dtype(chr(first >> 8 & 255)).name
-    except TypeError:
-        dtype = "values of an unknown type"
-    words_of_details = f" ({', '.join(details)})" if details else ""
-    return f"{kind} {number} of {high << 32 | low} {dtype}{words_of_details}"
+def _settle(future: "Future[Any]", restore: Restore | None, result: object, done: "Future[Any]") -> None:
+    """Give the call's future its end. In the session's thread."""
+    if (failure := done.exception()) is not None:
+        future.set_exception(failure)
+        return
+    if restore is not None:
+        restore()
+    future.set_result(result)

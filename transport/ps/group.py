@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from switchagg.description import KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.collectives.collective import KINDS
 from transport.group.contract import Array, Ask, checked, whole
 from transport.group.host_group import HostGroup
 from transport.group.staging import SERVERS, Staged, as_carried, stage

@@ -3,7 +3,7 @@
      0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
     20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum, or
     the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
-    36 u8 dtype | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
+    36 u8 dtype + 8 asked (`ASKED`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
 
 Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).
 """
@@ -14,6 +14,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+
+from switchagg.description import asked_text
 
 MAGIC = 0x5053
 VERSION = 1
@@ -84,6 +86,7 @@ class Head(NamedTuple):
     sink: int = 0
     root: int = 0
     priority: int = 0
+    asked: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -93,21 +96,25 @@ class Head(NamedTuple):
     @property
     def call(self) -> tuple[int, ...]:
         """What all workers must agree on."""
-        return (self.op, self.dtype, self.elements, self.slices, self.slice_elements, self.root, self.source, self.sink)
+        sizes = (self.elements, self.slices, self.slice_elements)
+        return (self.op, self.asked, self.dtype, *sizes, self.root, self.source, self.sink)
 
     def pack(self) -> bytes:
-        return _HEAD.pack(MAGIC, VERSION, *self)
+        return _HEAD.pack(MAGIC, VERSION, *self[:7], self.dtype | self.asked << 3, *self[8:-1])
 
 
 def unpack(head: bytes) -> Head | None:
     """The head, or None for bytes of another protocol."""
     if len(head) != HEAD_BYTES:
         return None
-    magic, version, kind, key, number, slices, elements, slice_elements, clock, dtype, op, *rest = _HEAD.unpack(head)
+    magic, version, kind, key, number, slices, elements, slice_elements, clock, types, op, *rest = _HEAD.unpack(head)
+    source, sink, root, priority = rest
+    asked, dtype = divmod(types, 8)
     if magic != MAGIC or version != VERSION or dtype >= len(DTYPES):
         return None
     try:
-        return Head(Kind(kind), key, number, slices, elements, slice_elements, clock, dtype, Op(op), *rest)
+        sizes = (number, slices, elements, slice_elements)
+        return Head(Kind(kind), key, *sizes, clock, dtype, Op(op), source, sink, root, priority, asked)
     except ValueError:
         return None
 
@@ -121,11 +128,12 @@ def shown(head: Head) -> str:
         Op.GRADIENT: "push_pull",
         Op.PULL: "pull",
     }.get(head.op)
+    op, dtype = asked_text(head.asked, head.op.name.lower(), DTYPES[head.dtype].name)
     if name is None:
-        name = ("allreduce" if head.sink == EVERYBODY else "reduce_scatter") + f" ({head.op.name.lower()})"
+        name = ("allreduce" if head.sink == EVERYBODY else "reduce_scatter") + f" ({op})"
     root = f" from rank {head.root}" if head.root != EVERYBODY else ""
     number = f"key {head.key}" if head.key < AUTOMATIC else f"number {head.key - AUTOMATIC}"
-    return f"{name} {number}{root} with {head.elements} {DTYPES[head.dtype].name}"
+    return f"{name} {number}{root} with {head.elements} {dtype}"
 
 
 AUTOMATIC = 1 << 63

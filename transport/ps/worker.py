@@ -117,8 +117,9 @@ class PsWorker:
         kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
         gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
         has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
-        the source of "broadcast" and "init". op: "sum", "max", or "avg", which divides by the number of workers in the
-        sum. priority: lower is more urgent. After a failure the call fails at once. ValueError for what isn't defined.
+        the source of "broadcast" and "init"; of an allreduce, what its caller was asked for (`ASKED`). op: "sum",
+        "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After a
+        failure the call fails at once. ValueError for what isn't defined.
         """
         code = op_of(kind, array, op, root, target, self.config.workers)
         number = self._number(kind, key)
@@ -139,6 +140,7 @@ class PsWorker:
             sink=slices[0].sink,
             root=root if code in (Op.COPY, Op.KEEP) and not shards else EVERYBODY,
             priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
+            asked=root if kind == "allreduce" else 0,
         )
         self._made += key is None
         call = PsCall(kind, number, head, slices, array if target is None else target)
@@ -386,7 +388,7 @@ def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, wor
     if target is not None and kind not in ("allreduce", "push_pull"):
         raise ValueError(f"{kind}: works in place")
     _check_values(kind, code, op, array, into)
-    if not 0 <= root < workers:
+    if kind != "allreduce" and not 0 <= root < workers:
         raise ValueError(f"root {root}: 0 to {workers - 1}")
     return code
 

@@ -22,7 +22,6 @@ bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are,
 | ... AVG                        | int32, int64                          | switch; sum divided by n, towards zero |
 | ... MAX                        | int32                                 | switch                                 |
 | ... SUM, AVG                   | complex (PyTorch passes their floats) | switch                                 |
-| any of these                   | empty                                 | done at once, without communication    |
 | ... SUM                        | bool, 8 and 16 bit integers, sparse   | Gloo                                   |
 | ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of small integers| Gloo, or Gloo's error                  |
 | everything but allreduce       | any                                   | Gloo                                   |

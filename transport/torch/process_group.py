@@ -46,8 +46,10 @@ class TorchGroup:
         for thread in self._threads:
             thread.start()
 
-    def allreduce(self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0) -> "Future[Any]":
-        """See `AllreduceGroup`. key and priority aren't read."""
+    def allreduce(
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+    ) -> "Future[Any]":
+        """See `AllreduceGroup`. key, priority and asked aren't read."""
         ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
         future: Future[Any] = Future()
         if self._closed:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from switchagg.description import ASKED
 from transport.group.contract import AllreduceGroup
 from transport.torch.attachment import current_hook
 from transport.torch.completions import CompletionPool
@@ -27,6 +28,8 @@ DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
 
 
+_ASKED = {asked: number for number, asked in enumerate(ASKED)}
+
 OpenSession = Callable[[int], AllreduceGroup | None]
 """Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
 
@@ -34,10 +37,13 @@ OpenSession = Callable[[int], AllreduceGroup | None]
 class _Call:
     """One allreduce, from `Reducer.allreduce` until its callbacks have returned."""
 
-    def __init__(self, work: SwitchWork | None, stages: Sequence[Stage], op: str, depth: int) -> None:
+    def __init__(
+        self, work: SwitchWork | None, stages: Sequence[Stage], op: str, depth: int, average: bool = False
+    ) -> None:
         self.work = work
         self.stages = stages
         self.op = op
+        self.average = average
         self.depth = depth
         self.ready = not any(stage.needs_fetch for stage in stages)
         self.remaining = len(stages)
@@ -111,18 +117,17 @@ class Reducer:
     ) -> SwitchWork:
         """Start to reduce these tensors in place. Never raises for the network: the Work does.
 
-        op: "sum", or "max" (int32 only). average: divide the sums by n, integers towards zero. Empty tensors
-        take no part; with no others, the Work is finished on return.
+        op: "sum", or "max" (int32 only). average: divide the sums by n, integers towards zero.
         """
         with self._lock:
             number, self._calls = self._calls, self._calls + 1
-        used = [tensor for tensor in tensors if tensor.numel()]
-        devices = sorted({t.device for t in used if t.device.type != "cpu"}, key=str)
-        elements = sum(tensor.numel() for tensor in used)
+        devices = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
+        elements = sum(tensor.numel() for tensor in tensors)
         what = f"{self._what}: allreduce {number} ({op}, {elements} elements)"
         work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
-        if not used or self._failure is not None:
-            # Nothing to send to the others, or no way to: callbacks run where they are attached.
+        if (
+            not tensors or self._failure is not None
+        ):  # nothing to send, or no way to: callbacks run where they are attached
             work.settle(self._failure)
             work.deliver()
             return work
@@ -136,7 +141,7 @@ class Reducer:
             divisor = self._workers if average else None
             with self._lock:
                 self.raise_failure()
-                call = _Call(work, [self._stage(tensor, divisor) for tensor in used], op, depth)
+                call = _Call(work, [self._stage(tensor, divisor) for tensor in tensors], op, depth, average)
                 parent.children.append(call)
         except Exception as error:
             self.fail(error)
@@ -220,7 +225,8 @@ class Reducer:
         lane = self._lanes[call.depth]
         assert lane.session is not None
         for stage in call.stages:
-            started.append((call, lane.session.allreduce(stage.array, call.op)))
+            asked = _ASKED.get(("avg" if call.average else call.op, stage.dtype), 0)
+            started.append((call, lane.session.allreduce(stage.array, call.op, asked=asked)))
         lane.parents[0].children.popleft()
         if call.depth < DEPTH_MAX:
             self._lanes[call.depth + 1].parents.append(call)

@@ -37,6 +37,8 @@ class Stage(Protocol):
     """What the session reduces: (numel,), valid once `fetch` has returned."""
     needs_fetch: bool
     """Whether `fetch` may block."""
+    dtype: str
+    """The tensor's own."""
 
     def fetch(self) -> None:
         """Wait until `array` holds the tensor's values."""
@@ -59,6 +61,7 @@ class HostStage:
     def __init__(self, tensor: torch.Tensor, divisor: int | None) -> None:
         self._tensor = tensor.detach()
         self._divisor = divisor
+        self.dtype = _NAMES[tensor.dtype]
         self._buffer: torch.Tensor | None = None
         wire = wire_dtype(tensor.dtype)
         assert wire is not None
@@ -100,6 +103,7 @@ class CudaStage:
     ) -> None:
         self._tensor = tensor.detach()
         self._divisor = divisor
+        self.dtype = _NAMES[tensor.dtype]
         self._side = side
         self._cuda = cuda
         # PyTorch caches pinned blocks, and reuses one only when the copies that were queued on it are done.

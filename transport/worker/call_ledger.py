@@ -20,6 +20,7 @@ class CallLedger:
         self.turns = StreamTurns(priorities)
         self._made = [0] * len(priorities)
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
+        self._classes = priorities
 
     def __bool__(self) -> bool:
         """Whether any call is in progress."""
@@ -32,6 +33,11 @@ class CallLedger:
         self._made[chosen] = number + 1
         self._pending[chosen][number] = None
         return chosen, number
+
+    def made_before(self, call: Call) -> int:
+        """How many calls of its class were made before the newest, which this is."""
+        kind = self._classes[call[0]]
+        return sum(made for made, other in zip(self._made, self._classes, strict=True) if other == kind) - 1
 
     def finish(self, call: Call) -> None:
         """The call has its result. A failed one is never finished."""

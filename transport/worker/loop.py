@@ -237,8 +237,9 @@ class CallLoop(ABC, Generic[CallT]):
         return failed
 
     def _given_up(self, event: StreamFailed) -> AggregationFailed:
+        detail = f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row"
         return AggregationFailed(
-            f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row",
+            detail if event.rank is None else event.reason,
             job=self._job.job_id,
             generation=self._job.generation,
             stream=event.stream,

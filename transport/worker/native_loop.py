@@ -11,11 +11,9 @@ import time
 from functools import lru_cache
 from typing import Any
 
-from switchagg.endpoint import StreamFailed
 from switchagg.errors import JobError
 from switchagg.native import library
-from switchagg.native.codec import DTYPES, number_of
-from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, Submitted
+from switchagg.native.endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, NativeSubmission, Submitted
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
@@ -80,11 +78,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         }
 
     def _enqueue(self, stream: int, call: Submitted) -> None:
-        array = call.array
-        place = array.__array_interface__["data"][0]
-        codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
         # The GIL is kept: this takes a microsecond, less than giving it away and waiting to get it back.
-        if self._holding_gil.sa_worker_submit(self._worker, stream, codec, dtype, call.op, place, array.size, id(call)):
+        if self._holding_gil.sa_worker_submit(self._worker, NativeSubmission.of(call, id(call), stream)):
             raise MemoryError("no memory for one more call")
 
     def _interrupt(self) -> None:
@@ -100,9 +95,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             if event.kind == CALL_COMPLETED:
                 self._completed(event.call)
             else:
-                self._stream_failed(
-                    StreamFailed(event.stream, event.slot, event.version, event.chunk, event.timeouts, "no result")
-                )
+                self._stream_failed(event.failure(self._rank))
 
     def _forget(self) -> None:
         with self._lock:
@@ -133,7 +126,7 @@ def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
         (loaded.sa_worker_mark, None, (pointer, ctypes.POINTER(ctypes.c_int32), u32)),
         (loaded.sa_worker_counters, ctypes.POINTER(u64), (pointer,)),
         (loaded.sa_worker_run, ctypes.c_int, (pointer, ctypes.c_int64, ctypes.POINTER(NativeEvent), u32)),
-        (holding.sa_worker_submit, ctypes.c_int, (pointer, u32, u32, u32, u32, pointer, u64, u64)),
+        (holding.sa_worker_submit, ctypes.c_int, (pointer, ctypes.POINTER(NativeSubmission))),
         (holding.sa_worker_call, None, (pointer,)),
     )
     for function, result, arguments in declared:

@@ -28,6 +28,7 @@ from typing import Any
 
 from switchagg.call import array_call, make_call
 from switchagg.codecs import Array
+from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
@@ -182,22 +183,32 @@ class SwitchSession:
         priority: int | None = None,
         *,
         key: int | None = None,
+        asked: int = 0,
     ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
         array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
         the session until the future is done. priority: a class that one of the streams has; default: the least urgent
         of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
-        a class in the same order; calls of different classes may come in any. key: not used. Futures resolve in
-        the loop's thread: what is chained to one must be quick. Raises ValueError for an array, stream or priority that
-        can't be.
+        a class in the same order; calls of different classes may come in any. key: not used. asked: see `Group`. Ranks
+        whose calls differ all fail, with an error that names both (W12). Futures resolve in the loop's thread: what is
+        chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
         """
+        shown = Shown("allreduce", op, array.dtype, array.size, 0, asked)
+        return self.call(array, op, shown, priority=priority, stream=stream)
+
+    def call(
+        self, array: Array, op: str, shown: Shown, *, priority: int | None = None, stream: int | None = None
+    ) -> "Future[Any]":
+        """An allreduce that is part of another collective. shown: what the ranks compare."""
         self._check_process()
-        call = (array_call if self.core == "native" else make_call)(array, op, self.job, self._codec)
+        made: Any = array_call if self.core == "native" else make_call
+        call = made(array, op, self.job, self._codec)
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
             place = self._calls.begin(priority, stream)
+            call.description = shown.words(self._calls.made_before(place))
             future = loop.submit(place[0], call, array)
         future.add_done_callback(lambda done: self._finished(place, done))
         self._check_departures()
@@ -271,7 +282,7 @@ class SwitchSession:
     def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
         """Fail every pending and later call, and leave, so that the others learn of it at once."""
         failure = AggregationFailed(
-            f"rank {self.rank}: {detail}",
+            detail if event and event.rank is not None else f"rank {self.rank}: {detail}",
             job=self.name,
             generation=self._generation,
             stream=event.stream if event else None,
@@ -365,7 +376,10 @@ class SwitchSession:
 
     def _on_stream_failed(self, event: StreamFailed) -> None:
         """In the loop's thread: ask the switch which ranks are missing; the loop itself gives up if no answer comes
-        (W9)."""
+        (W9). Not where another rank makes another call (W12)."""
+        if event.rank is not None:
+            self._failed(event.reason, tuple(sorted((event.rank, self.rank))), event)
+            return
         self._client.query(self.name).add_done_callback(lambda answer: self._blame(event, answer))
 
     def _blame(self, event: StreamFailed, answer: "Future[messages.StatusAnswer]") -> None:

@@ -22,9 +22,9 @@ from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import rounds_of
 from switchagg.codecs import codec_named
+from switchagg.description import Kind
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT
-from transport.collectives.collective import Kind
 from transport.group.coded_sums import RoundKeys
 from transport.meshes.reliable import ReliableConfig
 

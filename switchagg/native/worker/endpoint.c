@@ -19,6 +19,7 @@ struct sa_endpoint {
     struct sa_window **by_priority; /* in the order of sending: urgent ones first, equal ones round robin */
     struct sa_window **next_order;     /* scratch for the next order */
     struct sa_window **touched;     /* by the bundle that is being received, in that order */
+    uint32_t plain;                 /* the codec of descriptions */
     struct sa_waiting_event *events, *last_event;
     uint64_t counters[SA_ENDPOINT_COUNTERS];
 };
@@ -34,12 +35,14 @@ static void sa_add_event(struct sa_endpoint *endpoint, struct sa_waiting_event *
     endpoint->last_event = waiting;
 }
 
-/* A call and its event are one block of memory, freed together. */
-static void sa_forget(struct sa_endpoint *endpoint, struct sa_waiting_event *waiting) {
-    if (waiting->event.kind != SA_CALL_COMPLETED) return;
-    struct sa_running *running = (struct sa_running *)waiting;
+static void sa_free_call(struct sa_endpoint *endpoint, struct sa_running *running) {
     endpoint->bytes -= running->bytes;
     free(running);
+}
+
+/* A call and its event are one block of memory, freed together. */
+static void sa_forget(struct sa_endpoint *endpoint, struct sa_waiting_event *waiting) {
+    if (waiting->event.kind == SA_CALL_COMPLETED) sa_free_call(endpoint, (struct sa_running *)waiting);
 }
 
 SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event) {
@@ -56,21 +59,58 @@ SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct s
 
 /* ---- commands */
 
-SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, uint32_t codec, enum sa_dtype dtype,
-                                 uint32_t op, void *data, uint64_t count, uint64_t call) {
-    struct sa_coding coding;
-    sa_coding_begin(&coding, codec, dtype, endpoint->elements, endpoint->workers);
-    uint64_t bytes = sizeof(struct sa_running) + sizeof(int16_t) * sa_call_codes(&coding, count);
+/* extra: bytes behind it, for its codes or words. NULL: no memory. */
+static struct sa_running *sa_running_new(const struct sa_submission *submission, const struct sa_coding *coding,
+                                         uint64_t extra) {
+    uint64_t bytes = sizeof(struct sa_running) + extra;
     struct sa_running *running = malloc(bytes);
-    if (!running) return -1;
+    if (!running) return NULL;
     *running = (struct sa_running){.bytes = bytes};
-    running->waiting.event = (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = stream, .call = call};
-    endpoint->bytes += bytes;
-    sa_call_init(&running->call, &coding, op, data, count, (int16_t *)(running + 1));
-    if (running->call.chunks)
-        sa_window_submit(&endpoint->windows[stream], running);
-    else
+    running->waiting.event =
+        (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = submission->stream, .call = submission->call};
+    void *codes = running + 1;
+    sa_call_init(&running->call, coding, submission->op, submission->data, submission->count, codes);
+    return running;
+}
+
+/* The call that tells all workers of the next one: each fills its own words, with all else zero (W12). */
+static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
+    uint64_t count = (uint64_t)SA_WORDS * endpoint->workers;
+    struct sa_submission words = {.stream = submission->stream, .op = SA_OP_SUM, .count = count};
+    struct sa_coding coding;
+    sa_coding_begin(&coding, endpoint->plain, SA_INT32, endpoint->elements, endpoint->workers);
+    struct sa_running *running = sa_running_new(&words, &coding, sizeof(uint32_t) * count);
+    if (!running) return NULL;
+    uint32_t *own = memset(running + 1, 0, sizeof(uint32_t) * count);
+    memcpy(own + SA_WORDS * endpoint->header.rank, submission->description, sizeof submission->description);
+    running->call.data = (uint8_t *)own;
+    running->describes = 1;
+    return running;
+}
+
+static void sa_enqueue(struct sa_endpoint *endpoint, uint32_t stream, struct sa_running *running) {
+    endpoint->bytes += running->bytes;
+    sa_window_submit(&endpoint->windows[stream], running);
+}
+
+SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
+    struct sa_coding coding;
+    sa_coding_begin(&coding, submission->codec, submission->dtype, endpoint->elements, endpoint->workers);
+    struct sa_running *description = NULL;
+    if (submission->description[0] && !(description = sa_description_new(endpoint, submission))) return -1;
+    uint64_t codes = sizeof(int16_t) * sa_call_codes(&coding, submission->count);
+    struct sa_running *running = sa_running_new(submission, &coding, codes);
+    if (!running) {
+        free(description);
+        return -1;
+    }
+    if (description) sa_enqueue(endpoint, submission->stream, description);
+    if (description || running->call.chunks) {
+        sa_enqueue(endpoint, submission->stream, running);
+    } else {
+        endpoint->bytes += running->bytes;
         sa_add_event(endpoint, &running->waiting);
+    }
     return 0;
 }
 
@@ -123,6 +163,42 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     window->touched = 1;
 }
 
+/* Compare what all workers say of a call; another one's ends the stream (W12). */
+static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *running) {
+    const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->header.rank;
+    const size_t size = sizeof(uint32_t[SA_WORDS]);
+    uint32_t other = 0;
+    while (other < endpoint->workers && !memcmp(words + size * other, mine, size)) other++;
+    if (other == endpoint->workers) return;
+    if (!window->failed) {
+        uint64_t chunk = running->base;
+        window->failure.event = (struct sa_event){
+            .kind = SA_CALLS_DIFFER,
+            .stream = window->stream,
+            .slot = window->first_slot + (uint32_t)(chunk % window->window),
+            .version = (uint32_t)(chunk / window->window & 1),
+            .chunk = chunk,
+            .rank = other,
+        };
+        memcpy(window->failure.event.theirs, words + size * other, size);
+        memcpy(window->failure.event.mine, mine, size);
+        sa_add_event(endpoint, &window->failure);
+    }
+    window->failed = window->differs = 1;
+}
+
+/* Report these calls, up to one that another worker has described differently. */
+static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window, struct sa_running *done) {
+    for (struct sa_running *after; done; done = after) {
+        after = done->after;
+        if (done->describes && !window->differs) sa_judge(endpoint, window, done);
+        if (done->describes || window->differs)
+            sa_free_call(endpoint, done);
+        else
+            sa_add_event(endpoint, &done->waiting);
+    }
+}
+
 SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
                                    int64_t now_ns) {
     if (size < SA_HEADER_BYTES) {
@@ -133,11 +209,7 @@ SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *
     for (uint64_t row = 0; row < rows; row++) sa_take(endpoint, bundle + row * size, size, now_ns, &touched);
     for (uint32_t i = 0; i < touched; i++) {
         endpoint->touched[i]->touched = 0;
-        struct sa_running *done = sa_window_after_results(endpoint->touched[i]);
-        for (struct sa_running *after; done; done = after) {
-            after = done->after;
-            sa_add_event(endpoint, &done->waiting);
-        }
+        sa_complete(endpoint, endpoint->touched[i], sa_window_after_results(endpoint->touched[i]));
     }
 }
 
@@ -274,6 +346,7 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->workers = job->workers;
     endpoint->stream_count = streams;
     endpoint->retry_limit = job->retry_limit;
+    endpoint->plain = (uint32_t)sa_codec_number("plain");
     endpoint->bytes = sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *);
     endpoint->windows = calloc(streams, sizeof *endpoint->windows);
     endpoint->by_priority = calloc(streams, sizeof *endpoint->by_priority);

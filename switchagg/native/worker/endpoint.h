@@ -9,17 +9,34 @@
 
 struct sa_endpoint;
 
-enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED };
+#define SA_WORDS 4u /* of a call's description */
+
+enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED, SA_CALLS_DIFFER };
 
 struct sa_event {
     uint32_t kind;
     uint32_t stream;
     uint64_t call;  /* SA_CALL_COMPLETED: what submit was given */
-    uint32_t slot;  /* SA_STREAM_FAILED: the oldest unanswered chunk, and where it is */
+    uint32_t slot;  /* SA_STREAM_FAILED: the oldest unanswered chunk, SA_CALLS_DIFFER: the description's; where it is */
     uint32_t version;
     uint64_t chunk; /* unwrapped */
     uint32_t timeouts;
-    uint32_t unused;
+    uint32_t rank;           /* SA_CALLS_DIFFER: who describes the call differently (W12), and both sides */
+    uint32_t theirs[SA_WORDS];
+    uint32_t mine[SA_WORDS];
+};
+
+/* A call that allreduces `count` values at `data` in place. codec: its number. Python's array_call has accepted codec,
+   dtype and op. description: what all workers are told of it, none if the first word is zero (W12). */
+struct sa_submission {
+    uint64_t call; /* comes back in its event */
+    void *data;
+    uint64_t count;
+    uint32_t stream;
+    uint32_t codec;
+    uint32_t dtype; /* enum sa_dtype */
+    uint32_t op;
+    uint32_t description[SA_WORDS];
 };
 
 /* The order is that of `ENDPOINT_COUNTERS` in library.py. */
@@ -46,11 +63,9 @@ struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank);
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
-/* Queue a call that allreduces `count` values at `data` in place; `call` comes back in its event. The memory must stay
-   until then, or until the endpoint is freed. codec: its number. Python's array_call has accepted codec,
-   dtype and op. 0, or -1: no memory, and nothing has changed. */
-int sa_endpoint_submit(struct sa_endpoint *endpoint, uint32_t stream, uint32_t codec, enum sa_dtype dtype, uint32_t op,
-                       void *data, uint64_t count, uint64_t call);
+/* Queue a call. Its memory must stay until its event, or until the endpoint is freed. 0, or -1: no memory, and nothing
+   has changed. */
+int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission);
 
 /* Take `rows` datagrams of `size` bytes each, back to back. */
 void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,

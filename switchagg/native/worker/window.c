@@ -118,6 +118,7 @@ void sa_window_submit(struct sa_window *window, struct sa_running *running) {
     else
         window->running = running;
     window->last = running;
+    if (!running->missing) window->complete++;
     if (!window->unready) window->unready = running;
     sa_raise_limit(window);
 }
@@ -268,6 +269,7 @@ struct sa_running *sa_window_after_results(struct sa_window *window) {
     window->resend_due = 0;
     for (struct sa_running *running = window->running, *after; window->complete; running = after) {
         after = running->after;
+        if (running->missing && running->describes) break;
         if (running->missing) continue;
         sa_unlink(window, running);
         running->after = NULL;

@@ -18,12 +18,13 @@ struct sa_waiting_event {
 };
 
 /* A submitted call: chunks base ... end - 1 of the stream, `missing` of them without a result. `waiting` comes first,
-   so that the event of a call's end is the call. */
+   so that the event of a call's end is the call. `describes`: it is the description of the call after it (W12). */
 struct sa_running {
     struct sa_waiting_event waiting;
     struct sa_running *before, *after;
     uint64_t base, end, missing;
     uint64_t bytes; /* of this block of memory */
+    uint32_t describes;
     struct sa_call call;
 };
 
@@ -49,6 +50,7 @@ struct sa_window {
     uint32_t stream, first_slot, window;
     int32_t priority;
     uint32_t failed;
+    uint32_t differs; /* another worker describes a call differently: no later one is complete (W12) */
     uint32_t timeouts; /* in a row, without any result */
     struct sa_slot *slots;
     struct sa_list lists[3]; /* SA_IN_FLIGHT by transmission; SA_TO_RESEND in the order of marking */
@@ -88,7 +90,7 @@ uint64_t sa_window_bytes(const struct sa_window *window);
 /* Go on as if all chunks below `chunk` had been answered, with nothing submitted yet. For tests. */
 void sa_window_start_at(struct sa_window *window, uint64_t chunk);
 
-/* Append a call with at least one chunk; its `call` is set. */
+/* Append a call, with at least one chunk unless it is described; its `call` is set. */
 void sa_window_submit(struct sa_window *window, struct sa_running *running);
 
 /* The slot of the next frame, which counts as sent now; SA_NO_SLOT if nothing may be. Its `first` is 0 if the chunk was
@@ -99,7 +101,7 @@ uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns);
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
 /* Update the RTO, the limit and what counts as lost after a bundle of results. Returns the complete calls, linked
-   by `after`, no longer part of the window. */
+   by `after`, no longer part of the window; none beyond a description that is still missing results (W12). */
 struct sa_running *sa_window_after_results(struct sa_window *window);
 
 /* When the window times out; -1 if nothing is in flight (W7). */

@@ -18,18 +18,8 @@
 #define STREAMS_MAX 256u
 #define RUNS_MAX 8u /* of frames with one TOS: the endpoint gives them in the order of their classes */
 
-struct submission {
-    uint32_t stream;
-    uint32_t codec;
-    enum sa_dtype dtype;
-    uint32_t op;
-    void *data;
-    uint64_t count;
-    uint64_t call;
-};
-
 struct queue {
-    struct submission *entries;
+    struct sa_submission *entries;
     uint32_t count;
     uint32_t capacity;
 };
@@ -103,10 +93,10 @@ static void wake(struct sa_worker *worker) {
     while (write(worker->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
-static int append(struct queue *queue, const struct submission *entry) {
+static int append(struct queue *queue, const struct sa_submission *entry) {
     if (queue->count == queue->capacity) {
         uint32_t capacity = queue->capacity ? queue->capacity * 2 : QUEUE_FIRST;
-        struct submission *entries = realloc(queue->entries, capacity * sizeof *entries);
+        struct sa_submission *entries = realloc(queue->entries, capacity * sizeof *entries);
         if (!entries) return -1;
         queue->entries = entries;
         queue->capacity = capacity;
@@ -115,11 +105,9 @@ static int append(struct queue *queue, const struct submission *entry) {
     return 0;
 }
 
-SA_EXPORT int sa_worker_submit(struct sa_worker *worker, uint32_t stream, uint32_t codec, enum sa_dtype dtype,
-                               uint32_t op, void *data, uint64_t count, uint64_t call) {
-    struct submission entry = {stream, codec, dtype, op, data, count, call};
+SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submission *submission) {
     pthread_mutex_lock(&worker->lock);
-    int result = append(&worker->submitted, &entry);
+    int result = append(&worker->submitted, submission);
     pthread_mutex_unlock(&worker->lock);
     if (result) return -1;
     atomic_store(&worker->waiting, true);
@@ -143,12 +131,8 @@ static int take_submissions(struct sa_worker *worker) {
     worker->taken = worker->submitted;
     worker->submitted = emptied;
     pthread_mutex_unlock(&worker->lock);
-    for (uint32_t i = 0; i < worker->taken.count; i++) {
-        const struct submission *entry = &worker->taken.entries[i];
-        if (sa_endpoint_submit(worker->endpoint, entry->stream, entry->codec, entry->dtype, entry->op, entry->data,
-                               entry->count, entry->call))
-            return -ENOMEM;
-    }
+    for (uint32_t i = 0; i < worker->taken.count; i++)
+        if (sa_endpoint_submit(worker->endpoint, &worker->taken.entries[i])) return -ENOMEM;
     return 0;
 }
 

@@ -30,8 +30,7 @@ void sa_worker_free(struct sa_worker *worker);
 void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
 
 /* Queue a call for sa_endpoint_submit and wake the loop. Any thread. -1: no memory. */
-int sa_worker_submit(struct sa_worker *worker, uint32_t stream, uint32_t codec, enum sa_dtype dtype, uint32_t op,
-                     void *data, uint64_t count, uint64_t call);
+int sa_worker_submit(struct sa_worker *worker, const struct sa_submission *submission);
 
 /* Make the present sa_worker_run, or else the next, return soon, also under load. Any thread. */
 void sa_worker_call(struct sa_worker *worker);
