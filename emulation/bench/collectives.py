@@ -18,13 +18,13 @@ from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict
 from transport.collectives.party import HEAD_BYTES
-from transport.group.method_name import HOST_METHODS
+from transport.group.method_name import host_methods
 from transport.schedule.plan import Part, Transfer
 from transport.schedule.scheduler import Scheduler
 
 Log = Callable[[str], None]
 
-ALGORITHMS = tuple(HOST_METHODS)
+ALGORITHMS = tuple(host_methods())
 SIZES = (4096, 65_536, 1_048_576)
 WORKERS = 8
 RATE_BPS, DELAY_NS = 1_000_000_000, 1_000_000  # of every link; two lie between any two hosts

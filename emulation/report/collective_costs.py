@@ -23,14 +23,14 @@ from emulation.sim.network.timing import time_allreduce
 from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict, switch_seconds, textbook
 from transport.collectives.party import HEAD_BYTES
-from transport.group.method_name import HOST_METHODS, traffic
 from transport.group.method_name import METHODS as ALL
+from transport.group.method_name import host_methods, traffic
 
 RATE_BPS = 1_000_000_000
 WORKERS = 8
 DELAYS_NS = (1_000_000, 20_000)
 SIZES = tuple(256 * 4**step for step in range(9))  # 256 B … 16 MB
-METHODS = ("switch", *HOST_METHODS)
+METHODS = ("switch", *host_methods())
 LONG_BYTES = 1 << 20  # beyond, only what sends no more bytes than the ring
 ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 

@@ -18,7 +18,7 @@ from transport.collectives.collective import LinkCost
 from transport.collectives.cost import predict, switch_seconds, textbook, traffic_factor
 from transport.collectives.halving import blocks
 from transport.collectives.party import HEAD_BYTES
-from transport.group.method_name import HOST_METHODS
+from transport.group.method_name import host_methods
 
 GIGABIT = 1_000_000_000
 MILLISECOND_NS = 1_000_000
@@ -129,7 +129,7 @@ def test_the_model_agrees_with_virtual_time(method: str, workers: int, size_byte
 
 
 @pytest.mark.parametrize("workers", [3, 5, 6, 7, 12, 64])
-@pytest.mark.parametrize("method", [*HOST_METHODS, "ps"])
+@pytest.mark.parametrize("method", [*host_methods(), "ps"])
 def test_short_messages_cost_their_latency_on_any_number_of_workers(method: str, workers: int) -> None:
     """Within 5 %, where the delay rules."""
     config = star(workers, 10 * MILLISECOND_NS)
@@ -224,7 +224,7 @@ def test_auto_measures_once_at_the_start_and_remembers_its_choices() -> None:
 # ---- the star of host methods
 
 
-@pytest.mark.parametrize("method", [*HOST_METHODS, "ps", "auto"])
+@pytest.mark.parametrize("method", [*host_methods(), "ps", "auto"])
 def test_a_faulty_network_changes_no_sum_and_the_same_seed_gives_the_same_trace(method: str) -> None:
     link = LinkConfig(GIGABIT, 5_000, loss=0.02, duplicate=0.02, reorder=0.05, corrupt=0.02)
     config = SimulationConfig(workers=5, link=link, seed=3, trace=True, servers=2 if method == "ps" else 0)

@@ -13,7 +13,7 @@ from transport.collectives.plan import Plan, Receive, Send, shard
 from transport.collectives.rings import hierarchical_group, torus_sides
 from transport.collectives.table import COLLECTIVES, fitting, plan, with_kind
 from transport.collectives.trees import binary_tree, complementary_trees
-from transport.group.method_name import HOST_METHODS
+from transport.group.method_name import host_methods
 
 WORKERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 16)
 ALLREDUCES = with_kind("allreduce")
@@ -250,7 +250,7 @@ def test_the_two_trees_are_trees_and_complementary(workers: int) -> None:
 
 
 def test_every_method_has_an_algorithm_for_every_kind() -> None:
-    for method in (*HOST_METHODS, "auto"):
+    for method in (*host_methods(), "auto"):
         for kind in KINDS:
             for workers in (1, 2, 3, 64):
                 name = fitting(kind, method, workers)

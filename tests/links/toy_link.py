@@ -6,13 +6,12 @@ Also a plugin of pytest: `-p tests.links.toy_link` has the contract's tests run 
 from collections.abc import Sequence
 from typing import Any
 
-from transport.links.framing import IP_UDP_BYTES, Framing
+from transport.links.framing import IP_UDP_BYTES, RELIABLE_BYTES, Framing
 from transport.links.kind import LinkKind
 from transport.links.link import Address
 from transport.links.table import LINKS
 from transport.links.udp import UdpLink
 from transport.meshes.opening import BoundPlace
-from transport.meshes.reliable import HEADER_BYTES
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 
 HERE = "tests.links.toy_link"
@@ -45,7 +44,7 @@ def open_mesh(
 TOY = LinkKind(
     "toy",
     "Toy",
-    Framing(IP_UDP_BYTES, mesh_bytes=HEADER_BYTES),
+    Framing(IP_UDP_BYTES, mesh_bytes=RELIABLE_BYTES),
     elements=100,
     link=f"{HERE}:ToyLink",
     place=f"{HERE}:bind_place",

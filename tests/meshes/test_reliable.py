@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchagg.errors import AggregationFailed
-from transport.meshes.reliable import ACK, HEADER_BYTES, KIND_OFFSET, Message, Receiver, ReliableConfig, Sender
+from transport.links.framing import RELIABLE_BYTES
+from transport.meshes.reliable import ACK, KIND_OFFSET, Message, Receiver, ReliableConfig, Sender
 
 MS = 1_000_000
 SMALL = ReliableConfig(segment_bytes=100, window_bytes=2000)
@@ -236,7 +237,7 @@ def test_frames_of_another_connection_or_kind_change_nothing(change: tuple[int, 
     pair = Pair(Weather(), seed=1)
     pair.sender.submit(0, b"hello")
     frame = bytearray(pair.sender.frames_to_send(0, 1)[0])
-    assert len(frame) == HEADER_BYTES + 5
+    assert len(frame) == RELIABLE_BYTES + 5
     frame[change[0]] = change[1]
     pair.receiver.receive(bytes(frame), 0)
     assert pair.receiver.counters["drop_stranger"] == 1

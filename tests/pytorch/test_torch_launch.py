@@ -36,10 +36,17 @@ ours = sorted(name for name in sys.modules if name.startswith("transport"))
 print(heavy, ours)
 import transport.torch
 from transport.torch import switchagg_hook, SwitchOptions
+assert SwitchOptions().name.is_switch
+import transport.torch.backend, transport.worker.session  # all that a group through a switch needs
+needless = ("transport.collectives.table", "transport.schedule", "transport.meshes.reliable", "transport.switch",
+    "switchagg.controller", "switchagg.aggregator", "torch._dynamo.eval_frame")
+print([name for name in sys.modules if name.startswith(needless)])
 """
     done = run("-c", program)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[0] == "[] ['transport', 'transport.torch', 'transport.torch.registration']"
+    at_import, at_start = done.stdout.splitlines()
+    assert at_import == "[] ['transport', 'transport.torch', 'transport.torch.registration']"
+    assert at_start == "[]"
     assert (
         "SWITCHAGG"
         not in run(

@@ -32,6 +32,9 @@ Counts = Annotated[list[Count], msgspec.Meta(max_length=256)]
 Smalls = Annotated[list[Small], msgspec.Meta(max_length=256)]
 """One for each stream."""
 
+SLOTS_REPORTED_MAX = 4096
+"""Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """A rank and the UDP address of its data plane."""

@@ -7,9 +7,6 @@ from switchagg.membership import Running, Waiting
 from transport.control import messages
 from transport.control.snapshots import HostSnapshot
 
-SLOTS_REPORTED_MAX = 4096
-"""Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -82,7 +79,7 @@ def _job_status(running: Running, snapshot: HostSnapshot) -> messages.JobStatus:
         departed=messages.gone(running.departed),
         slots=[
             messages.SlotStatus(slot, version, view.chunk, list(view.ranks))
-            for (slot, version), view in views[:SLOTS_REPORTED_MAX]
+            for (slot, version), view in views[: messages.SLOTS_REPORTED_MAX]
         ],
         priorities=[stream.priority for stream in job.streams],
     )

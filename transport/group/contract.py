@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.collectives.execution import OPS
 from transport.collectives.plan import shard
 
 Array = NDArray[Any]
@@ -133,7 +132,7 @@ def whole(ask: Ask) -> Ask:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 
 
-def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = tuple(OPS)) -> Ask:
+def checked(ask: Ask, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> Ask:
     """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
     flags, dtype = array.flags, array.dtype
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:

@@ -3,15 +3,16 @@
 The same names are used in scenarios, on command lines, in environment variables and in reports.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING
 
 from transport.collectives.collective import Look
-from transport.collectives.cost import traffic_factor, traffic_matrix
-from transport.collectives.table import COLLECTIVES
 from transport.links.table import links_with
-from transport.schedule.table import parse_policy
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,17 @@ class Method:
     bounded_by: str = "ring"
 
 
-HOST_METHODS = {
-    name: Method(collective.look, bounded_by=name) for name, collective in COLLECTIVES.items() if collective.look
-}
-"""Collectives among the workers alone."""
+@cache
+def host_methods() -> Mapping[str, Method]:
+    """Collectives among the workers alone, by name."""
+    from transport.collectives.table import COLLECTIVES  # every algorithm: not for those who use a switch
 
-METHODS = {
+    return {
+        name: Method(collective.look, bounded_by=name) for name, collective in COLLECTIVES.items() if collective.look
+    }
+
+
+_OWN = {
     "switch": Method(
         Look(
             "switch",
@@ -55,7 +61,6 @@ METHODS = {
         link="",
         end="",
     ),
-    **HOST_METHODS,
     "ps": Method(
         Look(
             "parameter server",
@@ -76,6 +81,23 @@ METHODS = {
         ),
     ),
 }
+
+
+class _Methods(Mapping[str, Method]):
+    """Those above, and between them the host methods, loaded when one is asked for."""
+
+    def __getitem__(self, name: str) -> Method:
+        return _OWN[name] if name in _OWN else host_methods()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        first, second, *others = _OWN
+        return iter((first, second, *host_methods(), *others))
+
+    def __len__(self) -> int:
+        return len(_OWN) + len(host_methods())
+
+
+METHODS = _Methods()
 """All methods, by name."""
 
 
@@ -84,6 +106,8 @@ def traffic(method: str, workers: int, servers: int = 0) -> float:
 
     servers: of `ps`, on nodes of their own, each of which carries its share n times.
     """
+    from transport.collectives.cost import traffic_factor
+
     if servers:
         return max(1.0, workers / servers)
     collective = METHODS[method].bounded_by
@@ -94,11 +118,15 @@ SWITCH = -1
 """Among members: the switch that aggregates."""
 
 
-def flows(method: str, workers: int, servers: int = 0) -> Mapping[tuple[int, int], Fraction]:
+def flows(method: str, workers: int, servers: int = 0) -> "Mapping[tuple[int, int], Fraction]":
     """What each member sends to each other for a long array, in arrays, by (sender, receiver).
 
     servers: as in `traffic`; they are the members after the workers.
     """
+    from fractions import Fraction
+
+    from transport.collectives.cost import traffic_matrix
+
     share = Fraction(1, servers or 1)
     others = range(workers, workers + servers) if servers else (SWITCH,)
     collective = METHODS[method].bounded_by
@@ -159,6 +187,8 @@ def parse(text: str) -> MethodName:
         allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"
         raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it; {allowed}")
     if plus:
+        from transport.schedule.table import parse_policy
+
         parse_policy(schedule)
     return MethodName(method, link or (links[0] if links else ""), schedule)
 

@@ -3,9 +3,8 @@
 Importing the table loads no link: entries name what opens them, and facts come from modules without sockets.
 """
 
-from transport.links.framing import IP_TCP_BYTES, IP_UDP_BYTES, Framing
+from transport.links.framing import IP_TCP_BYTES, IP_UDP_BYTES, RELIABLE_BYTES, Framing
 from transport.links.kind import LinkKind
-from transport.meshes.reliable import HEADER_BYTES as RELIABLE_BYTES
 from transport.rdma import places
 
 LINKS = {

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from switchagg.errors import AggregationFailed
 from switchagg.rto import RetransmissionTimeout
+from transport.links.framing import RELIABLE_BYTES
 
-HEADER_BYTES = 32
 SEGMENT_BYTES = 1448  # MTU 1500 less IP and the header
 SACK_RANGES_MAX = 3  # as many as TCP has room for beside timestamps
 KIND_OFFSET = 2
@@ -36,7 +36,7 @@ _MAGIC = 0x5254
 _LAST = 1
 _HEADER = struct.Struct(">HBBIQQQ")
 _RANGE = struct.Struct(">II")
-assert _HEADER.size == HEADER_BYTES
+assert _HEADER.size == RELIABLE_BYTES
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class Sender:
 
     def receive(self, frame: bytes, now_ns: int) -> None:
         """Take a frame; anything but an acknowledgement of this connection is counted and ignored."""
-        if len(frame) < HEADER_BYTES:
+        if len(frame) < RELIABLE_BYTES:
             self.counters["drop_stranger"] += 1
             return
         magic, kind, count, connection, first, echo_ns, _ = _HEADER.unpack_from(frame)
         stranger = magic != _MAGIC or kind != ACK or connection != self._connection
-        if stranger or len(frame) != HEADER_BYTES + 8 * count or first > self._next:
+        if stranger or len(frame) != RELIABLE_BYTES + 8 * count or first > self._next:
             self.counters["drop_stranger"] += 1
             return
         self.counters["acks"] += 1
@@ -211,7 +211,7 @@ class Sender:
         """The segments of the SACK ranges have arrived; work already done on a range isn't done again."""
         arrived = False
         for index in range(count):
-            low, high = _RANGE.unpack_from(frame, HEADER_BYTES + 8 * index)
+            low, high = _RANGE.unpack_from(frame, RELIABLE_BYTES + 8 * index)
             start, end = base + low, min(base + high, self._next)
             for number in range(max(self._first, self._sacked.get(start, start)), end):
                 segment = self._in_flight.pop(number, None)
@@ -296,7 +296,7 @@ class Receiver:
 
     def receive(self, frame: bytes, now_ns: int) -> None:
         """Take a frame; anything but a segment of this connection within the window is counted and ignored."""
-        if len(frame) < HEADER_BYTES:
+        if len(frame) < RELIABLE_BYTES:
             self.counters["drop_stranger"] += 1
             return
         magic, kind, flags, connection, number, sent_ns, tag = _HEADER.unpack_from(frame)
@@ -315,7 +315,7 @@ class Receiver:
         if number == expected:
             if self._ranges:
                 self._ack_now = True
-            self._take(flags, tag, frame[HEADER_BYTES:])
+            self._take(flags, tag, frame[RELIABLE_BYTES:])
             self._take_early()
             if self._pending >= self._config.ack_every_segments or flags:
                 self._ack_now = True
@@ -327,7 +327,7 @@ class Receiver:
         if number < expected or number in self._early:
             self.counters["duplicates"] += 1
             return
-        self._early[number] = (flags, tag, frame[HEADER_BYTES:])
+        self._early[number] = (flags, tag, frame[RELIABLE_BYTES:])
         self._add_to_ranges(number)
 
     def _take(self, flags: int, tag: int, payload: bytes) -> None:

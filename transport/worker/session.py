@@ -36,7 +36,6 @@ from switchagg.native import library
 from switchagg.native.codec import missing
 from transport.control import messages
 from transport.control.client import ControlClient
-from transport.control.status import SLOTS_REPORTED_MAX
 from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
@@ -358,7 +357,7 @@ class SwitchSession:
     def _diagnose(self, stall: _Stall, answer: "Future[messages.StatusAnswer]") -> None:
         """If no unfinished slot holds our contribution, our packets or the switch's are lost (C13)."""
         slots = self._slots(answer)
-        if slots is None or len(slots) >= SLOTS_REPORTED_MAX or stall is not self._stall:
+        if slots is None or len(slots) >= messages.SLOTS_REPORTED_MAX or stall is not self._stall:
             return
         if any(self.rank in slot.ranks for slot in slots if len(slot.ranks) < self.workers):
             stall.strikes = 0

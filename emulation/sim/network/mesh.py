@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from emulation.sim.network.hosts import Alarm, Uplink
 from emulation.sim.network.link import IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
 from transport.links.ethernet import ETHERNET_BYTES
+from transport.links.framing import RELIABLE_BYTES
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import Outgoing, Party
-from transport.meshes.reliable import DATA, HEADER_BYTES, KIND_OFFSET, Receiver, ReliableConfig, Sender
+from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
 
 class _Departing(NamedTuple):
@@ -67,7 +68,7 @@ class MeshHost:
         self._repeating: set[int] = set()
         self._busy = False
         self._uplink = Uplink(
-            link.network, link, config.segment_bytes + HEADER_BYTES + ETHERNET_BYTES + IP_BYTES, self._give
+            link.network, link, config.segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES, self._give
         )
         self._timer = Alarm(link.network, self._party_due)
 

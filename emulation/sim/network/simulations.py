@@ -7,10 +7,10 @@ from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
-from transport.group.method_name import HOST_METHODS
+from transport.group.method_name import host_methods
 
 SIMULATIONS: dict[str, Callable[[SimulationConfig], Simulation]] = {
     "switch": SwitchSimulation,
-    **{method: partial(HostSimulation, method=method) for method in (*HOST_METHODS, "auto")},
+    **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
 }
