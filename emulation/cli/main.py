@@ -119,7 +119,11 @@ PLANES = "; ".join(
 ELEMENTS = typer.Option(
     min=1, max=16_000, help="Most int32 values in a packet  [default: {elements}: what fills an MTU of 1500]"
 )
-PACKETS = typer.Option(min=1, max=128, help="For {messages}: most packets in a message of results  [default: 16]")
+PACKETS = typer.Option(
+    min=1,
+    max=128,
+    help="For {messages}: most packets in a message of results; 1 for workers on the kernel's rxe  [default: 16]",
+)
 CONTROL = typer.Option(help="Address workers join at  [default: tcp://127.0.0.1:5555; with --keys all addresses]")
 DATA = typer.Option(
     metavar="HOST:PORT", help="Address of the data plane  [default: 127.0.0.1:5556; with --keys all addresses]"

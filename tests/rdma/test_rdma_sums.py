@@ -14,6 +14,7 @@ from rdma import oracle
 from rdma.relay import Faults, Relay
 from switchagg.call import array_call, make_call
 from switchagg.dataplane.native import NativePlane
+from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from transport.links.udp import UdpLink
@@ -33,19 +34,27 @@ class World:
     """A switch, workers and what lies between; closed at the end."""
 
     def __init__(
-        self, job: JobConfig, *, packets: int = 16, native: bool = True, relayed: int = 64, **relay: Any
+        self,
+        job: JobConfig,
+        *,
+        packets: int = 16,
+        native: bool = True,
+        relayed: int = 64,
+        v6: bool = False,
+        **relay: Any,
     ) -> None:
         """relay: options of a Relay, if any; then the first `relayed` ranks have one."""
         self.job = job
         self._ending = ExitStack()
         plane = NativePlane(256, job.elements)
-        self.switch = RdmaSwitchLoop(UdpLink((f"{HOST}.9", 0)), plane, packets=packets)
+        self.switch = RdmaSwitchLoop(UdpLink(("::1" if v6 else f"{HOST}.9", 0)), plane, packets=packets)
         self.switch_address = self.switch._link.address
         self.switch.start()
         self._ending.callback(self.switch.stop)
         mtu, places = mtu_for(job.elements), first_places(job)[-1]
         self.ends = [
-            RdmaWorkerEnd(f"{HOST}.{20 + rank}", places=places, mtu=mtu, port=0) for rank in range(job.workers)
+            RdmaWorkerEnd("::1" if v6 else f"{HOST}.{20 + rank}", places=places, mtu=mtu, port=0)
+            for rank in range(job.workers)
         ]
         for end in self.ends:
             self._ending.callback(end.close)
@@ -126,6 +135,14 @@ def test_sums_are_exact(make: Any, mtu: int, packets: int, native: bool) -> None
     for loop in world.loops:
         assert loop.counters["drop_place"] == 0
         assert loop.counters["messages_sent"] * packets >= loop.counters["sent"]
+
+
+def test_sums_over_ipv6(make: Any) -> None:
+    try:
+        world = make(job_of(2, 1024), v6=True)
+    except JobError as error:
+        pytest.skip(f"needs IPv6 on loopback: {error}")
+    check_sums(world, [5000, 1])
 
 
 def test_floats_and_maxima_travel_as_over_udp(make: Any) -> None:

@@ -153,12 +153,13 @@ def test_many_messages_in_both_directions_at_once() -> None:
         assert np.array_equal(b.memory[:half][written], kept[0][:half][written])
 
 
-def test_over_ipv6() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_over_ipv6(kind: QPType) -> None:
     try:
-        made = pair(QPType.RC, 10_000, hosts=("::1", "::1"))
-        with made as (a, b):
-            a.send(b, Opcode.WRITE, 0, 10_000)
-            assert a.done()[0].status == WCStatus.SUCCESS
+        with pair(kind, 10_000, hosts=("::1", "::1")) as (a, b):
+            b.receive()
+            a.send(b, Opcode.WRITE_WITH_IMM, 0, 10_000)
+            assert [end.done()[0].status for end in (a, b)] == [WCStatus.SUCCESS] * 2
             assert np.array_equal(a.memory, b.memory)
     except (JobError, OSError) as error:
         pytest.skip(f"needs IPv6 on loopback: {error}")

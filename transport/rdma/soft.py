@@ -8,7 +8,6 @@ import ctypes
 import errno
 import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,8 @@ from switchagg.errors import JobError
 from switchagg.native import library
 from transport.links.link import Address, LinkClosed
 from transport.links.native_udp import NativeAddress, native_address
-from transport.links.udp import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
+from transport.links.udp import UdpLink
+from transport.rdma.sockets import prepare
 from transport.rdma.verbs import (
     DEFAULTS,
     MTUS,
@@ -84,7 +84,6 @@ QP_COUNTERS = (
 """In the order of `enum sa_qp_counter`."""
 
 TRANSPORTS = {QPType.RC: 0x00, QPType.UC: 0x20}
-_IPV6_MTU_DISCOVER = 23
 _NEVER_NS = (1 << 63) - 1
 
 
@@ -352,7 +351,7 @@ class SoftContext:
             self.address: Address = self._link.address
             if self.address[0] in ("0.0.0.0", "::"):
                 raise JobError(f"RDMA needs an address of its own, not {self.address[0]}: each packet's ICRC covers it")
-            self._never_fragment()
+            prepare(self._link)
             own = native_address(self.address)
             link = self._link
             self.handle = _Handle(
@@ -370,16 +369,6 @@ class SoftContext:
         if self._thread is not None:
             self._thread.start()
         atexit.register(self._close_at_exit)
-
-    def _never_fragment(self) -> None:
-        """So that all IP headers have identification 0 (in a GSO send: 0, 1, 2 …), which the ICRC covers.
-
-        Messages that a path is narrower, which anyone can forge, are ignored."""
-        with socket.socket(fileno=os.dup(self._link.fileno())) as same:
-            if same.family == socket.AF_INET6:
-                same.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-            else:
-                same.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
 
     def _run(self) -> None:
         handle = self.handle

@@ -6,7 +6,6 @@ The thread comes back to Python only for commands. See switchagg/native/rdma/uc_
 import atexit
 import ctypes
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -18,8 +17,9 @@ from switchagg.job import JobConfig
 from switchagg.native import library
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
-from transport.links.udp import IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, UdpLink
+from transport.links.udp import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
+from transport.rdma.sockets import prepare
 from transport.switch.ends import Log, OnFailure, SwitchEnd, bound
 from transport.switch.loop import IDLE_S, CommandLoop, Port
 from transport.switch.options import WILDCARDS, DaemonOptions
@@ -94,8 +94,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         except library.Missing as missing:
             raise JobError(f"no RDMA switch: {missing}") from None
         self._wake = link.wake_descriptor
-        with socket.socket(fileno=os.dup(link.fileno())) as same:  # 0 as identification, which the ICRC covers too
-            same.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        prepare(link)
         self._udp = NativeUdp(link, DATAGRAM_BYTES_MAX)
         own = ctypes.byref(native_address(link.address))
         self._rdma = self._library.sa_uc_plane_new(dataplane.handle, own, packets)
