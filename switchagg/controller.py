@@ -30,6 +30,7 @@ from switchagg.membership import (
     Seat,
     Standing,
     Waiting,
+    fitted,
 )
 from switchagg.quota import PeerQuota
 
@@ -49,7 +50,8 @@ class Controller:
     slots: how many the switch has, 1 to 65536. elements_max: the largest E it can hold. draw_generation:
     gives a random number below 2**32 that nobody can foresee (C5). lease_ns: time without a message after which
     a member is dead (C6). claim_ns: how long after a join for a held rank its holder's heartbeat may still be an old
-    one (C4). quota: of each address (C16).
+    one (C4). quota: of each address (C16). packets_held: how many packets of so
+    many elements its receive buffer holds, 0: enough (C17).
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Controller:
         lease_ns: int = 4_000_000_000,
         claim_ns: int = 1_000_000_000,
         quota: PeerQuota | None = None,
+        packets_held: Callable[[int], int] = lambda elements: 0,
     ) -> None:
         assert 1 <= slots <= MAX_SLOTS, slots
         assert 1 <= elements_max <= MAX_ELEMENTS, elements_max
@@ -69,6 +72,7 @@ class Controller:
         self.lease_ns = lease_ns
         self.counters = dict.fromkeys(("joins", "admitted", "refused", "failed", "evicted", "left", "strangers"), 0)
         self._claim_ns = claim_ns
+        self._packets_held = packets_held
         self._quota = quota or PeerQuota()
         self._generations = Generations(draw_generation)
         self._job_id = -1
@@ -248,13 +252,13 @@ class Controller:
                 self._admit(gathering)
 
     def _admit(self, gathering: GatheringJob) -> None:
-        wish = gathering.seats[0].request
+        wish, narrowed = fitted(gathering, self._packets_held(gathering.seats[0].request.elements))
         first = self._first_fit(wish.slots)
         assert first is not None
         streams = wish.stream_configs(first)
         generation = self._generations.new(job.admitted.job.generation for job in self._jobs.values())
         job = JobConfig(self._new_job_id(), generation, wish.workers, wish.elements, streams)
-        admitted = JobAdmitted(gathering.name, job, _members(gathering.seats))
+        admitted = JobAdmitted(gathering.name, job, _members(gathering.seats), narrowed)
         running = RunningJob(admitted, gathering.seats)
         self._jobs[gathering.name] = running
         del self._gatherings[gathering.name]

@@ -6,7 +6,7 @@ The `Controller` gets requests and returns events; a standing is its answer on o
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
@@ -19,6 +19,8 @@ GENERATIONS_KEPT = 4096
 """So many latest generations are not used again."""
 
 CONTRADICTIONS_SHOWN_MAX = 3
+
+MORE_BUFFER = "give it more there, as root: sysctl -w net.core.rmem_max=16777216"
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 
 Address = tuple[str, int]
@@ -34,6 +36,7 @@ class JoinRequest:
     timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in.
+    packets_held: how many its receive buffer holds, 0: enough (C17).
     """
 
     job: str
@@ -49,6 +52,12 @@ class JoinRequest:
     priorities: tuple[int, ...] = ()
     queue_pair: int | None = None
     codec: str = FIXED_POINT.name
+    packets_held: int = 0
+
+    def narrowed(self, slots: int) -> "JoinRequest":
+        """With windows of at most so many slots in all, in proportion; each keeps one."""
+        windows = self.windows or (self.window_slots,) * self.streams
+        return replace(self, windows=tuple(max(1, window * slots // self.slots) for window in windows))
 
     @property
     def slots(self) -> int:
@@ -133,11 +142,13 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class JobAdmitted:
-    """Event: admit it in the data plane, then notify the members (in order of rank)."""
+    """Event: admit it in the data plane, then notify the members (in order of rank). narrowed: why its windows are
+    smaller than it wished, or "" (C17)."""
 
     name: str
     job: JobConfig
     members: tuple[Member, ...]
+    narrowed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +269,33 @@ class RunningJob:
             sum(stream.window_slots for stream in self.admitted.job.streams),
             tuple(member.address[0] for member in self.admitted.members),
         )
+
+
+def fitted(gathering: GatheringJob, packets_held: int) -> tuple[JoinRequest, str]:
+    """The request of all members, with windows whose packets fit all receive buffers, and why, or "" (C17).
+
+    packets_held: how many that of the switch holds, where those of all workers meet; 0: enough.
+    """
+    requests = [seat.request for seat in gathering.seats.values()]
+    bounds = (
+        [(packets_held // len(requests), f"the switch's receive buffer holds {packets_held} packets")]
+        if packets_held
+        else []
+    )
+    bounds += [
+        (
+            request.packets_held,
+            f"that of rank {request.rank} at {request.address[0]} holds {request.packets_held} packets",
+        )
+        for request in requests
+        if request.packets_held
+    ]
+    slots, whose = min(bounds, default=(0, ""))
+    wish = requests[0]
+    if not bounds or wish.slots <= slots:
+        return wish, ""
+    fitting = wish.narrowed(slots)
+    return fitting, f"windows have {fitting.slots} slots in all, not {wish.slots}: {whose}; {MORE_BUFFER}"
 
 
 class Generations:

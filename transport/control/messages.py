@@ -67,7 +67,8 @@ class Gone(msgspec.Struct, frozen=True):
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
-    what carries packets, where there are no queue pairs. codec: of sums of floats."""
+    what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our receive buffer,
+    0: enough (C17)."""
 
     job: Text
     place: Place
@@ -82,6 +83,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     queue_pair: QueuePair | None = None
     link: Text = "udp"
     codec: Text = FIXED_POINT.name
+    packets_held: Small = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -119,7 +121,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     """Answer: the job, the switch's data-plane address (host "" : the host of the control address), and all members.
 
     streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
-    queue_pairs: over RDMA the switch's, by rank; else none.
+    queue_pairs: over RDMA the switch's, by rank; else none. narrowed: why the windows are smaller than wished, or "".
     """
 
     name: str
@@ -134,6 +136,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     members: list[Place]
     priorities: Smalls = []
     queue_pairs: Annotated[list[QueuePair], msgspec.Meta(max_length=64)] = []
+    narrowed: str = ""
 
     def config(self) -> JobConfig:
         """The job as the core knows it."""

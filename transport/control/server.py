@@ -227,6 +227,7 @@ class ControlServer:
             members=messages.places(event.members),
             priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
+            narrowed=event.narrowed,
         )
 
     def _carry_out(self) -> None:
@@ -281,7 +282,17 @@ def _place_fault(place: messages.Place, sender: Peer) -> str:
 
 
 def _join_request(request: messages.Join) -> JoinRequest:
-    alike = ("job", "workers", "elements", "streams", "window_slots", "incarnation", "timeout_ns", "codec")
+    alike = (
+        "job",
+        "workers",
+        "elements",
+        "streams",
+        "window_slots",
+        "incarnation",
+        "timeout_ns",
+        "codec",
+        "packets_held",
+    )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},
         rank=request.place.rank,

@@ -45,6 +45,7 @@ next are still on their way, enough to share out its cost per turn."""
 _ARENA_BYTES = 1 << 20
 _ALIGN = 64
 _ANCILLARY_BYTES = 2 * socket.CMSG_SPACE(4)
+_HEADERS_AND_NOTES_BYTES = 42 + 64 + 320
 _BACKOFF_S = 0.001
 GSO_RETRY_NS = 30_000_000_000
 """How long after a refusal, which may have been of one route only, GSO is tried again."""
@@ -133,6 +134,7 @@ class UdpLink:
             if tos:
                 self.set_tos(tos)
             self.receive_buffer_bytes = self._size_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer_bytes)
+            self._receive_buffer_asked = receive_buffer_bytes
             # A socket polls writable when less than half of its buffer is used: when there is credit again.
             asked = credit_bytes or send_buffer_bytes
             self.send_buffer_bytes = self._size_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, asked)
@@ -368,6 +370,17 @@ class UdpLink:
             raise LinkClosed(f"the link at {self.address[0]}:{self.address[1]} is closed")
 
     # Set-up
+
+    def packets_held(self, frame_bytes: int) -> int:
+        """How many datagrams of this size the receive buffer holds, which is less than was asked for; 0: it isn't.
+
+        The kernel counts memory: a power of two for data, headers and its notes on them, and its description of it.
+        """
+        if self.receive_buffer_bytes >= self._receive_buffer_asked:
+            return 0
+        data = frame_bytes + _HEADERS_AND_NOTES_BYTES
+        page = -(-data // 4096) * 4096
+        return max(1, 2 * self.receive_buffer_bytes // ((1 << (data - 1).bit_length() if data < 4096 else page) + 256))
 
     def _probe(self, option: int, value: int, *, required: bool) -> bool:
         """Whether the kernel takes a UDP option; raises JobError if it must and doesn't."""

@@ -80,6 +80,8 @@ class RdmaWorkerEnd:
     called by any. Raises JobError for what can't be had.
     """
 
+    packets_held = 0
+
     def __init__(
         self,
         bind: str,

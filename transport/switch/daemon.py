@@ -48,15 +48,6 @@ class SwitchDaemon:
 
     def __init__(self, options: DaemonOptions | None = None, *, log: Callable[[str], None] = lambda line: None) -> None:
         self.options = options = options or DaemonOptions()
-        lease_ns = round(options.lease_s * 1e9)
-        controller = Controller(
-            options.slots,
-            options.slot_elements,
-            partial(secrets.randbits, 32),
-            lease_ns=lease_ns,
-            claim_ns=lease_ns // 4,
-            quota=options.peer_quota,
-        )
         self._log: Callable[[str], None] = lambda line: log(_printable(line))
         self._reason = ""
         self._failure: Exception | None = None
@@ -65,6 +56,16 @@ class SwitchDaemon:
         end: SwitchEnd = options.kind.opener("switch")(options, self._log, self._on_failure)
         self._loop, self.data_address, self.dataplane = end.host, end.address, end.choice
         self._slowness: Callable[[], str] = end.slowness
+        lease_ns = round(options.lease_s * 1e9)
+        controller = Controller(
+            options.slots,
+            options.slot_elements,
+            partial(secrets.randbits, 32),
+            lease_ns=lease_ns,
+            claim_ns=lease_ns // 4,
+            quota=options.peer_quota,
+            packets_held=end.packets_held,
+        )
         host = "" if self.data_address[0] == "0.0.0.0" else self.data_address[0]
         advertised = options.advertise or (host, self.data_address[1])
         try:
@@ -159,6 +160,8 @@ class SwitchDaemon:
                 self._log(
                     f"job {event.name!r} generation {event.job.generation} runs in slots {first}-{end - 1}: {who}"
                 )
+                if event.narrowed:
+                    self._log(f"job {event.name!r}: {event.narrowed}")
             case JobEvicted():
                 self._log(f"job {event.name!r} generation {event.job.generation} has ended; its slots are free")
             case JoinRefused():

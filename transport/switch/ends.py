@@ -13,6 +13,7 @@ from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import Address
+from switchagg.wire import frame_bytes
 from transport.links.link import Link
 from transport.links.udp import UdpLink
 from transport.switch.host import QueuePairHost, RunningHost
@@ -30,13 +31,15 @@ OnFailure = Callable[[BaseException], None]
 @dataclass(frozen=True)
 class SwitchEnd:
     """host: not started yet. address: of the data plane, bound. choice: the data plane, and why nothing faster.
-    slowness: as of a `Link`. queue_pairs: `host` again, if its jobs come by queue pairs."""
+    slowness: as of a `Link`. packets_held: of so many elements, as of a UdpLink. queue_pairs: `host` again, if
+    its jobs come by queue pairs."""
 
     host: RunningHost
     address: Address
     choice: Choice
     slowness: Callable[[], str] = str
     queue_pairs: QueuePairHost | None = None
+    packets_held: Callable[[int], int] = lambda elements: 0
 
 
 class ChosenPlane(NamedTuple):
@@ -67,7 +70,7 @@ def bound(make: Callable[[], LinkT], remedy: str = "; choose another with --data
 def end_of(link: Link, chosen: ChosenPlane, on_failure: OnFailure) -> SwitchEnd:
     """Any data plane on any link."""
     host = SwitchLoop(link, chosen.plane, on_failure=on_failure)
-    return SwitchEnd(host, link.address, chosen.choice, link.slowness)
+    return SwitchEnd(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
 
 
 def open_link(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchEnd:
@@ -95,4 +98,8 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
     if not isinstance(chosen.plane, NativePlane):
         return end_of(link, chosen, on_failure)
     host = NativeSwitchLoop(link, chosen.plane, impairments=options.impairments, on_failure=on_failure)
-    return SwitchEnd(host, link.address, chosen.choice, link.slowness)
+    return SwitchEnd(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
+
+
+def _packets_held(link: Link) -> Callable[[int], int]:
+    return lambda elements: link.packets_held(frame_bytes(elements)) if isinstance(link, UdpLink) else 0

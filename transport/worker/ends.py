@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
+from switchagg.wire import frame_bytes
 from transport.links.link import Address, Link
+from transport.links.udp import UdpLink
 from transport.rdma.places import QueuePairEnd
 from transport.worker.loop import CallLoop, WorkerLoop
 from transport.worker.native_loop import NativeWorkerLoop
@@ -42,6 +44,10 @@ class WorkerEnd(Protocol):
     def queue_pair(self) -> QueuePairEnd | None:
         """What the switch must know beside the address; None: nothing."""
 
+    @property
+    def packets_held(self) -> int:
+        """See `UdpLink.packets_held`, of packets as the job's; 0: as many as come."""
+
     def slowness(self) -> str:
         """See `Link.slowness`."""
 
@@ -57,8 +63,9 @@ class LinkEnd:
 
     queue_pair = None
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, packets_held: int = 0) -> None:
         self._link = link
+        self.packets_held = packets_held
         self.address, self.slowness, self.close = link.address, link.slowness, link.close
 
     def loop(self, admission: Admission) -> CallLoop[Any]:
@@ -77,5 +84,7 @@ def open_link(options: JoinOptions, host: str) -> WorkerEnd:
 
 def open_udp(options: JoinOptions, host: str) -> WorkerEnd:
     """The end of a UdpLink."""
-    link = options.kind.opener("link")
-    return LinkEnd(link((host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit))
+    made: UdpLink = options.kind.opener("link")(
+        (host, 0), tos=options.tos, segments_max=options.segments_max, credit_bytes=options.credit
+    )
+    return LinkEnd(made, made.packets_held(frame_bytes(options.packet_elements)))

@@ -111,6 +111,8 @@ class SwitchSession:
                 raise JobError(f"the switch at {switch} knows no priority classes: it is older than this side")
             if end.queue_pair and len(admitted.queue_pairs) != self.workers:
                 raise JobError(f"the switch at {switch} knows no {options.kind.label}: it is older than this side")
+            if admitted.narrowed and self.rank == 0:
+                self._warn(admitted.narrowed)
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
             self.classes = self._calls.turns.classes
             self._generation = self.job.generation
@@ -168,6 +170,7 @@ class SwitchSession:
                 link=options.link,
                 queue_pair=messages.queue_pair(end.queue_pair) if end.queue_pair else None,
                 codec=options.codec,
+                packets_held=end.packets_held,
             )
             return cls(end, wish, switch, options)
         except BaseException:
@@ -338,8 +341,11 @@ class SwitchSession:
         self._watch(loop.counters)
         if slowness := self._slowness():
             self._slowness = str  # reported once
-            with contextlib.suppress(Warning):  # where warnings are errors, this one ends no training
-                warnings.warn(f"job {self.name}, rank {self.rank}: {slowness}", stacklevel=1)
+            self._warn(slowness)
+
+    def _warn(self, slowness: str) -> None:
+        with contextlib.suppress(Warning):  # where warnings are errors, this one ends no training
+            warnings.warn(f"job {self.name}, rank {self.rank}: {slowness}", stacklevel=1)
 
     def _watch(self, counters: dict[str, int]) -> None:
         """Look into a stall (C13)."""
