@@ -23,6 +23,7 @@ import numpy as np
 
 from switchagg.aggregator import SlotView
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.native import NativePlane, slot_view
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.priority import marks
@@ -129,9 +130,17 @@ class CommandLoop(ABC, Generic[PortT]):
     def slots_of(self, job: JobConfig) -> dict[tuple[int, int], SlotView]:
         """(slot, version) -> what it holds, for the versions of the job that have seen any rank.
 
-        A few slots at a time: packets don't wait for all of them.
+        Packets don't wait for it: of a native data plane the registers are copied and read in the caller's thread, of
+        another a few slots are looked at a time.
         """
         views: dict[tuple[int, int], SlotView] = {}
+        if isinstance(plane := self._dataplane, NativePlane):
+            registers = self._ask(lambda: plane.registers_of(job))
+            used = np.flatnonzero(registers["seen"])
+            columns = (used, registers["held"][used], registers["seen"][used])
+            for index, held, seen in zip(*(column.tolist() for column in columns), strict=True):
+                views[job.slots[0] + index // 2, index % 2] = slot_view(held, seen)
+            return views
         for stream in job.streams:
             end = stream.first_slot + stream.window_slots
             for first in range(stream.first_slot, end, SLOTS_PER_COMMAND):
