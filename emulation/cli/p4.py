@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from p4vm.host.host import Host
     from p4vm.ir import nodes as ir
     from p4vm.stf.run import Result
+    from p4vm.tree.checked import Checked
 
 FAILURE_LINES_MAX = 10
 """Of a test, without --verbose."""
@@ -90,6 +91,8 @@ def check(
 ) -> None:
     """Compile a program: what is wrong with it, or what is in it.
 
+    Programs for psa.p4 and tna.p4 are checked, too; the engine runs those for v1model.p4.
+
     **Examples**
 
     `switchagg p4 check prog.p4`
@@ -99,9 +102,14 @@ def check(
     `switchagg p4 check prog.p4 -I includes -D WORKERS=4 --show`
     """
     with outcomes():
-        from p4vm.compile import front_end
+        from p4vm.compile import checked_program
+        from p4vm.lower.program import lower
 
-        checked = front_end(program, includes=include or (), defines=_defines(define))
+        tree, _ = checked_program(program, include or (), _defines(define))
+        if (other := _checked_only(tree)) and not (show or lowered or python or c or p4info):
+            typer.echo(f"{program}: {other}")
+            return
+        checked = lower(tree, str(program))
         for warning in checked.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if p4info:
@@ -116,6 +124,17 @@ def check(
             typer.echo(_source(checked, python))
         else:
             typer.echo("\n".join(_contents(checked, show)))
+
+
+def _checked_only(program: Checked) -> str:
+    """What to say of a program for another architecture than the engine runs; "" for v1model."""
+    main = program.instances.get(program.main) if program.main is not None else None
+    declared = main.declaration.position.file if main is not None and main.declaration is not None else ""
+    architecture = Path(declared).name
+    if main is None or architecture not in ("psa.p4", "tna.p4"):
+        return ""
+    advice = "; `switchagg p4 fit` says whether it fits a chip" if architecture == "tna.p4" else ""
+    return f"no fault found; checked only: {main.name} of {architecture} doesn't run here{advice}"
 
 
 def _source(program: ir.Program, python: bool) -> str:

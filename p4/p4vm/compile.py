@@ -24,6 +24,7 @@ from p4vm.source import P4Error
 if TYPE_CHECKING:
     from p4vm.native.build import Compiler
     from p4vm.native.engine import NativeEngine
+    from p4vm.tree.checked import Checked
 
 BACKENDS = ("auto", "native", "python")
 HERE = Path(__file__).parent
@@ -42,17 +43,26 @@ def _front_end(
     path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
 ) -> tuple[ir.Program, tuple[str, ...]]:
     """The program, and all files that it was read from."""
+    from p4vm.lower.program import lower
+
+    checked, files = checked_program(path, includes, defines)
+    return lower(checked, str(path)), files
+
+
+def checked_program(
+    path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
+) -> tuple[Checked, tuple[str, ...]]:
+    """The tree of a program of any architecture, and all files that it was read from. Raises P4Error."""
     try:
         from p4vm.check.program import check
         from p4vm.front.parse import parse
         from p4vm.front.preprocess import preprocess
-        from p4vm.lower.program import lower
     except ModuleNotFoundError as error:
         if error.name not in ("lark", "pcpp"):
             raise
         raise P4Error(f"P4 programs need {error.name}: pip install 'switchagg[p4]'") from None
     preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
-    return lower(check(parse(preprocessed)), str(path)), preprocessed.files
+    return check(parse(preprocessed)), preprocessed.files
 
 
 def compile_program(

@@ -9,7 +9,10 @@ from p4vm.tree import nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote
 
-KNOWN_PROPERTIES = frozenset({"size", "implementation", "counters", "meters", "support_timeout"})
+EXTERN_PROPERTIES = frozenset(
+    {"implementation", "counters", "meters", "psa_implementation", "psa_direct_counter", "psa_direct_meter"}
+)
+KNOWN_PROPERTIES = EXTERN_PROPERTIES | {"size", "support_timeout", "psa_idle_timeout", "psa_empty_group_action"}
 SIZE_MAX = 1 << 31
 MATCH_SIGNS = {
     "exact": (),
@@ -246,7 +249,7 @@ def check_property(state: State, node: tree.Table, item: tree.Property) -> None:
         kind = state.value_type(item.value)
     if convert.unsettled(item.value) or isinstance(kind, types.Integer):
         state.known.add(item.value)
-    if item.name in ("implementation", "counters", "meters") and not isinstance(kind, types.Extern):
+    if item.name in EXTERN_PROPERTIES and not isinstance(kind, types.Extern):
         fail(
             item.value, f"property {item.name!r} of table {node.name!r} is {kind}; an instance of an extern is expected"
         )

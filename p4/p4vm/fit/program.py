@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from p4vm.check.program import check
+from p4vm.compile import checked_program
 from p4vm.fit.elaborate import Elaboration
 from p4vm.fit.model import TOFINO, Fault, Fit, Limits
 from p4vm.fit.place import Placement, repeated_accesses, without_room
 from p4vm.fit.registers import flat_widths
-from p4vm.front.parse import parse
-from p4vm.front.preprocess import preprocess
 from p4vm.node import nodes
 from p4vm.source import P4Error
 from p4vm.tree import nodes as tree
@@ -40,7 +38,7 @@ def fit(
     limits: Limits = TOFINO,
 ) -> Fit:
     """Judge a program. recirculations: instead of what the program says. Raises P4Error if it isn't a TNA program."""
-    checked = check(parse(preprocess(path, includes=includes, defines={"__TARGET_TOFINO__": "1"} | (defines or {}))))
+    checked, _ = checked_program(path, includes, {"__TARGET_TOFINO__": "1"} | (defines or {}))
     ingress_parser, ingress, _, egress_parser, egress, _ = pipeline(checked, str(path))
     result = Fit(str(path), [], [], [], {}, 0, [], limits)
     for direction, parser, control in (("ingress", ingress_parser, ingress), ("egress", egress_parser, egress)):
