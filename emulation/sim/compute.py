@@ -58,10 +58,6 @@ class ComputeTimes:
                 base_ns = round(base_ns * straggler.factor)
         return base_ns
 
-    def slowest_ns(self, iteration: int) -> int:
-        """The longest of all ranks."""
-        return max(self.ns(rank, iteration) for rank in range(self._workers))
-
     def means_ns(self) -> int | list[int]:
         """The mean over all iterations, by rank; one number if nothing makes them differ."""
         if isinstance(self._given, int) and not self._stragglers:

@@ -99,6 +99,7 @@ class LayeredRank:
         self.first_layers_ns: list[int] = []
         self.wire_bytes: list[tuple[int, int]] = []
         self.spans: list[Span] = []
+        self.skipped: set[int] = set()
         self._training = training
         self._network = training.simulation.network
         self._rank = rank

@@ -27,6 +27,7 @@ Progress = Callable[[int, int, str], None]
 class Clock(Protocol):
     """One rank's way through the iterations, and what a result is made of. Lists have an entry per iteration.
 
+    skipped: iterations without computing, whose result was there.
     wire_bytes: (sent, received) at the start and at the end of what is counted.
     """
 
@@ -35,6 +36,7 @@ class Clock(Protocol):
     losses: list[float]
     first_layers_ns: list[int]
     spans: list[Span]
+    skipped: set[int]
     wire_bytes: list[tuple[int, int]]
 
     def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
@@ -51,6 +53,7 @@ class RankClock:
         self.losses: list[float] = []
         self.first_layers_ns: list[int] = []
         self.spans: list[Span] = []
+        self.skipped: set[int] = set()
         self.wire_bytes: list[tuple[int, int]] = []  # (sent, received) at the start and end of what is counted
         self._training = training
         self._network = training.simulation.network
@@ -72,7 +75,11 @@ class RankClock:
         self.losses.append(training.replicas.losses[self._rank])
         self._under_way = {}
         self._complete = False
-        self._compute_ns = training.compute.ns(self._rank, self.iteration)
+        if training.simulation.behind(self._rank) >= len(self._buckets):
+            self.skipped.add(
+                self.iteration
+            )  # its gradient would be dropped: the step alone, and on to the newest round
+        self._compute_ns = 0 if self.iteration in self.skipped else training.compute.ns(self._rank, self.iteration)
         for index, ready_ns in enumerate(training.replicas.ready_ns(self._compute_ns)):
             network.schedule(self._begin_ns + ready_ns, self._launch, None, index)
         network.schedule(self._begin_ns + self._compute_ns, self._computed)
@@ -232,16 +239,24 @@ class Training:
         )
 
     def _records(self) -> list[IterationRecord]:
-        """An iteration lasts from the end of the one before to its own end, both on the slowest rank."""
-        ends_ns = [max(clock.ends_ns[k] for clock in self.clocks) for k in range(self.iterations)]
+        """An iteration lasts from the end of the one before to its own end, both on the slowest rank.
+
+        That is: the slowest of those that a sum waits for. Backup workers take rounds in bursts, without waiting.
+        """
+        spare = self.simulation.backups
+        ends_ns = [
+            sorted(clock.ends_ns[k] for clock in self.clocks)[self.workers - 1 - spare] for k in range(self.iterations)
+        ]
         starts_ns = [0, *ends_ns[:-1]]
         return [
             IterationRecord(
                 iteration=k,
                 start_ns=starts_ns[k],
                 duration_ns=ends_ns[k] - starts_ns[k],
-                compute_ns=self.compute.slowest_ns(k),
-                communication_ns=min(clock.communications_ns[k] for clock in self.clocks),
+                compute_ns=sorted(
+                    0 if k in clock.skipped else self.compute.ns(rank, k) for rank, clock in enumerate(self.clocks)
+                )[self.workers - 1 - spare],
+                communication_ns=sorted(clock.communications_ns[k] for clock in self.clocks)[spare],
                 loss=sum(clock.losses[k] for clock in self.clocks) / self.workers,
                 first_layer_ns=max(clock.first_layers_ns[k] for clock in self.clocks),
             )

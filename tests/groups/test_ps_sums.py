@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tests.ps_world import World
+from transport.meshes.mesh import Outgoing
 from transport.ps.arithmetic import NumpyArithmetic
 from transport.ps.config import BACKUP, PsConfig
-from transport.ps.worker import Array, Finished
+from transport.ps.messages import AUTOMATIC, EVERYBODY, Head, Kind
+from transport.ps.server import PsServer
+from transport.ps.worker import Array, Finished, PsWorker
 
 KINDS = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
 
@@ -158,9 +161,12 @@ def test_any_n_minus_b_complete_a_sum_and_all_get_the_same(seed: int) -> None:
         assert all((of_round[0] == one).all() for one in of_round)
         for low in (0, 8, 16):  # 4 slices; each has its own contributors
             assert workers - backups <= int(of_round[0][low]).bit_count() <= workers
-    late = sum(server.counters["late_pushes"] for server in world.servers)
-    in_sums = sum(server.counters["pushes"] for server in world.servers) - late
-    assert late > 0
+    late, spared, pushes = (
+        sum(server.counters[name] for server in world.servers) for name in ("late_pushes", "spared_pushes", "pushes")
+    )
+    in_sums = pushes - late - spared
+    assert late + spared > 0
+    assert spared == sum(worker.counters["pushes_saved"] for worker in world.workers)
     assert in_sums == sum(int(results[0][i][low]).bit_count() for i in range(rounds) for low in (0, 7, 13, 20))
     assert world.memory_is_free()
 
@@ -176,12 +182,65 @@ def test_backup_doesnt_wait_for_the_last(missing: int) -> None:
     total = 1111 - 10**missing
     assert all(arrays[r].tolist() == [total] * 3 for r in range(4) if r != missing)
     assert not world.finished[missing]
+    assert world.workers[missing].behind == 1
     call = world.call(missing, "allreduce", arrays[missing])
+    assert world.workers[missing].behind == 0
     world.run()
     assert arrays[missing].tolist() == [total] * 3
     assert call.count == 3
-    assert world.servers[0].counters["late_pushes"] == 1
+    assert world.servers[0].counters["spared_pushes"] == 1, "nothing but a head was sent"
+    assert world.servers[0].counters["late_pushes"] == 0
     assert world.memory_is_free()
+
+
+def test_a_push_under_way_when_its_round_ends_is_dropped_and_the_next_one_counts() -> None:
+    """The result reaches the late worker before its push has reached the server; the pushes of two rounds follow."""
+    config = PsConfig(2, 1, mode=BACKUP, backups=1)
+    server, workers = PsServer(2, config), [PsWorker(rank, config) for rank in range(2)]
+
+    def deliver(sender: PsWorker | PsServer, number: int) -> list[Outgoing]:
+        messages = sender.messages_to_send()
+        for message in messages:
+            receiver = server if message.to == 2 else workers[message.to]
+            receiver.receive(number, message.head, bytes(message.data), 0)
+            sender.sent(message.ticket)
+        return messages
+
+    for rank, worker in enumerate(workers):
+        deliver(worker, rank)
+    arrays = [np.full(3, rank + 1, np.int32) for rank in range(2)]
+    for worker, array in zip(workers, arrays, strict=True):
+        worker.submit("allreduce", array, now_ns=0, key=7)
+    under_way = workers[1].messages_to_send()
+    deliver(workers[0], 0)
+    deliver(server, 2)
+    workers[1].sent(under_way[0].ticket)
+    assert [array.tolist() for array in arrays] == [[1, 1, 1]] * 2
+    arrays[1][:] = 10
+    workers[1].submit("allreduce", arrays[1], now_ns=0, key=7)
+    newer = workers[1].messages_to_send()
+    for message in (*newer, *under_way):  # in whatever order: heads say which round it is
+        server.receive(1, message.head, bytes(message.data), 0)
+    arrays[0][:] = 20
+    deliver(server, 2)
+    assert arrays[1].tolist() == [10, 10, 10]
+    workers[0].submit("allreduce", arrays[0], now_ns=0, key=7)
+    deliver(workers[0], 0)
+    assert arrays[0].tolist() == [10, 10, 10]
+    assert server.counters == {"pushes": 4, "slices": 2, "answers": 2, "late_pushes": 1, "spared_pushes": 1} | {
+        "memory_bytes_most": server.counters["memory_bytes_most"]
+    }
+    assert not server._open
+
+
+def test_a_push_without_values_for_a_round_that_goes_on_is_a_fault() -> None:
+    world = World(PsConfig(3, 1, mode=BACKUP, backups=1))
+    world.call(1, "allreduce", np.ones(3, np.int32))
+    world.run()
+    head = Head(Kind.PUSH, AUTOMATIC, slices=1, elements=3, slice_elements=3, dtype=2, source=EVERYBODY, sink=EVERYBODY)
+    world.servers[0].receive(0, head._replace(root=EVERYBODY).pack(), b"", 0)
+    assert "rank 0 calls" in str(world.servers[0].failure)
+    assert "with 0 bytes of values" in str(world.servers[0].failure)
 
 
 @pytest.mark.parametrize("seed", range(12))

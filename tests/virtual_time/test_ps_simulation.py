@@ -68,7 +68,7 @@ def test_a_late_worker_holds_up_all_unless_there_are_backups() -> None:
     everybody, _ = allreduce(star(BSP), 20_000, LATE_NS)
     assert min(everybody) > LATE_NS
     ended, arrays = allreduce(star(BACKUP, backups=1), 20_000, LATE_NS)
-    assert max(ended[:3]) < LATE_NS < ended[3]
+    assert max(ended[:3]) < LATE_NS <= ended[3]  # what the late one needs is there already
     assert all((array == 6).all() for array in arrays)  # also the late one's: the same result for all
 
 

@@ -1,5 +1,6 @@
 """Training with a scenario's parameter servers in virtual time: exact means, bytes of every link, bounds, modes."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,34 @@ def test_backup_divides_by_the_workers_that_a_sum_holds_on_every_rank_alike(serv
             assert matching.any(axis=0).all(), "slice by slice"
 
 
+@pytest.mark.parametrize("servers", [0, 2])
+def test_a_steady_straggler_drops_its_stale_gradients_and_holds_up_nobody(servers: int) -> None:
+    """A rank three times slower: its pushes stay off the wire, and all ranks apply the same."""
+    how = {"ps__mode": "backup", "ps__backups": 1, "ps__servers": servers}
+    given = scenario(workers=4, compute_ns=5_000_000, iterations=30, **how)
+    even, _, other = train(given, 40_000, 9)
+    even_end_ns = other.network.now_ns
+    slow = [{"rank": 2, "factor": 3}]
+    given = scenario(workers=4, compute_ns=5_000_000, iterations=30, faults__stragglers=slow, **how)
+    result, replicas, simulation = train(given, 40_000, 9)
+    counted = sum((Counter(one.counters) for one in (*simulation.workers, *simulation.servers)), Counter())
+    assert counted["late_pushes"] == 0
+    assert counted["pushes_saved"] >= counted["spared_pushes"] > 0, "the last heads may be on their way"
+    for ours, theirs in zip(result.iterations[1:], even.iterations[1:], strict=True):
+        assert ours.duration_ns <= 1.1 * theirs.duration_ns  # none of four is spare
+        assert ours.compute_ns == 5_000_000
+        assert 0.5 * theirs.communication_ns <= ours.communication_ns <= 1.1 * theirs.communication_ns
+    assert simulation.network.now_ns <= 1.1 * even_end_ns + 2 * 15_000_000, "the last gradient of the slow one is late"
+    for iteration in range(30):
+        expected = means(replicas, iteration, (0, 1, 3))
+        for rank in range(4):
+            assert all(map(np.array_equal, replicas.applied[rank, iteration], expected))
+
+
 def test_backup_is_bounded_by_the_pushes_that_a_sum_waits_for() -> None:
     given = scenario(workers=4, compute_ns=0, iterations=2, ps__mode="backup", ps__backups=2, ps__servers=1)
     result, _, _ = train(given, 1_000_000)
     numbers = summary(given, result)
     assert numbers["bound"]["traffic_factor"] == 2.0
     assert numbers["share_of_bound"] <= 1
-    assert 3.9 < result.wire_rx_bytes_per_server[0] / (4_000_000 * FRAMED) < 4.2, "late values cross the link too"
+    assert 3.9 < result.wire_rx_bytes_per_server[0] / (4_000_000 * FRAMED) < 4.2, "what is late on the way crosses, too"

@@ -58,6 +58,11 @@ class Colocated:
         return self._worker.count
 
     @property
+    def behind(self) -> int:
+        """As PsWorker's."""
+        return self._worker.behind
+
+    @property
     def notices(self) -> list[str]:
         """The server's lines for a log; the worker hears the same from every server."""
         return self._server.notices

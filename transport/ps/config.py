@@ -98,6 +98,11 @@ class PsConfig:
         return self.workers + self.servers
 
     @property
+    def has_rounds(self) -> bool:
+        """Whether a sum may be complete without a worker, which is then sent it; so calls under a key are numbered."""
+        return self.mode == BACKUP
+
+    @property
     def keeps_weights(self) -> bool:
         """Whether the servers apply a gradient when it comes, rather than sum first."""
         return self.mode in ASYNCHRONOUS

@@ -1,9 +1,10 @@
 """Messages between workers and servers: a fixed head; values, or text, as the message's data.
 
      0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
-    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH: clock; ANSWER: workers in the sum, or
-    the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
-    36 u8 dtype + 8 asked (`ASKED`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root | 44 i32 priority
+    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH, RESULT: clock; ANSWER: workers in the sum,
+    or the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
+    36 u8 dtype + 8 asked (`ASKED`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root, RESULT: workers in the sum
+    44 i32 priority
 
 Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).
 """
@@ -18,7 +19,7 @@ import numpy as np
 from switchagg.description import asked_text
 
 MAGIC = 0x5053
-VERSION = 1
+VERSION = 2
 LITTLE = sys.byteorder == "little"
 EVERYBODY = 0xFFFF
 """As source: all workers give values; as sink: all get the result."""
@@ -37,7 +38,7 @@ class Kind(IntEnum):
 
     HELLO = 1
     PUSH = 2
-    """From a worker: its part in a slice, with values if it is a source of it."""
+    """From a worker: its part in a slice, with values if it is a source of it and has no RESULT."""
     ANSWER = 3
     """From a server: the result of a slice, without values for a worker that needs none."""
     BEAT = 4
@@ -47,6 +48,8 @@ class Kind(IntEnum):
     """The sender gives up, or demands that the receiver does."""
     GONE = 7
     """From a server: the job goes on without the worker `root`."""
+    RESULT = 8
+    """From a server, with backup workers: what a slice became without the receiver, which has not pushed yet."""
 
 
 class Op(IntEnum):
@@ -68,6 +71,10 @@ class Op(IntEnum):
 
 
 COMBINING = (Op.SUM, Op.AVG, Op.MAX, Op.GRADIENT)
+
+
+LEAST_URGENT = (1 << 31) - 1
+"""Of all priorities. All results have it: so those of one slice keep their order."""
 
 
 class Head(NamedTuple):

@@ -16,7 +16,19 @@ from transport.ps.aggregate import Aggregate
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
 from transport.ps.memory import Pool, Shared
-from transport.ps.messages import COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
+from transport.ps.messages import (
+    COMBINING,
+    DTYPES,
+    EVERYBODY,
+    LEAST_URGENT,
+    LITTLE,
+    SUMMED,
+    Head,
+    Kind,
+    Op,
+    shown,
+    unpack,
+)
 from transport.ps.weights import KeptSlice, Push
 
 WORDS_MAX = 2000
@@ -298,7 +310,7 @@ class PsServer:
         of_one = head.op in (Op.COPY, Op.KEEP)
         if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
             words = f"slice {head.number} of {head.slices} from rank {head.source}"
-        elif size_bytes != (head.size_bytes if values else 0):
+        elif size_bytes != (head.size_bytes if values else 0) and (size_bytes or not self._numbered(head)):
             words = f"{size_bytes} bytes of values"
         elif head.op == Op.KEEP and not head.slice_elements:
             words = "no values"
@@ -322,8 +334,13 @@ class PsServer:
         self.counters["pushes"] += 1
         where = (head.key, head.number)
         rounds = self._open.setdefault(where, deque())
-        # A worker pushes a key again only after its last result; so its first gap is the round it means.
-        aggregate = next((one for one in rounds if sender not in one.arrived), None)
+        # A worker pushes a key again only after its last result; so its first gap is the round it means. With backup
+        # workers it may have had that result before it pushed, and pushes of several rounds may be on their way.
+        gaps = (one for one in rounds if sender not in one.arrived and self._may_be_round(one.head, head))
+        aggregate = next(gaps, None)
+        if values is None and head.size_bytes and self._numbered(head) and not (aggregate and aggregate.complete):
+            self._give_up_on(sender, f"{self._who(sender)} calls {shown(head)}, but with 0 bytes of values")
+            return
         if aggregate is None:
             aggregate = Aggregate(sender, head, self.config.order == "rank", now_ns)
             rounds.append(aggregate)
@@ -339,13 +356,26 @@ class PsServer:
             if values is not None:
                 self._pool.release(values)
                 self.counters["late_pushes"] += 1
+            else:
+                self.counters["spared_pushes"] += self._numbered(head)
             aggregate.arrived.add(sender)
-            self._answer(sender, head, aggregate.result, aggregate.contributions)
+            if not self._numbered(head):  # else it was sent at once
+                self._answer(sender, head, aggregate.result, aggregate.contributions)
         else:
             aggregate.join(sender, head, values, now_ns)
             self._go_on(where, aggregate)
         if self.failure is None:
             self._free(where, aggregate)
+
+    def _numbered(self, head: Head) -> bool:
+        """Whether a call's clock says which round of its key it is."""
+        return self.config.has_rounds and head.op in COMBINING
+
+    def _may_be_round(self, first: Head, head: Head) -> bool:
+        """Whether a push is for the round that another one opened, as far as their numbers say."""
+        if not (self._numbered(first) and self._numbered(head)):
+            return True
+        return (first.op == Op.GRADIENT, first.clock) == (head.op == Op.GRADIENT, head.clock)
 
     def _go_on(self, where: Place, aggregate: Aggregate) -> None:
         """Add what can be added; complete what is complete; end the job if it never can be."""
@@ -381,6 +411,10 @@ class PsServer:
         for part in aggregate.waiting:
             self._answer(part.rank, part.head, aggregate.result, aggregate.contributions)
         aggregate.waiting.clear()
+        if self._numbered(head):
+            told = head._replace(kind=Kind.RESULT, root=aggregate.contributions, priority=LEAST_URGENT)
+            for worker in sorted(self._coming - aggregate.arrived):
+                self._lend(worker, told, aggregate.result if head.sink in (EVERYBODY, worker) else None)
         self._retained_bytes += aggregate.retained_bytes
 
     def _free(self, where: Place, aggregate: Aggregate) -> None:
@@ -446,14 +480,18 @@ class PsServer:
         if worker not in self._coming or head.sink not in (EVERYBODY, worker):
             return
         self.counters["answers"] += 1
-        answer = head._replace(kind=Kind.ANSWER, clock=clock).pack()
-        if result is None or head.source == worker:
-            self._outgoing.append(Outgoing(worker, answer, b"", self._ticket(), head.priority))
-            return
-        result.users += 1
+        answer = head._replace(kind=Kind.ANSWER, clock=clock)
+        self._lend(worker, answer, None if head.source == worker else result)
+
+    def _lend(self, worker: int, head: Head, result: Shared | None) -> None:
+        """Send a result; its memory is in use until it has left."""
         ticket = self._ticket()
-        self._lent[ticket] = result
-        self._outgoing.append(Outgoing(worker, answer, result.view, ticket, head.priority))
+        if result is not None:
+            result.users += 1
+            self._lent[ticket] = result
+        self._outgoing.append(
+            Outgoing(worker, head.pack(), b"" if result is None else result.view, ticket, head.priority)
+        )
 
     def _send(self, worker: int, head: Head, data: bytes = b"") -> None:
         self._outgoing.append(Outgoing(worker, head.pack(), data, self._ticket(), head.priority))

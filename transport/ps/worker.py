@@ -40,6 +40,14 @@ PATIENCE_BEATS = 3
 """How much longer than a server a worker waits: the server knows for whom."""
 
 
+Round = tuple[int, bool, int]
+"""Key, whether it is of a gradient, and number."""
+
+
+def round_of(head: Head) -> Round:
+    return head.key, head.op == Op.GRADIENT, head.clock
+
+
 class PsCall:
     """A call in progress. count: after it, the fewest workers that are in any slice of the sum."""
 
@@ -87,6 +95,9 @@ class PsWorker:
         self._arithmetic = arithmetic.fastest()
         self._calls: dict[int, PsCall] = {}
         self._clocks: dict[int, int] = {}
+        self._rounds: dict[int, int] = {}  # of sums under a key of the caller's, with backup workers
+        self._ahead: dict[Round, dict[int, tuple[int, Head, bytes]]] = {}
+        """Results of rounds that we haven't begun, by slice, with the servers they came from."""
         self._made = 0
         self._finished: list[Finished] = []
         self._owners: dict[int, PsCall] = {}  # of tickets
@@ -133,7 +144,7 @@ class PsWorker:
             number,
             slices=len(slices),
             elements=len(array),
-            clock=self._clocks.get(number, 0) if code == Op.GRADIENT else 0,
+            clock=(self._clocks if code == Op.GRADIENT else self._rounds).get(number, 0),
             dtype=DTYPES.index(array.dtype),
             op=code,
             source=slices[0].source,
@@ -157,6 +168,19 @@ class PsWorker:
     def count(self) -> int:
         """Workers that are left, as far as the servers have said."""
         return self.config.workers - len(self._gone)
+
+    @property
+    def behind(self) -> int:
+        """How many of the next calls without a key the others have finished without us: their results are here.
+
+        They end at once whatever their arrays hold, and nothing but their heads is sent.
+        """
+        count = 0
+        while (results := self._ahead.get((AUTOMATIC + self._made + count, False, 0))) is not None:
+            if len(results) < next(iter(results.values()))[1].slices:
+                break
+            count += 1
+        return count
 
     def events(self) -> list[Finished]:
         """Calls that have ended since the last time."""
@@ -250,6 +274,9 @@ class PsWorker:
         if parsed.kind == Kind.ANSWER:
             self._moved_ns = now_ns
             self._answered(sender, parsed, data)
+        elif parsed.kind == Kind.RESULT:
+            self._moved_ns = now_ns
+            self._told(sender, parsed, data)
         elif parsed.kind == Kind.FAIL:
             words = bytes(data[:WORDS_MAX]).decode(errors="replace")
             missing = () if parsed.root == EVERYBODY else (parsed.root,)
@@ -278,17 +305,24 @@ class PsWorker:
         carries = call.head.op not in (Op.BARRIER, Op.PULL)
         if call.head.op in (Op.KEEP, Op.GRADIENT):
             self._clocks[call.key] = 0 if call.head.op == Op.KEEP else call.head.clock + 1
+        elif self.config.has_rounds and call.head.op in COMBINING and call.key < AUTOMATIC:
+            self._rounds[call.key] = call.head.clock + 1
+        ahead = self._ahead.pop(round_of(call.head), {}) if call.head.op in COMBINING else {}
         for part in call.slices:
             head = call.head._replace(
                 number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
             )
-            mine = carries and part.source in (EVERYBODY, self.rank)
+            mine = carries and part.source in (EVERYBODY, self.rank) and part.number not in ahead  # it would be dropped
             data = values[part.low * itemsize : part.high * itemsize] if mine else b""
             if part.sink in (EVERYBODY, self.rank):
                 call.waiting.add(part.number)
             ticket = self._send(self.config.workers + part.server, head, data)
             call.tickets.add(ticket)
             self._owners[ticket] = call
+        if ahead:
+            self.counters["pushes_saved"] += len(ahead)
+        for sender, told, result in ahead.values():
+            self._told(sender, told, result)
 
     def _awaited(self, sender: int, head: Head) -> tuple[PsCall, Slice] | None:
         """The slice that an answer is for, if we wait for it."""
@@ -304,7 +338,25 @@ class PsWorker:
         if found is None:
             self.counters["ignored"] += 1
             return
-        call, part = found
+        self._accept(sender, *found, head, data)
+
+    def _told(self, sender: int, head: Head, data: Buffer) -> None:
+        """What a round became without us: of the call under way, or of one to come."""
+        call = self._calls.get(head.key)
+        if call is not None and round_of(call.head) == round_of(head):
+            if (found := self._awaited(sender, head._replace(kind=Kind.ANSWER))) is not None:
+                self._accept(sender, *found, head._replace(clock=head.root), data)
+        elif not self._has_begun(head):
+            self._ahead.setdefault(round_of(head), {})[head.number] = sender, head, bytes(data)
+
+    def _has_begun(self, head: Head) -> bool:
+        """Whether we have made the call of a round."""
+        if head.key >= AUTOMATIC:
+            return head.key < AUTOMATIC + self._made
+        return head.clock < (self._clocks if head.op == Op.GRADIENT else self._rounds).get(head.key, 0)
+
+    def _accept(self, sender: int, call: PsCall, part: Slice, head: Head, data: Buffer) -> None:
+        """The result of a slice. head.clock: as an answer's."""
         view = self._view(call, part)
         expected = 0 if head.op == Op.BARRIER or part.source == self.rank else len(view)
         if len(data) != expected or (head.op == Op.AVG and head.clock < 1):
@@ -350,6 +402,7 @@ class PsWorker:
         self._finished.extend(Finished(call, failure) for call in self._calls.values())
         self._calls.clear()
         self._owners.clear()
+        self._ahead.clear()
 
     # ---- messages
 

@@ -28,7 +28,7 @@ class PsSimulation(Simulation):
         workers, servers = config.workers, config.servers
         slice_elements = (config.message_bytes - HEAD_BYTES) // 4  # of float32
         ps = PsConfig(workers, servers or workers, **{"slice_elements": slice_elements, **config.ps})
-        self.mean_op = "avg" if ps.mode == BACKUP else "sum"
+        self.mean_op, self.backups = "avg" if ps.mode == BACKUP else "sum", ps.backups
         self._add_switches(lambda _, ports: Bridge(self.network, ports, config.switch_latency_ns))
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
@@ -65,6 +65,9 @@ class PsSimulation(Simulation):
         self._settle(rank)
         self.hosts[rank].pump()
         return call
+
+    def behind(self, rank: int) -> int:
+        return self.workers[rank].behind
 
     def leave(self, rank: int) -> None:
         """A rank needs nothing any more."""

@@ -167,6 +167,7 @@ class Simulation(ABC):
     """
 
     mean_op = "sum"
+    backups = 0  # members that a sum doesn't wait for
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
 
     def __init__(self, config: SimulationConfig, servers: int = 0) -> None:
@@ -288,6 +289,10 @@ class Simulation(ABC):
         """Bytes that a member's host has put on its link so far, framing included, and that reached it or are on their
         way."""
         return self.uplinks[member].sent_bytes, self.downlinks[member].delivered_bytes
+
+    def behind(self, rank: int) -> int:
+        """Of a rank's next calls, how many the others have finished without it, and it knows."""
+        return 0
 
     def notes(self) -> list[str]:
         """The method's choices with their reasons, one sentence each."""
