@@ -131,8 +131,9 @@ local function add_header(buffer, at, tree)
     tree:add(fields.chunk, buffer(at + 16, 4))
 end
 
--- As many whole values as were captured.
+-- As many whole values as were captured; nothing if nobody looks at them: thousands of items for each datagram.
 local function add_values(buffer, at, tree)
+    if not (tree.visible or tree:referenced(fields.values) or tree:referenced(fields.value)) then return end
     local first = at + HEADER_BYTES
     local count = math.min(buffer(at + 14, 2):uint(), math.floor((buffer:len() - first) / 4))
     if count < 1 then return end
