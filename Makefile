@@ -6,7 +6,7 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready native compare bench test check docs clean
+.PHONY: help setup ready examples native compare bench test check docs clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -16,6 +16,9 @@ setup: ## Debian packages (as root), .venv, Mininet linked into it, the compiled
 
 ready:
 	@tools/setup
+
+examples: ready ## what the examples with Lightning, Transformers and Accelerate need, into .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'switchagg[examples]'
 
 native: ready ## build the compiled core and the XDP programs again, and say what was built
 	@$(BIN)/python setup.py --quiet build_ext --inplace

@@ -1,0 +1,117 @@
+"""Every example of a framework, under torchrun with two ranks and a switch: what one process would have computed."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+
+from transport.switch.daemon import SwitchDaemon
+from transport.switch.options import DaemonOptions
+
+ROOT = Path(__file__).parents[2]
+Batches = Callable[[], list[torch.Tensor]]
+
+
+def one_process(batches: Batches) -> tuple[float, float]:
+    """Loss of the last step, and the sum of the parameters' sizes, after training on the ranks' batches together."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = mse_loss(model(batch), batch.sum(1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+    return loss.item(), sum(parameter.double().abs().sum().item() for parameter in model.parameters())
+
+
+def shared_data() -> list[torch.Tensor]:
+    """Of 256 samples each step takes 32, half of them on each rank."""
+    return list(torch.randn(256, 16).split(32))
+
+
+def data_of_each_rank() -> list[torch.Tensor]:
+    generators = [torch.Generator().manual_seed(rank) for rank in range(2)]
+    return [torch.cat([torch.randn(16, 16, generator=generator) for generator in generators]) for _ in range(8)]
+
+
+@dataclass(frozen=True)
+class Example:
+    """calls: how many allreduces go through the switch at least. needs: the package it shows. expected: see
+    `one_process`; None: what the same ranks get over Gloo."""
+
+    name: str
+    calls: int
+    needs: str = "torch"
+    expected: Callable[[], tuple[float, float]] | None = None
+    options: tuple[str, ...] = ()
+
+
+EXAMPLES = (
+    Example("lightning_trainer", 18, "lightning"),
+    Example("lightning_fabric", 9, "lightning", lambda: one_process(shared_data)),
+    Example("transformers_trainer", 9, "transformers"),
+    Example("accelerate_ddp", 9, "accelerate", lambda: one_process(shared_data)),
+    Example("fsdp2", 1, expected=lambda: one_process(data_of_each_rank)),
+    Example("tensor_parallel", 8, expected=lambda: one_process(shared_data)),
+    Example("pipeline", 8),
+    Example("compiled_ddp", 9, expected=lambda: one_process(data_of_each_rank), options=("--compiler", "aot_eager")),
+)
+
+
+def results(example: Example, backend: str, switch: str) -> list[tuple[float, float]]:
+    """What each rank printed: its loss, and the sum of its parameters."""
+    variables = {"SWITCHAGG_SWITCH": switch, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [*torchrun, f"examples/{example.name}.py", "--backend", backend, *example.options],
+        env={**os.environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"rank (\d): loss ([\d.nan]+), parameters ([\d.]+)", done.stdout)
+    assert sorted(rank for rank, *_ in found) == ["0", "1"], done.stdout
+    return [(float(loss), float(total)) for _, loss, total in sorted(found)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_example(example: Example) -> None:
+    if importlib.util.find_spec(example.needs) is None:
+        pytest.skip(f"{example.needs} is not installed: make examples")
+    said: list[str] = []
+    switch = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=1024), log=said.append)
+    switch.start()
+    try:
+        with ThreadPoolExecutor() as threads:
+            over_gloo = threads.submit(results, example, "gloo", "") if example.expected is None else None
+            ranks = results(example, "switchagg", switch.control_endpoint)
+            expected = over_gloo.result() if over_gloo else [example.expected()] * 2 if example.expected else []
+    finally:
+        switch.stop()
+    calls = [int(count) for line in said for count in re.findall(r"left after (\d+) calls", line)]
+    assert max(calls, default=0) >= example.calls, said
+    assert ranks[0] == ranks[1] or example.name == "pipeline"  # where each rank has its own stage
+    for rank, (loss, total) in enumerate(ranks):
+        assert loss == pytest.approx(expected[rank][0], rel=1e-3, nan_ok=True)
+        assert total == pytest.approx(expected[rank][1], rel=1e-4)
+
+
+def test_every_framework_example_is_listed() -> None:
+    """In the guide, and above."""
+    guide = (ROOT / "docs" / "pytorch.md").read_text()
+    scripts = {script.stem for script in (ROOT / "examples").glob("*.py")} - {"train_ddp", "train_priority"}
+    assert scripts == {example.name for example in EXAMPLES}
+    assert all(f"examples/{name}.py" in guide for name in scripts)
