@@ -204,7 +204,7 @@ def test_one_worker_needs_no_switch(launch: Launch) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "message"),
     [
-        (None, "SWITCHAGG_SWITCH is not set: start a switch with `switchagg switch`"),
+        (None, "SWITCHAGG_SWITCH is not set: start a switch on a host that all workers reach"),
         ("tcp://127.0.0.1:9", r"could not join switch tcp://127\.0\.0\.1:9: .*127\.0\.0\.1:9"),
         ("127.0.0.1", r"could not join switch 127\.0\.0\.1: "),
     ],
