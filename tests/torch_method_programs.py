@@ -145,6 +145,36 @@ def training() -> None:
     dist.destroy_process_group()
 
 
+def beside_gloo() -> None:
+    """DDP.join, expanded tensors and the profiler, which all work on Gloo."""
+    start()
+
+    def joined(group: Any) -> list[float]:
+        model = DistributedDataParallel(small_model(), process_group=group)
+        with model.join(divide_by_initial_world_size=False):
+            for step in range(2 + 3 * RANK):
+                model(torch.full((4, 20), RANK + step + 1.0)).square().sum().backward()
+        return [float(p.grad.double().sum()) for p in model.parameters() if p.grad is not None]
+
+    gloo = dist.new_group(backend="gloo")
+    torch.testing.assert_close(joined(None), joined(gloo))
+    # Not compared: Gloo takes an expanded tensor for as many places in memory as it has elements.
+    for tensor in (
+        torch.full((1,), 3.0).expand(4),
+        torch.arange(2.0).expand(3, 2),
+        torch.arange(2).view(2, 1).expand(2, 3),
+        torch.ones(1).half().expand(0, 5),
+    ):
+        expected = tensor.clone() * WORLD
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, expected)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(7, 3))
+    events = profile.key_averages(group_by_input_shape=True)
+    assert [e.input_shapes[0] for e in events if e.key == "switchagg::all_reduce"] == [[7, 3]]
+    dist.destroy_process_group()
+
+
 def differing() -> None:
     """Rank 1 calls another allreduce than the others: all ranks get an error that names both, before any wrong sum."""
     start()
@@ -208,7 +238,7 @@ def restarted() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], None]] = {
-    program.__name__: program for program in (collectives, compiled, differing, training, restarted)
+    program.__name__: program for program in (beside_gloo, collectives, compiled, differing, training, restarted)
 }
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ def test_compiled_programs_run(launch: Launch) -> None:
     assert all("DONE" in rank.output for rank in ranks)
 
 
+def test_what_runs_on_gloo_runs_here(launch: Launch) -> None:
+    """A Work that only C++ holds, in DDP.join; expanded tensors; the profiler's record."""
+    launch("beside_gloo", 2, None, SWITCHAGG_METHOD="ring")
+    launch.done()
+
+
 @pytest.mark.parametrize("method", ["auto", "switch"])
 def test_ranks_whose_calls_differ_are_told_so(launch: Launch, method: str) -> None:
     """W12; in the heads of messages for host methods."""

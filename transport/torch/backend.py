@@ -7,16 +7,19 @@ import sys
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo
+from torch.autograd import profiler
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, ReduceOp, Store
 
 from switchagg.job import MAX_WORKERS
 from transport.group.contract import AllreduceGroup
 from transport.group.staging import SWITCH
+from transport.torch.recording import recorded
 from transport.torch.reducer import Reducer
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.torch.staging import wire_dtype
@@ -184,7 +187,8 @@ class SwitchProcessGroup(ProcessGroup):
         # PyTorch passes -1 ms for "none given".
         wait_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         name = "max" if op == ReduceOp.MAX else "sum"
-        return self.reducer.allreduce(tensors, name, average=op == ReduceOp.AVG, timeout_s=wait_s)
+        begin = partial(self.reducer.allreduce, tensors, name, average=op == ReduceOp.AVG, timeout_s=wait_s)
+        return recorded(begin, tensors) if profiler._is_profiler_enabled else begin()
 
     broadcast = _delegate("broadcast")
     reduce = _delegate("reduce")

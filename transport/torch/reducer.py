@@ -24,6 +24,10 @@ from transport.torch.completions import CompletionPool
 from transport.torch.staging import CudaStage, HostStage, SideStreams, Stage
 from transport.torch.work import SwitchWork
 
+KEPT_WORKS, KEPT_BYTES = 1024, 4096
+"""The newest small Works are kept beyond their end: a Work that only C++ holds loses its half in Python, and DDP.join
+hands the C++ reducer one of a single element, of which that takes the Future in the backward pass."""
+
 DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
 
@@ -81,6 +85,7 @@ class Reducer:
         self._running = threading.local()  # .call: the call whose callbacks this thread runs
         self._side_streams = SideStreams()
         self._calls = 0
+        self._kept: deque[SwitchWork] = deque(maxlen=KEPT_WORKS)
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -125,9 +130,10 @@ class Reducer:
         elements = sum(tensor.numel() for tensor in tensors)
         what = f"{self._what}: allreduce {number} ({op}, {elements} elements)"
         work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
-        if (
-            not tensors or self._failure is not None
-        ):  # nothing to send, or no way to: callbacks run where they are attached
+        if sum(tensor.nbytes for tensor in tensors) <= KEPT_BYTES:
+            self._kept.append(work)
+        # Where there is nothing to send, or no way to, callbacks run where they are attached.
+        if not tensors or self._failure is not None:
             work.settle(self._failure)
             work.deliver()
             return work

@@ -80,7 +80,7 @@ class HostStage:
         if self._divisor is not None:
             _divide(self.array, self._divisor)
         if self._buffer is not None:
-            self._tensor.copy_(self._buffer)
+            _once(self._tensor).copy_(_once(self._buffer, self._tensor))
 
     def synchronize(self) -> None:
         pass
@@ -128,7 +128,7 @@ class CudaStage:
             _divide(self.array, self._divisor)
         with self._cuda.stream(self._side):
             # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
-            self._tensor.copy_(self._host.to(self._tensor.device, non_blocking=True))
+            _once(self._tensor).copy_(_once(self._host, self._tensor).to(self._tensor.device, non_blocking=True))
             self._restored.record(self._side)
 
     def synchronize(self) -> None:
@@ -137,6 +137,15 @@ class CudaStage:
     def on_its_stream(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self._cuda.stream(self._side)
         return context
+
+
+def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """Each place in the memory of an expanded tensor once; of another one the elements that belong to them."""
+    like = tensor if like is None else like
+    for dimension, stride in enumerate(like.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
 
 
 def _divide(array: Array, divisor: int) -> None:

@@ -1,0 +1,40 @@
+"""The profiler's record of an allreduce: an operator of PyTorch's dispatcher, as c10d's are, so that its shapes show.
+
+It spans the start of the call, on the thread that made it; the result comes later.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from transport.torch.work import SwitchWork
+
+_started = threading.local()  # .begin: what the operator shall start, .work: what that gave
+
+
+def recorded(begin: Callable[[], SwitchWork], tensors: list[torch.Tensor]) -> SwitchWork:
+    """Start a call inside `switchagg::all_reduce`, an event with the shape of its first tensor; there is one."""
+    _started.begin = begin
+    _operator()(tensors[0], tensors[1:])
+    work: SwitchWork = _started.work
+    del _started.begin, _started.work
+    return work
+
+
+@lru_cache(maxsize=1)
+def _operator() -> Any:
+    library = torch.library.Library("switchagg", "FRAGMENT")
+    library.define("all_reduce(Tensor tensor, Tensor[] more) -> ()")
+    library.impl("all_reduce", _start, "CompositeExplicitAutograd")
+    _kept.append(library)
+    return torch.ops.switchagg.all_reduce
+
+
+_kept: list[Any] = []  # an operator goes with its library
+
+
+def _start(tensor: torch.Tensor, more: list[torch.Tensor]) -> None:
+    _started.work = _started.begin()
