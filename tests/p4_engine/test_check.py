@@ -381,6 +381,10 @@ def test_select_takes_masks_ranges_lists_and_value_sets() -> None:
     assert kinds == ["set<bit<8>>", "set<bit<16>>", "set<bit<8>>", "set<bit<16>>", pair, pair]
 
 
+def test_a_select_without_default_ends_a_parser() -> None:
+    checked("state start { transition select(s.x) { 1: more; } } state more { transition start; }", "parser")
+
+
 def test_loops_declare_their_variables() -> None:
     found = checked(
         "for (bit<8> i = 0, bit<8> j = 1; i < 4; i = i + 1) { if (i == 2) { continue; } s.x = s.x + j; }\n"

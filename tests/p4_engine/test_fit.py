@@ -124,6 +124,16 @@ def test_within_one_action_too(tmp_path: Path) -> None:
     assert "within action both" in message
 
 
+def test_what_a_table_binds_its_actions_to_is_what_they_write(tmp_path: Path) -> None:
+    top = "action put(inout bit<32> to, bit<32> value) { to = value; }"
+    tables = """
+    table t { key = { hdr.h.a : exact; } actions = { put(meta.x); } size = 16; }
+    action other() { hdr.h.b = 1; }
+    table u { key = { meta.x : exact; } actions = { other; } size = 16; }
+"""
+    assert judged(tmp_path, "t.apply();\nu.apply();", tables, top).stages_used == 2
+
+
 def test_on_different_ways_it_may_be_touched_in_each(tmp_path: Path) -> None:
     calls = "if (hdr.h.kind == 1) { meta.x = add0.execute(hdr.h.index); }\nelse { meta.y = add0.execute(hdr.h.index); }"
     result = judged(tmp_path, calls, adding(0))

@@ -35,13 +35,14 @@ def check_states(state: State, parser: tree.Parser) -> None:
 
 
 def check_end(parser: tree.Parser, names: dict[str, tree.State]) -> None:
-    """Raises P4Error: from start, no transition leads to accept or reject."""
+    """Raises P4Error: from start, no transition leads to accept or reject. A select that has no default may reject."""
     reached, ways = {"start"}, ["start"]
     for name in ways:  # it grows
         transition = names[name].transition if name in names else None
         found = [transition.state] if transition and transition.select is None else []
         found += [case.state for case in transition.cases] if transition else []
-        found += ["reject"] if name in names and transition is None else []
+        default = transition and any(isinstance(case.keys[0], tree.Default) for case in transition.cases)
+        found += ["reject"] if name in names and (not transition or (transition.select and not default)) else []
         ways += [each for each in dict.fromkeys(found) if each not in reached]
         reached |= set(found)
     if not reached & set(BUILT_IN):

@@ -12,7 +12,9 @@ from p4vm.tree.checked import CallNote
 EXTERN_PROPERTIES = frozenset(
     {"implementation", "counters", "meters", "psa_implementation", "psa_direct_counter", "psa_direct_meter"}
 )
-KNOWN_PROPERTIES = EXTERN_PROPERTIES | {"size", "support_timeout", "psa_idle_timeout", "psa_empty_group_action"}
+KNOWN_PROPERTIES = EXTERN_PROPERTIES | {
+    "size", "support_timeout", "largest_priority_wins", "priority_delta", "psa_idle_timeout", "psa_empty_group_action"
+}  # fmt: skip
 SIZE_MAX = 1 << 31
 MATCH_SIGNS = {
     "exact": (),
@@ -170,6 +172,8 @@ def check_entries(state: State, node: tree.Table, keys: list[types.Type], refs: 
     numbered = next((entry.priority for entry in node.entries if entry.priority is not None), None)
     if numbered is not None and not any(key.match_kind in RANKED for key in node.keys):
         fail(numbered, f"entries of table {node.name!r} have no priorities: no key of it lets two of them match")
+    if numbered is not None and node.entries_const:
+        fail(numbered, f"entries of table {node.name!r} are const, so their order decides; leave out the priority")
     if numbered is not None and node.entries[0].priority is None:
         fail(node.entries[0], "where an entry has a priority, the first one needs a priority too")
     if not keys and node.entries:
@@ -253,8 +257,12 @@ def check_property(state: State, node: tree.Table, item: tree.Property) -> None:
         fail(
             item.value, f"property {item.name!r} of table {node.name!r} is {kind}; an instance of an extern is expected"
         )
-    if item.name == "support_timeout" and kind != types.BOOL:
-        fail(item.value, f"property 'support_timeout' is {kind}; true or false is expected")
+    if item.name in ("support_timeout", "largest_priority_wins") and kind != types.BOOL:
+        fail(item.value, f"property {item.name!r} is {kind}; true or false is expected")
+    if item.name == "priority_delta":
+        step = convert.constant_integer(state, item.value, "priority_delta")
+        if step < 1:
+            fail(item.value, f"priority_delta is {show(step)}; 1 or more is expected")
     if item.name not in KNOWN_PROPERTIES and not isinstance(kind, types.Extern):
         message = f"table {node.name!r} has a property {item.name!r}, which means nothing here"
         state.warn(item, message + nearest(item.name, sorted(KNOWN_PROPERTIES)))

@@ -504,7 +504,7 @@ class Elaboration:
         for reference in table.actions:
             action = self.checked.declared[reference]
             assert isinstance(action, tree.Action)
-            done = self._action_effects(scope, action)
+            done = self._action_effects(scope, action, self.checked.bound[reference].arguments)
             accesses.update({access.memory: access for access in done.accesses})  # one action runs: one access
             effects.add(done)
             widths = [sum(flat_widths(self.checked.type_of[p.type])) for p in action.parameters]
