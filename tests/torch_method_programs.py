@@ -204,6 +204,18 @@ def differing() -> None:
     dist.destroy_process_group()
 
 
+def a_rank_raises() -> None:
+    """The exception that ends rank 1 is what the others are told."""
+    start()
+    dist.all_reduce(torch.ones(3))
+    if RANK == 1:
+        raise RuntimeError("the learning rate is negative\nand more")
+    error = str(raised(lambda: dist.all_reduce(torch.ones(1_000))))
+    assert "RuntimeError: the learning rate is negative" in error, error
+    assert "more" not in error, error
+    assert "rank 1" in error, error
+
+
 def a_rank_dies() -> None:
     if RANK == 1:
         os._exit(17)
@@ -238,7 +250,8 @@ def restarted() -> None:
 
 
 PROGRAMS: dict[str, Callable[[], None]] = {
-    program.__name__: program for program in (beside_gloo, collectives, compiled, differing, training, restarted)
+    program.__name__: program
+    for program in (a_rank_raises, beside_gloo, collectives, compiled, differing, training, restarted)
 }
 
 if __name__ == "__main__":

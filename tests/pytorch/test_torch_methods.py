@@ -50,6 +50,14 @@ def test_compiled_programs_run(launch: Launch) -> None:
     assert all("DONE" in rank.output for rank in ranks)
 
 
+@pytest.mark.parametrize("method", ["ring", "switch"])
+def test_what_ends_a_rank_is_told_to_the_others(launch: Launch, method: str) -> None:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192)) as daemon:
+        launch("a_rank_raises", 2, daemon.control_endpoint if method == "switch" else None, SWITCHAGG_METHOD=method)
+        ranks = launch.finish()
+    assert [rank.code for rank in ranks] == [0, 1], [rank.output for rank in ranks]
+
+
 def test_what_runs_on_gloo_runs_here(launch: Launch) -> None:
     """A Work that only C++ holds, in DDP.join; expanded tensors; the profiler's record."""
     launch("beside_gloo", 2, None, SWITCHAGG_METHOD="ring")

@@ -9,11 +9,13 @@ from typing import Any, Protocol, Self
 
 from switchagg.codecs import Codec
 from switchagg.errors import AggregationFailed, SwitchaggError
+from transport.collectives.party import CollectiveParty
 from transport.group.coded_sums import CodedSums
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
 from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
+from transport.worker.last_words import last_words, listen
 
 
 class GroupParty(Party, Protocol):
@@ -65,6 +67,7 @@ class HostGroup:
             mesh, party, job=job, on_iteration=self._finish, on_end=self._end, credit_bytes=credit_bytes
         )
         atexit.register(self.close)
+        listen()
 
     def allreduce(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
@@ -119,6 +122,16 @@ class HostGroup:
             return
         self._closed = True
         atexit.unregister(self.close)
+        if (words := last_words()) and isinstance(self._party, CollectiveParty):
+            party, said = self._party, threading.Event()
+            told = f"rank {self.rank} left with {words}"
+
+            def tell(now_ns: int) -> None:
+                party.fail(told, (self.rank,))
+                said.set()
+
+            self._loop.submit(tell, lambda failure: said.set())
+            said.wait(1.0)
         self._loop.close()
         if self._coded is not None:
             self._coded.close()

@@ -20,7 +20,7 @@ HEAD_BYTES_MAX = 64
 
 
 URGENT = -(1 << 31)
-"""Priority of what must not wait for anything below to leave: heartheartheartheartbeats, and why a job has failed."""
+"""Priority of what must not wait for anything below to leave: heartbeats, and why a job has failed."""
 
 
 class Outgoing(NamedTuple):

@@ -40,6 +40,7 @@ from transport.group.contract import Matching
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
 from transport.worker.ends import Admission, WorkerEnd
+from transport.worker.last_words import last_words, listen
 from transport.worker.loop import CallLoop
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import as_keys
@@ -136,6 +137,7 @@ class SwitchSession:
         if failure is not None:
             loop.fail(failure)
         atexit.register(self.close)
+        listen()
 
     @classmethod
     def join(
@@ -257,7 +259,7 @@ class SwitchSession:
             # Only now has every finished call been counted: its caller may have come here before `_finished` ran.
             with self._lock:
                 finished = self._calls.finished()
-            self._client.leave(finished, str(self._failure or ""), LEAVE_S)
+            self._client.leave(finished, str(self._failure or "") or last_words(), LEAVE_S)
             self._client.close()
 
     def __enter__(self) -> "SwitchSession":
