@@ -19,11 +19,12 @@ from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.training import Progress, Training
+from emulation.sim.tuning import tuned
 from emulation.training.replicas import Replicas
 from emulation.training.tasks.task import WorkloadError
 from switchagg.dataplane.self_test import fastest
@@ -31,7 +32,7 @@ from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 from transport.meshes.reliable import ReliableConfig
-from transport.schedule.scheduler import LinearCost, Profile, fit_cost, parse_policy
+from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
 
 RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
@@ -65,6 +66,11 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
                 f"[workload] compute_ns was measured once on this machine: {measured_ns} ns; "
                 "put it into the scenario to repeat this run exactly."
             )
+        if method.schedule and (tunable := parse_policy(method.schedule).tuning):
+            notes.append(
+                f"The schedule was tuned before the run: {tunable.steps} points, on iterations that train nothing and "
+                "are not in these results."
+            )
         training = _training(scenario, method, replicas, ComputeTimes(scenario, measured_ns), progress)
         training.run()
     except (SwitchaggError, WorkloadError, SimulationError) as error:
@@ -81,14 +87,25 @@ def _training(
         return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute, progress)
     if not name.schedule:
         return Training(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)
-    schedule = schedule_of(scenario, name, replicas.profile(compute.planned_ns))
-    simulation = SIMULATIONS[name.method](scheduled(config, name, schedule))
+    profile = replicas.profile(compute.planned_ns)
+
+    def made(policy: Policy) -> tuple[Schedule, Simulation]:
+        schedule = _schedule(scenario, name, policy, profile)
+        return schedule, SIMULATIONS[name.method](scheduled(config, name, schedule))
+
+    policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
+    if policy.tuning is not None:
+        policy = tuned(scenario, policy.tuning, profile, made, compute)
+    schedule, simulation = made(policy)
     return LayeredTraining(scenario, simulation, replicas, compute, progress, schedule)
 
 
 def schedule_of(scenario: Scenario, name: MethodName, profile: Profile) -> Schedule:
-    """The plan of a method's schedule on the scenario's links, and the model's prediction."""
-    policy = parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name))
+    """The plan of a method's schedule on the scenario's links, untuned, and the model's prediction."""
+    return _schedule(scenario, name, parse_policy(name.schedule).with_cost(lambda: _cost(scenario, name)), profile)
+
+
+def _schedule(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Schedule:
     prediction = predicted(scenario, name, policy, profile)
     return Schedule(policy, profile, policy.plan(profile, None), name.is_switch, prediction)
 

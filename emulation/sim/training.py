@@ -206,7 +206,7 @@ class Training:
 
     def result(self, method: MethodName, notes: Sequence[str]) -> MethodResult:
         """What the run measured; parameters of all ranks are hashed now."""
-        records = self._records()
+        records = self.records()
         wire = [(end[0] - start[0], end[1] - start[1]) for start, end in (clock.wire_bytes for clock in self.clocks)]
         return MethodResult(
             method=method,
@@ -238,7 +238,7 @@ class Training:
             timeline=[span for clock in self.clocks for span in clock.spans],
         )
 
-    def _records(self) -> list[IterationRecord]:
+    def records(self) -> list[IterationRecord]:
         """An iteration lasts from the end of the one before to its own end, both on the slowest rank.
 
         That is: the slowest of those that a sum waits for. Backup workers take rounds in bursts, without waiting.

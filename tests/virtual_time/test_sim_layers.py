@@ -1,5 +1,6 @@
 """Training under schedules in virtual time: exact sums in every order, against the model, across methods."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
+from emulation.errors import RunFailed
 from emulation.results import document
 from emulation.scenario import Scenario, parse
+from emulation.sim import tuning
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining
 from emulation.sim.network.simulations import SIMULATIONS
@@ -19,6 +22,7 @@ from transport.group.method_name import parse as parse_method
 from transport.schedule.by_arrival import MgWfbp
 from transport.schedule.scheduler import LayerProfile, LinearCost, Profile, TensorProfile
 from transport.schedule.table import POLICIES
+from transport.schedule.tuning import Tuner
 
 SIZES = (120_000, 300, 50_000, 1, 4000)  # in order of arrival: most parameters are in the last layers
 LAYERS = (3, 3, 2, 1, 0)
@@ -172,6 +176,38 @@ def test_real_training_is_deterministic_and_equal_on_all_ranks() -> None:
     assert first == again
     assert len(set(first["methods"][0]["parameter_hash_per_rank"])) == 1
     assert results[0].timeline == results[1].timeline
+
+
+class SmallSizes:
+    """In place of the optimiser."""
+
+    def suggest(self) -> dict[str, float]:
+        return {"partition": 17.0, "credit": 18.0}
+
+    def register(self, params: dict[str, float], target: float) -> None:
+        assert target > 0
+
+
+def test_a_tuned_schedule_has_the_fastest_of_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "missing", lambda: "")
+    monkeypatch.setattr(tuning, "Tuner", partial(Tuner, make=lambda *_: SmallSizes()))
+    values = {"workload.batch_per_worker": 2, "workload.compute_ns": 80_000_000, "workload.iterations": 4}
+    given = scenario(**values, **{"topology.workers": 2})
+    first, found = (
+        run_method(given, parse_method(f"ps+bytescheduler:partition=8MB{more}"), None, lambda *_: None)  # type: ignore[arg-type]
+        for more in ("", ",tune=3")
+    )
+    assert found.iterations[2].duration_ns < first.iterations[2].duration_ns
+    assert "partition=8000000" in first.environment["schedule"]
+    assert "partition=131072,credit=262144" in found.environment["schedule"]
+    assert any("tuned before the run: 3 points" in note for note in found.notes)
+    assert not any("tuned" in note for note in first.notes)
+
+
+def test_tuning_without_its_package_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "missing", lambda: "tuning needs the package bayesian-optimization")
+    with pytest.raises(RunFailed, match="needs the package bayesian-optimization"):
+        run_method(scenario(), parse_method("ring+bytescheduler:tune=3"), None, lambda *_: None)  # type: ignore[arg-type]
 
 
 def test_a_profile_names_every_parameter_once_and_shares_out_the_forward_pass() -> None:
