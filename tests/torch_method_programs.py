@@ -146,7 +146,7 @@ def training() -> None:
 
 
 def beside_gloo() -> None:
-    """DDP.join, expanded tensors and the profiler, which all work on Gloo."""
+    """The built-in communication hook, DDP.join, expanded tensors and the profiler, which all work on Gloo."""
     start()
 
     def joined(group: Any) -> list[float]:
@@ -156,7 +156,15 @@ def beside_gloo() -> None:
                 model(torch.full((4, 20), RANK + step + 1.0)).square().sum().backward()
         return [float(p.grad.double().sum()) for p in model.parameters() if p.grad is not None]
 
+    def compressed(group: Any) -> list[torch.Tensor]:
+        model = DistributedDataParallel(small_model(), process_group=group)
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        for step in range(3):
+            model(torch.full((4, 20), RANK + step + 1.0)).sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
     gloo = dist.new_group(backend="gloo")
+    torch.testing.assert_close(compressed(None), compressed(gloo))
     torch.testing.assert_close(joined(None), joined(gloo))
     # Not compared: Gloo takes an expanded tensor for as many places in memory as it has elements.
     for tensor in (
@@ -207,12 +215,16 @@ def differing() -> None:
 def a_rank_raises() -> None:
     """The exception that ends rank 1 is what the others are told."""
     start()
-    dist.all_reduce(torch.ones(3))
+    model = DistributedDataParallel(small_model())
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    model(torch.ones(4, 20)).sum().backward()
     if RANK == 1:
         raise RuntimeError("the learning rate is negative\nand more")
     error = str(raised(lambda: dist.all_reduce(torch.ones(1_000))))
     assert "RuntimeError: the learning rate is negative" in error, error
     assert "more" not in error, error
+    in_cpp = str(raised(lambda: model(torch.ones(4, 20)).sum().backward()))
+    assert "the learning rate is negative" in in_cpp, in_cpp
     assert "rank 1" in error, error
 
 

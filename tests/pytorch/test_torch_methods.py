@@ -59,7 +59,7 @@ def test_what_ends_a_rank_is_told_to_the_others(launch: Launch, method: str) -> 
 
 
 def test_what_runs_on_gloo_runs_here(launch: Launch) -> None:
-    """A Work that only C++ holds, in DDP.join; expanded tensors; the profiler's record."""
+    """A hook in C++; a Work that only C++ holds, in DDP.join; expanded tensors; the profiler's record."""
     launch("beside_gloo", 2, None, SWITCHAGG_METHOD="ring")
     launch.done()
 
