@@ -283,7 +283,7 @@ class Training:
         if method.is_switch:
             environment["dataplane"] = config.dataplane
         else:
-            reliable = config.connections()
+            reliable = self.simulation.reliable
             environment["congestion_control"] = "none: the window alone bounds what is in flight"
             environment["window_bytes"] = reliable.window_bytes
             environment["ack_every_segments"] = reliable.ack_every_segments

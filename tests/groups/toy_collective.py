@@ -37,7 +37,6 @@ TOY = Collective(
     {"allreduce": Algorithm(_plan, _sent)},
     Costs(_textbook, _seconds),
     Look("toy star", "everything passes rank 0", "#123456", "8"),
-    meet=lambda workers: workers - 1,
 )
 table.COLLECTIVES[TOY.name] = TOY
 table.NAMES = tuple(table.COLLECTIVES)

@@ -74,7 +74,7 @@ def test_a_wrong_magic_is_detected_at_its_first_byte() -> None:
         (Hello("train", "ring", "tcp", 2, 4, 0), "member 2 at P looks for member 0 where this member 1 is"),
         (
             Hello("", "", "", 2, 4, version=9),
-            "member 2 at P speaks version 9 of the protocol, this member 1 version 1",
+            "member 2 at P speaks version 9 of the protocol, this member 1 version 2",
         ),
     ],
 )

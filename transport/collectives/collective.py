@@ -75,10 +75,6 @@ class Costs:
     seconds: Callable[[Load, Pace], float]
 
 
-def two(workers: int) -> int:
-    return 2
-
-
 def any_number(workers: int) -> bool:
     """Of a collective that asks nothing of the number of workers."""
     return True
@@ -121,8 +117,8 @@ class Collective:
     """An algorithm by its name in messages. costs: None if it has no allreduce. look: None if users can't ask for it by
     name, as a method.
 
-    meet: of so many workers, three at least, how many send to the same one at a time, for long. in_auto: whether `auto`
-    weighs it; among equals the earlier in the table wins. pipelined: long arrays are passed on piece by piece.
+    in_auto: whether `auto` weighs it; among equals the earlier in the table wins. pipelined: long arrays are passed on
+    piece by piece.
     """
 
     name: str
@@ -130,7 +126,6 @@ class Collective:
     costs: Costs | None = None
     look: Look | None = None
     option: Option | None = None
-    meet: Callable[[int], int] = two
     in_auto: bool = False
     pipelined: bool = False
 

@@ -86,5 +86,4 @@ DIRECT = Collective(
     Costs(_textbook, _seconds),
     Look("direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"),
     Option("roots"),
-    meet=lambda workers: workers - 1,
 )

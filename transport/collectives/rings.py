@@ -193,7 +193,6 @@ RING = Collective(
     },
     stepwise(lambda load: _chain(load, load.workers)),
     Look("ring", "host allreduce in a ring, on the same links; the switch only forwards", "#D55E00", "v"),
-    meet=lambda workers: 1,
     in_auto=True,
 )
 NAIVE_RING = Collective(
@@ -205,7 +204,6 @@ NAIVE_RING = Collective(
     },
     stepwise(lambda load: [load.size_bytes] * (load.workers - 1), lambda load: (load.workers - 1) * load.size_bytes),
     Look("naive ring", "the whole array goes round the ring, as a teaching case", "#F4A582"),
-    meet=lambda workers: 1,
 )
 TORUS = Collective(
     "torus",

@@ -159,7 +159,6 @@ TREE = Collective(
         "#8C564B",
         "^",
     ),
-    meet=_depth,
     pipelined=True,
 )
 DOUBLE_TREE = Collective(
@@ -172,7 +171,6 @@ DOUBLE_TREE = Collective(
         "#B8A000",
         "<",
     ),
-    meet=lambda workers: 3,
     in_auto=True,
     pipelined=True,
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from switchagg.errors import DecodeError
 
 MAGIC = b"sahelo"
-VERSION = 1
+VERSION = 2
 HELLO_BYTES_MAX = 17 + 3 * 255
 ANYBODY = 0xFFFF
 REFUSAL_BYTES_MAX = 1008

@@ -3,16 +3,20 @@
 Sans-IO: a `Sender` and the `Receiver` at its peer get frames and the time as input, and return frames and one
 deadline. A message is cut into segments that fill a frame. The receiver acknowledges every second segment, and at once
 at the end of a message or when something is missing, with up to three SACK ranges. Loss is found by order of sending
-(RACK, RFC 8985): what was sent before a segment that has arrived, plus a quarter of the shortest round trip, is sent
-again. A timeout (RFC 6298, doubled each time) repeats the oldest segment only.
+(RACK, RFC 8985): what was sent before a frame that has arrived is sent again, once frames that others overtook would
+have arrived, too. Which of a segment's transmissions arrived is told by the echoed time of sending. A timeout (at first
+two round trips, as TLP of RFC 8985; then that of RFC 6298, doubled each time) repeats nothing: it sends a probe, a
+header alone, whose acknowledgement shows what is missing. So a round trip that grows suddenly, as queues fill, makes no
+sender repeat what waits in them.
 
 There is no congestion control: the window alone bounds what is in flight. That is generous to the host methods
 that run on it: no slow start, no halving after a loss.
 
 The header is as long as TCP's with timestamps (32 B), so that a frame costs what a segment of TCP costs:
 
-     0 u16 magic "RT" | 2 u8 kind (1 DATA, 2 ACK) | 3 u8 DATA: 1 = last of its message; ACK: SACK ranges that follow
-     4 u32 connection | 8 u64 segment number (ACK: all below have arrived)
+     0 u16 magic "RT" | 2 u8 kind (1 DATA, 2 ACK)
+     3 u8 DATA: 1 = last of its message, 2 = probe, no segment: acknowledge at once; ACK: SACK ranges that follow
+     4 u32 connection | 8 u64 segment number (ACK: all below have arrived; probe: 0)
     16 u64 time of sending in ns (ACK: echoed) | 24 u64 DATA: tag of the message; ACK: 0
     32 DATA: payload; ACK: per SACK range u32 first, u32 end, relative to the number at 8
 """
@@ -33,7 +37,7 @@ KIND_OFFSET = 2
 DATA, ACK = 1, 2
 
 _MAGIC = 0x5254
-_LAST = 1
+_LAST, _PROBE = 1, 2
 _HEADER = struct.Struct(">HBBIQQQ")
 _RANGE = struct.Struct(">II")
 assert _HEADER.size == RELIABLE_BYTES
@@ -83,6 +87,7 @@ class Message(NamedTuple):
 class _Segment(NamedTuple):
     order: int  # number of this transmission; grows
     sent_ns: int
+    repeated: bool
     flags: int
     tag: int
     payload: bytes
@@ -109,10 +114,14 @@ class Sender:
         self._lost: OrderedDict[int, _Segment] = OrderedDict()  # to be sent again
         self._order = 0
         self._newest = -1  # highest order that has arrived
+        self._newest_ns = -1  # latest time of sending that came back
+        self._probe: tuple[int, int] | None = None  # order and time of sending of the last one
+        self._probe_due = False
         self._sacked: dict[int, int] = {}  # start of a SACK range -> how far it has been worked off
         self._timeout = RetransmissionTimeout(config.rto_initial_ns, config.rto_min_ns, config.rto_max_ns)
         self._rtt_last_ns = 0
         self._rtt_min_ns = 1 << 62
+        self._late_ns = 0  # how much longer than what overtook them frames were under way
         self._timeouts = 0  # in a row
         self._timeout_at_ns: int | None = None
         self._loss_at_ns: int | None = None
@@ -129,8 +138,8 @@ class Sender:
 
     @property
     def repeats(self) -> int:
-        """How many segments wait to be sent again."""
-        return len(self._lost)
+        """How many frames go before new segments: segments to be sent again, and a probe."""
+        return len(self._lost) + self._probe_due
 
     def submit(self, tag: int, data: bytes) -> None:
         """Send a message (may be empty) after all those before."""
@@ -142,7 +151,12 @@ class Sender:
         while self._lost and len(frames) < limit:
             number, segment = self._lost.popitem(last=False)
             self.counters["retransmitted"] += 1
-            frames.append(self._transmit(number, segment.flags, segment.tag, segment.payload, now_ns))
+            frames.append(self._transmit(number, True, segment.flags, segment.tag, segment.payload, now_ns))
+        if self._probe_due and len(frames) < limit:
+            self._probe_due = False
+            self._order += 1
+            self._probe = self._order, now_ns
+            frames.append(_HEADER.pack(_MAGIC, DATA, _PROBE, self._connection, 0, now_ns, 0))
         room = min(limit - len(frames), self._first + self._config.window_segments - self._next)
         size = self._config.segment_bytes
         while room > 0 and self._messages:
@@ -156,16 +170,16 @@ class Sender:
             else:
                 flags = 0
                 self._offset = end
-            frames.append(self._transmit(self._next, flags, tag, payload, now_ns))
+            frames.append(self._transmit(self._next, False, flags, tag, payload, now_ns))
             self._next += 1
             room -= 1
         if frames and self._timeout_at_ns is None:
-            self._timeout_at_ns = now_ns + self._timeout.rto_ns
+            self._timeout_at_ns = now_ns + self._patience_ns()
         return frames
 
-    def _transmit(self, number: int, flags: int, tag: int, payload: bytes, now_ns: int) -> bytes:
+    def _transmit(self, number: int, repeated: bool, flags: int, tag: int, payload: bytes, now_ns: int) -> bytes:
         self._order += 1
-        self._in_flight[number] = _Segment(self._order, now_ns, flags, tag, payload)
+        self._in_flight[number] = _Segment(self._order, now_ns, repeated, flags, tag, payload)
         self.counters["segments"] += 1
         return _HEADER.pack(_MAGIC, DATA, flags, self._connection, number, now_ns, tag) + payload
 
@@ -180,26 +194,38 @@ class Sender:
             self.counters["drop_stranger"] += 1
             return
         self.counters["acks"] += 1
-        arrived = self._arrived_below(first) if first > self._first else False
+        arrived = self._arrived_below(first, echo_ns) if first > self._first else False
         if count:
-            arrived = self._arrived_ranges(frame, first, count) or arrived
+            arrived = self._arrived_ranges(frame, first, count, echo_ns) or arrived
+        probed = self._probe is not None and self._probe[1] <= echo_ns <= now_ns
+        if self._probe is not None and probed:
+            self._newest = max(self._newest, self._probe[0])
+            self._probe = None
+        if (arrived or probed) and echo_ns <= now_ns:  # else not our frame's time
+            self._measure(echo_ns, now_ns - echo_ns)
         if arrived:
-            self._measure(now_ns - echo_ns)
+            self._timeout.sample(max(0, now_ns - echo_ns))
             self._timeouts = 0
-            self._timeout_at_ns = now_ns + self._timeout.rto_ns if self._in_flight or self._lost else None
+            self._probe_due = False
+            self._timeout_at_ns = now_ns + self._patience_ns() if self._in_flight or self._lost else None
         if self._in_flight:
             self._find_losses(now_ns)
         else:
             self._loss_at_ns = None
 
-    def _arrived_below(self, first: int) -> bool:
+    def _patience_ns(self) -> int:
+        """Until the first probe."""
+        timeout = self._timeout
+        return min(timeout.rto_ns, max(2 * timeout.srtt_ns, timeout.min_ns // 4)) if timeout.srtt_ns else timeout.rto_ns
+
+    def _arrived_below(self, first: int, echo_ns: int) -> bool:
         """Every segment below `first` has arrived."""
         in_flight, newest = self._in_flight, self._newest
         for number in range(self._first, first):
             segment = in_flight.pop(number, None)
             if segment is None:
                 self._lost.pop(number, None)
-            elif segment.order > newest:
+            elif segment.order > newest and (not segment.repeated or segment.sent_ns <= echo_ns):
                 newest = segment.order
         self._newest = newest
         self._first = first
@@ -207,7 +233,7 @@ class Sender:
             self._sacked = {start: end for start, end in self._sacked.items() if end > first}
         return True
 
-    def _arrived_ranges(self, frame: bytes, base: int, count: int) -> bool:
+    def _arrived_ranges(self, frame: bytes, base: int, count: int, echo_ns: int) -> bool:
         """The segments of the SACK ranges have arrived; work already done on a range isn't done again."""
         arrived = False
         for index in range(count):
@@ -216,7 +242,8 @@ class Sender:
             for number in range(max(self._first, self._sacked.get(start, start)), end):
                 segment = self._in_flight.pop(number, None)
                 if segment is not None:
-                    self._newest = max(self._newest, segment.order)
+                    if not segment.repeated or segment.sent_ns <= echo_ns:
+                        self._newest = max(self._newest, segment.order)
                     arrived = True
                 elif self._lost.pop(number, None) is not None:
                     arrived = True
@@ -224,18 +251,19 @@ class Sender:
                 self._sacked[start] = end
         return arrived
 
-    def _measure(self, rtt_ns: int) -> None:
-        """Ignores an echo from the future (not our frame's time)."""
-        if rtt_ns < 0:
-            return
-        self._rtt_last_ns = rtt_ns
-        self._rtt_min_ns = min(self._rtt_min_ns, rtt_ns)
-        self._timeout.sample(rtt_ns)
+    def _measure(self, echo_ns: int, rtt_ns: int) -> None:
+        """The round trip of the latest frame that came back; of one it overtook: how much longer that was under way."""
+        if echo_ns >= self._newest_ns:
+            self._newest_ns = echo_ns
+            self._rtt_last_ns = rtt_ns
+            self._rtt_min_ns = min(self._rtt_min_ns, rtt_ns)
+        else:
+            self._late_ns = max(self._late_ns, min((rtt_ns - self._rtt_last_ns) * 5 // 4, self._timeout.rto_ns))
 
     def _find_losses(self, now_ns: int) -> None:
         """What was sent before the newest arrival, and long enough ago, is lost."""
         self._loss_at_ns = None
-        allowed_ns = self._rtt_last_ns + self._rtt_min_ns // 4
+        allowed_ns = self._rtt_last_ns + max(self._rtt_min_ns // 4, self._late_ns)
         in_flight = self._in_flight
         while in_flight:
             number = next(iter(in_flight))
@@ -246,6 +274,7 @@ class Sender:
                 self._loss_at_ns = segment.sent_ns + allowed_ns
                 return
             self._lost[number] = in_flight.pop(number)
+            self._late_ns -= self._late_ns >> 6  # a late frame is remembered for some hundred losses
 
     def next_deadline_ns(self) -> int | None:
         """When handle_timer must be called, or None."""
@@ -269,11 +298,10 @@ class Sender:
                 job=self._job,
                 missing=(self._peer,),
             )
-        self._timeout.back_off()
+        if self._timeouts > 1 or not self._timeout.srtt_ns:  # the first may have been the earlier one
+            self._timeout.back_off()
         self._timeout_at_ns = now_ns + self._timeout.rto_ns
-        if self._in_flight and not self._lost:
-            number = min(self._in_flight)
-            self._lost[number] = self._in_flight.pop(number)
+        self._probe_due = not self._lost
 
 
 class Receiver:
@@ -290,7 +318,7 @@ class Receiver:
         self._messages: deque[Message] = deque()
         self._pending = 0  # in-order segments not yet acknowledged
         self._echo_ns = 0  # time of sending of the first of them
-        self._recent = 0  # segment that came last: its range is reported first
+        self._recent: list[int] = []  # segments beyond a gap, the last first: their ranges are reported
         self._ack_at_ns: int | None = None
         self._ack_now = False
 
@@ -300,7 +328,8 @@ class Receiver:
             self.counters["drop_stranger"] += 1
             return
         magic, kind, flags, connection, number, sent_ns, tag = _HEADER.unpack_from(frame)
-        if magic != _MAGIC or kind != DATA or connection != self._connection or flags > _LAST:
+        stranger = magic != _MAGIC or kind != DATA or connection != self._connection or flags > _PROBE
+        if stranger or (flags == _PROBE and len(frame) > RELIABLE_BYTES):
             self.counters["drop_stranger"] += 1
             return
         expected = self._expected
@@ -308,11 +337,12 @@ class Receiver:
             self.counters["drop_window"] += 1
             return
         self.counters["segments"] += 1
-        if not self._pending:
+        probe = flags == _PROBE
+        duplicate = not probe and (number < expected or number in self._early)
+        if not self._pending or not (duplicate or (number == expected and not self._ranges)):
             self._echo_ns = sent_ns
         self._pending += 1
-        self._recent = number
-        if number == expected:
+        if number == expected and not probe:
             if self._ranges:
                 self._ack_now = True
             self._take(flags, tag, frame[RELIABLE_BYTES:])
@@ -322,13 +352,14 @@ class Receiver:
             elif self._ack_at_ns is None:
                 self._ack_at_ns = now_ns + self._config.delayed_ack_ns
             return
-        self._echo_ns = sent_ns
         self._ack_now = True
-        if number < expected or number in self._early:
+        if duplicate:
             self.counters["duplicates"] += 1
-            return
-        self._early[number] = (flags, tag, frame[RELIABLE_BYTES:])
-        self._add_to_ranges(number)
+        elif not probe:
+            self._early[number] = (flags, tag, frame[RELIABLE_BYTES:])
+            start, end = self._add_to_ranges(number)
+            others = [one for one in self._recent if not start <= one < end]
+            self._recent = [number, *others][:SACK_RANGES_MAX]
 
     def _take(self, flags: int, tag: int, payload: bytes) -> None:
         """The next segment in order."""
@@ -348,19 +379,18 @@ class Receiver:
             for number in range(start, end):
                 self._take(*self._early.pop(number))
 
-    def _add_to_ranges(self, number: int) -> None:
+    def _add_to_ranges(self, number: int) -> list[int]:
+        """The range that it is in now."""
         ranges = self._ranges
         index = bisect_left(ranges, [number, number])
-        joins_left = index > 0 and ranges[index - 1][1] == number
-        joins_right = index < len(ranges) and ranges[index][0] == number + 1
-        if joins_left and joins_right:
-            ranges[index - 1][1] = ranges.pop(index)[1]
-        elif joins_left:
-            ranges[index - 1][1] = number + 1
-        elif joins_right:
-            ranges[index][0] = number
+        if index and ranges[index - 1][1] == number:
+            index -= 1
+            ranges[index][1] = number + 1
         else:
             ranges.insert(index, [number, number + 1])
+        if index + 1 < len(ranges) and ranges[index + 1][0] == number + 1:
+            ranges[index][1] = ranges.pop(index + 1)[1]
+        return ranges[index]
 
     def frames_to_send(self, now_ns: int) -> list[bytes]:
         """The acknowledgement that is due, or none."""
@@ -375,10 +405,14 @@ class Receiver:
         return [header + b"".join(_RANGE.pack(a - self._expected, b - self._expected) for a, b in ranges)]
 
     def _sack_ranges(self) -> list[list[int]]:
-        """The range of the segment that came last first (RFC 2018), then the lowest ones."""
-        recent = [r for r in self._ranges if r[0] <= self._recent < r[1]]
-        others = [r for r in self._ranges[:SACK_RANGES_MAX] if r not in recent]
-        return (recent + others)[:SACK_RANGES_MAX]
+        """Those of the segments that came last, the last first (RFC 2018): each is told several times."""
+        ranges = self._ranges
+        found: list[list[int]] = []
+        for number in self._recent:
+            index = bisect_left(ranges, [number + 1]) - 1
+            if index >= 0 and ranges[index][0] <= number < ranges[index][1] and ranges[index] not in found:
+                found.append(ranges[index])
+        return found
 
     def next_message(self) -> Message | None:
         """The next whole message in order, or None."""

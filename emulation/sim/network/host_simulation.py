@@ -15,13 +15,6 @@ from transport.collectives.party import HEAD_BYTES, CollectiveParty
 from transport.collectives.table import COLLECTIVES, fitting
 
 
-def senders_at_once(algorithm: str, workers: int) -> int:
-    """How many members may send to the same one at the same time for long: they share its port."""
-    if workers < 3:
-        return 1
-    return (workers - 1).bit_length() if algorithm == "auto" else COLLECTIVES[algorithm].meet(workers)
-
-
 class HostSimulation(Simulation):
     """A collective by its name, or `auto`. Times out as real groups do: after `CALL_TIMEOUT_NS` without any message."""
 
@@ -34,11 +27,9 @@ class HostSimulation(Simulation):
         self.hosts: list[MeshHost] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
-        at_once = senders_at_once(method, config.workers)
         weighed = [name for name, each in COLLECTIVES.items() if each.in_auto] if method == "auto" else [method]
-        connections = min(
-            (self._connections(at_once, traffic_matrix(name, config.workers, config.group)) for name in weighed),
-            key=lambda settings: settings.window_bytes,
+        connections = self._connections(
+            {pair for name in weighed for pair in traffic_matrix(name, config.workers, config.group)}
         )
         for member, uplink in enumerate(self.uplinks):
             segment_bytes = config.message_bytes - HEAD_BYTES

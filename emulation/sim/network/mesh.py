@@ -2,8 +2,8 @@
 
 Messages wait in a CreditQueue, most urgent first; what left it goes out message by message in that order, over one
 reliable connection to each member it is for, or one for each priority class, if links serve classes strictly: what is
-overtaken on the way must not look lost. A message is `Sent`, and its credit back, when its last frame was put on the
-link. Frames come and go in virtual time; the party's computing takes none.
+overtaken on the way must not look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit
+back, when its last frame was put on the link. Frames come and go in virtual time; the party's computing takes none.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from emulation.sim.network.hosts import Alarm, Uplink
-from emulation.sim.network.link import IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
+from emulation.sim.network.link import AHEAD, CLASS_SHIFT, IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.meshes.credit_queue import CreditQueue
@@ -40,7 +40,7 @@ class MeshHost:
         self,
         member: int,
         party: Party,
-        config: ReliableConfig,
+        connections: Callable[[int, int], ReliableConfig],
         link: Link,
         notice: Callable[[int], None],
         *,
@@ -53,7 +53,7 @@ class MeshHost:
         self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
         self._network = link.network
         self._member = member
-        self._config = config
+        self._connections = connections
         self._link = link
         self._notice = notice
         self._job = job
@@ -67,9 +67,9 @@ class MeshHost:
         self._departing: deque[_Departing] = deque()
         self._repeating: set[int] = set()
         self._busy = False
-        self._uplink = Uplink(
-            link.network, link, config.segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES, self._give
-        )
+        self._segment_bytes = connections(member, member).segment_bytes
+        frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
+        self._uplink = Uplink(link.network, link, frame_bytes, self._give)
         self._timer = Alarm(link.network, self._party_due)
 
     @property
@@ -94,7 +94,7 @@ class MeshHost:
                 self.drop_checksum += 1
                 return
         now_ns = self._network.now_ns
-        peer = sender | to & ~NODE_MASK
+        peer = sender | to >> CLASS_SHIFT << CLASS_SHIFT
         if len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA:
             receiver = self._receiver(peer)
             receiver.receive(frame, now_ns)
@@ -123,7 +123,7 @@ class MeshHost:
             if self._strict:
                 to = addressed(to, priority)
             size_bytes = len(head) + len(data)
-            segments = -(-size_bytes // self._config.segment_bytes) or 1
+            segments = -(-size_bytes // self._segment_bytes) or 1
             last = self._submitted.get(to, 0) + segments
             self._submitted[to] = last
             self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
@@ -180,7 +180,7 @@ class MeshHost:
     def _acknowledge(self, peer: int, receiver: Receiver) -> None:
         now_ns = self._network.now_ns
         for ack in receiver.frames_to_send(now_ns):
-            self._link.send(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._member, peer)
+            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._member, peer | AHEAD)
         deadline_ns = receiver.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm(peer, False).set(deadline_ns)
@@ -195,14 +195,16 @@ class MeshHost:
     def _sender(self, peer: int) -> Sender:
         sender = self._senders.get(peer)
         if sender is None:
+            to = peer & NODE_MASK
             connection = self._member | peer & ~NODE_MASK
-            sender = self._senders[peer] = Sender(self._config, connection, self._job, peer & NODE_MASK)
+            sender = self._senders[peer] = Sender(self._connections(self._member, to), connection, self._job, to)
         return sender
 
     def _receiver(self, peer: int) -> Receiver:
         receiver = self._receivers.get(peer)
         if receiver is None:
-            receiver = self._receivers[peer] = Receiver(self._config, peer)
+            config = self._connections(peer & NODE_MASK, self._member)
+            receiver = self._receivers[peer] = Receiver(config, peer)
         return receiver
 
     def _alarm(self, peer: int, of_sender: bool) -> Alarm:

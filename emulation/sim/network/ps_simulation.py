@@ -35,8 +35,7 @@ class PsSimulation(Simulation):
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]
         self.hosts: list[MeshHost] = []
         self._done: dict[PsCall, Done] = {}
-        at_once = max(workers, servers) if servers else max(1, workers - 1)
-        connections = self._connections(at_once, flows("ps", workers, servers))
+        connections = self._connections(flows("ps", workers, servers))
         parties: list[PsWorker | Colocated | PsServer] = [*self.workers, *self.servers]
         for member, party in enumerate(parties):
             host = MeshHost(

@@ -31,6 +31,9 @@ from transport.meshes.reliable import ReliableConfig
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
 HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
+Connections = Callable[[int, int], ReliableConfig]
+"""What the connection from one member to another is like."""
+
 
 @dataclass(frozen=True)
 class SimulationConfig:
@@ -98,31 +101,31 @@ class SimulationConfig:
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
         return topology(self.topology, self.workers, servers, settings)
 
-    def connections(self, together: int = 1, shared: LinkSettings | None = None) -> ReliableConfig:
-        """Connections of a host method, with the timeouts of the job, of which so many share a port at once.
-
-        shared: that port's link; None: a host's. Only the window limits a connection, so those that share a port share
-        what the port's queue or the way holds: what congestion control would settle on. Otherwise the queue would
-        overflow for as long as they send.
-        """
-        window_bytes, rto_min_ns = self.reliable.window_bytes, self.rto_min_ns
-        if together > 1:
-            port = shared or self.link
-            way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
-            queue_bytes = port.queue_bytes * 9 // 10
-            burst_bytes = queue_bytes * together // (together - 1)  # all at once, of which one share leaves meanwhile
-            share_bytes = max(min(queue_bytes + way_bytes, burst_bytes), way_bytes) // together
-            window_bytes = max(min(window_bytes, share_bytes), 2 * self.reliable.segment_bytes)
-            # What meets others' segments in a queue may suddenly take as long as the queue is.
-            rto_min_ns = max(rto_min_ns, port.queue_bytes * 8_000_000_000 // port.rate_bps)
+    def connection(self, window_bytes: int) -> ReliableConfig:
+        """One of a host method, of at most so large a window, with the timeouts of the job."""
+        segment_bytes, most = self.reliable.segment_bytes, self.reliable.window_bytes
+        window_bytes = max(min(window_bytes, most), min(2 * segment_bytes, most))
         return replace(
             self.reliable,
             window_bytes=window_bytes,
-            rto_initial_ns=max(self.rto_initial_ns, rto_min_ns),
-            rto_min_ns=rto_min_ns,
-            rto_max_ns=max(self.rto_max_ns, rto_min_ns),
+            ack_every_segments=min(self.reliable.ack_every_segments, max(1, window_bytes // segment_bytes // 4)),
+            rto_initial_ns=self.rto_initial_ns,
+            rto_min_ns=self.rto_min_ns,
+            rto_max_ns=self.rto_max_ns,
             retry_limit=self.retry_limit,
         )
+
+    def share_bytes(self, port: LinkSettings, together: int) -> int:
+        """The window of each of so many connections that cross a switch's port: a share of its queue, less a tenth for
+        acknowledgements, or of what the way holds, if that is more; all it has, where none meets another.
+
+        Only the window limits a connection, so this is what congestion control would settle on at best: the queue
+        never overflows, whoever sends at once, and the port never idles.
+        """
+        if together == 1 and port.rate_bps >= self.link.rate_bps:
+            return self.reliable.window_bytes
+        way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
+        return max(port.queue_bytes * 9 // 10, way_bytes) // together
 
     @property
     def rto_initial_ns(self) -> int:
@@ -160,7 +163,8 @@ class Call(NamedTuple):
 class Simulation(ABC):
     """The topology's links, switches from `_add_switches`, and hosts, each added by the method's subclass.
 
-    `uplinks` and `downlinks`, those of a member's host, go by member.
+    `uplinks` and `downlinks`, those of a member's host, go by member. reliable: of a host method's connections, the one
+    with the smallest window.
 
     mean_op: how training launches gradients: "sum", and divides by the workers, or, where a sum may hold fewer than all
     of them, "avg", which divides by those that are in it.
@@ -173,6 +177,7 @@ class Simulation(ABC):
     def __init__(self, config: SimulationConfig, servers: int = 0) -> None:
         self.config = config
         self.topology = config.built(servers)
+        self.reliable = config.connection(config.reliable.window_bytes)
         self.network = Network(trace=config.trace)
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
@@ -203,22 +208,19 @@ class Simulation(ABC):
                 to = [*self.topology.members, self.topology.aggregator]  # its last entry is of no use to itself
                 ports += [self._links[name, self.topology.next_hop(name, node)] for node in to if node != name]
 
-    def _connections(self, together: int, flows: Iterable[tuple[int, int]]) -> ReliableConfig:
-        """Connections for the port that leaves each the least: a host's, that so many send to at once, or one between
-        switches, crossed by so many of the flows: pairs of members."""
-        members = self.topology.members
-        crossing = Counter(
-            hop
-            for sender, to in flows
-            for hop in self.topology.path(members[sender], members[to])
-            if set(hop) <= self._ports.keys()
-        )
-        count, shared, least_bps = together, None, self.config.link.rate_bps / together
-        for hop, number in crossing.items():
-            settings = self.topology.settings(hop)
-            if settings.rate_bps / number < least_bps:
-                count, shared, least_bps = max(2, number), settings, settings.rate_bps / number
-        return self.config.connections(count, shared)
+    def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
+        """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
+        members, topology = self.topology.members, self.topology
+        ways = {
+            pair: [hop for hop in topology.path(*(members[end] for end in pair)) if hop[0] in self._ports]
+            for pair in flows
+        }
+        crossing = Counter(itertools.chain.from_iterable(ways.values()))
+        share = {hop: self.config.share_bytes(topology.settings(hop), count) for hop, count in crossing.items()}
+        made = {pair: self.config.connection(min(share[hop] for hop in hops)) for pair, hops in ways.items()}
+        if made:
+            self.reliable = min(made.values(), key=lambda connection: connection.window_bytes)
+        return lambda sender, to: made.get((sender, to), self.reliable)
 
     def _hop_of(self, member: int) -> Hop:
         host = self.topology.members[member]

@@ -7,7 +7,7 @@ class. A frame's class is in its address, as a datagram's is in the DSCP: see `a
 from collections import deque
 from typing import Any
 
-from emulation.sim.network.link import CLASS_SHIFT, Link, LinkConfig
+from emulation.sim.network.link import AHEAD, CLASS_SHIFT, Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, CLASSES
 
@@ -37,6 +37,8 @@ class StrictLink(Link):
         self.network.schedule(ready_ns, self._ready, None, sender, to)
         return True
 
+    send_ahead = send  # past what waits in its own class; see `_enqueue`
+
     def _ready(self, _frame: None, sender: int, to: int) -> None:
         frame, size_bytes = self._later.popleft()
         self._enqueue(frame, size_bytes, sender, to)
@@ -62,7 +64,8 @@ class StrictLink(Link):
         self.sent_bytes += size_bytes
         self._held[kind] += units
         self._waiting += 1
-        self._queues[kind].append((frame, size_bytes, sender, to))
+        put = self._queues[kind].appendleft if to & AHEAD else self._queues[kind].append
+        put((frame, size_bytes, sender, to))
         if self._wire_ns < now_ns and self._waiting == 1:  # the wire is idle: since when doesn't matter
             self._wire_ns, self._wire_remainder = now_ns, 0
             self._serve()
@@ -93,12 +96,7 @@ class StrictLink(Link):
         self._held[self._serving] -= size_bytes * 8_000_000_000
         self._wire_ns, self._wire_remainder = self._after(self._wire_ns, self._wire_remainder, size_bytes)
         idle_ns = self._wire_ns + (1 if self._wire_remainder else 0)
-        if self._random is not None:
-            self._deliver_with_faults(idle_ns + self._delay_ns, frame, size_bytes, sender, to)
-        else:
-            self.delivered_frames += 1
-            self.delivered_bytes += size_bytes
-            self.network.schedule(idle_ns + self._delay_ns, self._receive, frame, sender, to)
+        self._deliver(idle_ns + self._delay_ns, frame, size_bytes, sender, to)
         self.network.schedule(idle_ns, self._idle)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from emulation.sim.network.link import IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
+from emulation.sim.network.link import AHEAD, IP_BYTES, NODE_MASK, UDP_FRAMING_BYTES, CorruptedFrame, Link
 from emulation.sim.network.network import Network
 from switchagg.dataplane.contract import DataPlane
 from transport.links.ethernet import ETHERNET_BYTES
@@ -31,7 +31,9 @@ class Bridge:
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame from `sender` for `to`. Its bytes begin after the IP header."""
         size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
-        self._ports[to & NODE_MASK].send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
+        port = self._ports[to & NODE_MASK]
+        send = port.send_ahead if to & AHEAD else port.send
+        send(frame, size_bytes, self._network.now_ns + self._latency_ns, sender, to)
 
 
 class PacketBridge(Bridge):
