@@ -15,7 +15,7 @@ import pytest
 from switchagg.errors import JobError
 from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.links.link import LinkClosed
-from transport.meshes.hello import Hello
+from transport.meshes.hello import VERSION, Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -408,7 +408,7 @@ GARBAGE = {
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "half": Hello("a", "", "tcp", 1, 3).pack()[:9],
     "version": b"sahelo\xff\xff" + random_bytes(40, 9),
-    "lengths": b"sahelo\x00\x01\x00\x01\x00\x03\xff\xff\xff\xff\xff" + b"\xff" * 765,
+    "lengths": b"sahelo" + VERSION.to_bytes(2, "big") + b"\x00\x01\x00\x03\xff\xff\xff\xff\xff" + b"\xff" * 765,
     "zeros": bytes(2000),
 }
 
