@@ -126,14 +126,14 @@ def test_the_timeline_of_the_switch_follows_its_closed_form() -> None:
     elements = 360 * 100
     result, _ = train(scenario(compute_ns=1_000_000), "switch", (elements, elements), (0.4, 1.0))
     frame_ns = FRAME_BYTES * 8
-    link_ns = (2 * 101 + 1) * frame_ns  # each bucket: 100 chunks and their scale chunk; then the last way down
+    link_ns = (2 * 102 + 1) * frame_ns  # each bucket: description, scale chunk and 100 chunks; then the last way down
     for record in result.iterations:
         assert record.communication_ns == record.duration_ns - 400_000  # one bucket or the other, all the time
         assert link_ns <= record.communication_ns <= link_ns * 1.01 + 2 * frame_ns
         assert record.compute_ns == 1_000_000
     assert result.wire_iterations == 3
-    assert result.wire_tx_bytes_per_rank == result.wire_rx_bytes_per_rank == [3 * 2 * 101 * FRAME_BYTES] * 2
-    assert result.switch_counters["broadcast"] == 4 * 2 * 101
+    assert result.wire_tx_bytes_per_rank == result.wire_rx_bytes_per_rank == [3 * 2 * 102 * FRAME_BYTES] * 2
+    assert result.switch_counters["broadcast"] == 4 * 2 * 102
     assert result.retransmissions == 0
 
 

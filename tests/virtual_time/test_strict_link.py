@@ -164,7 +164,7 @@ def test_an_urgent_call_waits_for_one_frame_on_each_link_and_no_longer(launch_ns
 def test_an_urgent_call_takes_as_long_as_alone_but_for_one_frame_on_each_link() -> None:
     chunks = 50
     alone_ns = urgent_ns(STAR, 500_000_000, 360 * chunks)
-    assert alone_ns == (chunks + 1) * FRAME_NS + 2 * STAR.link.delay_ns
+    assert alone_ns == (chunks + 2) * FRAME_NS + 2 * STAR.link.delay_ns  # with the description, over both links
     assert urgent_ns(STAR, 2_000_000, 360 * chunks) <= alone_ns + 2 * FRAME_NS
 
 
@@ -190,7 +190,7 @@ def test_s6_results_have_the_class_of_what_they_answer() -> None:
         for priority in (7, 3):
             star.launch(rank, np.ones(720, np.int32), "sum", done, priority)
     star.run("both calls")
-    assert sorted(found) == [(0, addressed(2, 3))] * 2 + [(1, 2)] * 2
+    assert sorted(found) == [(0, addressed(2, 3))] * 3 + [(1, 2)] * 3  # a description and two chunks each
 
 
 def test_w2_classes_never_choose_slots() -> None:

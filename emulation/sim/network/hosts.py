@@ -1,5 +1,6 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import make_call
 from switchagg.codecs import FIXED_POINT, codec_named
+from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.priority import StreamTurns
@@ -101,6 +103,7 @@ class AggregationHost:
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
         self._turns = StreamTurns(priorities)
+        self._made: Counter[int] = Counter()  # calls so far, by class
         self._to = [addressed(switch, priority) for priority in priorities]  # by stream
         self._wire_bytes = 20 + 4 * job.elements + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
@@ -113,12 +116,16 @@ class AggregationHost:
         self._alarm = Alarm(network, self._ring)
 
     def launch(self, array: NDArray[Any], op: str, done: Done, priority: int | None = None) -> None:
-        """Begin an allreduce in place; calls of a class take its streams in turn (`StreamTurns`), as in a session.
+        """Begin an allreduce in place, described (W12); calls of a class take its streams in turn, as in a session.
 
         `done` is called once it is complete.
         """
         stream = self._turns.take(priority)
         call = make_call(array, op, self._job, self._codec)
+        shown = Shown("allreduce", op, array.dtype, array.size)
+        kind = self._job.streams[stream].priority
+        call.description = shown.words(self._made[kind])
+        self._made[kind] += 1
         self._done[id(call)] = done
         self.endpoint.submit(stream, call)
         self._events()
