@@ -225,6 +225,7 @@ def _result(
     environment: dict[str, Any],
 ) -> MethodResult:
     finals = [member.named(Finished)[0] for member in members]
+    spare = scenario.ps.backups if method.method == "ps" else 0
     link = LINKS.get(method.link)
     if link is not None and not link.framing.stream:
         retransmissions = observed.packets_resent
@@ -236,7 +237,7 @@ def _result(
         method=method,
         backend="mininet",
         workers=len(members),
-        iterations=merge_iterations([member.named(Iteration) for member in members]),
+        iterations=merge_iterations([member.named(Iteration) for member in members], spare),
         evaluations=[
             Evaluation(score.iteration, score.time_ns, score.accuracy, score.loss)
             for score in members[0].named(Evaluated)
@@ -296,24 +297,25 @@ def _spans(rank: int, record: Iteration) -> list[Span]:
     return spans
 
 
-def merge_iterations(per_rank: Sequence[Sequence[Iteration]]) -> list[IterationRecord]:
+def merge_iterations(per_rank: Sequence[Sequence[Iteration]], spare: int = 0) -> list[IterationRecord]:
     """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest, the
-    least communication."""
+    least communication. spare: so many ranks aren't waited for, those that are last by each of these."""
     merged = []
+    slowest = len(per_rank) - 1 - spare
     for records in zip(*per_rank, strict=True):
         numbers = {record.iteration for record in records}
         if len(numbers) != 1:
             raise RunFailed(f"ranks disagree on which iteration comes next: {sorted(numbers)}")
-        duration_ns = max(record.duration_ns for record in records)
+        duration_ns = sorted(record.duration_ns for record in records)[slowest]
         merged.append(
             IterationRecord(
                 iteration=numbers.pop(),
-                start_ns=max(record.start_ns + record.duration_ns for record in records) - duration_ns,
+                start_ns=sorted(record.start_ns + record.duration_ns for record in records)[slowest] - duration_ns,
                 duration_ns=duration_ns,
-                compute_ns=max(record.compute_ns for record in records),
-                communication_ns=min(record.communication_ns for record in records),
-                loss=statistics.fmean(record.loss for record in records),
-                first_layer_ns=max(record.first_layer_ns for record in records) or None,
+                compute_ns=sorted(record.compute_ns for record in records)[slowest],
+                communication_ns=sorted(record.communication_ns for record in records)[spare],
+                loss=statistics.fmean(record.loss for record in records if record.loss is not None),
+                first_layer_ns=sorted(record.first_layer_ns for record in records)[slowest] or None,
             )
         )
     return merged

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -35,6 +34,8 @@ from emulation.training.workload import Workload, build_workload, compute_on_one
 from transport.group.contract import AllreduceGroup, Group
 from transport.group.opening import GroupOptions, open_group
 from transport.ps.config import BACKUP
+from transport.ps.group import PsGroup
+from transport.torch.backup import BackupRounds, allreduce
 from transport.torch.rendezvous import SwitchOptions
 
 COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth of their share, when both want a CPU
@@ -61,37 +62,30 @@ class BucketClock:
         bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP insists on this name and annotation
     ) -> torch.futures.Future[torch.Tensor]:
         """What DDP does without a hook, timed."""
-        flat = bucket.buffer()
+        return self.mean(bucket.buffer())
+
+    def mean(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Of a bucket's values, in place, timed."""
         if not self.counted:
             flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
         span = Transfer(flat.numel() * flat.element_size(), time.monotonic_ns())
         self.spans.append(span)
 
-        def returned(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            reduced = done.value()[0]  # raises here if the call failed; DDP would crash on the failed future itself
+        def returned(done: torch.futures.Future[Any]) -> torch.Tensor:
+            done.value()  # raises here if the call failed; DDP would crash on the failed future itself
             span.end_ns = time.monotonic_ns()
-            return reduced
+            return flat
 
         future: torch.futures.Future[torch.Tensor] = self._start(flat).then(returned)
         return future
 
-    def _start(self, flat: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+    def _start(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
         if self.group is None:
             work = dist.all_reduce(flat, async_op=True)
             assert work is not None, "asynchronous"
             begun: torch.futures.Future[list[torch.Tensor]] = work.get_future()
             return begun
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-
-        def summed(done: Future[Any]) -> None:
-            error = done.exception()
-            if error is None:
-                future.set_result([flat])
-            else:
-                future.set_exception(error)  # type: ignore[arg-type]  # stub
-
-        self.group.allreduce(flat.numpy(), "avg" if self.counted else "sum").add_done_callback(summed)
-        return future
+        return allreduce(self.group, flat, "avg" if self.counted else "sum")
 
 
 def covered_ns(spans: Sequence[Transfer]) -> int:
@@ -136,6 +130,7 @@ class Trainer:
         self.iteration: int | None = None  # where a failure happened
         self._buckets = BucketClock(config.workers)
         self._group: AllreduceGroup | None = None  # of our own; None: torch's
+        self._rounds: BackupRounds | None = None  # with backup workers
 
     def run(self) -> None:
         config, plan = self.config, self.config.scenario.workload
@@ -187,7 +182,11 @@ class Trainer:
         else:
             join_process_group(self.config)
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
-        self._model.register_comm_hook(None, self._buckets.reduce)
+        if self._buckets.counted:
+            assert isinstance(self._group, PsGroup)
+            self._rounds = BackupRounds(self._model, self._group, self._buckets.mean)
+        else:
+            self._model.register_comm_hook(None, self._buckets.reduce)
         dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
         if self._group is None:
             self._check_path()
@@ -228,9 +227,14 @@ class Trainer:
     def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         self._buckets.spans.clear()
         start_ns = time.monotonic_ns()
-        loss = workload.loss(self._model, iteration)
+        rounds = self._rounds
+        finished = rounds is not None and rounds.behind  # by the others; a gradient of ours would be dropped
+        loss = None if finished else workload.loss(self._model, iteration)
         forward_end_ns = time.monotonic_ns()
-        loss.backward()  # returns when all buckets are back
+        if loss is not None:
+            loss.backward()  # returns when all buckets are back
+        elif rounds is not None:
+            rounds.take()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
         end_ns = time.monotonic_ns()
@@ -249,7 +253,7 @@ class Trainer:
                 communication_ns=covered_ns(spans),
                 first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,  # DDP's last bucket holds the first layer
                 first_layer_bytes=spans[-1].size_bytes,
-                loss=loss.item(),
+                loss=None if loss is None else loss.item(),
                 retransmissions=self._counters().get("retransmitted", 0),
                 buckets=spans,
             )

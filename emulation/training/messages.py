@@ -99,7 +99,7 @@ class Iteration(Report):
     communication_ns: int
     first_layer_ns: int
     first_layer_bytes: int
-    loss: float
+    loss: float | None  # None: a round that the others had finished, taken without computing
     retransmissions: int
     buckets: list[Transfer]
     waits: list[Wait] | None = None  # with a schedule: within the forward pass

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from emulation.scenario import parse
 from emulation.sim.run import run_method
 from emulation.training.ddp_trainer import covered_ns, exposed_ns
 from emulation.training.messages import (
+    GROUP_JOB,
+    GROUP_PORT,
     Evaluated,
     Finished,
     Go,
@@ -38,6 +40,7 @@ from emulation.training.messages import (
 from emulation.training.replicas import Replicas
 from emulation.training.trainer import one_line, read_config
 from transport.group.method_name import parse as parse_method
+from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
@@ -58,6 +61,7 @@ evaluate_every = 4
 streams = 3
 window_slots = 128
 """
+TRAINER = "emulation.training.trainer"
 LIMIT_S = 300.0  # for machines that do much else
 HELD_S = 5.0
 
@@ -79,7 +83,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
     """Starts trainers with these configurations; whatever still runs is killed in the end."""
     started: list[Member] = []
 
-    def begin(*configurations: dict[str, Any]) -> list[Member]:
+    def begin(*configurations: dict[str, Any], program: Sequence[str] = ("-m", TRAINER)) -> list[Member]:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         for config in configurations:
@@ -88,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
             write_config(config_path, TrainerConfig(**config | {"master_port": port}))
             log = (tmp_path / f"rank-{rank}.log").open("w+b")
             process = subprocess.Popen(
-                [sys.executable, "-m", "emulation.training.trainer", "--config", str(config_path)],
+                [sys.executable, *program, "--config", str(config_path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -350,15 +354,18 @@ def test_a_message_is_one_line() -> None:
 # ---- servers that keep the weights
 
 
-def asynchronous(rank: int, workers: int, mode: str, **changes: Any) -> dict[str, Any]:
+def asynchronous(
+    rank: int, workers: int, mode: str, more: dict[str, str | int] | None = None, **changes: Any
+) -> dict[str, Any]:
     given = {
         "topology.workers": workers,
         "methods.mininet": ["ps"],
         "workload.optimizer": "sgd",
         "ps.mode": mode,
         "ps.staleness": 1 if mode == "ssp" else 0,
+        "ps.backups": 1 if mode == "backup" else 0,
     }
-    scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", given)
+    scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", given | dict(more or {}))
     addresses = [f"127.0.0.{1 + place}" for place in range(workers)]
     return configuration(rank, "ps", scenario=scenario, workers=workers, addresses=addresses) | changes
 
@@ -420,3 +427,48 @@ def test_a_rank_that_is_killed_is_named_by_the_others(start: Callable[..., list[
     (said,) = members[0].named(TrainingFailed)
     assert "rank 1" in said.message
     assert "train" in said.message
+
+
+# ---- backup workers
+
+
+STRAGGLER = """
+import sys
+from emulation.training import trainer, workload
+
+loss = workload.Workload.loss
+
+def held(workload_, model, iteration):
+    if iteration >= 2 and workload_.rank == 1:
+        workload.Workload.loss = loss
+        sys.stdin.readline()
+    return loss(workload_, model, iteration)
+
+workload.Workload.loss = held
+trainer.main()
+"""
+"""A trainer whose rank 1 takes as long for its third gradient as the test says."""
+
+
+def test_a_straggler_takes_the_rounds_that_it_missed_without_computing(start: Callable[..., list[Member]]) -> None:
+    """The other one trains to the end meanwhile."""
+    iterations = 20
+    more = {"workload.iterations": iterations, "workload.evaluate_every": iterations}
+    given = [asynchronous(rank, 2, "backup", more, servers=["127.0.0.9"]) for rank in range(2)]
+    places = [[(address, GROUP_PORT) for address in given[0][kind]] for kind in ("addresses", "servers")]
+    members = start(*given, program=("-c", STRAGGLER))
+    options = PsOptions(LIMIT_S)
+    server = open_ps_server(parse_method("ps").link, 0, *places, job=GROUP_JOB, options=options)
+    try:
+        read_until(members[0], Iteration, iterations)
+        members[1].child.send(Go())
+        follow(members)
+        assert server.wait(LIMIT_S)
+    finally:
+        server.close()
+    finals = [member.named(Finished)[0] for member in members]
+    assert finals[0].parameter_hash == finals[1].parameter_hash
+    skipped = [sum(entry.loss is None for entry in member.named(Iteration)) for member in members]
+    assert skipped[0] == 0
+    assert skipped[1] > iterations - 6, "but the first three, and those whose results were still on their way"
+    assert finals[1].counters["pushes_saved"] >= skipped[1]

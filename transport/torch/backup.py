@@ -1,0 +1,123 @@
+"""DDP over a parameter server with backup workers: a rank that is late takes the rounds it missed without computing.
+
+    rounds = BackupRounds(ddp, group)  # group: open_ps_group(…, config=PsConfig(n, mode="backup", backups=1))
+    for inputs, targets in batches:
+        if not rounds.take():  # else this round's gradients are in place
+            loss(ddp(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+The group has NumPy arrays: models are on the CPU.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from transport.group.contract import AllreduceGroup
+from transport.ps.group import PsGroup
+
+ROUNDS_TO_SETTLE = 2
+"""DDP lays its buckets out anew before the second round, in a broadcast that all ranks take part in; never again."""
+
+Mean = Callable[[torch.Tensor], "torch.futures.Future[torch.Tensor]"]
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """What a bucket's call takes, and the parameters whose gradients lie in it one behind the other."""
+
+    elements: int
+    dtype: torch.dtype
+    parameters: list[torch.Tensor]
+
+    def put(self, mean: torch.Tensor) -> None:
+        """Give the parameters their gradients, with the strides that DDP gives them."""
+        offset = 0
+        for parameter in self.parameters:
+            part = mean[offset : offset + parameter.numel()]
+            offset += parameter.numel()
+            dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+            gradient = part.as_strided(parameter.shape, parameter.stride()) if dense else part.view(parameter.shape)
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.copy_(gradient)
+
+
+class BackupRounds:
+    """DDP's communication hook over a PsGroup of mode "backup", on the CPU: means of those that were in time.
+
+    All ranks take the same steps of the optimiser, and so keep the same bits. group: for these calls alone. mean:
+    starts a bucket's call, in place of the group's allreduce. taken: rounds so far that weren't computed here. Raises
+    ValueError for a model whose passes have DDP wait for all ranks: unused parameters, a static graph, buffers.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, group: PsGroup, mean: Mean | None = None) -> None:
+        if ddp.find_unused_parameters or ddp.static_graph or ddp.will_sync_module_buffers():
+            raise ValueError(
+                "backup workers: with find_unused_parameters, static_graph or broadcast_buffers (of a model that has "
+                "any) DDP's own collectives wait for all ranks; allowed: none of them"
+            )
+        self.taken = 0
+        self._group = group
+        self._mean = mean or self._reduced
+        self._buckets: list[_Bucket] = []
+        self._computed = 0
+        ddp.register_comm_hook(None, self._reduce)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the others have finished the next round without us. The first two are always computed."""
+        return self._computed >= ROUNDS_TO_SETTLE and self._group.behind >= len(self._buckets)
+
+    def take(self) -> bool:
+        """If the next round is finished, put its gradients in place of a backward pass; else False, and do nothing.
+
+        Its calls are made with zeros: the results are here, and nothing but heads is sent.
+        """
+        if not self.behind:
+            return False
+        calls = [(one, self._mean(torch.zeros(one.elements, dtype=one.dtype))) for one in self._buckets]
+        with torch.no_grad():
+            for bucket, call in calls:
+                bucket.put(call.wait())
+        self.taken += 1
+        return True
+
+    def _reduce(
+        self,
+        _state: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP insists on this name and annotation
+    ) -> torch.futures.Future[torch.Tensor]:
+        flat = bucket.buffer()
+        if bucket.index() == 0:
+            self._buckets = []
+            self._computed += 1
+        self._buckets.append(_Bucket(flat.numel(), flat.dtype, bucket.parameters()))
+        return self._mean(flat)
+
+    def _reduced(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        # A child of the call's Future: DDP would cast an exception that was set on a Future itself to a tensor.
+        future: torch.futures.Future[torch.Tensor] = allreduce(self._group, flat, "avg").then(lambda done: done.value())
+        return future
+
+
+def allreduce(group: AllreduceGroup, flat: torch.Tensor, op: str) -> torch.futures.Future[torch.Tensor]:
+    """A group's allreduce, in place, as a Future of torch's. flat: 1-D, on the CPU."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+    def ended(done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            future.set_result(flat)
+        else:
+            future.set_exception(error)  # type: ignore[arg-type]  # stub
+
+    group.allreduce(flat.numpy(), op).add_done_callback(ended)
+    return future
