@@ -116,16 +116,18 @@ class SimulationConfig:
         )
 
     def share_bytes(self, port: LinkSettings, together: int) -> int:
-        """The window of each of so many connections that cross a switch's port: a share of its queue, less a tenth for
-        acknowledgements, or of what the way holds, if that is more; all it has, where none meets another.
+        """The window of each of so many connections that cross a switch's port; all it has, where none meets another.
 
-        Only the window limits a connection, so this is what congestion control would settle on at best: the queue
-        never overflows, whoever sends at once, and the port never idles.
+        Only the window limits a connection, so this is what congestion control would settle on at best: together they
+        fill the queue, less a tenth for acknowledgements, and the way; those that begin at once fill the queue no more
+        than that, while as much as one window leaves; and the port never idles.
         """
         if together == 1 and port.rate_bps >= self.link.rate_bps:
             return self.reliable.window_bytes
         way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
-        return max(port.queue_bytes * 9 // 10, way_bytes) // together
+        queue_bytes = port.queue_bytes * 9 // 10
+        burst_bytes = port.queue_bytes * 19 // 20 // max(1, together - 1)
+        return max(min((queue_bytes + way_bytes) // together, burst_bytes), way_bytes // together)
 
     @property
     def rto_initial_ns(self) -> int:
