@@ -1,6 +1,6 @@
 """Data-parallel training with gradients summed by a switch: an ordinary DDP script but for one word.
 
-    switchagg switch &      # on this host; for others: --control tcp://HOST:5555 --data HOST:5556
+    switchagg switch &      # on this host; for others: --control tcp://HOST:5555
     export SWITCHAGG_SWITCH=tcp://127.0.0.1:5555
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 

@@ -126,7 +126,7 @@ PACKETS = typer.Option(
 )
 CONTROL = typer.Option(help="Address workers join at  [default: tcp://127.0.0.1:5555; with --keys all addresses]")
 DATA = typer.Option(
-    metavar="HOST:PORT", help="Address of the data plane  [default: 127.0.0.1:5556; with --keys all addresses]"
+    metavar="HOST:PORT", help="Address of the data plane  [default: the host of --control, port 5556 or the link's]"
 )
 INTERFACE = typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
 ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
@@ -169,11 +169,11 @@ def switch(
 
     `switchagg switch`
 
-    `switchagg switch --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556` : for workers on other hosts
+    `switchagg switch --control tcp://10.0.0.1:5555` : for workers on other hosts
 
     `sudo switchagg switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
 
-    `switchagg switch --link rdma --control tcp://10.0.0.1:5555 --data 10.0.0.1:4791`
+    `switchagg switch --link rdma --control tcp://10.0.0.1:5555`
 
     `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
 
@@ -219,10 +219,10 @@ def _switch_addresses(
     """Control and data address, as named or by default."""
     from transport.switch.options import default_addresses
 
-    control_default, data_default = default_addresses(dataplane, link, keys)
     if control is not None:
         _check_endpoint("--control", control)
-    return control or control_default, data_default if data is None else _host_port("--data", data)
+    control, data_default = default_addresses(dataplane, link, keys, control)
+    return control, data_default if data is None else _host_port("--data", data)
 
 
 def _check_link(link: str, packets: int | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_torch_launch import GLOO_ABORTS
 from torch.nn.functional import mse_loss
 
 from transport.switch.daemon import SwitchDaemon
@@ -81,7 +82,7 @@ def results(example: Example, backend: str, switch: str) -> list[tuple[float, fl
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0 or (backend == "gloo" and GLOO_ABORTS in done.stderr), done.stdout + done.stderr
     found = re.findall(r"rank (\d): loss ([\d.nan]+), parameters ([\d.]+)", done.stdout)
     assert sorted(rank for rank, *_ in found) == ["0", "1"], done.stdout
     return [(float(loss), float(total)) for _, loss, total in sorted(found)]

@@ -40,6 +40,9 @@ def test_without_keys_a_switch_serves_its_own_host_alone(tmp_path: Path) -> None
     assert default_addresses("auto", "rdma", None) == ("tcp://127.0.0.1:5555", ("127.0.0.1", 4791))
     assert default_addresses("xdp", "udp", None) == ("tcp://127.0.0.1:5555", ("0.0.0.0", 5556))  # of its interfaces
     assert default_addresses("auto", "zeromq", keys) == ("tcp://0.0.0.0:5555", ("0.0.0.0", 5556))
+    named = "tcp://10.0.0.1:5"
+    assert default_addresses("auto", "udp", None, named) == (named, ("10.0.0.1", 5556))
+    assert default_addresses("auto", "udp", None, "tcp://eth0:5") == ("tcp://eth0:5", ("0.0.0.0", 5556))
     assert DaemonOptions() == DaemonOptions("tcp://127.0.0.1:5555", ("127.0.0.1", 5556))
     assert DaemonOptions().exposure == ""
 

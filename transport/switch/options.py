@@ -148,12 +148,23 @@ class DaemonOptions:
         return NATIVE if self.impairments is not None else self.kind.only_plane or AUTO
 
 
-def default_addresses(dataplane: str, link: str, keys: Keys | None) -> tuple[str, Address]:
-    """Control and data address where none is named: of this host alone, unless keys close the control plane. The switch
-    in the kernel serves those of its interfaces."""
+def default_addresses(dataplane: str, link: str, keys: Keys | None, control: str | None = None) -> tuple[str, Address]:
+    """Control and data address where none is named: of this host alone, unless keys close the control plane. Data go by
+    the host of a control address that is named; the switch in the kernel serves those of its interfaces."""
     host = ANY if keys else LOOPBACK
+    if control is not None:
+        host = parse_endpoint(control, "control address")[0]
+        if not _is_ipv4(host):  # an interface, or a name
+            host = LOOPBACK if _is_loopback(host) else ANY
     port = LINKS[link].port or DATA_PORT
-    return f"tcp://{host}:{CONTROL_PORT}", (ANY if dataplane == XDP else host, port)
+    return control or f"tcp://{host}:{CONTROL_PORT}", (ANY if dataplane == XDP else host, port)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        return ip_address(host).version == 4
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
