@@ -1,24 +1,19 @@
 """Every example of a framework, under torchrun with two ranks and a switch: what one process would have computed."""
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
-from test_torch_launch import GLOO_ABORTS
+from test_torch_launch import GLOO_ABORTS, LOCAL, ROOT, run
 from torch.nn.functional import mse_loss
 
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 
-ROOT = Path(__file__).parents[2]
 Batches = Callable[[], list[torch.Tensor]]
 
 
@@ -71,17 +66,9 @@ EXAMPLES = (
 
 def results(example: Example, backend: str, switch: str) -> list[tuple[float, float]]:
     """What each rank printed: its loss, and the sum of its parameters."""
-    variables = {"SWITCHAGG_SWITCH": switch, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = subprocess.run(
-        [*torchrun, f"examples/{example.name}.py", "--backend", backend, *example.options],
-        env={**os.environ, **variables},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = (f"examples/{example.name}.py", "--backend", backend, *example.options)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run(*torchrun, *command, timeout_s=300, SWITCHAGG_SWITCH=switch, HF_HUB_OFFLINE="1", **LOCAL)
     assert done.returncode == 0 or (backend == "gloo" and GLOO_ABORTS in done.stderr), done.stdout + done.stderr
     found = re.findall(r"rank (\d): loss ([\d.nan]+), parameters ([\d.]+)", done.stdout)
     assert sorted(rank for rank, *_ in found) == ["0", "1"], done.stdout

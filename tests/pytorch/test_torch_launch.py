@@ -18,14 +18,14 @@ GLOO_ABORTS = "terminate called without an active exception"
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+def run(*command: str, timeout_s: float = 100, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, *command],
         env={**os.environ, **variables},
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=timeout_s,
         check=False,
     )
 

@@ -251,6 +251,13 @@ def test_delay_adds_latency_and_a_window_that_covers_it_costs_no_rate(method: st
     assert latency_ns * 0.9 <= far.duration_ns - near.duration_ns <= latency_ns * 1.1
 
 
+def test_connections_that_share_a_port_one_after_the_other_fill_a_long_way() -> None:
+    """Three send to each rank, at different times: what the way holds is theirs, too. The ring's bytes, fewer steps."""
+    config = star(8, 1_000_000_000, delay_ns=1_000_000)
+    times_ns = [time_allreduce(config, name, 4 * MEGABYTE).duration_ns for name in ("halving_doubling", "ring")]
+    assert times_ns[0] <= 1.05 * times_ns[1]
+
+
 def test_a_window_smaller_than_the_round_trip_takes_window_over_round_trip() -> None:
     config = star(2, 10_000_000_000, delay_ns=100_000, window_slots=8, streams=1)
     timing = time_allreduce(config, "switch", 1440 * 399)  # and the description
