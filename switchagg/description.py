@@ -8,8 +8,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
-KINDS: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
+Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce"]
+KINDS: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce")
+
+COMBINING: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "reduce")
+"""Kinds with an operation."""
+
+ROOTED: tuple[Kind, ...] = ("broadcast", "reduce")
+"""Kinds with a root."""
 
 OPS = ("sum", "max")
 
@@ -63,7 +69,7 @@ def _text(words: Words) -> str:
     except TypeError:
         dtype = "values of an unknown type"
     op, dtype = asked_text(first >> 24, OPS[first >> 4 & 1], dtype)
-    details = [op] if kind in ("allreduce", "reduce_scatter") else []
-    details += [f"root {first >> 16 & 255}"] if kind == "broadcast" else []
+    details = [op] if kind in COMBINING else []
+    details += [f"root {first >> 16 & 255}"] if kind in ROOTED else []
     words_of_details = f" ({', '.join(details)})" if details else ""
     return f"{kind} {number} of {high << 32 | low} {dtype}{words_of_details}"

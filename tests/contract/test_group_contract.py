@@ -145,6 +145,8 @@ def test_every_collective_gives_what_numpy_says(collectives: Groups, elements: i
         shards = ready([group.reduce_scatter(given[rank].copy()) for rank, group in enumerate(collectives)])
         gathered = ready([group.all_gather(given[rank].copy()) for rank, group in enumerate(collectives)])
         told = ready([group.broadcast(given[rank].copy(), root) for rank, group in enumerate(collectives)])
+        reduced = ready([group.reduce(given[rank].copy(), root=root) for rank, group in enumerate(collectives)])
+        assert np.array_equal(reduced[root], total)
         assert ready([group.barrier() for group in collectives]) == [None] * WORKERS
         parts = [own_shard(array, place, WORKERS) for place, array in enumerate(given)]
         for rank in range(WORKERS):

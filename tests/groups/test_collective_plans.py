@@ -97,6 +97,16 @@ def test_broadcast_gives_all_what_the_root_has(algorithm: str, workers: int) -> 
         assert all(np.array_equal(array, expected) for array in arrays)
 
 
+@pytest.mark.parametrize("algorithm", with_kind("reduce"))
+@pytest.mark.parametrize("workers", WORKERS)
+def test_reduce_gives_the_root_the_sum(algorithm: str, workers: int) -> None:
+    for root in {0, workers // 2, workers - 1}:
+        arrays = integers(workers, 37, seed=3)
+        expected = np.sum(arrays, axis=0)
+        run_once("reduce", algorithm, arrays, seed=root, root=root)
+        assert np.array_equal(arrays[root], expected)
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 7, 8, 9])
 def test_no_rank_leaves_a_barrier_before_all_have_entered(workers: int) -> None:
     from collective_net import Net
@@ -267,7 +277,7 @@ def test_every_method_has_an_algorithm_for_every_kind() -> None:
     ("arguments", "words"),
     [
         (("broadcast", "torus", 0, 4, 1), "torus broadcast is not defined; there are: ring, tree"),
-        (("broadcast", "tree", 0, 4, 1, 4), "broadcast from rank 4 of 4"),
+        (("broadcast", "tree", 0, 4, 1, 4), "broadcast with root 4 of 4"),
         (("reduce_scatter", "halving_doubling", 0, 6, 1), "6 workers; it is defined for powers of two"),
         (("allreduce", "direct", 0, 4, 1, 0, 5), "5 roots on 4 workers"),
     ],

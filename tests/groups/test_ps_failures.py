@@ -241,6 +241,8 @@ MIXED = [
     (("allreduce", 7, "float32", {}), ("reduce_scatter", 7, "float32", {}), "allreduce", "reduce_scatter"),
     (("all_gather", 7, "float32", {}), ("broadcast", 7, "float32", {}), "all_gather", "broadcast"),
     (("broadcast", 7, "float32", {"root": 1}), ("broadcast", 7, "float32", {"root": 2}), "from rank 1", "from rank 2"),
+    (("reduce", 7, "float32", {"root": 1}), ("reduce", 7, "float32", {"root": 2}), "to rank 1", "to rank 2"),
+    (("reduce", 7, "float32", {}), ("reduce_scatter", 7, "float32", {}), "reduce (sum)", "reduce_scatter (sum)"),
     (("barrier", 0, "uint8", {}), ("allreduce", 0, "float32", {}), "barrier", "allreduce"),
 ]
 

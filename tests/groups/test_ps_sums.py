@@ -5,6 +5,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from switchagg.description import KINDS, ROOTED
 from tests.ps_world import World
 from transport.meshes.mesh import Outgoing
 from transport.ps.arithmetic import NumpyArithmetic
@@ -12,8 +13,6 @@ from transport.ps.config import BACKUP, PsConfig
 from transport.ps.messages import AUTOMATIC, EVERYBODY, Head, Kind
 from transport.ps.server import PsServer
 from transport.ps.worker import Array, Finished, PsWorker
-
-KINDS = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
 
 
 def values(rank: int, elements: int, dtype: str = "float32", seed: int = 0) -> Array:
@@ -63,7 +62,7 @@ def test_all_kinds_one_after_another(seed: int, order: str) -> None:
     for rank in range(workers):
         for kind in KINDS:
             array = np.empty(0, np.uint8) if kind == "barrier" else arrays[kind][rank]
-            world.call(rank, kind, array, root=root if kind == "broadcast" else 0)
+            world.call(rank, kind, array, root=root if kind in ROOTED else 0)
         world.call(rank, "allreduce", arrays["max"][rank], "max")
     world.run()
     assert [sorted(kinds) for kinds in world.results()] == [sorted((*KINDS, "allreduce"))] * workers
@@ -74,6 +73,7 @@ def test_all_kinds_one_after_another(seed: int, order: str) -> None:
         assert (arrays["allreduce"][rank] == total).all()
         assert (arrays["reduce_scatter"][rank][shard] == total[shard]).all()
         assert (arrays["broadcast"][rank] == inputs["broadcast"][root]).all()
+        assert rank != root or (arrays["reduce"][rank] == total).all()
         assert (arrays["max"][rank] == np.max(inputs["max"], axis=0)).all()
         for other in range(workers):
             theirs = slice(bounds[other], bounds[other + 1])

@@ -14,7 +14,7 @@ from transport.collectives.plan import Plan
 
 
 class Task(NamedTuple):
-    """One member's part in a call: at least 1 worker, 0 elements. root: of a broadcast. option: see `Option`."""
+    """One member's part in a call: at least 1 worker, 0 elements. root: of one that has it. option: see `Option`."""
 
     kind: Kind
     algorithm: str

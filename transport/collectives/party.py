@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.description import KINDS, Kind, asked_text
+from switchagg.description import COMBINING, KINDS, ROOTED, Kind, asked_text
 from switchagg.errors import AggregationFailed
 from transport.collectives.collective import Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
@@ -146,7 +146,7 @@ class CollectiveParty:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
-        running number of such calls. priority: of its messages, lower is more urgent. root: of a broadcast; of an
+        running number of such calls. priority: of its messages, lower is more urgent. root: of kinds with one; of an
         allreduce, what its caller was asked for (`ASKED`). After a failure the call fails at once. Raises ValueError
         for what isn't defined, or a key that is in use.
         """
@@ -284,7 +284,7 @@ class CollectiveParty:
             raise ValueError(f"dtype {array.dtype} can't be sent")
         option = self._option if COLLECTIVES[algorithm].option else 0
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
-        start = root if kind == "broadcast" else 0
+        start = root if kind in ROOTED else 0
         task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
         call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)
         self._numbers += 1
@@ -425,10 +425,10 @@ class CollectiveParty:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
-        op_name, name = asked_text(0 if KINDS[kind] == "broadcast" else root, _OP_NAMES[op], name)
+        op_name, name = asked_text(0 if KINDS[kind] in ROOTED else root, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
-        details = [op_name] if KINDS[kind] in ("allreduce", "reduce_scatter") else []
-        details += [f"root {root}"] if KINDS[kind] == "broadcast" else []
+        details = [op_name] if KINDS[kind] in COMBINING else []
+        details += [f"root {root}"] if KINDS[kind] in ROOTED else []
         details += [f"option {option}"] if option else []
         details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []
         words = f" ({', '.join(details)})" if details else ""

@@ -4,7 +4,7 @@ A method's name is also its collective's. Not every collective has every kind: `
 then.
 """
 
-from switchagg.description import KINDS, Kind
+from switchagg.description import KINDS, ROOTED, Kind
 from transport.collectives.collective import Collective, Task
 from transport.collectives.direct import DIRECT
 from transport.collectives.execution import Program, ProgramCache, compile_plan
@@ -32,7 +32,9 @@ COLLECTIVES: dict[str, Collective] = {
 
 NAMES = tuple(COLLECTIVES)
 
-COMMON: dict[Kind, str] = dict.fromkeys(KINDS, RING.name) | {"broadcast": TREE.name, "barrier": DISSEMINATION.name}
+COMMON: dict[Kind, str] = (
+    dict.fromkeys(KINDS, RING.name) | dict.fromkeys(ROOTED, TREE.name) | {"barrier": DISSEMINATION.name}
+)
 """What a method without a kind of its own uses."""
 
 _cache = ProgramCache()
@@ -57,8 +59,8 @@ def plan(task: Task) -> Plan:
     algorithm = COLLECTIVES[name].kinds[kind]
     if not algorithm.fits(workers):
         raise ValueError(f"{name} {kind}: {workers} workers; it is defined for {algorithm.needs}")
-    if kind == "broadcast" and not 0 <= root < workers:
-        raise ValueError(f"broadcast from rank {root} of {workers}")
+    if kind in ROOTED and not 0 <= root < workers:
+        raise ValueError(f"{kind} with root {root} of {workers}")
     return algorithm.plan(task)
 
 

@@ -34,15 +34,31 @@ def tree_broadcast(task: Task) -> Plan:
     return draft.plan()
 
 
-def tree_allreduce(task: Task) -> Plan:
-    """Reduce to rank 0 and broadcast from it: 2(n-1) messages of the array in all."""
+def tree_reduce(task: Task) -> Plan:
+    """A message of the array from every rank but the root, of sums up the tree."""
+    draft, _, _ = _up(task, task.root)
+    return draft.plan()
+
+
+def _up(task: Task, root: int) -> tuple[Draft, int | None, list[int]]:
+    """The draft of a reduce, and the member's parent and children."""
     member, workers, elements = task.member, task.workers, task.elements
     draft = Draft(member, workers, elements)
-    parent, children = _binomial(member, workers)
+    place, places = _binomial((member - root) % workers, workers)
+    children = [(child + root) % workers for child in places]
+    parent = None if place is None else (place + root) % workers
     for child in children:
         draft.receive(child, 0, elements, True)
     if parent is not None:
         draft.send(parent, 0, elements)
+    return draft, parent, children
+
+
+def tree_allreduce(task: Task) -> Plan:
+    """Reduce to rank 0 and broadcast from it: 2(n-1) messages of the array in all."""
+    elements = task.elements
+    draft, parent, children = _up(task, 0)
+    if parent is not None:
         draft.receive(parent, 0, elements, False)
     for child in reversed(children):
         draft.send(child, 0, elements)
@@ -113,6 +129,11 @@ def _sent_by_broadcast(task: Task) -> Sent:
     return Sent(messages, messages * task.elements)
 
 
+def _sent_by_reduce(task: Task) -> Sent:
+    messages = int(task.member != task.root)
+    return Sent(messages, messages * task.elements)
+
+
 def _sent_by_tree(task: Task) -> Sent:
     messages = _children(task.member, task.workers) + int(task.member > 0)
     return Sent(messages, messages * task.elements)
@@ -151,6 +172,7 @@ TREE = Collective(
     {
         "allreduce": Algorithm(tree_allreduce, _sent_by_tree),
         "broadcast": Algorithm(tree_broadcast, _sent_by_broadcast),
+        "reduce": Algorithm(tree_reduce, _sent_by_reduce),
     },
     Costs(_tree_textbook, _tree_seconds),
     Look(

@@ -11,6 +11,7 @@ from typing import Any
 
 from switchagg.call import rounds_of
 from switchagg.codecs import Codec
+from switchagg.description import COMBINING
 from switchagg.float_environment import use_ieee_arithmetic
 from transport.group.contract import Array, Ask
 from transport.group.staging import SWITCH, Staged, stage
@@ -56,7 +57,7 @@ class CodedSums:
 
         Raises ValueError for a mean, and a key that is too large.
         """
-        if array.dtype.kind not in "fc" or ask.kind not in ("allreduce", "reduce_scatter") or ask.op == "max":
+        if array.dtype.kind not in "fc" or ask.kind not in COMBINING or ask.op == "max":
             return None
         if ask.op != "sum":
             raise ValueError(f"op {ask.op}: codec {self._codec.name} only sums")

@@ -96,6 +96,11 @@ class Group(AllreduceGroup, Protocol):
     ) -> "Future[Array]":
         """Combine; a rank has its own shard then (`own_shard`), to which the future resolves. The rest is undefined."""
 
+    def reduce(
+        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+    ) -> "Future[Array]":
+        """Combine; rank `root` has the result in its array then. What the others' arrays hold is undefined."""
+
     def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """Every rank has filled its own shard, and has all then."""
 

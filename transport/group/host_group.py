@@ -82,6 +82,12 @@ class HostGroup:
         mine = own_shard(array, self.rank, self.workers)
         return self._call(Ask("reduce_scatter", op, key, priority), array, mine)
 
+    def reduce(
+        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+    ) -> "Future[Array]":
+        """See `Group`."""
+        return self._call(Ask("reduce", op, key, priority, root), array, array)
+
     def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """See `Group`."""
         return self._call(Ask("all_gather", "sum", key, priority), array, array)

@@ -56,6 +56,13 @@ class SwitchGroup:
         mine = own_shard(array, self.rank, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), mine)
 
+    def reduce(
+        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+    ) -> "Future[Array]":
+        """See `Group`."""
+        ask = checked(Ask("reduce", op, key, priority, root), array, self.workers)
+        return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
+
     def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """See `Group`."""
         ask = checked(Ask("all_gather", "sum", key, priority), array, self.workers)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from switchagg.description import KINDS
+from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.contract import Array, Ask, checked, whole
 from transport.group.host_group import HostGroup
@@ -106,9 +106,11 @@ class PsGroup(HostGroup):
     def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
         if ask.kind in KINDS:
             ask = checked(ask, array, self.workers, tuple(OPS))
-            combines = ask.kind in ("allreduce", "reduce_scatter")
+            combines = ask.kind in COMBINING
             staged = stage(array, ask.op, SERVERS, "a parameter server") if combines else as_carried(array)
-            if len(staged.wire) != len(array):  # a complex number's two floats would fall into two shards
+            if ask.kind == "reduce_scatter" and len(staged.wire) != len(
+                array
+            ):  # a complex number's two floats would fall into two shards
                 ask = ask._replace(kind="allreduce")
         else:
             ask, staged = whole(ask), Staged(array, ask.op, None)

@@ -137,8 +137,9 @@ def shown(head: Head) -> str:
     }.get(head.op)
     op, dtype = asked_text(head.asked, head.op.name.lower(), DTYPES[head.dtype].name)
     if name is None:
-        name = ("allreduce" if head.sink == EVERYBODY else "reduce_scatter") + f" ({op})"
-    root = f" from rank {head.root}" if head.root != EVERYBODY else ""
+        to_one = "reduce_scatter" if head.root == EVERYBODY else "reduce"
+        name = ("allreduce" if head.sink == EVERYBODY else to_one) + f" ({op})"
+    root = f" {'to' if head.op in COMBINING else 'from'} rank {head.root}" if head.root != EVERYBODY else ""
     number = f"key {head.key}" if head.key < AUTOMATIC else f"number {head.key - AUTOMATIC}"
     return f"{name} {number}{root} with {head.elements} {dtype}"
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg import description
 from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
@@ -23,7 +24,7 @@ from transport.ps.sharding import Sharding, Slice
 
 Array = NDArray[Any]
 
-KINDS = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "init", "push_pull", "pull")
+KINDS = (*description.KINDS, "init", "push_pull", "pull")
 
 OPS = {"sum": Op.SUM, "avg": Op.AVG, "max": Op.MAX}
 
@@ -128,7 +129,7 @@ class PsWorker:
         kind: one of KINDS. The result comes in place, or into `target`, of the same type and length ("push_pull":
         gradients in array, weights in target). key: 0 … 2**63 - 1, the same on all ranks, and free again when the call
         has ended; None: the running number of such calls. "init", "push_pull" and "pull" need one: the tensor's. root:
-        the source of "broadcast" and "init"; of an allreduce, what its caller was asked for (`ASKED`). op: "sum",
+        the source of "broadcast" and "init"; who gets a "reduce"; of an allreduce, its `ASKED`. op: "sum",
         "max", or "avg", which divides by the number of workers in the sum. priority: lower is more urgent. After a
         failure the call fails at once. ValueError for what isn't defined.
         """
@@ -138,7 +139,8 @@ class PsWorker:
         if shards:
             slices = self._sharding.cut_shards(number, len(array), self.config.workers, gather=kind == "all_gather")
         else:
-            slices = self._sharding.cut(number, len(array), root if code in (Op.COPY, Op.KEEP) else EVERYBODY)
+            source, sink = root if code in (Op.COPY, Op.KEEP) else EVERYBODY, root if kind == "reduce" else EVERYBODY
+            slices = self._sharding.cut(number, len(array), source, sink)
         head = Head(
             Kind.PUSH,
             number,
@@ -149,7 +151,7 @@ class PsWorker:
             op=code,
             source=slices[0].source,
             sink=slices[0].sink,
-            root=root if code in (Op.COPY, Op.KEEP) and not shards else EVERYBODY,
+            root=root if kind in (*description.ROOTED, "init") else EVERYBODY,
             priority=max(min(priority, (1 << 31) - 1), URGENT + 1),
             asked=root if kind == "allreduce" else 0,
         )
