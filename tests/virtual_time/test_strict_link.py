@@ -13,6 +13,7 @@ from emulation.sim.network.hosts import CREDIT_BYTES_MAX
 from emulation.sim.network.link import Link, LinkConfig, addressed
 from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.run import simulation_config
@@ -166,6 +167,44 @@ def test_an_urgent_call_takes_as_long_as_alone_but_for_one_frame_on_each_link() 
     alone_ns = urgent_ns(STAR, 500_000_000, 360 * chunks)
     assert alone_ns == (chunks + 2) * FRAME_NS + 2 * STAR.link.delay_ns  # with the description, over both links
     assert urgent_ns(STAR, 2_000_000, 360 * chunks) <= alone_ns + 2 * FRAME_NS
+
+
+def host_call_ns(method: str, *, strict: bool, bulk: bool) -> int:
+    """How long an urgent call of 10 kB takes by a host method, 20 ms after the beginning of a long one, if there is."""
+    link = LinkConfig(200_000_000, delay_ns=10_000, queue_bytes=1 << 18)
+    star = SIMULATIONS[method](SimulationConfig(4, link, servers=1, strict_priority=strict))
+    left = [4]
+
+    def end() -> None:
+        left[0] -= 1
+        if not left[0]:
+            star.network.stop()
+
+    long = [np.ones(2_500_000 if bulk else 1, np.float32) for _ in range(4)]
+    short = [np.full(2500, rank, np.float32) for rank in range(4)]
+    for rank in range(4):
+        star.launch(rank, long[rank], "sum", lambda: None, 7, 1)
+    launch_ns = 20_000_000
+
+    def launch(*_: Any) -> None:
+        for rank in range(4):
+            star.launch(rank, short[rank], "sum", end, 0, 2)
+
+    star.network.schedule(launch_ns, launch)
+    star.run("the urgent call")
+    assert all(set(array) == {6.0} for array in short)
+    return star.network.now_ns - launch_ns
+
+
+@pytest.mark.parametrize(("method", "steps"), [("ring", 6), ("halving_doubling", 4), ("ps", 2)])
+def test_a_host_method_s_urgent_call_waits_for_one_frame_on_each_link_in_each_of_its_steps(
+    method: str, steps: int
+) -> None:
+    frame_ns = -(-1514 * 8_000_000_000 // 200_000_000)
+    alone_ns = host_call_ns(method, strict=True, bulk=False)
+    bound_ns = alone_ns + 2 * steps * frame_ns
+    assert host_call_ns(method, strict=True, bulk=True) <= bound_ns
+    assert host_call_ns(method, strict=False, bulk=True) > 5 * bound_ns
 
 
 def test_s6_results_have_the_class_of_what_they_answer() -> None:

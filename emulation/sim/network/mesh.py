@@ -1,17 +1,21 @@
 """MeshHost: a member of a host method on a simulated link. It drives any Party, as a mesh's event loop does.
 
 Messages wait in a CreditQueue, most urgent first; what left it goes out message by message in that order, over one
-reliable connection to each member it is for, or one for each priority class, if links serve classes strictly: what is
-overtaken on the way must not look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit
-back, when its last frame was put on the link. Frames come and go in virtual time; the party's computing takes none.
+reliable connection to each member it is for. If links serve classes strictly, each class has all of this for itself, as
+in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the way does not
+look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its last frame was
+put on the link. Frames come and go in virtual time; the party's computing takes none.
 """
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from emulation.sim.network.hosts import Alarm, Uplink
 from emulation.sim.network.link import AHEAD, CLASS_SHIFT, IP_BYTES, NODE_MASK, CorruptedFrame, Link, addressed
+from emulation.sim.network.strict_link import ClassQueue, StrictLink
+from switchagg.priority import BEST_EFFORT, CLASSES, class_of
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.meshes.credit_queue import CreditQueue
@@ -26,14 +30,25 @@ class _Departing(NamedTuple):
     last: int
     size_bytes: int
     ticket: int
-    priority: int
+
+
+class _Flow:
+    """What a priority class has for itself; without classes there is one. uplink: once it has been given something."""
+
+    __slots__ = ("departing", "queue", "repeating", "uplink")
+
+    def __init__(self, credit_bytes: int | None) -> None:
+        self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
+        self.departing: deque[_Departing] = deque()
+        self.repeating: set[int] = set()
+        self.uplink: Uplink | None = None
 
 
 class MeshHost:
     """One member. After any input of the party `notice` is called, to take its events: it may give the party new calls.
 
-    `pump` after the party was given something to do. credit_bytes bounds what was taken from the queue and isn't out.
-    strict: messages' frames have the class of their priority.
+    `pump` after the party was given something to do. credit_bytes bounds what was taken from a queue and isn't out.
+    strict: messages' frames have the class of their priority; the link is a StrictLink.
     """
 
     def __init__(
@@ -50,7 +65,6 @@ class MeshHost:
     ) -> None:
         self.party = party
         self.drop_checksum = 0
-        self.queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
         self._network = link.network
         self._member = member
         self._connections = connections
@@ -64,12 +78,9 @@ class MeshHost:
         self._alarms: dict[tuple[int, bool], Alarm] = {}
         self._out: dict[int, int] = {}  # first transmissions so far
         self._submitted: dict[int, int] = {}  # segments of all messages so far
-        self._departing: deque[_Departing] = deque()
-        self._repeating: set[int] = set()
-        self._busy = False
+        self._flows = [_Flow(credit_bytes) for _ in range(CLASSES if strict else 1)]  # the most urgent first
+        self._busy = self._again = False
         self._segment_bytes = connections(member, member).segment_bytes
-        frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
-        self._uplink = Uplink(link.network, link, frame_bytes, self._give)
         self._timer = Alarm(link.network, self._party_due)
 
     @property
@@ -83,8 +94,18 @@ class MeshHost:
         self._busy = True
         self._feed()
         self._busy = False
-        self._uplink.pump()
+        for kind, flow in enumerate(self._flows):
+            if flow.departing or flow.repeating:
+                if flow.uplink is None:
+                    flow.uplink = self._new_uplink(kind)
+                flow.uplink.pump()
         self._timer.set(self.party.next_deadline_ns())
+
+    def _new_uplink(self, kind: int) -> Uplink:
+        network, link = self._network, self._link
+        frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
+        queue = ClassQueue(network, link, kind) if isinstance(link, StrictLink) else link
+        return Uplink(network, queue, frame_bytes, partial(self._give, self._flows[kind]))
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         """A frame of another member, its bytes from after the IP header."""
@@ -114,33 +135,34 @@ class MeshHost:
         self.pump()
 
     def _feed(self) -> None:
-        """From the party to the queue, from the queue to the connections."""
-        queue = self.queue
+        """From the party to the queues, from the queues to the connections."""
         for message in self.party.messages_to_send():
+            queue = self._flows[class_of(message.priority) if self._strict else 0].queue
             queue.push(message, len(message.head) + len(message.data), message.priority)
-        while (message := queue.pop()) is not None:  # type: ignore[assignment]
-            to, head, data, ticket, priority = message
-            if self._strict:
-                to = addressed(to, priority)
-            size_bytes = len(head) + len(data)
-            segments = -(-size_bytes // self._segment_bytes) or 1
-            last = self._submitted.get(to, 0) + segments
-            self._submitted[to] = last
-            self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
-            self._departing.append(_Departing(to, last, size_bytes, ticket, priority))
+        for flow in self._flows:
+            while (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
+                to, head, data, ticket, priority = message
+                if self._strict:
+                    to = addressed(to, priority)
+                size_bytes = len(head) + len(data)
+                segments = -(-size_bytes // self._segment_bytes) or 1
+                last = self._submitted.get(to, 0) + segments
+                self._submitted[to] = last
+                self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
+                flow.departing.append(_Departing(to, last, size_bytes, ticket))
 
-    def _give(self, limit: int) -> int:
+    def _give(self, flow: _Flow, limit: int) -> int:
         """Up to limit frames to the link: repetitions, then messages in order; those behind a full window wait."""
         self._busy = True
         given = 0
-        for member in sorted(self._repeating):
+        for member in sorted(flow.repeating):
             sender = self._senders[member]
             given += self._put(member, sender, min(limit - given, sender.repeats))
             if not sender.repeats:
-                self._repeating.discard(member)
+                flow.repeating.discard(member)
         full: set[int] = set()
         index = 0
-        departing, out = self._departing, self._out
+        departing, out = flow.departing, self._out
         while given < limit and index < len(departing):
             message = departing[index]
             to = message.to
@@ -153,19 +175,26 @@ class MeshHost:
             out[to] = out.get(to, 0) + got
             if out[to] == message.last:
                 del departing[index]
-                self._left(message)
+                self._left(flow, message)
             elif got < wanted:
                 full.add(to)
                 index += 1
         self._busy = False
         return given
 
-    def _left(self, message: _Departing) -> None:
+    def _left(self, flow: _Flow, message: _Departing) -> None:
         """The last frame of a message is on the link."""
-        self.queue.returned(message.size_bytes)
+        flow.queue.returned(message.size_bytes)
         self.party.sent(message.ticket)
         self._notice(self._member)
         self._feed()
+        if any(other.departing for other in self._flows if other is not flow) and not self._again:
+            self._again = True  # once this class's uplink is done
+            self._network.schedule(self._network.now_ns, self._pump_again)
+
+    def _pump_again(self, _frame: None, _sender: int, _to: int) -> None:
+        self._again = False
+        self.pump()
 
     def _put(self, to: int, sender: Sender, limit: int) -> int:
         now_ns = self._network.now_ns
@@ -187,7 +216,8 @@ class MeshHost:
 
     def _after_input(self, peer: int, sender: Sender) -> None:
         if sender.repeats:
-            self._repeating.add(peer)
+            kind = BEST_EFFORT - (peer >> CLASS_SHIFT) if self._strict else 0
+            self._flows[kind].repeating.add(peer)
         deadline_ns = sender.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm(peer, True).set(deadline_ns)
