@@ -47,8 +47,9 @@ header udp_t {
 header chunk_t {
     bit<16> magic;
     bit<4>  wire_version;
-    bit<4>  op;
-    bit<5>  spare;
+    bit<1>  op;
+    bit<2>  route;
+    bit<6>  owner;
     bit<1>  retransmission;
     bit<1>  version;
     bit<1>  result;

@@ -112,6 +112,8 @@ class Aggregator:
     def _stranger(self, packet: Packet, port: int) -> str:
         """Why the packet is not an admitted job's, or "" (S1)."""
         entry = self._jobs.get(packet.job)
+        if packet.route:
+            return "op"
         if packet.result:
             return "result"
         if entry is None:

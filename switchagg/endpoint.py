@@ -28,6 +28,7 @@ from switchagg.wire import (
     FLAG_VERSION,
     HEADER_BYTES,
     KINDS,
+    ROUTE_BITS,
     Bundle,
     Op,
     fault,
@@ -38,7 +39,7 @@ from switchagg.wire import (
     payload,
 )
 
-RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT)
+RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT and not kind & ROUTE_BITS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,11 +15,11 @@ from switchagg.errors import DecodeError
 from switchagg.job import MAX_ELEMENTS
 
 MAGIC = 0x5341  # "SA"
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HEADER_BYTES = 20
 
 FLAGS_AT = 3
-"""Where the flags byte lies in a packet."""
+"""Where the byte lies in a packet whose lowest three bits are the flags."""
 FLAG_RESULT = 1
 FLAG_VERSION = 2
 FLAG_RETRANSMISSION = 4
@@ -44,12 +44,23 @@ class Op(IntEnum):
     """Signed maximum."""
 
 
+class Route(IntEnum):
+    """Who gives values for a chunk, and who gets its result. Who gives none sends a bare packet (P2)."""
+
+    ALL = 0
+    """All give, all get: allreduce."""
+    TO_OWNER = 1
+    """All but the owner give, it alone gets their sum: reduce-scatter, reduce."""
+    FROM_OWNER = 2
+    """The owner alone gives, all others get: all-gather, broadcast."""
+
+
 _STRUCT = struct.Struct(">IHHIBBHI")
 assert _STRUCT.size == HEADER_BYTES
 
 HEADER = np.dtype(
     [
-        ("kind", ">u4"),  # magic, format and flags: what marks our packets
+        ("kind", ">u4"),  # magic, wire version, op, route, owner, flags
         ("job", ">u2"),
         ("slot", ">u2"),
         ("generation", ">u4"),
@@ -67,7 +78,8 @@ STREAM_OFFSET: int = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
-    """One packet in meaning. slot, version, chunk: see `JobConfig.place`; chunk is modulo 2**32; values (E,) int32."""
+    """One packet in meaning. slot, version, chunk: see `JobConfig.place`; chunk is modulo 2**32; values (E,) int32,
+    or (0,) of a bare packet; owner: a rank, 0 with route ALL."""
 
     job: int
     generation: int
@@ -80,6 +92,8 @@ class Packet:
     values: Values
     result: bool = False
     retransmission: bool = False
+    route: Route = Route.ALL
+    owner: int = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packet) and encode(self) == encode(other)
@@ -100,7 +114,7 @@ def encode(packet: Packet) -> bytes:
         | (FLAG_RETRANSMISSION if packet.retransmission else 0)
     )
     frame = bytearray(frame_bytes(len(packet.values)))
-    kind, elements = kind_of(packet.op, flags), len(packet.values)
+    kind, elements = kind_of(packet.op, flags, packet.route, packet.owner), len(packet.values)
     header = (kind, packet.job, packet.slot, packet.generation, packet.stream, packet.rank, elements, packet.chunk)
     pack_header(frame, 0, header)
     frame[HEADER_BYTES:] = packet.values.astype(">i4", copy=False).tobytes()
@@ -131,23 +145,56 @@ def decode(data: bytes | bytearray | memoryview) -> Packet:
         values=values,
         result=bool(kind & FLAG_RESULT),
         retransmission=bool(kind & FLAG_RETRANSMISSION),
+        route=route_of(kind),
+        owner=owner_of(kind),
     )
 
 
-def kind_of(op: int, flags: int) -> int:
-    """The first 32 bits of a packet: magic, wire version, op and flags. Flags can be tested and set in it."""
-    return MAGIC << 16 | WIRE_VERSION << 12 | op << 8 | flags
+MAX_BIT = 1 << 11
+"""The bit of the first 32 that distinguishes a chunk with op MAX from one with op SUM."""
+
+ROUTE_BITS = 3 << 9
+"""The bits of the first 32 that are zero with route ALL and no other."""
+
+OWNERS = 64
+"""An owner has 6 bits."""
+
+
+def kind_of(op: int, flags: int, route: int = Route.ALL, owner: int = 0) -> int:
+    """The first 32 bits of a packet, which all of these are part of. Flags can be tested and set in it."""
+    return MAGIC << 16 | WIRE_VERSION << 12 | op << 11 | route << 9 | owner << 3 | flags
 
 
 def op_of(kind: int) -> Op:
     """The op in the first 32 bits of a well-formed packet."""
-    return Op(kind >> 8 & 15)
+    return Op(kind >> 11 & 1)
 
 
-MAX_BIT = Op.MAX << 8
-"""The bit of the first 32 that distinguishes a chunk with op MAX from one with op SUM."""
+def route_of(kind: int) -> Route:
+    """The route in the first 32 bits of a well-formed packet."""
+    return Route(kind >> 9 & 3)
 
-KINDS = frozenset(kind_of(op, flags) for op in Op for flags in range(FLAGS_ALL + 1))
+
+def owner_of(kind: int) -> int:
+    """The owner in the first 32 bits of a packet."""
+    return kind >> 3 & OWNERS - 1
+
+
+def givers(kind: int, everyone: int) -> int:
+    """Bitmap of the ranks that give values for a chunk (S4); everyone: that of all ranks of the job."""
+    if not kind & ROUTE_BITS:
+        return everyone
+    owner = 1 << owner_of(kind)
+    return owner if route_of(kind) is Route.FROM_OWNER else everyone & ~owner
+
+
+KINDS = frozenset(
+    kind_of(op, flags, route, owner)
+    for op in Op
+    for route in Route
+    for owner in range(OWNERS if route else 1)
+    for flags in range(FLAGS_ALL + 1)
+)
 """All values the first 32 bits of a packet can have."""
 
 
@@ -158,8 +205,9 @@ def fault(kind: int, elements: int, size: int) -> str:
             return "magic"
         if kind >> 12 & 15 != WIRE_VERSION:
             return "wire_version"
-        return "op" if kind >> 8 & 15 > Op.MAX else "flags"
-    if not 1 <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
+        return "op" if kind & ROUTE_BITS == ROUTE_BITS else "flags"
+    least = 0 if kind & ROUTE_BITS else 1
+    if not least <= elements <= MAX_ELEMENTS or size != frame_bytes(elements):
         return "length"
     return ""
 

@@ -134,8 +134,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.short: ternary;
             hdr.chunk.magic: ternary;
             hdr.chunk.wire_version: ternary;
-            hdr.chunk.op: ternary;
-            hdr.chunk.spare: ternary;
+            hdr.chunk.route: ternary;
+            hdr.chunk.owner: ternary;
             hdr.chunk.elements: ternary;
             meta.others: ternary;
             hdr.chunk.result: ternary;
@@ -151,21 +151,21 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
         const default_action = drop(DROP_MAGIC);
         const entries = {
             (1, _, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_SHORT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, ELEMENTS, HEADERS, 0, 1, 1, 1, 1, 1, 1, 1): admit();
-            (_, 0x5341, 1, 0 &&& 0xe, 0, 0, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, 0x8000 &&& 0x8000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, 0x4000 &&& 0x4000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, 1, _, _, _, _, _, _, _): drop(DROP_RESULT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, 0, _, _, _, _, _, _): drop(DROP_JOB);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, 0, _, _, _, _, _): drop(DROP_GENERATION);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, 0, _, _, _, _): drop(DROP_STREAM);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, 0, _, _, _): drop(DROP_SLOT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, 0, _, _): drop(DROP_RANK);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, _, 0, _): drop(DROP_PORT);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, HEADERS, _, _, _, _, _, _, _, _): drop(DROP_ELEMENTS);
-            (_, 0x5341, 1, 0 &&& 0xe, 0, _, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
-            (_, 0x5341, 1, 0 &&& 0xe, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_FLAGS);
-            (_, 0x5341, 1, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_OP);
+            (_, 0x5341, 2, 0, 0, ELEMENTS, HEADERS, 0, 1, 1, 1, 1, 1, 1, 1): admit();
+            (_, 0x5341, 2, 0, 0, 0, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 2, 0, 0, 0x8000 &&& 0x8000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 2, 0, 0, 0x4000 &&& 0x4000, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, 1, _, _, _, _, _, _, _): drop(DROP_RESULT);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, 0, _, _, _, _, _, _): drop(DROP_JOB);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, 0, _, _, _, _, _): drop(DROP_GENERATION);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, _, 0, _, _, _, _): drop(DROP_STREAM);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, _, _, 0, _, _, _): drop(DROP_SLOT);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, _, _, _, 0, _, _): drop(DROP_RANK);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, _, _, _, _, 0, _): drop(DROP_PORT);
+            (_, 0x5341, 2, 0, 0, _, HEADERS, _, _, _, _, _, _, _, _): drop(DROP_ELEMENTS);
+            (_, 0x5341, 2, 0, 0, _, _, _, _, _, _, _, _, _, _): drop(DROP_LENGTH);
+            (_, 0x5341, 2, 0, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_FLAGS);
+            (_, 0x5341, 2, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_OP);
             (_, 0x5341, _, _, _, _, _, _, _, _, _, _, _, _, _): drop(DROP_WIRE_VERSION);
         }
         size = 32;

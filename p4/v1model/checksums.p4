@@ -6,7 +6,7 @@
 #define UDP_COVERS hdr.ipv4.source, hdr.ipv4.target, 8w0, hdr.ipv4.protocol, hdr.udp.length, \
     hdr.udp.source, hdr.udp.target, hdr.udp.length, \
     hdr.chunk.magic, hdr.chunk.wire_version, hdr.chunk.op, \
-    hdr.chunk.spare, hdr.chunk.retransmission, hdr.chunk.version, hdr.chunk.result, \
+    hdr.chunk.route, hdr.chunk.owner, hdr.chunk.retransmission, hdr.chunk.version, hdr.chunk.result, \
     hdr.chunk.job, hdr.chunk.slot, hdr.chunk.generation, hdr.chunk.stream, hdr.chunk.rank, \
     hdr.chunk.elements, hdr.chunk.chunk BLOCKS(ITEMS)
 

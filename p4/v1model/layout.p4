@@ -27,15 +27,17 @@ control Layout(inout headers_t hdr, inout metadata_t meta, in standard_metadata_
                 meta.outcome = DROP_SHORT;
             } else if (hdr.chunk.magic != 0x5341) {
                 meta.outcome = DROP_MAGIC;
-            } else if (hdr.chunk.wire_version != 1) {
+            } else if (hdr.chunk.wire_version != 2) {
                 meta.outcome = DROP_WIRE_VERSION;
-            } else if (hdr.chunk.op > 1) {
+            } else if (hdr.chunk.route == 3) {
                 meta.outcome = DROP_OP;
-            } else if (hdr.chunk.spare != 0) {
+            } else if (hdr.chunk.route == 0 && hdr.chunk.owner != 0) {
                 meta.outcome = DROP_FLAGS;
             } else if (hdr.chunk.elements == 0 || hdr.chunk.elements > 16000
                     || payload != (hdr.chunk.elements << 2) + 20) {
                 meta.outcome = DROP_LENGTH;
+            } else if (hdr.chunk.route != 0) {
+                meta.outcome = DROP_OP;
             } else if (standard.checksum_error == 1) {
                 meta.outcome = DROP_CHECKSUM;
             } else if (hdr.udp.checksum != 0 && hdr.values0.isValid() && meta.pass == 0) {

@@ -20,6 +20,7 @@ from switchagg.wire import (
     FLAGS_AT,
     HEADER_BYTES,
     MAX_BIT,
+    ROUTE_BITS,
     Bundle,
     fault,
     headers,
@@ -154,6 +155,8 @@ def _stranger(
     share: _Share | None, kind: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
 ) -> str:
     """Why a well-formed packet is not an admitted job's, or "" (S1)."""
+    if kind & ROUTE_BITS:
+        return "op"
     if kind & FLAG_RESULT:
         return "result"
     if share is None:

@@ -199,8 +199,10 @@ class Script:
         for frame in self.rng.choices(self.under_way[rank], k=3):
             spoilt = bytearray(frame)
             at, length = self.rng.choice([(0, 2), (2, 1), (3, 1), (4, 2), (6, 2), (8, 4), (12, 1), (14, 2), (16, 4)])
-            bit = 1 << self.rng.randrange(8 * length)
-            field = int.from_bytes(spoilt[at : at + length], "big") ^ bit
+            bits = (
+                0b110 if at == 2 and self.rng.random() < 0.2 else 1 << self.rng.randrange(8 * length)
+            )  # no such route
+            field = int.from_bytes(spoilt[at : at + length], "big") ^ bits
             spoilt[at : at + length] = field.to_bytes(length, "big")
             frames.append(bytes(spoilt))
         self.deliver(rank, frames)

@@ -8,21 +8,34 @@ from hypothesis import strategies as st
 from switchagg.errors import DecodeError
 from switchagg.job import MAX_ELEMENTS, MODULUS
 from switchagg.wire import (
+    FLAG_RETRANSMISSION,
+    FLAG_VERSION,
     HEADER_BYTES,
+    OWNERS,
     REASONS,
     Op,
     Packet,
+    Route,
     decode,
     encode,
     fault,
     frame_bytes,
+    givers,
     headers,
     kind_of,
     payload,
 )
 
+
+def packet_of(route: Route, owner: int, values: list[int], **others: int) -> Packet:
+    numbers = np.array(values or [0] * (route is Route.ALL), np.int32)
+    return Packet(route=route, owner=owner if route else 0, values=numbers, **others)  # type: ignore[arg-type]
+
+
 packets = st.builds(
-    Packet,
+    packet_of,
+    route=st.sampled_from(Route),
+    owner=st.integers(0, OWNERS - 1),
     job=st.integers(0, 2**16 - 1),
     generation=st.integers(0, MODULUS - 1),
     stream=st.integers(0, 255),
@@ -31,12 +44,12 @@ packets = st.builds(
     slot=st.integers(0, 2**16 - 1),
     version=st.integers(0, 1),
     chunk=st.integers(0, MODULUS - 1),
-    values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=40).map(lambda v: np.array(v, np.int32)),
+    values=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40),
     result=st.booleans(),
     retransmission=st.booleans(),
 )
 
-GOLDEN = "5341 11 06 1234 5678 9abcdef0 0c 3f 0002 fedcba98 80000000 00000001"
+GOLDEN = "5341 28 06 1234 5678 9abcdef0 0c 3f 0002 fedcba98 80000000 00000001"
 
 
 def test_layout_is_the_documented_one() -> None:
@@ -44,8 +57,26 @@ def test_layout_is_the_documented_one() -> None:
     assert (packet.job, packet.slot, packet.generation) == (0x1234, 0x5678, 0x9ABCDEF0)
     assert (packet.stream, packet.rank, packet.chunk) == (0x0C, 0x3F, 0xFEDCBA98)
     assert (packet.op, packet.version, packet.retransmission, packet.result) == (Op.MAX, 1, True, False)
+    assert (packet.route, packet.owner) == (Route.ALL, 0)
     assert packet.values.tolist() == [-(2**31), 1]
     assert encode(packet) == bytes.fromhex(GOLDEN)
+
+
+def test_layout_of_a_bare_packet_with_a_route() -> None:
+    """P2: magic, then 0010 1 10 110101 110: version 2, MAX, FROM_OWNER, owner 53, RETRANSMISSION and VERSION."""
+    data = bytes.fromhex("5341 2dae 1234 5678 9abcdef0 0c 3f 0000 fedcba98")
+    packet = decode(data)
+    assert (packet.op, packet.route, packet.owner, packet.values.size) == (Op.MAX, Route.FROM_OWNER, 53, 0)
+    assert (packet.version, packet.retransmission, packet.result) == (1, True, False)
+    assert encode(packet) == data
+    assert kind_of(Op.MAX, FLAG_VERSION | FLAG_RETRANSMISSION, Route.FROM_OWNER, 53) == 0x53412DAE
+
+
+def test_who_gives() -> None:
+    """S4, of three ranks."""
+    assert givers(kind_of(Op.SUM, 7), 0b111) == 0b111
+    assert givers(kind_of(Op.SUM, 7, Route.TO_OWNER, 1), 0b111) == 0b101
+    assert givers(kind_of(Op.MAX, 0, Route.FROM_OWNER, 1), 0b111) == 0b010
 
 
 @given(packets)
@@ -100,13 +131,16 @@ def test_damaged_packets_decode_or_raise(packet: Packet, data: st.DataObject) ->
         (lambda d: d[:19], "short"),
         (lambda d: b"", "short"),
         (lambda d: b"\0" + d[1:], "magic"),
-        (lambda d: d[:2] + b"\x21" + d[3:], "wire_version"),
-        (lambda d: d[:2] + b"\x12" + d[3:], "op"),
+        (lambda d: d[:2] + b"\x18" + d[3:], "wire_version"),
+        (lambda d: d[:2] + b"\x26" + d[3:], "op"),
+        (lambda d: d[:2] + b"\x27" + d[3:], "op"),
         (lambda d: d[:3] + b"\x08" + d[4:], "flags"),
+        (lambda d: d[:2] + b"\x21" + d[3:], "flags"),
         (lambda d: d[:-1], "length"),
         (lambda d: d + b"\0", "length"),
         (lambda d: d[:20], "length"),
         (lambda d: d[:14] + b"\0\0" + d[16:20], "length"),
+        (lambda d: d[:2] + b"\x22" + d[3:14] + b"\0\0" + d[16:], "length"),
         (lambda d: d[:14] + b"\xff\xff" + d[16:], "length"),
     ],
 )

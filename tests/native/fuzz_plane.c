@@ -63,11 +63,13 @@ static const struct model_job *owner_of(uint32_t slot) {
 static enum sa_outcome model_fault(const uint8_t *datagram, uint32_t size) {
     if (size < 20) return SA_DROP_SHORT;
     if (datagram[0] != 'S' || datagram[1] != 'A') return SA_DROP_MAGIC;
-    if (datagram[2] / 16 != 1) return SA_DROP_WIRE_VERSION;
-    if (datagram[2] % 16 > 1) return SA_DROP_OP;
-    if (datagram[3] > 7) return SA_DROP_FLAGS;
+    if (datagram[2] / 16 != 2) return SA_DROP_WIRE_VERSION;
+    uint32_t route = datagram[2] / 2 % 4;
+    if (route == 3) return SA_DROP_OP;
+    if (!route && (datagram[2] % 2 || datagram[3] > 7)) return SA_DROP_FLAGS;
     uint32_t elements = field(datagram, 14, 2);
-    if (elements == 0 || elements > 16000 || size != 20 + 4 * elements) return SA_DROP_LENGTH;
+    if ((!route && elements == 0) || elements > 16000 || size != 20 + 4 * elements) return SA_DROP_LENGTH;
+    if (route) return SA_DROP_OP;
     return SA_ABSORBED;
 }
 
@@ -123,7 +125,7 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
     bool again = slot->seen[rank];
     if (!again) {
         struct contribution *taken = &slot->contributions[slot->taken++];
-        taken->maximum = datagram[2] % 16 == 1;
+        taken->maximum = datagram[2] / 8 % 2;
         for (uint32_t e = 0; e < job->elements; e++) taken->values[e] = (int32_t)field(datagram, 20 + 4 * e, 4);
         slot->seen[rank] = true;
     }
@@ -256,7 +258,7 @@ static void near_packet(const struct model_job *job, uint8_t *datagram, uint32_t
     uint32_t slot = job->first[stream % job->streams] + place / 2 % window;
     const uint32_t distances[] = {0, 2 * window, -2 * window, 1, 0x7fffffff, 0x80000000, 0x80000001, 4 * window};
     put(datagram, 0, 2, 0x5341);
-    put(datagram, 2, 1, 0x10 | (seed & 2 ? 1 : 0));
+    put(datagram, 2, 1, 0x20 | (seed & 2 ? 8 : 0));
     put(datagram, 3, 1, version * 2 | (seed & 4));
     put(datagram, 4, 2, job->id);
     put(datagram, 6, 2, slot);

@@ -73,7 +73,7 @@ def test_all_fields(tmp_path: Path) -> None:
     ((*found, values),) = shown([sent_by(0, SENT)], fields, tmp_path)
     true, false = "1True", "0False"  # older and newer tshark say it differently
     assert (found[3] in true, found[4] in true, found[5] in false) == (True, True, True)
-    assert found[:3] + found[6:] == ["0x5341", "1", "1", "1", "9", "7", "2", "0", "3", "4294967295"]
+    assert found[:3] + found[6:] == ["0x5341", "2", "1", "1", "9", "7", "2", "0", "3", "4294967295"]
     assert values == "1,-2,2147483647"
 
 
@@ -95,8 +95,8 @@ def test_malformed(tmp_path: Path) -> None:
     wrong = {
         "short": SENT[:19],
         "magic": b"\0" + SENT[1:],
-        "wire_version": SENT[:2] + b"\x20" + SENT[3:],
-        "op": SENT[:2] + b"\x12" + SENT[3:],
+        "wire_version": SENT[:2] + b"\x18" + SENT[3:],
+        "op": SENT[:2] + b"\x2e" + SENT[3:],
         "flags": SENT[:3] + b"\x08" + SENT[4:],
         "length": SENT[:-1],
     }

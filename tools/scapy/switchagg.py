@@ -31,9 +31,9 @@ from scapy.packet import Packet, bind_layers
 
 PORT = 5556
 MAGIC = 0x5341
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HEADER_BYTES = 20
-FLAGS = ["RESULT", "VERSION", "RETRANSMISSION", "spare3", "spare4", "spare5", "spare6", "spare7"]
+FLAGS = ["RESULT", "VERSION", "RETRANSMISSION"]
 
 
 class Chunk(Packet):
@@ -43,8 +43,10 @@ class Chunk(Packet):
     fields_desc = [  # noqa: RUF012
         XShortField("magic", MAGIC),
         BitField("wire_version", WIRE_VERSION, 4),
-        BitEnumField("op", 0, 4, {0: "SUM", 1: "MAX"}),
-        FlagsField("flags", 0, 8, FLAGS),
+        BitEnumField("op", 0, 1, {0: "SUM", 1: "MAX"}),
+        BitEnumField("route", 0, 2, {0: "ALL", 1: "TO_OWNER", 2: "FROM_OWNER"}),
+        BitField("owner", 0, 6),
+        FlagsField("flags", 0, 3, FLAGS),
         ShortField("job", 0),
         ShortField("slot", 0),
         IntField("generation", 0),

@@ -16,16 +16,18 @@ local ELEMENTS_MOST = 16000
 local switchagg = Proto("switchagg", "In-network gradient aggregation")
 
 local OPS = { [0] = "SUM", [1] = "MAX" }
+local ROUTES = { [0] = "ALL", [1] = "TO_OWNER", [2] = "FROM_OWNER" }
 
 local fields = {
     magic = ProtoField.uint16("switchagg.magic", "Magic", base.HEX),
     wire_version = ProtoField.uint8("switchagg.wire_version", "Wire version", base.DEC, nil, 0xf0),
-    op = ProtoField.uint8("switchagg.op", "Op", base.DEC, OPS, 0x0f),
-    flags = ProtoField.uint8("switchagg.flags", "Flags", base.HEX),
+    op = ProtoField.uint8("switchagg.op", "Op", base.DEC, OPS, 0x08),
+    route = ProtoField.uint8("switchagg.route", "Route", base.DEC, ROUTES, 0x06),
+    owner = ProtoField.uint16("switchagg.owner", "Owner", base.DEC, nil, 0x01f8),
+    flags = ProtoField.uint8("switchagg.flags", "Flags", base.HEX, nil, 0x07),
     retransmission = ProtoField.bool("switchagg.flags.retransmission", "RETRANSMISSION", 8, nil, 0x04),
     version = ProtoField.bool("switchagg.flags.version", "VERSION (the slot's version is 1)", 8, nil, 0x02),
     result = ProtoField.bool("switchagg.flags.result", "RESULT (from the switch)", 8, nil, 0x01),
-    spare = ProtoField.uint8("switchagg.flags.spare", "Spare, must be zero", base.HEX, nil, 0xf8),
     job = ProtoField.uint16("switchagg.job", "Job"),
     slot = ProtoField.uint16("switchagg.slot", "Slot"),
     generation = ProtoField.uint32("switchagg.generation", "Generation"),
@@ -47,9 +49,9 @@ end
 local experts = {
     short = malformed("short", "Shorter than a header (P6 short)"),
     magic = malformed("bad_magic", "Does not begin with 0x5341 (P6 magic)"),
-    wire_version = malformed("bad_wire_version", "Wire version is not 1 (P6 wire_version)"),
-    op = malformed("bad_op", "No such op (P6 op)"),
-    flags = malformed("bad_flags", "Spare flags are set (P6 flags)"),
+    wire_version = malformed("bad_wire_version", "Wire version is not 2 (P6 wire_version)"),
+    op = malformed("bad_op", "No such route (P6 op)"),
+    flags = malformed("bad_flags", "An owner with route ALL (P6 flags)"),
     length = malformed("bad_length", "Elements and length disagree, or elements are not 1 to 16000 (P6 length)"),
 }
 local again = ProtoExpert.new(
@@ -63,11 +65,12 @@ local function fault(buffer, at)
     local rest = buffer:reported_len() - at
     if rest < HEADER_BYTES then return "short" end
     if buffer(at, 2):uint() ~= MAGIC then return "magic" end
-    if buffer(at + 2, 1):bitfield(0, 4) ~= 1 then return "wire_version" end
-    if OPS[buffer(at + 2, 1):bitfield(4, 4)] == nil then return "op" end
-    if buffer(at + 3, 1):bitfield(0, 5) ~= 0 then return "flags" end
+    if buffer(at + 2, 1):bitfield(0, 4) ~= 2 then return "wire_version" end
+    local route = buffer(at + 2, 1):bitfield(5, 2)
+    if ROUTES[route] == nil then return "op" end
+    if route == 0 and buffer(at + 2, 2):bitfield(7, 6) ~= 0 then return "flags" end
     local elements = buffer(at + 14, 2):uint()
-    if elements < 1 or elements > ELEMENTS_MOST or rest < HEADER_BYTES + 4 * elements then return "length" end
+    if elements < (route == 0 and 1 or 0) or elements > ELEMENTS_MOST or rest < HEADER_BYTES + 4 * elements then return "length" end
     return nil
 end
 
@@ -117,8 +120,9 @@ local function add_header(buffer, at, tree)
     tree:add(fields.magic, buffer(at, 2))
     tree:add(fields.wire_version, buffer(at + 2, 1))
     tree:add(fields.op, buffer(at + 2, 1))
+    tree:add(fields.route, buffer(at + 2, 1))
+    tree:add(fields.owner, buffer(at + 2, 2))
     local flags = tree:add(fields.flags, buffer(at + 3, 1))
-    flags:add(fields.spare, buffer(at + 3, 1))
     flags:add(fields.retransmission, buffer(at + 3, 1))
     flags:add(fields.version, buffer(at + 3, 1))
     flags:add(fields.result, buffer(at + 3, 1))
@@ -184,7 +188,7 @@ local function dissect(buffer, at, pinfo, root, pieces)
     tree:add(fields.hint, buffer(at, 0), hint):set_generated()
     if buffer(at + 3, 1):bitfield(5, 1) == 1 then tree:add_proto_expert_info(again) end
     local before = string.format(
-        "%s job %d rank %d stream %d", OPS[buffer(at + 2, 1):bitfield(4, 4)], buffer(at + 4, 2):uint(),
+        "%s job %d rank %d stream %d", OPS[buffer(at + 2, 1):bitfield(4, 1)], buffer(at + 4, 2):uint(),
         buffer(at + 13, 1):uint(), buffer(at + 12, 1):uint())
     local slot = buffer(at + 6, 2):uint() .. "." .. buffer(at + 3, 1):bitfield(6, 1)
     local chunk = buffer(at + 16, 4):uint()
@@ -210,7 +214,7 @@ end
 
 -- On other ports: magic, wire version and a whole header.
 local function looks_like_ours(buffer, pinfo, root)
-    if buffer:len() < HEADER_BYTES or buffer(0, 2):uint() ~= MAGIC or buffer(2, 1):bitfield(0, 4) ~= 1 then
+    if buffer:len() < HEADER_BYTES or buffer(0, 2):uint() ~= MAGIC or buffer(2, 1):bitfield(0, 4) ~= 2 then
         return false
     end
     switchagg.dissector(buffer, pinfo, root)

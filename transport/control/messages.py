@@ -17,7 +17,7 @@ from switchagg.priority import BEST_EFFORT
 from transport.rdma.places import QueuePairEnd
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 3
+CONTROL_VERSION = 4
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")

@@ -100,6 +100,7 @@ static void combine_and_emit(enum sa_values action, uint32_t *sums, const uint8_
 
 /* Why a well-formed packet is no packet of an admitted job; SA_ABSORBED if it is one (S1). Host byte order. */
 static enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
+    if (sa_route(header->kind)) return SA_DROP_OP;
     if (header->kind & SA_RESULT) return SA_DROP_RESULT;
     if (!share) return SA_DROP_JOB;
     if (header->generation != share->generation) return SA_DROP_GENERATION;

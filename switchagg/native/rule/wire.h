@@ -25,14 +25,14 @@ typedef __s64 int64_t;
 #endif
 
 #define SA_MAGIC 0x5341u
-#define SA_WIRE_VERSION 1u
+#define SA_WIRE_VERSION 2u
 #define SA_HEADER_BYTES 20u
 #define SA_ELEMENTS_MAX 16000u
 #define SA_WORKERS_MAX 64u
 #define SA_STREAMS_MAX 256u
 #define SA_DATAGRAM_MAX 65507u
 
-/* The flags lie in the lowest byte of `kind`. */
+/* The flags are the lowest three bits of `kind`. */
 #define SA_RESULT 1u
 #define SA_VERSION 2u
 #define SA_RETRANSMISSION 4u
@@ -41,9 +41,14 @@ typedef __s64 int64_t;
 #define SA_OP_SUM 0u
 #define SA_OP_MAX 1u
 
+/* Who gives values for a chunk, and who gets its result. Who gives none sends a bare packet (P2). */
+#define SA_ROUTE_ALL 0u        /* all give, all get */
+#define SA_ROUTE_TO_OWNER 1u   /* all but the owner give, it alone gets their sum */
+#define SA_ROUTE_FROM_OWNER 2u /* the owner alone gives, all others get */
+
 /* As on the wire: big-endian. Naturally aligned, so that no field needs packing. */
 struct sa_header {
-    uint32_t kind; /* magic, wire version, op, flags */
+    uint32_t kind; /* magic, wire version, op, route, owner, flags */
     uint16_t job;
     uint16_t slot;
     uint32_t generation;
@@ -78,19 +83,29 @@ enum sa_outcome {
     SA_OUTCOMES
 };
 
-SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t flags) {
-    return SA_MAGIC << 16 | SA_WIRE_VERSION << 12 | op << 8 | flags;
+SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t route, uint32_t owner, uint32_t flags) {
+    return SA_MAGIC << 16 | SA_WIRE_VERSION << 12 | op << 11 | route << 9 | owner << 3 | flags;
 }
 
-SA_INLINE uint32_t sa_op(uint32_t kind) { return kind >> 8 & 15u; }
+SA_INLINE uint32_t sa_op(uint32_t kind) { return kind >> 11 & 1u; }
+SA_INLINE uint32_t sa_route(uint32_t kind) { return kind >> 9 & 3u; }
+SA_INLINE uint32_t sa_owner(uint32_t kind) { return kind >> 3 & 63u; }
+
+/* Bitmap of the ranks that give values for a chunk (S4). everyone: that of all ranks of the job. */
+SA_INLINE uint64_t sa_givers(uint32_t kind, uint64_t everyone) {
+    uint64_t owner = 1ull << sa_owner(kind);
+    if (sa_route(kind) == SA_ROUTE_ALL) return everyone;
+    return sa_route(kind) == SA_ROUTE_FROM_OWNER ? owner : everyone & ~owner;
+}
 
 /* Why a datagram of `size` >= SA_HEADER_BYTES bytes is no packet (P6); SA_ABSORBED if it is one. Host byte order. */
 SA_INLINE enum sa_outcome sa_fault(uint32_t kind, uint32_t elements, uint32_t size) {
     if (kind >> 16 != SA_MAGIC) return SA_DROP_MAGIC;
     if ((kind >> 12 & 15u) != SA_WIRE_VERSION) return SA_DROP_WIRE_VERSION;
-    if (sa_op(kind) > SA_OP_MAX) return SA_DROP_OP;
-    if ((kind & 0xffu) > SA_FLAGS_ALL) return SA_DROP_FLAGS;
-    if (elements < 1 || elements > SA_ELEMENTS_MAX || size != SA_HEADER_BYTES + 4 * elements) return SA_DROP_LENGTH;
+    if (sa_route(kind) > SA_ROUTE_FROM_OWNER) return SA_DROP_OP;
+    if (sa_route(kind) == SA_ROUTE_ALL && sa_owner(kind)) return SA_DROP_FLAGS;
+    if (!elements && sa_route(kind) == SA_ROUTE_ALL) return SA_DROP_LENGTH;
+    if (elements > SA_ELEMENTS_MAX || size != SA_HEADER_BYTES + 4 * elements) return SA_DROP_LENGTH;
     return SA_ABSORBED;
 }
 

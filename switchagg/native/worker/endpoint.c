@@ -140,7 +140,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     memcpy(&header, datagram, sizeof header);
     uint32_t kind = SA_BE32(header.kind);
     /* The op may be either, RETRANSMISSION set or not. */
-    if ((kind & ~(SA_OP_MAX << 8 | SA_VERSION | SA_RETRANSMISSION)) != sa_kind(SA_OP_SUM, SA_RESULT) ||
+    if ((kind & ~(SA_OP_MAX << 11 | SA_VERSION | SA_RETRANSMISSION)) != sa_kind(SA_OP_SUM, SA_ROUTE_ALL, 0, SA_RESULT) ||
         header.job != endpoint->header.job || header.generation != endpoint->header.generation ||
         header.elements != endpoint->header.elements || size != endpoint->frame_bytes ||
         header.stream >= endpoint->stream_count) {
@@ -249,7 +249,8 @@ static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *windo
     const struct sa_running *running = slot->running;
     struct sa_header header = endpoint->header;
     uint32_t op = sa_call_read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
-    header.kind = SA_BE32(sa_kind(op, (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION)));
+    uint32_t flags = (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION);
+    header.kind = SA_BE32(sa_kind(op, SA_ROUTE_ALL, 0, flags));
     header.slot = SA_BE16((uint16_t)(window->first_slot + offset));
     header.stream = (uint8_t)window->stream;
     header.chunk = SA_BE32((uint32_t)slot->chunk);

@@ -328,6 +328,7 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     if (bpf_xdp_load_bytes(ctx, SA_HEADERS_BYTES, scratch, held)) return XDP_DROP;
     const struct sa_header *header = &scratch->header;
     uint32_t outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
+    if (outcome == SA_ABSORBED && sa_route(SA_BE32(header->kind))) outcome = SA_DROP_OP;
     if (outcome != SA_ABSORBED) { /* dropped whatever its checksum */
         count(outcome);
         return XDP_DROP;
