@@ -7,7 +7,8 @@
 /* A new codec: its file, and a line here. */
 #define SA_CODECS(CODEC) \
     CODEC(fixed_point)   \
-    CODEC(plain)
+    CODEC(plain)         \
+    CODEC(wide_fixed_point)
 
 #define DECLARED(name) extern const struct sa_codec sa_##name;
 #define LISTED(name) &sa_##name,
