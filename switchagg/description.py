@@ -8,27 +8,43 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-Kind = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce"]
+Kind = Literal[
+    "allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "all_to_all", "gather", "scatter"
+]
 KINDS: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce")
 
 COMBINING: tuple[Kind, ...] = ("allreduce", "reduce_scatter", "reduce")
 """Kinds with an operation."""
 
-ROOTED: tuple[Kind, ...] = ("broadcast", "reduce")
+ROOTED: tuple[Kind, ...] = ("broadcast", "reduce", "gather", "scatter")
 """Kinds with a root."""
+
+ELSEWHERE: tuple[Kind, ...] = ("all_to_all", "gather", "scatter")
+"""Kinds that another library carries out: ranks only compare them."""
+
+SHOWN: tuple[Kind, ...] = (*KINDS, *ELSEWHERE)
 
 OPS = ("sum", "max")
 
-_NARROW = ("float16", "bfloat16")
-_OTHERS = ("float32", "float64", "int32", "int64", "uint8", "int8", "int16")
+_COMPUTED = ("avg", "min", "product", "premul_sum")
 ASKED: tuple[tuple[str, str], ...] = (
     ("", ""),
-    *((op, dtype) for dtype in _NARROW for op in ("sum", "max", "avg")),
-    *(("avg", dtype) for dtype in _OTHERS),
+    *((op, dtype) for dtype in ("float16", "bfloat16") for op in ("", "sum", "max", *_COMPUTED)),
+    *((op, "") for op in (*_COMPUTED, "band", "bor", "bxor")),
 )
-"""(operation, type) that a caller was asked for where its array has another: by this number ranks compare them, too."""
+"""(operation, type) that a caller was asked for where its array has another: by this number ranks compare them, too.
+"": the array's."""
 
 assert len(ASKED) <= 32  # parameter servers have five bits
+
+_NUMBERS = {asked: number for number, asked in enumerate(ASKED)}
+
+
+def asked_for(op: str, dtype: str, by: str) -> int:
+    """The index of ASKED for this call where it travels by operation `by`; 0 where that is all there is to tell."""
+    found = _NUMBERS.get((op, dtype), _NUMBERS.get(("", dtype)))
+    return found or (_NUMBERS.get((op, ""), 0) if op != by else 0)
+
 
 WORDS = 4
 Words = tuple[int, ...]
@@ -46,7 +62,7 @@ class Shown(NamedTuple):
 
     def words(self, number: int) -> Words:
         """number: how many such calls came before."""
-        first = KINDS.index(self.kind) | OPS.index(self.op) << 4 | ord(self.dtype.char) << 8
+        first = SHOWN.index(self.kind) | OPS.index(self.op) << 4 | ord(self.dtype.char) << 8
         first |= self.root << 16 | self.asked << 24
         return first, self.elements & 0xFFFFFFFF, self.elements >> 32, number & 0xFFFFFFFF
 
@@ -58,12 +74,13 @@ def difference(rank: int, words: Words, own_rank: int, own: Words) -> str:
 
 def asked_text(asked: int, op: str, dtype: str) -> tuple[str, str]:
     """The operation and type that errors name, of a call that carries these."""
-    return ASKED[asked] if 0 < asked < len(ASKED) else (op, dtype)
+    asked_op, asked_dtype = ASKED[asked] if asked < len(ASKED) else ASKED[0]
+    return asked_op or op, asked_dtype or dtype
 
 
 def _text(words: Words) -> str:
     first, low, high, number = words
-    kind = KINDS[min(first & 15, len(KINDS) - 1)]
+    kind = SHOWN[min(first & 15, len(SHOWN) - 1)]
     try:
         dtype = np.dtype(chr(first >> 8 & 255)).name
     except TypeError:

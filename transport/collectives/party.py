@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.description import COMBINING, KINDS, ROOTED, Kind, asked_text
+from switchagg.description import COMBINING, ROOTED, SHOWN, Kind, Shown, asked_text
 from switchagg.errors import AggregationFailed
 from transport.collectives.collective import Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
@@ -37,8 +37,8 @@ _MAGIC = 0x5AC1
 _FAILURE = 0xFF
 _REASON_BYTES_MAX = 2000
 
-# magic, kind, algorithm, op, dtype, segment size, elements, root, option, numbered, key
-_CALL = struct.Struct(">HBBBx4sIQHHxBQ")
+# magic, kind, algorithm, op, asked, dtype, segment size, elements, root, option, numbered, key
+_CALL = struct.Struct(">HBBBB4sIQHHxBQ")
 _PLACE = struct.Struct(">iII")  # priority, step, segment
 _KEY = slice(26, 36)  # where the key lies in a head
 HEAD_BYTES = _CALL.size + _PLACE.size
@@ -141,14 +141,14 @@ class CollectiveParty:
         now_ns: int,
         key: int | None = None,
         priority: int = 0,
-        root: int = 0,
+        root: int | Shown = 0,
     ) -> Call:
         """Begin a call on a 1-D C-contiguous array, in place; it must not be touched until its event.
 
         key: 0 … 2**63 - 1, matched across ranks, in any order, and free again once the call has ended; None: the
         running number of such calls. priority: of its messages, lower is more urgent. root: of kinds with one; of an
-        allreduce, what its caller was asked for (`ASKED`). After a failure the call fails at once. Raises ValueError
-        for what isn't defined, or a key that is in use.
+        allreduce, what its caller was asked for (`ASKED`); or all that the ranks compare, in place of these. After a
+        failure the call fails at once. Raises ValueError for what isn't defined, or a key that is in use.
         """
         if key is None:
             numbered, value = 1, self._made
@@ -158,8 +158,12 @@ class CollectiveParty:
                 raise ValueError(f"key {key}: 0 to 2**63 - 1")
         if not URGENT < priority < 1 << 31:
             raise ValueError(f"priority {priority}: more than -2**31, less than 2**31")
-        call = self._new_call(kind, algorithm, op, array, root)
-        self._describe(call, numbered, value, priority)
+        if isinstance(root, Shown):
+            shown = root
+        else:
+            shown = Shown(kind, op, array.dtype, len(array), *((0, root) if kind == "allreduce" else (root, 0)))
+        call = self._new_call(kind, algorithm, op, array, shown.root)
+        self._describe(call, shown, numbered, value, priority)
         if call.key in self._calls:
             raise ValueError(f"key {key} is in use by {self._text(self._calls[call.key].head)}")
         self._made += numbered
@@ -290,16 +294,17 @@ class CollectiveParty:
         self._numbers += 1
         return call
 
-    def _describe(self, call: Call, numbered: int, key: int, priority: int) -> None:
+    def _describe(self, call: Call, shown: Shown, numbered: int, key: int, priority: int) -> None:
         call.head = _CALL.pack(
             _MAGIC,
-            KINDS.index(call.kind),
+            SHOWN.index(shown.kind),
             NAMES.index(call.algorithm),
-            _OP_NAMES.index(call.op),
-            call.array.dtype.str.encode(),
+            _OP_NAMES.index(shown.op),
+            shown.asked,
+            shown.dtype.str.encode(),
             self._segment_bytes,
-            len(call.array),
-            call.root,
+            shown.elements,
+            shown.root,
             call.option,
             numbered,
             key,
@@ -420,19 +425,21 @@ class CollectiveParty:
 
     def _text(self, head: bytes) -> str:
         """A call as a text: "ring allreduce 7 of 1000 float32 (sum)"."""
-        _, kind, algorithm, op, dtype, segment_bytes, elements, root, option, numbered, key = _CALL.unpack_from(head)
+        _, number, algorithm, op, asked, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
+        elements, root, option, numbered, key = rest
+        kind = SHOWN[number]
         try:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
-        op_name, name = asked_text(0 if KINDS[kind] in ROOTED else root, _OP_NAMES[op], name)
+        op_name, name = asked_text(asked, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
-        details = [op_name] if KINDS[kind] in COMBINING else []
-        details += [f"root {root}"] if KINDS[kind] in ROOTED else []
+        details = [op_name] if kind in COMBINING else []
+        details += [f"root {root}"] if kind in ROOTED else []
         details += [f"option {option}"] if option else []
         details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []
         words = f" ({', '.join(details)})" if details else ""
-        return f"{NAMES[algorithm]} {KINDS[kind]} {which} of {elements} {name}{words}"
+        return f"{NAMES[algorithm]} {kind} {which} of {elements} {name}{words}"
 
 
 # then u8 how many are to blame; u16s: the member that reports it, those to blame
@@ -444,10 +451,4 @@ def _is_call(head: bytes) -> bool:
     if len(head) != HEAD_BYTES:
         return False
     magic, kind, algorithm, op = struct.unpack_from(">HBBB", head)
-    return (
-        magic == _MAGIC
-        and kind < len(KINDS)
-        and algorithm < len(NAMES)
-        and op < len(_OP_NAMES)
-        and KINDS[kind] in COLLECTIVES[NAMES[algorithm]].kinds
-    )
+    return bool(magic == _MAGIC and kind < len(SHOWN) and algorithm < len(NAMES) and op < len(_OP_NAMES))

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.description import Shown
 from transport.collectives.plan import shard
 
 Array = NDArray[Any]
@@ -89,26 +90,43 @@ class AllreduceGroup(Protocol):
 
 
 class Group(AllreduceGroup, Protocol):
-    """All collectives. What `open_group` returns; also a context manager, which closes it."""
+    """All collectives. What `open_group` returns; also a context manager, which closes it.
+
+    shown: what the ranks compare, where the caller was asked for another call; parameter servers take none.
+    """
 
     def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
     ) -> "Future[Array]":
         """Combine; a rank has its own shard then (`own_shard`), to which the future resolves. The rest is undefined."""
 
     def reduce(
-        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        shown: Shown | None = None,
     ) -> "Future[Array]":
         """Combine; rank `root` has the result in its array then. What the others' arrays hold is undefined."""
 
-    def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def all_gather(
+        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """Every rank has filled its own shard, and has all then."""
 
-    def broadcast(self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def broadcast(
+        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """The array of rank `root` on every rank."""
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """Done when every rank has called it."""
+
+    def compare(self, shown: Shown) -> "Future[None]":
+        """Done when every rank has made this call, which another library carries out: nothing but it is sent."""
 
     def __enter__(self) -> Self: ...
 
@@ -124,15 +142,16 @@ class Ask(NamedTuple):
     priority: int = 0
     root: int = 0
     asked: int = 0
+    shown: Shown | None = None
 
 
 def whole(ask: Ask) -> Ask:
     """The call with its numbers as whole numbers. Raises ValueError for what is none."""
-    kind, op, key, priority, root, asked = ask
+    kind, op, key, priority, root, asked, shown = ask
     if type(priority) is type(root) is int and (key is None or type(key) is int):
         return ask
     try:
-        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked)
+        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked, shown)
     except TypeError:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
 from switchagg.codecs import Codec
+from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.collectives.party import CollectiveParty
 from transport.group.coded_sums import CodedSums
@@ -76,29 +77,44 @@ class HostGroup:
         return self._call(Ask("allreduce", op, key, priority, 0, asked), array, array)
 
     def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
     ) -> "Future[Array]":
         """See `Group`."""
         mine = own_shard(array, self.rank, self.workers)
-        return self._call(Ask("reduce_scatter", op, key, priority), array, mine)
+        return self._call(Ask("reduce_scatter", op, key, priority, shown=shown), array, mine)
 
     def reduce(
-        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        shown: Shown | None = None,
     ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("reduce", op, key, priority, root), array, array)
+        return self._call(Ask("reduce", op, key, priority, root, shown=shown), array, array)
 
-    def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def all_gather(
+        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("all_gather", "sum", key, priority), array, array)
+        return self._call(Ask("all_gather", "sum", key, priority, shown=shown), array, array)
 
-    def broadcast(self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def broadcast(
+        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("broadcast", "sum", key, priority, root), array, array)
+        return self._call(Ask("broadcast", "sum", key, priority, root, shown=shown), array, array)
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """See `Group`."""
         return self._call(Ask("barrier", "sum", key, priority), NOTHING, None)
+
+    def compare(self, shown: Shown) -> "Future[None]":
+        """See `Group`."""
+        return self._call(Ask("barrier", shown=shown), NOTHING, None)
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -170,15 +186,15 @@ class HostGroup:
 
     def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         """Begin a call that has been checked, as it is."""
-        kind, _, key, priority, root, asked = ask
-        root = asked if kind == "allreduce" else root
+        kind, _, key, priority, root, asked, shown = ask
+        told = shown or (asked if kind == "allreduce" else root)
         wire, op, restore = staged
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 
         def order(now_ns: int) -> None:
             try:
-                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=root, **more)
+                call = self._submit(kind, wire, op, now_ns=now_ns, key=key, priority=priority, root=told, **more)
             except ValueError as error:
                 future.set_exception(error)
                 return

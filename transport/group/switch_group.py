@@ -49,32 +49,43 @@ class SwitchGroup:
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
 
     def reduce_scatter(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
+        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
     ) -> "Future[Array]":
         """See `Group`. A switch sends all results to every rank."""
-        ask = checked(Ask("reduce_scatter", op, key, priority), array, self.workers)
+        ask = checked(Ask("reduce_scatter", op, key, priority, shown=shown), array, self.workers)
         mine = own_shard(array, self.rank, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), mine)
 
     def reduce(
-        self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        shown: Shown | None = None,
     ) -> "Future[Array]":
         """See `Group`."""
-        ask = checked(Ask("reduce", op, key, priority, root), array, self.workers)
+        ask = checked(Ask("reduce", op, key, priority, root, shown=shown), array, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
 
-    def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def all_gather(
+        self, array: Array, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """See `Group`."""
-        ask = checked(Ask("all_gather", "sum", key, priority), array, self.workers)
+        ask = checked(Ask("all_gather", "sum", key, priority, shown=shown), array, self.workers)
         own = own_shard(array, self.rank, self.workers)
         low = (own.ctypes.data - array.ctypes.data) // array.itemsize if len(own) else 0
         array[:low] = 0
         array[low + len(own) :] = 0
         return self._call(ask, array, as_words(array), array)
 
-    def broadcast(self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
+    def broadcast(
+        self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
+    ) -> "Future[Array]":
         """See `Group`."""
-        ask = checked(Ask("broadcast", "sum", key, priority, root), array, self.workers)
+        ask = checked(Ask("broadcast", "sum", key, priority, root, shown=shown), array, self.workers)
         if self.rank != ask.root:
             array[:] = 0
         return self._call(ask, array, as_words(array), array)
@@ -82,6 +93,11 @@ class SwitchGroup:
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """See `Group`."""
         ask = checked(Ask("barrier", "sum", key, priority), NOTHING, self.workers)
+        return self._call(ask, NOTHING, Staged(NOTHING.view(np.int32), "sum", None), None)
+
+    def compare(self, shown: Shown) -> "Future[None]":
+        """See `Group`."""
+        ask = Ask("barrier", shown=shown)
         return self._call(ask, NOTHING, Staged(NOTHING.view(np.int32), "sum", None), None)
 
     @property
@@ -116,7 +132,7 @@ class SwitchGroup:
     def _call(self, ask: Ask, array: Array, staged: Staged, result: object) -> "Future[Any]":
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        shown = Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
+        shown = ask.shown or Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         done = self._session.call(staged.wire, staged.op, shown, priority=chosen)
         done.add_done_callback(partial(_settle, future, staged.restore, result))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from switchagg.description import ASKED
+from switchagg.description import asked_for
 from transport.group.contract import AllreduceGroup
 from transport.torch.attachment import current_hook
 from transport.torch.completions import CompletionPool
@@ -31,8 +31,6 @@ hands the C++ reducer one of a single element, of which that takes the Future in
 DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
 
-
-_ASKED = {asked: number for number, asked in enumerate(ASKED)}
 
 OpenSession = Callable[[int], AllreduceGroup | None]
 """Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
@@ -231,7 +229,7 @@ class Reducer:
         lane = self._lanes[call.depth]
         assert lane.session is not None
         for stage in call.stages:
-            asked = _ASKED.get(("avg" if call.average else call.op, stage.dtype), 0)
+            asked = asked_for("avg" if call.average else call.op, stage.dtype, call.op)
             started.append((call, lane.session.allreduce(stage.array, call.op, asked=asked)))
         lane.parents[0].children.popleft()
         if call.depth < DEPTH_MAX:
