@@ -121,6 +121,40 @@ def allreduce(
             raise RunFailed("; ".join(failed))
 
 
+@app.command()
+def where(
+    workers: Annotated[int, typer.Option(min=2, max=64)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link, like 200M or unshaped")] = "unshaped",
+    size: Annotated[str, typer.Option(help="Of a rank's array")] = "25MB",
+    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
+    elements: ElementsOption = None,
+    window: Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")] = 256,
+    segments: Annotated[int, typer.Option(min=1, max=64, help="Packets per send of the switch's workers")] = 44,
+    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
+    seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,
+    functions: Annotated[int, typer.Option(min=0, max=1000, help="How many functions of the kernel")] = 20,
+) -> None:
+    """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
+    with outcomes():
+        from emulation.bench import arithmetic, suite
+        from emulation.bench import where as parts
+
+        suite.require()
+        matrix = suite.Matrix(
+            [workers],
+            [_parsed("--rate", arithmetic.parse_rate, rate)],
+            [_parsed("--size", arithmetic.parse_size, size)],
+            "switch:native",
+            dtype=dtype,
+            elements=elements,
+            window_slots=window,
+            mtu_bytes=mtu,
+            segments_max=segments,
+        )
+        for line in parts.lines(parts.measure(matrix.wishes()[0], seconds, _log), functions):
+            typer.echo(line)
+
+
 class _Printer:
     """Prints rows as they come, each network under its heading."""
 

@@ -102,3 +102,17 @@ def test_a_dead_rank_is_named_and_the_other_methods_continue() -> None:
     _, words = process.communicate(timeout=60)
     assert process.returncode == 1
     assert words.endswith("switchagg: n = 2, 100 Mb/s: ring:cubic: rank 1 was killed by SIGKILL\n")
+
+
+def test_where_the_time_of_a_packet_goes() -> None:
+    words = ("--workers", "2", "--size", "1MB", "--seconds", "0.3", "--functions", "3")
+    done = subprocess.run(
+        switchagg_command("bench", "where", *words), capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "operations of 698 packets per worker" in done.stdout
+    parts, per, functions = (block.splitlines()[1:] for block in done.stdout.split("\n\n"))
+    assert any(line.startswith("switch rule ") for line in parts)
+    assert parts[-1].startswith("all ")
+    assert [line.split()[0] for line in per] == ["send", "receive", "sleep"]
+    assert len(functions) == 3

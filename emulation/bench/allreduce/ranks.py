@@ -69,6 +69,11 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of their processes, by rank."""
+        return [child.process.pid for child in self._children]
+
     def close(self) -> None:
         """Ends all ranks at once."""
         children.close(self._children)
