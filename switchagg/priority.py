@@ -62,6 +62,13 @@ def spread(place: int, places: int, classes: Sequence[int]) -> int:
     return ordered[place * len(ordered) // places]
 
 
+def flow_of(priority: int, classes: Sequence[int]) -> int:
+    """Where in `classes`, the most urgent first, a priority belongs: the first class no more urgent than it, or the
+    last; 0 if there are none."""
+    kind = class_of(priority)
+    return next((place for place, each in enumerate(classes) if each >= kind), max(0, len(classes) - 1))
+
+
 def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:
     """`tos_of` each; empty if no stream has a class other than best effort: nothing is to be marked then."""
     if all(class_of(priority) == BEST_EFFORT for priority in priorities):

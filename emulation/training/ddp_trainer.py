@@ -321,8 +321,9 @@ def join_process_group(config: TrainerConfig) -> None:
     rendezvous(config, "gloo" if options is None else "switchagg", options)
 
 
-def host_group(config: TrainerConfig) -> Group:
-    """The group of a host method, at addresses that are known beforehand. Raises JobError."""
+def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:
+    """The group of a host method, at addresses that are known beforehand. priorities: classes with connections of their
+    own. Raises JobError."""
     name = config.name
     return open_group(
         name.method,
@@ -332,7 +333,10 @@ def host_group(config: TrainerConfig) -> Group:
         servers=[(address, GROUP_PORT) for address in config.servers],
         job=GROUP_JOB,
         options=GroupOptions(
-            config.timeout_s, config.timeout_s, ps=config.scenario.ps.options if name.method == "ps" else None
+            config.timeout_s,
+            config.timeout_s,
+            ps=config.scenario.ps.options if name.method == "ps" else None,
+            more={"priorities": priorities} if priorities else {},
         ),
     )
 

@@ -65,8 +65,8 @@ class ScheduledTrainer(Trainer):
         config, name, options = self.config, self.name, self.config.scenario.switch
         if name.method == "gloo":
             return None
+        urgent = POLICIES[name.policy].urgent
         if name.is_switch:
-            urgent = POLICIES[name.policy].urgent
             return SwitchSession.join(
                 str(config.switch),
                 GROUP_JOB,
@@ -82,7 +82,9 @@ class ScheduledTrainer(Trainer):
                     link=name.link,
                 ),
             )
-        return host_group(config)
+        # Servers in processes of their own have no classes.
+        apart = urgent and config.scenario.topology.priority_queues and not config.servers
+        return host_group(config, tuple(range(CLASSES)) if apart else ())
 
     def _detach(self) -> None:
         self._handle.close()

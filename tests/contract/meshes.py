@@ -70,8 +70,11 @@ class MeshKind:
 def by_table(name: str) -> MeshKind:
     """The mesh of a link that needs nothing special."""
 
-    def connect(member: int, addresses: Sequence[Address], job: str = "", method: str = "", **how: Any) -> Mesh:
-        return connect_mesh(name, member, addresses, job=job, method=method, **how)
+    def connect(
+        member: int, addresses: Sequence[Address], job: str = "", method: str = "", classes: Any = (), **how: Any
+    ) -> Mesh:
+        options = {"priorities": classes} if classes else {}
+        return connect_mesh(name, member, addresses, job=job, method=method, options=options, **how)
 
     return MeshKind(connect, send_over_tcp if LINKS[name].framing.stream else send_over_udp)
 
@@ -83,6 +86,8 @@ KINDS: dict[str, MeshKind] = {
     "zeromq": MeshKind(zeromq, send_over_tcp),
     "rdma": MeshKind(rdma, send_over_tcp),
 }
+
+CLASSES = (0, 3, 7)
 
 
 def free_addresses(count: int) -> list[Address]:

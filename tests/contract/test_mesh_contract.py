@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import JobError
-from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
+from tests.contract.meshes import CLASSES, KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
 from transport.links.link import LinkClosed
 from transport.meshes.hello import VERSION, Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Event, Lost, Mesh, Received, Sent
@@ -104,6 +104,56 @@ def test_the_longest_message_arrives(gather: Gather) -> None:
     events = turn([here, there], lambda found: count(Received, found[1]) == 1)
     (message,) = [event for event in events[1] if isinstance(event, Received)]
     assert np.array_equal(np.frombuffer(message.data, np.uint8), data)
+
+
+def classed(kind: MeshKind, members: int) -> list[Any]:
+    found = connect_all(kind, free_addresses(members), [{"job": "a", "classes": CLASSES}] * members)
+    assert all(not isinstance(mesh, Exception) and mesh.classes == CLASSES for mesh in found), found
+    return found
+
+
+def test_flows_are_in_order_each_by_itself(kind: MeshKind) -> None:
+    meshes = classed(kind, 3)
+    expected: dict[tuple[int, int, int], list[bytes]] = {}  # receiver, sender, flow
+    for number in range(20):
+        for mesh in meshes:
+            for to in {0, 1, 2} - {mesh.member}:
+                flow = number * (mesh.member + 1) % 3
+                data = random_bytes(number * 997 % 3000 + 70_000 * (number % 5 == 0), number)
+                mesh.send(to, bytes([flow]), data, number * 4 + to, flow)
+                expected.setdefault((to, mesh.member, flow), []).append(data)
+    events = turn(meshes, lambda found: all(count(Received, one) >= 40 and count(Sent, one) >= 40 for one in found))
+    arrived: dict[tuple[int, int, int], list[bytes]] = {}
+    for mesh, mine in zip(meshes, events, strict=True):
+        for sender, head, data in received(mine):
+            arrived.setdefault((mesh.member, sender, head[0]), []).append(data)
+    assert arrived == expected
+    for mesh in meshes:
+        mesh.close()
+
+
+def test_all_that_was_sent_on_any_flow_arrives_before_the_member_is_lost_once(kind: MeshKind) -> None:
+    here, there = classed(kind, 2)
+    for flow in range(3):
+        here.send(1, bytes([flow]), random_bytes(30_000, flow), flow, flow)
+    closing = threading.Thread(target=here.close, args=(LIVENESS_S,))
+    closing.start()
+    events = turn([there], lambda found: count(Lost, found[0]) > 0)[0]
+    events += there.receive()
+    assert sorted(received(events)) == [(0, bytes([flow]), random_bytes(30_000, flow)) for flow in range(3)]
+    assert isinstance(events[-1], Lost)
+    assert count(Lost, events) == 1
+    there.send(0, b"", b"too late", 9, 0)
+    assert Sent(9) in turn([there], lambda found: count(Sent, found[0]) > 0)[0]
+    closing.join()
+    there.close()
+
+
+def test_members_with_different_classes_refuse_each_other_by_name(kind: MeshKind) -> None:
+    how = [{"job": "a", "classes": classes, "timeout_s": 5.0} for classes in ((0, 7), ())]
+    for error in connect_all(kind, free_addresses(2), how):
+        assert isinstance(error, JobError)
+        assert "classes 0 7'" in str(error)
 
 
 def test_messages_that_no_mesh_can_send_are_refused(gather: Gather) -> None:

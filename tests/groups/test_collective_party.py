@@ -62,6 +62,36 @@ def test_a_rank_may_use_a_key_again_while_others_are_still_at_the_call_before() 
     assert all(np.array_equal(array, np.arange(elements)) for elements, array in received)
 
 
+def test_the_next_call_under_a_key_may_overtake_in_another_class() -> None:
+    root, other = (CollectiveParty(rank, 2, classes=(0, 7)) for rank in range(2))
+    arrays = [np.full(10, value, np.float32) for value in (1, 2, 0, 0)]
+    messages = []
+    for number, priority in enumerate((7, 0)):
+        root.submit("broadcast", "tree", arrays[number], now_ns=0, key=1, priority=priority)
+        (message,) = root.messages_to_send()
+        root.sent(message.ticket)
+        messages.append((message.head, bytes(message.data)))
+    other.submit("broadcast", "tree", arrays[2], now_ns=0, key=1, priority=7)
+    assert other.place(0, messages[1][0], 40) is None
+    for head, data in reversed(messages):
+        other.receive(0, head, data, 1)
+    assert len(other.events()) == 1
+    other.submit("broadcast", "tree", arrays[3], now_ns=2, key=1, priority=0)
+    assert len(other.events()) == 1
+    assert [set(array) for array in arrays[2:]] == [{1}, {2}]
+
+
+def test_a_rank_that_makes_a_call_in_another_class_is_named_when_it_stalls() -> None:
+    parties = [CollectiveParty(rank, 2, classes=(0, 7), call_timeout_ns=80) for rank in range(2)]
+    for party, priority in zip(parties, (7, 0), strict=True):
+        party.submit("allreduce", "ring", np.ones(10), now_ns=0, key=1, priority=priority)
+    for message in parties[1].messages_to_send():
+        parties[0].receive(1, message.head, message.data, 0)
+    while parties[0].failure is None:
+        parties[0].handle_timer(parties[0].next_deadline_ns() or 0)
+    assert "in class 7, and rank 1 calls it in class 0" in str(parties[0].failure)
+
+
 def test_call_numbers_and_keys_do_not_collide() -> None:
     net = Net(2)
     for rank, order in enumerate(((None, 0, None), (0, None, None))):

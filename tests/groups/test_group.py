@@ -14,6 +14,7 @@ from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
 from transport.group.contract import Group
 from transport.group.opening import GroupOptions, open_group
+from transport.links.table import links_with
 from transport.meshes.opening import bind_place
 
 LIVENESS_S = 120.0
@@ -44,6 +45,27 @@ def on_every_rank(
         thread.join(3 * LIVENESS_S)
     assert not any(thread.is_alive() for thread in threads)
     return found
+
+
+@pytest.mark.parametrize("link", links_with("mesh"))
+def test_a_group_with_priorities_marks_each_class_and_sums_in_all_of_them(link: str) -> None:
+    def act(rank: int, group: Group) -> list[float]:
+        arrays = [np.full(50_000, rank + number, np.float32) for number in range(6)]
+        order = sorted(range(6), key=lambda number: (number * (rank + 2)) % 7)  # matched by key: in any order
+        futures = [group.allreduce(arrays[number], key=number, priority=number * 2) for number in order]
+        for future in futures:
+            future.result(LIVENESS_S)
+        return [float(array[0]) for array in arrays if (array == array[0]).all()]
+
+    found = on_every_rank(3, act, link=link, more={"priorities": [0, 3, 7]})
+    assert found == [[3.0 + 3 * number for number in range(6)]] * 3, found
+
+
+@pytest.mark.parametrize(("priorities", "words"), [([8], "priorities .8.: 0"), (["a"], "priorities"), (7, "link tcp")])
+def test_impossible_priorities_are_refused(priorities: Any, words: str) -> None:
+    options = GroupOptions(LIVENESS_S, more={"priorities": priorities})
+    with pytest.raises(JobError, match=words):
+        open_group("ring", "tcp", 0, free_addresses(1), job="test", options=options)
 
 
 @pytest.mark.parametrize("link", ["tcp", "udp"])

@@ -22,6 +22,7 @@ class ScriptedMesh:
     """Keeps sent messages until the test returns their tickets. Gives the party the events of the test."""
 
     member, members, link, message_bytes_max = 0, 2, "scripted", 1 << 20
+    classes: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -35,7 +36,7 @@ class ScriptedMesh:
         self._events.append(event)
         self._news.set()
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         self.sent.append(ticket)
 
     def receive(self, place: Place | None = None) -> Sequence[Event]:
@@ -115,6 +116,21 @@ def loop_over(mesh: Any, party: Any, ends: Ends, credit_bytes: int | None = None
 
 def never(reason: BaseException) -> None:
     raise AssertionError(reason)
+
+
+def test_a_flow_waits_for_its_own_credit_alone() -> None:
+    mesh, party, ends = ScriptedMesh(), ScriptedParty(), Ends()
+    mesh.classes = (0, 7)
+    loop = loop_over(mesh, party, ends, credit_bytes=1000)
+    made = [Outgoing(1, b"", bytes(400), ticket, 5) for ticket in range(10)]
+    made += [Outgoing(1, b"", bytes(400), 100 + ticket, 0) for ticket in range(5)]
+    loop.submit(lambda now_ns: party.outgoing.extend(made), never)
+    until(lambda: len(mesh.sent) == 6)
+    assert mesh.sent == [100, 101, 102, 0, 1, 2]
+    mesh.happen(Sent(100))
+    until(lambda: len(mesh.sent) == 7)
+    assert mesh.sent[6] == 103
+    loop.close()
 
 
 def test_an_urgent_message_waits_for_the_credit_and_one_message_at_most() -> None:

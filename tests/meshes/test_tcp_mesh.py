@@ -115,7 +115,7 @@ def test_options_reach_the_sockets() -> None:
         control = congestion_control_of(plain)
     mesh, peer = a_mesh_and_a_bare_peer(congestion_control=control, buffer_bytes=50_000, tos=0xB8, silence_s=9.0)
     assert mesh.details == {"congestion_control": control}
-    (inner,) = (one.connection for one in mesh._peers.values())
+    (inner,) = (one.connection for (one,) in mesh._peers.values())
     tcp, ip = socket.IPPROTO_TCP, socket.IPPROTO_IP
     assert inner.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # as the kernel counts
     assert inner.getsockopt(ip, socket.IP_TOS) == 0xB8
@@ -125,6 +125,16 @@ def test_options_reach_the_sockets() -> None:
     assert inner.getsockopt(tcp, socket.TCP_KEEPIDLE) == 3
     peer.close()
     mesh.close()
+
+
+def test_the_sockets_of_a_class_have_its_dscp_and_so_priority() -> None:
+    meshes = connect_all(KINDS["tcp"], free_addresses(2), [{"classes": (0, 3, 7)}] * 2)
+    for mesh in meshes:
+        flows = [flow.connection for flow in mesh._peers[1 - mesh.member]]
+        assert [each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2 for each in flows] == [56, 32, 0]
+        assert [each.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) for each in flows] == [6, 4, 0]
+    for mesh in meshes:
+        mesh.close()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,7 @@ def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died() -
         os.read(told, 1)  # until the parent has seen what it wants to see
         os._exit(0)
     try:
-        one._peers[1].connection.close()  # as the end of its process does
+        one._peers[1][0].connection.close()  # as the end of its process does
         turn([two], lambda events: any(type(event) is Lost for event in events[0]))
     finally:
         os.write(tell, b".")

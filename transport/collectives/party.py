@@ -10,6 +10,7 @@ bytes.
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from switchagg.description import COMBINING, ROOTED, SHOWN, Kind, Shown, asked_text
 from switchagg.errors import AggregationFailed
+from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
 from transport.collectives.table import COLLECTIVES, NAMES, program
@@ -40,6 +42,7 @@ _REASON_BYTES_MAX = 2000
 # magic, kind, algorithm, op, asked, dtype, segment size, elements, root, option, numbered, key
 _CALL = struct.Struct(">HBBBB4sIQHHxBQ")
 _PLACE = struct.Struct(">iII")  # priority, step, segment
+_PRIORITY = slice(36, 40)
 _KEY = slice(26, 36)  # where the key lies in a head
 HEAD_BYTES = _CALL.size + _PLACE.size
 assert HEAD_BYTES == 48
@@ -93,7 +96,8 @@ class CollectiveParty:
     """A Party. Call `submit`, and take `events` after every input.
 
     member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
-    segment_bytes: most data of a message. Both are equal on all members.
+    segment_bytes: most data of a message. Both are equal on all members. classes: of the mesh. Of one key, messages in
+    different classes belong to different calls: those of the next may overtake.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class CollectiveParty:
         option: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         early_bytes_max: int = EARLY_BYTES_MAX,
+        classes: Sequence[int] = (),
     ) -> None:
         if not 0 <= member < workers:
             raise ValueError(f"member {member} of {workers} workers")
@@ -118,6 +123,7 @@ class CollectiveParty:
         self._option = option
         self._segment_bytes = segment_bytes
         self._early_bytes_max = early_bytes_max
+        self._classes = classes
         self._early_bytes = 0
         self._early: dict[bytes, deque[tuple[int, bytes, Buffer]]] = {}
         self._calls: dict[bytes, Call] = {}  # by key
@@ -197,6 +203,8 @@ class CollectiveParty:
         call = self._calls.get(head[_KEY])
         if call is None or len(head) != HEAD_BYTES or head[: _CALL.size] != call.head[: _CALL.size]:
             return None
+        if self._classes and self._class_of(head) != self._class_of(call.head):
+            return None
         _, step, segment = _PLACE.unpack_from(head, _CALL.size)
         return call.execution.place(sender, step, segment, size_bytes)
 
@@ -207,7 +215,8 @@ class CollectiveParty:
         self._moved_ns = now_ns
         call = self._calls.get(head[_KEY])
         if call is not None and head[: _CALL.size] == call.head[: _CALL.size] and len(head) == HEAD_BYTES:
-            if call.execution.expects(sender):
+            other = self._classes and self._class_of(head) != self._class_of(call.head)
+            if call.execution.expects(sender) and not other:
                 self._take(call, sender, head, data, now_ns)
             else:  # of the next call under this key
                 self._hold(sender, head, data)
@@ -272,6 +281,11 @@ class CollectiveParty:
                 missing = tuple(stuck.execution.leaving_to())
                 whom = f"waiting for its messages to {self._names(missing)} to leave"
             words = f"{self._text(stuck.head)} has not moved for {alone_ns / 1e9:g} s"
+            for sender, head, _ in self._early.get(stuck.key, ()):
+                if len(head) == HEAD_BYTES and self._class_of(head) != self._class_of(stuck.head):
+                    words += f" in class {self._class_of(stuck.head)}, and {self._name(sender)} calls it in class "
+                    words += f"{self._class_of(head)},"
+                    break
             self._fail(f"{words} on {self._own_name()}, {whom}", missing)
             return
         fails_ns = min(self._moved_ns + self.call_timeout_ns, stuck.moved_ns + PATIENCE * self.call_timeout_ns)
@@ -310,6 +324,11 @@ class CollectiveParty:
             key,
         ) + struct.pack(">i", priority)
         call.key = call.head[_KEY]
+
+    def _class_of(self, head: bytes) -> int:
+        """The class in which a mesh with `classes` carries a message."""
+        classes = self._classes or (BEST_EFFORT,)
+        return classes[flow_of(int.from_bytes(head[_PRIORITY], "big", signed=True), classes)]
 
     def _begin(self, call: Call, now_ns: int) -> None:
         self._calls[call.key] = call

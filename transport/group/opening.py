@@ -59,7 +59,7 @@ class GroupOptions:
     ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: a name of
     switchagg.codecs, how sums of floats travel; default: as they are, on a switch "fixed_point". codec_elements: with a
     codec, E of the switch whose bits a host method shall give; default 360. more: what else JoinOptions has, or what
-    the link takes (`transport.meshes.opening.connect_mesh`).
+    the link takes (`transport.meshes.opening.connect_mesh`); of both, priorities: the classes there are.
     """
 
     timeout_s: float = 30.0
@@ -194,6 +194,7 @@ def _open_host_group(
             call_timeout_ns=round(how.call_timeout_s * 1e9),
             option=ranks_per_group,
             segment_bytes=segment_bytes,
+            classes=mesh.classes,
         )
         kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":

@@ -1,7 +1,7 @@
 """MeshLoop: the event loop of one member's party on a mesh, in a thread.
 
 The party decides everything; the loop gives it messages and the time, sends what it returns, most urgent first, and
-keeps what lies in the FIFOs below within a credit:
+keeps what lies in the FIFOs below within a credit, or one for each flow of the mesh (a priority class):
 
     commands -> timer -> messages -> credit -> mesh -> events -> sleep until a message, a command, room or a deadline
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.float_environment import use_ieee_arithmetic
+from switchagg.priority import flow_of
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import URGENT, Lost, Mesh, Outgoing, Party, Received, Sent
 
@@ -51,8 +52,8 @@ class MeshLoop:
     ) -> None:
         self._mesh, self._party, self._job = mesh, party, job
         self._on_iteration, self._on_end = on_iteration, on_end
-        self._queue: CreditQueue[Outgoing] = CreditQueue(credit_bytes)
-        self._below: dict[int, int] = {}  # ticket -> bytes of a message that the mesh has
+        self._queues: list[CreditQueue[Outgoing]] = [CreditQueue(credit_bytes) for _ in mesh.classes or (None,)]
+        self._below: dict[int, tuple[CreditQueue[Outgoing], int]] = {}  # ticket -> bytes of a message the mesh has
         self._commands: deque[tuple[Command, Callable[[BaseException], None]]] = deque()
         self._lock = threading.Lock()  # guards the next, and that no command follows it
         self._failure: BaseException | None = None
@@ -87,7 +88,8 @@ class MeshLoop:
         """Bound what lies below from now on; what does so already stays there."""
         if credit_bytes is not None and credit_bytes < 1:
             raise ValueError(f"credit_bytes {credit_bytes}: 1 or more, or None")
-        self._queue.credit_bytes = credit_bytes
+        for queue in self._queues:
+            queue.credit_bytes = credit_bytes
         self._mesh.wake()
 
     def close(self, linger_s: float = 1.0) -> None:
@@ -114,7 +116,7 @@ class MeshLoop:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that the mesh has and that are not yet known to have left it."""
-        return self._queue.below_bytes
+        return sum(queue.below_bytes for queue in self._queues)
 
     # The thread
 
@@ -142,7 +144,7 @@ class MeshLoop:
         with contextlib.suppress(SwitchaggError, OSError):
             for message in self._party.messages_to_send():
                 if message.priority == URGENT:
-                    self._mesh.send(message.to, message.head, message.data, message.ticket)
+                    self._mesh.send(message.to, message.head, message.data, message.ticket, 0)
 
     def _broken(self, error: BaseException) -> BaseException:
         if not isinstance(error, OSError | MemoryError):
@@ -167,7 +169,8 @@ class MeshLoop:
             if type(event) is Received:
                 party.receive(event.sender, event.head, event.data, now_ns)
             elif type(event) is Sent:
-                self._queue.returned(self._below.pop(event.ticket))
+                queue, size_bytes = self._below.pop(event.ticket)
+                queue.returned(size_bytes)
                 party.sent(event.ticket)
             elif type(event) is Lost:
                 party.lost(event.member, event.reason, now_ns)
@@ -178,12 +181,14 @@ class MeshLoop:
 
     def _carry(self) -> None:
         """Queue the party's messages, and give the mesh what the credit allows."""
-        queue = self._queue
+        queues, mesh, below = self._queues, self._mesh, self._below
         for message in self._party.messages_to_send():
-            queue.push(message, len(message.data), message.priority)
-        while (next_one := queue.pop()) is not None:
-            self._below[next_one.ticket] = len(next_one.data)
-            self._mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket)
+            flow = flow_of(message.priority, mesh.classes) if len(queues) > 1 else 0
+            queues[flow].push(message, len(message.data), message.priority)
+        for flow, queue in enumerate(queues):
+            while (next_one := queue.pop()) is not None:
+                below[next_one.ticket] = (queue, len(next_one.data))
+                mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket, flow)
 
     def _sleep(self) -> None:
         sleep_s = IDLE_S

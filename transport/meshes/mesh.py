@@ -12,6 +12,8 @@ tests/contract/test_mesh_contract.py holds every mesh to this.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
+
 Buffer = bytes | bytearray | memoryview
 """A memoryview here is of single bytes ("B") and contiguous."""
 
@@ -67,8 +69,10 @@ class Mesh(Protocol):
     """One member's end of a mesh. One thread uses it; `wake` may be called by any thread at any time.
 
     Messages from one member to another arrive in order, whole and once, or the member is `Lost`: a peer that died, that
-    uses another protocol or belongs to another job, or that sends nothing for longer than the mesh allows. Made by a
-    function or class method `connect(member, addresses, …, timeout_s)` that raises JobError naming who is missing.
+    uses another protocol or belongs to another job, or that sends nothing for longer than the mesh allows. With
+    `classes` each priority class is a *flow*: a connection of its own between each pair, its packets marked with the
+    class (W10), in order by itself; flows overtake each other. Made by a function or class method
+    `connect(member, addresses, …, timeout_s)` that raises JobError naming who is missing.
     """
 
     @property
@@ -84,6 +88,10 @@ class Mesh(Protocol):
         """What carries the messages: a name in `transport.links.table`."""
 
     @property
+    def classes(self) -> tuple[int, ...]:
+        """The priority classes that are flows, the most urgent first; () if there is one flow, unmarked."""
+
+    @property
     def message_bytes_max(self) -> int:
         """Most data of one message."""
 
@@ -95,8 +103,9 @@ class Mesh(Protocol):
     def details(self) -> Mapping[str, Any]:
         """What is in use below, such as the congestion control."""
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """Take a message for another member. Never blocks or refuses: the sender bounds what is in flight, by `Sent`.
+        flow: a place in `classes`; of several, the most urgent is served first.
 
         Sending to a member that is lost does nothing but hand the ticket back. Raises ValueError for what no mesh can
         carry (head or data too long, no such member, ourselves), LinkClosed after `close`.
@@ -127,6 +136,18 @@ def check_message(mesh: Mesh, to: int, head: bytes, size_bytes: int) -> None:
         )
     if to == mesh.member or not 0 <= to < mesh.members:
         raise ValueError(f"member {to}: another of 0 to {mesh.members - 1}")
+
+
+def checked_classes(priorities: Sequence[int]) -> tuple[int, ...]:
+    """Priority classes as a mesh has them, each once. Raises ValueError for what is none."""
+    if any(type(each) is not int or class_of(each) != each for each in priorities):
+        raise ValueError(f"priorities {list(priorities)}: {MOST_URGENT} (most urgent) to {BEST_EFFORT}")
+    return tuple(sorted(set(priorities)))
+
+
+def link_text(link: str, classes: Sequence[int]) -> str:
+    """What members must agree on besides job and method, as their hellos have it."""
+    return f"{link}, classes {' '.join(map(str, classes))}" if classes else link
 
 
 class Party(Protocol):

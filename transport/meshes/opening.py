@@ -10,7 +10,7 @@ from switchagg.errors import JobError
 from transport.links.link import Address
 from transport.links.table import LINKS, links_with
 from transport.links.udp import UdpLink
-from transport.meshes.mesh import Mesh
+from transport.meshes.mesh import Mesh, checked_classes
 from transport.meshes.tcp_gathering import listen
 
 
@@ -78,7 +78,8 @@ def connect_mesh(
     bound: BoundPlace | None = None,
 ) -> Mesh:
     """Meet all members over a link. options: fields of the mesh's own options: TcpOptions, UdpMeshOptions,
-    RdmaMeshOptions; zeromq: `options`, `keys`. bound: the mesh's from now on, or closed. Raises JobError."""
+    RdmaMeshOptions; zeromq: `options`, `keys`. With them `priorities`: the classes of `Mesh.classes`, the same on all.
+    bound: the mesh's from now on, or closed. Raises JobError."""
     with contextlib.ExitStack() as ending:
         if bound is not None:
             ending.callback(bound.close)
@@ -86,9 +87,11 @@ def connect_mesh(
             raise JobError(f"link '{link}' carries no host method; there are: {', '.join(links_with('mesh'))}")
         open_mesh = LINKS[link].opener("mesh")
         try:
-            mesh: Mesh = open_mesh(
-                member, addresses, dict(options or {}), bound, job=job, method=method, timeout_s=timeout_s
-            )
+            own = dict(options or {})
+            how: dict[str, Any] = {"job": job, "method": method, "timeout_s": timeout_s}
+            if classes := checked_classes(own.pop("priorities", ())):
+                how["classes"] = classes
+            mesh: Mesh = open_mesh(member, addresses, own, bound, **how)
         except (TypeError, ValueError) as error:
             raise JobError(f"link {link}: {error}") from error
     return mesh

@@ -1,4 +1,4 @@
-"""TcpMesh: messages over one TCP connection per pair (see `transport.meshes.mesh.Mesh`).
+"""TcpMesh: messages over one TCP connection per pair, or one for each class (see `transport.meshes.mesh.Mesh`).
 
 Sockets don't block; many messages leave with one system call, from the caller's memory, and arrive in the memory that
 `place` gives: the kernel's copy is the only one. On the wire a message is
@@ -25,10 +25,20 @@ import numpy as np
 
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
-from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.mesh import (
+    HEAD_BYTES_MAX,
+    Buffer,
+    Event,
+    Lost,
+    Place,
+    Received,
+    Sent,
+    check_message,
+    link_text,
+)
 from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
-from transport.meshes.tcp_gathering import Gathering, TcpOptions, congestion_control_of, listen
+from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, gather, listen
 
 MESSAGE_BYTES_MAX = 1 << 26
 
@@ -49,13 +59,14 @@ _INPUT = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class _Peer:
-    """A connection and what is in flight on it."""
+    """A connection and what is in flight on it. flow: its place in the mesh's classes."""
 
     __slots__ = (
         "begun",
         "connection",
         "data",
         "filled",
+        "flow",
         "head",
         "marks",
         "member",
@@ -66,8 +77,8 @@ class _Peer:
         "watched",
     )
 
-    def __init__(self, member: int, connection: socket.socket) -> None:
-        self.member, self.connection = member, connection
+    def __init__(self, member: int, flow: int, connection: socket.socket) -> None:
+        self.member, self.flow, self.connection = member, flow, connection
         self.watched = _INPUT
         self.send_error = ""  # why nothing can be sent any more
         # Going out
@@ -90,17 +101,21 @@ class TcpMesh:
     link = "tcp"
     message_bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(self, mine: Hello, connections: Mapping[int, socket.socket]) -> None:
+    def __init__(
+        self, mine: Hello, flows: Sequence[Mapping[int, socket.socket]], classes: tuple[int, ...] = ()
+    ) -> None:
         """Private: see `connect`. The connections are non-blocking, and the mesh's from now on."""
-        self.member, self.members = mine.member, mine.members
+        self.member, self.members, self.classes = mine.member, mine.members, classes
         self._mine = mine
         self.counters: dict[str, int] = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
         )
         self._events: list[Event] = []
-        self._peers = {member: _Peer(member, connection) for member, connection in connections.items()}
-        self._by_descriptor = {peer.connection.fileno(): peer for peer in self._peers.values()}
-        self._unsent: dict[int, _Peer] = {}  # peers that were given messages since the last `receive`
+        self._peers = {
+            member: [_Peer(member, place, flow[member]) for place, flow in enumerate(flows)] for member in flows[0]
+        }
+        self._by_descriptor = {peer.connection.fileno(): peer for flows in self._peers.values() for peer in flows}
+        self._unsent: dict[tuple[int, int], _Peer] = {}  # given messages since the last `receive`
         self._ready: list[tuple[int, int]] = []
         self._beside = memoryview(bytearray(_BESIDE_BYTES))
         self._beside_long = self._beside[:_BESIDE_LONG_BYTES]
@@ -112,7 +127,7 @@ class TcpMesh:
         self._poll.register(self._wake_descriptor, select.EPOLLIN)
         for descriptor in self._by_descriptor:
             self._poll.register(descriptor, _INPUT)
-        first = next(iter(connections.values()), None)
+        first = next(iter(flows[0].values()), None)
         self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
 
     @classmethod
@@ -125,6 +140,7 @@ class TcpMesh:
         method: str = "",
         timeout_s: float = 30.0,
         options: TcpOptions | None = None,
+        classes: tuple[int, ...] = (),
         listener: socket.socket | None = None,
     ) -> "TcpMesh":
         """Listen at addresses[member] and connect to all others, within timeout_s.
@@ -135,7 +151,7 @@ class TcpMesh:
         """
         options = options or TcpOptions()
         try:
-            mine = Hello(job, method, cls.link, member, len(addresses))
+            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
             if len(addresses) > 1 and listener is None:
                 listener = listen(addresses[member], options)
         except BaseException:
@@ -145,20 +161,22 @@ class TcpMesh:
         if len(addresses) == 1 or listener is None:
             if listener is not None:
                 listener.close()
-            return cls(mine, {})
-        return cls(mine, Gathering(mine, addresses, listener, options, timeout_s).run())
+            return cls(mine, [{}], classes)
+        flows = gather(mine, addresses, listener, timeout_s, options.for_classes(classes))
+        return cls(mine, flows, classes)
 
     # Sending
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
         size = len(data)
         check_message(self, to, head, size)
         self._require_open()
-        peer = self._peers.get(to)
-        if peer is None or peer.send_error:
+        flows = self._peers.get(to)
+        if flows is None or flows[flow].send_error:
             self._events.append(Sent(ticket))
             return
+        peer = flows[flow]
         self._queue(peer, _HEADER.pack(_MESSAGE, len(head), 0, size) + head)
         if size:
             self._queue(peer, data)
@@ -167,7 +185,7 @@ class TcpMesh:
     def _queue(self, peer: _Peer, part: Buffer) -> None:
         peer.parts.append(part)
         peer.queued += len(part)
-        self._unsent[peer.member] = peer
+        self._unsent[peer.flow, peer.member] = peer
 
     def _send(self, peer: _Peer) -> None:
         """Send what the kernel takes; the rest waits for the poll."""
@@ -221,11 +239,14 @@ class TcpMesh:
         """See `Mesh.receive`."""
         self._require_open()
         if self._unsent:
-            for peer in self._unsent.values():
+            for key in sorted(self._unsent) if self.classes else self._unsent:  # the most urgent flow first
+                peer = self._unsent[key]
                 if not peer.send_error:
                     self._send(peer)
             self._unsent.clear()
         ready, self._ready = self._ready or self._poll.poll(0), []
+        if self.classes and len(ready) > 1:
+            ready.sort(key=self._flow_at)
         for descriptor, happened in ready:
             peer_or_none = self._by_descriptor.get(descriptor)
             if peer_or_none is None:
@@ -237,6 +258,10 @@ class TcpMesh:
                 self._read(peer_or_none, place)
         events, self._events = self._events, []
         return events
+
+    def _flow_at(self, ready: tuple[int, int]) -> int:
+        peer = self._by_descriptor.get(ready[0])
+        return -1 if peer is None else peer.flow
 
     def _read(self, peer: _Peer, place: Place | None) -> None:
         """Messages of one peer, until it has no more, or its share of this iteration is used up."""
@@ -262,7 +287,7 @@ class TcpMesh:
                 self._lose(peer, f"the connection ended: {error.strerror}")
                 return
             if not got:
-                self._lose(peer, "it closed the connection, or died")
+                self._end(peer, "it closed the connection, or died")
                 return
             self.counters["receives"] += 1
             if got < room:
@@ -295,7 +320,10 @@ class TcpMesh:
                 kind, head_bytes, _, size = _HEADER.unpack_from(start, first)
                 if kind != _MESSAGE or head_bytes > HEAD_BYTES_MAX or size > MESSAGE_BYTES_MAX:
                     bad = bytes(start[first : first + 8]).hex()
-                    self._lose(peer, "it left" if kind == _LEAVES else f"it sent what is no message ({bad})")
+                    if kind == _LEAVES:
+                        self._end(peer, "it left")
+                    else:
+                        self._lose(peer, f"it sent what is no message ({bad})")
                     return False
                 first += _HEADER.size
                 if start is not beside:
@@ -341,16 +369,28 @@ class TcpMesh:
         self._events.append(Received(peer.member, peer.head, data))
         peer.data = None
 
+    def _end(self, peer: _Peer, reason: str) -> None:
+        """Nothing more comes by this connection. The member is lost with the last of its flows: what is on its way on
+        the others was sent before."""
+        self._close(peer, reason)
+        if all(flow.connection.fileno() < 0 for flow in self._peers[peer.member]):
+            self._lose(peer, reason)
+
     def _lose(self, peer: _Peer, reason: str) -> None:
+        for flow in self._peers.pop(peer.member):
+            self._close(flow, reason)
+        self.counters["lost"] += 1
+        self._events.append(Lost(peer.member, reason))
+
+    def _close(self, peer: _Peer, reason: str) -> None:
+        if peer.connection.fileno() < 0:
+            return
         if not peer.send_error:
             self._stop_sending(peer, reason)
         self._poll.unregister(peer.connection)
         del self._by_descriptor[peer.connection.fileno()]
-        del self._peers[peer.member]
-        self._unsent.pop(peer.member, None)
+        self._unsent.pop((peer.flow, peer.member), None)
         peer.connection.close()
-        self.counters["lost"] += 1
-        self._events.append(Lost(peer.member, reason))
 
     # Waiting and closing
 
@@ -388,7 +428,7 @@ class TcpMesh:
                 self._closed = True
                 os.close(self._wake_descriptor)
             self._poll.close()
-            for peer in self._peers.values():
+            for peer in self._by_descriptor.values():
                 peer.connection.close()
             self._peers.clear()
             self._by_descriptor.clear()
@@ -398,7 +438,7 @@ class TcpMesh:
 
         What peers send meanwhile is read, or they might not get to read ours.
         """
-        for peer in self._peers.values():
+        for peer in self._by_descriptor.values():
             if peer.data is not None:  # the memory that `place` gave may be used for other things now
                 peer.data = np.empty(len(peer.data), np.uint8).data
             if not peer.send_error:
@@ -407,7 +447,9 @@ class TcpMesh:
             self._ready = []
             self.receive()
             left = [
-                peer for peer in self._peers.values() if not peer.send_error and (peer.parts or _unacknowledged(peer))
+                peer
+                for peer in self._by_descriptor.values()
+                if not peer.send_error and (peer.parts or _unacknowledged(peer))
             ]
             if not left or time.monotonic() >= until:
                 return

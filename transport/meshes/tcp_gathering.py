@@ -1,4 +1,4 @@
-"""How the members of a job connect over TCP: one checked connection per pair.
+"""How the members of a job connect over TCP: one checked connection per pair, or one for each flow.
 
 The member with the higher number connects and says hello; the other answers with its own hello, whether they fit or
 not, so that both sides can name a disagreement. Both pass it on to all others before they give up. Strangers are sent
@@ -12,10 +12,11 @@ import select
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from switchagg.errors import DecodeError, JobError
+from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
 from transport.meshes.hello import (
     ANYBODY,
@@ -76,6 +77,10 @@ class TcpOptions:
         if self.buffer_bytes is not None and self.buffer_bytes < 1:
             raise ValueError(f"buffer_bytes {self.buffer_bytes}: 1 or more")
 
+    def for_classes(self, classes: Sequence[int]) -> "list[TcpOptions]":
+        """The options of each class's connections; these for all if there are none."""
+        return [replace(self, tos=tos_of(kind, self.tos)) for kind in classes] or [self]
+
     def new_socket(self) -> socket.socket:
         """Non-blocking; the options are set before it connects: the window's scale is agreed then. Raises JobError."""
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -98,6 +103,8 @@ class TcpOptions:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.buffer_bytes)
         if self.tos:
             connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
+        if priority := socket_priority_of_tos(self.tos):  # the kernel's own reading of a TOS ignores classes
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
         third_s = max(1, round(self.silence_s / 3))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third_s)
@@ -390,6 +397,62 @@ class Gathering:
         self._poll.modify(pending.connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         if self._refusal:
             self._inform(theirs.member)
+
+
+def gather(
+    mine: Hello,
+    addresses: Sequence[Address],
+    listener: socket.socket,
+    timeout_s: float,
+    flows: Sequence[TcpOptions],
+) -> list[dict[int, socket.socket]]:
+    """Connections to all other members, one for each flow with its options, each by member. Raises JobError as
+    `Gathering.run`. listener: closed at the end."""
+    until = time.monotonic() + timeout_s
+    made: list[dict[int, socket.socket]] = []
+    try:
+        for options in flows:
+            if made:  # who still looks for members would take the next connection for a second one of the first
+                exchange(made[0], dict.fromkeys(made[0], b"ready"), until, mine.job)
+            left_s = max(0.0, until - time.monotonic())
+            made.append(Gathering(mine, addresses, listener.dup(), options, left_s).run())
+    except BaseException:
+        for connection in (each for flow in made for each in flow.values()):
+            connection.close()
+        raise
+    finally:
+        listener.close()
+    return made
+
+
+def exchange(
+    connections: Mapping[int, socket.socket], ours: Mapping[int, bytes], until: float, job: str
+) -> dict[int, bytes]:
+    """Send each member its bytes, right after they met, and receive as many from each, until then. Raises JobError
+    naming those that sent nothing."""
+    for member, connection in connections.items():
+        try:
+            connection.send(ours[member])  # far less than any socket takes at once
+        except OSError as error:
+            raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
+    theirs = {member: b"" for member in connections}
+    while missing := [member for member, data in theirs.items() if len(data) < len(ours[member])]:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            who = ", ".join(map(str, missing))
+            raise JobError(f"job {job}: nothing from member {who} in time, though a connection is there")
+        for ready in select.select([connections[member] for member in missing], [], [], left_s)[0]:
+            member = next(member for member in missing if connections[member] is ready)
+            try:
+                data = ready.recv(len(ours[member]) - len(theirs[member]))
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
+            if not data:
+                raise JobError(f"job {job}: member {member} has left before all had connected")
+            theirs[member] += data
+    return theirs
 
 
 def _text(address: Address) -> str:

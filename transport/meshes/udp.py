@@ -1,8 +1,8 @@
 """UdpMesh: messages over one UDP socket, made reliable by `transport.meshes.reliable`; a `transport.meshes.mesh.Mesh`.
 
-Every pair of members has a connection in each direction, whose number the receiver has chosen at random: datagrams of
-an earlier process of a member, or of unknown senders, don't fit and are counted. On the wire a message is u8 bytes of
-head | head | data, cut into segments; beside those, datagrams are
+Every pair of members has a connection in each direction, whose number the receiver has chosen at random, or one for
+each class, with the numbers that follow: datagrams of an earlier process of a member, or of unknown senders, don't fit
+and are counted. On the wire a message is u8 bytes of head | head | data, cut into segments; beside those, datagrams are
 
     a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
     "saping" or "sabye!" | u32 number of the receiver
@@ -20,11 +20,22 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import AggregationFailed, DecodeError, JobError
+from switchagg.priority import CLASSES, tos_of
 from switchagg.wire import Bundle
 from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
 from transport.meshes.hello import MAGIC, TELL_S, Hello, disagreement, pack_refusal, refusal_in, unpack
-from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.mesh import (
+    HEAD_BYTES_MAX,
+    Buffer,
+    Event,
+    Lost,
+    Place,
+    Received,
+    Sent,
+    check_message,
+    link_text,
+)
 from transport.meshes.opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 
@@ -38,6 +49,7 @@ _NUMBERS = struct.Struct(">IIB")
 _WORD = struct.Struct(">6sI")
 _PING, _BYE = b"saping", b"sabye!"
 _RELIABLE = b"RT"
+_CONNECTION = slice(4, 8)  # of a datagram of `transport.meshes.reliable`
 _FRAMES_PER_TURN = 128
 
 
@@ -55,19 +67,25 @@ class UdpMeshOptions:
             raise ValueError(f"tos {self.tos}: 0 to 255")
 
 
+class _Flow:
+    """A connection to a member, and one from it. tos: of its datagrams; None: the socket's."""
+
+    def __init__(self, peer: "_Peer", sender: Sender, receiver: Receiver, tos: int | None) -> None:
+        self.peer, self.sender, self.receiver, self.tos = peer, sender, receiver, tos
+        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
+        self.segments = 0
+        self.unsent: list[Bundle] = []
+
+
 class _Peer:
-    """What is in flight between us and one other member."""
+    """What is in flight between us and one other member. flows: by class, once its number is known."""
 
     def __init__(self, member: int, address: Address, now_ns: int) -> None:
         self.member, self.address = member, address
         self.number = 0  # its own, by which it knows frames meant for it; 0 while it is unknown
         self.connected = False
         self.received_ns = self.sent_ns = now_ns
-        self.sender: Sender | None = None
-        self.receiver: Receiver | None = None
-        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
-        self.segments = 0
-        self.unsent: list[Bundle] = []
+        self.flows: list[_Flow] = []
 
 
 class UdpMesh:
@@ -80,13 +98,21 @@ class UdpMesh:
     link = "udp"
     message_bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(self, mine: Hello, addresses: Sequence[Address], link: UdpLink, options: UdpMeshOptions) -> None:
+    def __init__(
+        self,
+        mine: Hello,
+        addresses: Sequence[Address],
+        link: UdpLink,
+        options: UdpMeshOptions,
+        classes: tuple[int, ...] = (),
+    ) -> None:
         """Private: see `connect`."""
-        self.member, self.members = mine.member, mine.members
+        self.member, self.members, self.classes = mine.member, mine.members, classes
+        self._marks: list[int | None] = [tos_of(kind, options.tos) for kind in classes] or [None]
         self.details: dict[str, Any] = {}
         self._mine, self._link, self._config = mine, link, options.config
         self._silence_ns = round(options.silence_s * 1e9)
-        self._number = secrets.randbelow((1 << 32) - 1) + 1
+        self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._strangers = 0
         self._refusal, self._refusal_frame = "", b""  # why this job can't begin
@@ -113,6 +139,7 @@ class UdpMesh:
         method: str = "",
         timeout_s: float = 30.0,
         options: UdpMeshOptions | None = None,
+        classes: tuple[int, ...] = (),
         link: UdpLink | None = None,
     ) -> "UdpMesh":
         """Bind addresses[member] and connect to all others, within timeout_s.
@@ -125,8 +152,8 @@ class UdpMesh:
         try:
             if options.tos:
                 link.set_tos(options.tos)
-            mine = Hello(job, method, cls.link, member, len(addresses))
-            mesh = cls(mine, addresses, link, options)
+            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
+            mesh = cls(mine, addresses, link, options, classes)
             mesh._connect_all(timeout_s)
         except BaseException:
             link.close()
@@ -138,9 +165,9 @@ class UdpMesh:
         """See the class."""
         counted = {**self._counted, **self._past, "drop_stranger": self._strangers}
         for peer in list(self._peers.values()):  # any thread may ask, while the loop's loses a peer
-            if peer.sender is not None:
-                counted["retransmitted"] += peer.sender.counters["retransmitted"]
-                counted["timeouts"] += peer.sender.counters["timeouts"]
+            for flow in peer.flows:
+                for name in self._past:
+                    counted[name] += flow.sender.counters[name]
         return {**counted, **{f"link_{name}": value for name, value in self._link.counters.items()}}
 
     # Meeting
@@ -220,20 +247,27 @@ class UdpMesh:
         news = not peer.number
         if news:
             peer.number = number
-            peer.sender = Sender(self._config, number, self._mine.job, peer.member)
-            peer.receiver = Receiver(self._config, self._number)
+            peer.flows = [
+                _Flow(
+                    peer,
+                    Sender(self._config, number + place, self._mine.job, peer.member),
+                    Receiver(self._config, self._number + place),
+                    tos,
+                )
+                for place, tos in enumerate(self._marks)
+            ]
         peer.connected = peer.connected or ours == self._number
         peer.received_ns = time.monotonic_ns()
         if asks or (news and not peer.connected):
             self._send_hello(address, peer, ask=news and not peer.connected)
 
-    def _transmit(self, frame: bytes, address: Address) -> None:
+    def _transmit(self, frame: bytes, address: Address, tos: int | None = None) -> None:
         """A datagram that may get lost."""
-        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address)
+        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address, tos)
 
     # Sending
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
         size = len(data)
         check_message(self, to, head, size)
@@ -242,43 +276,42 @@ class UdpMesh:
         if peer is None:
             self._events.append(Sent(ticket))
             return
-        assert peer.sender is not None
+        own = peer.flows[flow]
         message = b"".join((bytes((len(head),)), head, data))
-        peer.segments += -(-len(message) // self._config.segment_bytes)
-        peer.marks.append((peer.segments, ticket, size))
-        peer.sender.submit(0, message)
+        own.segments += -(-len(message) // self._config.segment_bytes)
+        own.marks.append((own.segments, ticket, size))
+        own.sender.submit(0, message)
         self._deadline_ns = 0
 
-    def _flush(self, peer: _Peer, now_ns: int) -> None:
+    def _flush(self, flow: _Flow, now_ns: int) -> None:
         """Send what is due to this peer, as far as its window and the link have room."""
-        assert peer.sender is not None
-        assert peer.receiver is not None
-        for frame in peer.receiver.frames_to_send(now_ns):
+        peer = flow.peer
+        for frame in flow.receiver.frames_to_send(now_ns):
             peer.sent_ns = now_ns
-            self._transmit(frame, peer.address)
-        if not self._push(peer):
+            self._transmit(frame, peer.address, flow.tos)
+        if not self._push(flow):
             return
         for _ in range(_FRAMES_PER_TURN // 64):
-            frames = peer.sender.frames_to_send(now_ns, 64)
+            frames = flow.sender.frames_to_send(now_ns, 64)
             if not frames:
                 return
             peer.sent_ns = now_ns
-            peer.unsent = list(_bundles(frames))
-            if not self._push(peer):
+            flow.unsent = list(_bundles(frames))
+            if not self._push(flow):
                 return
             if len(frames) < 64:
                 return
         self._deadline_ns = 0  # there may be more
 
-    def _push(self, peer: _Peer) -> bool:
-        """Send the peer's bundles; False if the link is full."""
-        while peer.unsent:
-            bundle = peer.unsent[0]
-            accepted = self._link.send(bundle, peer.address)
+    def _push(self, flow: _Flow) -> bool:
+        """Send the flow's bundles; False if the link is full."""
+        while flow.unsent:
+            bundle = flow.unsent[0]
+            accepted = self._link.send(bundle, flow.peer.address, flow.tos)
             if accepted < len(bundle):
-                peer.unsent[0] = bundle[accepted:]
+                flow.unsent[0] = bundle[accepted:]
                 return False
-            peer.unsent.pop(0)
+            flow.unsent.pop(0)
         return True
 
     # Receiving
@@ -306,33 +339,38 @@ class UdpMesh:
                     self._receive_control(peer, frame, now_ns)
         due = now_ns >= self._deadline_ns
         self._deadline_ns = now_ns + self._silence_ns // 4
-        for peer in list(self._peers.values()):
-            if peer.sender is None:
-                continue
-            if due:
-                self._timer(peer, now_ns)
-            if peer.member in self._peers:
-                self._flush(peer, now_ns)
-                self._note_deadline(peer)
+        if due:
+            for peer in list(self._peers.values()):
+                if peer.flows:
+                    self._timer(peer, now_ns)
+        for place in range(len(self._marks)):  # the most urgent flow first
+            for peer in self._peers.values():
+                if peer.flows:
+                    self._flush(peer.flows[place], now_ns)
+                    self._note_deadline(peer.flows[place])
 
     def _take(self, peer: _Peer, frame: bytes, now_ns: int) -> None:
-        assert peer.sender is not None
-        assert peer.receiver is not None
-        if len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA:
-            before = peer.receiver.counters["segments"]
-            peer.receiver.receive(frame, now_ns)
-            if peer.receiver.counters["segments"] == before:
+        data = len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA
+        place = int.from_bytes(frame[_CONNECTION], "big") - (self._number if data else peer.number)
+        if not 0 <= place < len(peer.flows):
+            self._strangers += 1
+            return
+        flow = peer.flows[place]
+        if data:
+            before = flow.receiver.counters["segments"]
+            flow.receiver.receive(frame, now_ns)
+            if flow.receiver.counters["segments"] == before:
                 self._strangers += 1
                 return
-            while (message := peer.receiver.next_message()) is not None:
+            while (message := flow.receiver.next_message()) is not None:
                 self._received(peer, message.data)
         else:
-            before = peer.sender.counters["acks"]
-            peer.sender.receive(frame, now_ns)
-            if peer.sender.counters["acks"] == before:
+            before = flow.sender.counters["acks"]
+            flow.sender.receive(frame, now_ns)
+            if flow.sender.counters["acks"] == before:
                 self._strangers += 1
                 return
-            self._acknowledged(peer)
+            self._acknowledged(flow)
         peer.connected = True
         peer.received_ns = now_ns
 
@@ -345,9 +383,8 @@ class UdpMesh:
         self._counted["rx_bytes"] += len(message) - begin
         self._events.append(Received(peer.member, message[1:begin], memoryview(message)[begin:]))
 
-    def _acknowledged(self, peer: _Peer) -> None:
-        assert peer.sender is not None
-        marks, arrived = peer.marks, peer.sender.acknowledged
+    def _acknowledged(self, flow: _Flow) -> None:
+        marks, arrived = flow.marks, flow.sender.acknowledged
         while marks and marks[0][0] <= arrived:
             _, ticket, size = marks.popleft()
             self._counted["tx_messages"] += 1
@@ -366,25 +403,22 @@ class UdpMesh:
 
     def _timer(self, peer: _Peer, now_ns: int) -> None:
         """What is due: losses, acknowledgements, heartbeats, timeouts of peers."""
-        assert peer.sender is not None
-        assert peer.receiver is not None
         if peer.connected and now_ns - peer.received_ns >= self._silence_ns:
             self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
             return
-        try:
-            peer.sender.handle_timer(now_ns)
-        except AggregationFailed as error:
-            self._lose(peer, error.detail)
-            return
-        peer.receiver.handle_timer(now_ns)
+        for flow in peer.flows:
+            try:
+                flow.sender.handle_timer(now_ns)
+            except AggregationFailed as error:
+                self._lose(peer, error.detail)
+                return
+            flow.receiver.handle_timer(now_ns)
         if now_ns - peer.sent_ns >= self._silence_ns // 4:
             peer.sent_ns = now_ns
             self._transmit(_WORD.pack(_PING, peer.number), peer.address)
 
-    def _note_deadline(self, peer: _Peer) -> None:
-        assert peer.sender is not None
-        assert peer.receiver is not None
-        for at_ns in (peer.sender.next_deadline_ns(), peer.receiver.next_deadline_ns()):
+    def _note_deadline(self, flow: _Flow) -> None:
+        for at_ns in (flow.sender.next_deadline_ns(), flow.receiver.next_deadline_ns()):
             if at_ns is not None and at_ns < self._deadline_ns:
                 self._deadline_ns = at_ns
 
@@ -392,10 +426,10 @@ class UdpMesh:
         if self._peers.pop(peer.member, None) is None:
             return
         del self._by_address[peer.address]
-        if peer.sender is not None:
+        for flow in peer.flows:
             for name in self._past:
-                self._past[name] += peer.sender.counters[name]
-        self._events += [Sent(ticket) for _, ticket, _ in peer.marks]
+                self._past[name] += flow.sender.counters[name]
+            self._events += [Sent(ticket) for _, ticket, _ in flow.marks]
         self._counted["lost"] += 1
         self._events.append(Lost(peer.member, reason))
 
@@ -407,7 +441,7 @@ class UdpMesh:
         if self._events:
             return True
         left_s = max(0, self._deadline_ns - time.monotonic_ns()) / 1e9
-        full = any(peer.unsent for peer in self._peers.values())
+        full = any(flow.unsent for flow in self._flows())
         if timeout_s is None or left_s <= timeout_s:
             self._link.wait(left_s, writable=full)
             return True
@@ -423,19 +457,22 @@ class UdpMesh:
             return
         until = time.monotonic() + linger_s
         try:
-            while any(peer.marks for peer in self._peers.values()):
+            while any(flow.marks for flow in self._flows()):
                 self._run_once(connecting=False)
                 left_s = min(until, self._deadline_ns / 1e9) - time.monotonic()
                 if time.monotonic() >= until:
                     break
-                if any(peer.marks for peer in self._peers.values()):
-                    self._link.wait(max(0.0, left_s), writable=any(peer.unsent for peer in self._peers.values()))
+                if any(flow.marks for flow in self._flows()):
+                    self._link.wait(max(0.0, left_s), writable=any(flow.unsent for flow in self._flows()))
             for peer in self._peers.values():
                 for _ in range(3 if peer.number else 0):  # without it, silence is noticed
                     self._transmit(_WORD.pack(_BYE, peer.number), peer.address)
         finally:
             self._closed = True
             self._link.close()
+
+    def _flows(self) -> Iterator[_Flow]:
+        return (flow for peer in self._peers.values() for flow in peer.flows)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,10 +1,7 @@
 """The handshake of an RDMA mesh over TCP, after the rendezvous: the members exchange their ends of queue pairs."""
 
-import select
 import socket
 import struct
-import time
-from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from switchagg.errors import JobError
@@ -46,33 +43,3 @@ class MeshEnd(NamedTuple):
 def path_mtu_of(connection: socket.socket) -> int:
     """The largest MTU of RoCE whose packets fit the path of this TCP connection. Raises JobError if none does."""
     return mtu_for(connection.getsockopt(socket.IPPROTO_IP, _IP_MTU))
-
-
-def exchange(
-    connections: Mapping[int, socket.socket], ours: Mapping[int, bytes], until: float, job: str
-) -> dict[int, bytes]:
-    """Send each member its bytes and receive as many from each, until then. Raises JobError naming those that sent
-    nothing."""
-    for member, connection in connections.items():
-        try:
-            connection.send(ours[member])  # far less than any socket takes at once
-        except OSError as error:
-            raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
-    theirs = {member: b"" for member in connections}
-    while missing := [member for member, data in theirs.items() if len(data) < len(ours[member])]:
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            who = ", ".join(map(str, missing))
-            raise JobError(f"job {job}: no queue pair from member {who} in time, though a connection is there")
-        for ready in select.select([connections[member] for member in missing], [], [], left_s)[0]:
-            member = next(member for member in missing if connections[member] is ready)
-            try:
-                data = ready.recv(len(ours[member]) - len(theirs[member]))
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise JobError(f"job {job}: member {member} is gone: {error.strerror}") from error
-            if not data:
-                raise JobError(f"job {job}: member {member} has left before its queue pair was connected")
-            theirs[member] += data
-    return theirs

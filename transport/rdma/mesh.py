@@ -1,7 +1,7 @@
 """RdmaMesh: messages over reliable (RC) queue pairs of any provider of verbs (see `transport.meshes.mesh.Mesh`).
 
-The members connect over TCP first, and exchange their queue pairs there; afterwards those connections only show that a
-member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
+The members connect over TCP first, and exchange their queue pairs there, one or one for each class; afterwards those
+connections only show that a member leaves or has died. A message is SENDs into the receiver's ring of registered slots:
 the first has head and length (and all of a short message's data), the others data straight from the sender's memory.
 Credits keep the sender from using a slot that isn't free: each is given back once its data was copied to its place.
 
@@ -20,13 +20,24 @@ from typing import Any
 import numpy as np
 
 from switchagg.errors import JobError
+from switchagg.priority import tos_of
 from transport.links.addresses import resolve_host
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
-from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.mesh import (
+    HEAD_BYTES_MAX,
+    Buffer,
+    Event,
+    Lost,
+    Place,
+    Received,
+    Sent,
+    check_message,
+    link_text,
+)
 from transport.meshes.opening import BoundPlace
-from transport.meshes.tcp_gathering import Gathering, TcpOptions, listen
-from transport.rdma.handshake import MeshEnd, exchange, path_mtu_of
+from transport.meshes.tcp_gathering import Gathering, TcpOptions, exchange, listen
+from transport.rdma.handshake import MeshEnd, path_mtu_of
 from transport.rdma.places import ROCE_PORT
 from transport.rdma.provider import default_provider, open_context
 from transport.rdma.verbs import (
@@ -55,7 +66,7 @@ RETURNS_MAX = SLOTS // RETURN_AFTER + 1
 """Such messages that may lie unread at the peer, which has places for them besides its slots."""
 
 OUT_SLOTS = 32
-"""For first pieces that are being sent, to all peers together."""
+"""Of each flow, for first pieces that are being sent, to all peers together."""
 
 POLL = 64  # completions of one `receive`
 CHECK_S = 0.05  # how often a waiting member checks the TCP connections
@@ -88,15 +99,26 @@ class _Message:
 
 
 class _Peer:
-    """A queue pair, its ring, and what is in flight."""
+    """A queue pair to a member, for all messages or one class, its ring, and what is in flight. tos: of its packets.
+    free: slots of `out`, its flow's."""
 
     __slots__ = (
-        *("connection", "credits", "data", "filled", "head", "member", "outbox", "pair"),
-        *("posted", "region", "ring", "used"),
+        *("connection", "credits", "data", "filled", "free", "head", "member", "outbox", "pair"),
+        *("posted", "region", "ring", "tos", "used"),
     )
 
-    def __init__(self, member: int, connection: socket.socket, pair: Any, ring: Any, region: MemoryRegion) -> None:
-        self.member, self.connection, self.pair, self.ring, self.region = member, connection, pair, ring, region
+    def __init__(
+        self,
+        member: int,
+        connection: socket.socket,
+        tos: int,
+        free: list[int],
+        pair: Any,
+        ring: Any,
+        region: MemoryRegion,
+    ) -> None:
+        self.member, self.connection, self.tos, self.free = member, connection, tos, free
+        self.pair, self.ring, self.region = pair, ring, region
         self.credits = SLOTS
         self.used = 0  # slots whose credits weren't given back yet
         self.outbox: deque[_Message] = deque()
@@ -116,9 +138,16 @@ class RdmaMesh:
     link = "rdma"
     message_bytes_max = MESSAGE_BYTES_MAX
 
-    def __init__(self, mine: Hello, options: RdmaMeshOptions, host: str, members: Sequence[int]) -> None:
+    def __init__(
+        self,
+        mine: Hello,
+        options: RdmaMeshOptions,
+        host: str,
+        members: Sequence[int],
+        classes: tuple[int, ...] = (),
+    ) -> None:
         """Private: see `connect`."""
-        self.member, self.members = mine.member, mine.members
+        self.member, self.members, self.classes = mine.member, mine.members, classes
         self.details: dict[str, Any] = {}
         self._job = mine.job
         names = (
@@ -136,7 +165,7 @@ class RdmaMesh:
         self._options = options
         self._events: list[Event] = []
         self._found: list[WorkCompletion] = []
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, list[_Peer]] = {}  # of each member, by flow
         self._by_number: dict[int, _Peer] = {}
         self._woken = self._closed = False
         self._poll = select.epoll()
@@ -144,10 +173,11 @@ class RdmaMesh:
         try:
             self._domain = self._context.alloc_pd()
             depth = SLOTS + RETURNS_MAX
-            self._queue = self._context.create_cq(max(1, 2 * depth * len(members)))
-            self._out = np.empty((OUT_SLOTS, SLOT_BYTES), np.uint8)
+            self._queue = self._context.create_cq(max(1, 2 * depth * len(members) * len(classes or (None,))))
+            flows = len(classes or (None,))
+            self._out = np.empty((flows * OUT_SLOTS, SLOT_BYTES), np.uint8)
             self._out_region = self._context.reg_mr(self._domain, self._out, AccessFlags.LOCAL_WRITE)
-            self._free = list(range(OUT_SLOTS))
+            self._free = [list(range(flow * OUT_SLOTS, (flow + 1) * OUT_SLOTS)) for flow in range(flows)]
         except BaseException:
             self._context.close()
             self._poll.close()
@@ -163,6 +193,7 @@ class RdmaMesh:
         method: str = "",
         timeout_s: float = 30.0,
         options: RdmaMeshOptions | None = None,
+        classes: tuple[int, ...] = (),
         listener: socket.socket | None = None,
     ) -> "RdmaMesh":
         """Listen at addresses[member] (TCP) and connect to all others, within timeout_s.
@@ -174,13 +205,13 @@ class RdmaMesh:
         until = time.monotonic() + timeout_s
         connections: dict[int, socket.socket] = {}
         try:
-            mine = Hello(job, method, cls.link, member, len(addresses))
+            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
             if len(addresses) > 1:
                 listener = listener or listen(addresses[member])
                 others = [other for other in range(len(addresses)) if other != member]
-                mesh = cls(mine, options, resolve_host(addresses[member][0]), others)
+                mesh = cls(mine, options, resolve_host(addresses[member][0]), others, classes)
             else:
-                mesh = cls(mine, options, "127.0.0.1", [])
+                mesh = cls(mine, options, "127.0.0.1", [], classes)
         except BaseException:
             if listener is not None:
                 listener.close()
@@ -199,35 +230,40 @@ class RdmaMesh:
         return mesh
 
     def _connect_all(self, connections: dict[int, socket.socket], until: float) -> None:
-        """Connect a queue pair with every peer. Raises JobError naming those that don't answer."""
-        mine: dict[int, MeshEnd] = {}
+        """Connect a queue pair, or one for each class, with every peer. Raises JobError naming those that don't
+        answer."""
+        options = self._options
+        mine: dict[int, list[MeshEnd]] = {}
         for member, connection in connections.items():
-            peer = self._new_peer(member, connection)
-            mtu = self._options.path_mtu or path_mtu_of(connection)
-            mine[member] = MeshEnd(peer.pair.end, mtu, SLOTS, SLOT_BYTES)
-        theirs = exchange(connections, {member: end.pack() for member, end in mine.items()}, until, self._job)
-        for member, peer in self._peers.items():
-            end = MeshEnd.unpack(theirs[member])
-            if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
-                raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
-            mtu = min(end.mtu, mine[member].mtu)
-            options = self._options
-            attributes = QPAttributes(path_mtu=mtu, dscp=options.tos >> 2, timeout=options.timeout)
-            peer.pair.connect(end.end, attributes)
-            peer.pair.post_recv([self._receive_at(peer, place) for place in range(SLOTS + RETURNS_MAX)])
+            marks = [tos_of(kind, options.tos) for kind in self.classes] or [options.tos]
+            self._peers[member] = [
+                self._new_peer(member, connection, tos, free) for tos, free in zip(marks, self._free, strict=True)
+            ]
+            mtu = options.path_mtu or path_mtu_of(connection)
+            mine[member] = [MeshEnd(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
+        ours = {member: b"".join(end.pack() for end in ends) for member, ends in mine.items()}
+        theirs = exchange(connections, ours, until, self._job)
+        for member, flows in self._peers.items():
+            size = len(theirs[member]) // len(flows)
+            for place, peer in enumerate(flows):
+                end = MeshEnd.unpack(theirs[member][place * size : (place + 1) * size])
+                if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
+                    raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
+                mtu = min(end.mtu, mine[member][place].mtu)
+                peer.pair.connect(end.end, QPAttributes(path_mtu=mtu, dscp=peer.tos >> 2, timeout=options.timeout))
+                peer.pair.post_recv([self._receive_at(peer, slot) for slot in range(SLOTS + RETURNS_MAX)])
         exchange(connections, dict.fromkeys(connections, b"ready"), until, self._job)  # all can receive now
         for connection in connections.values():
             self._poll.register(connection, select.EPOLLIN | select.EPOLLRDHUP)
 
-    def _new_peer(self, member: int, connection: socket.socket) -> _Peer:
+    def _new_peer(self, member: int, connection: socket.socket, tos: int, free: list[int]) -> _Peer:
         depth = SLOTS + RETURNS_MAX
         ring = np.empty((depth, SLOT_BYTES), np.uint8)
         region = self._context.reg_mr(self._domain, ring, AccessFlags.LOCAL_WRITE)
         pair = self._context.create_qp(
             self._domain, QPType.RC, self._queue, self._queue, send_depth=depth, receive_depth=depth
         )
-        peer = _Peer(member, connection, pair, ring, region)
-        self._peers[member] = self._by_number[pair.number] = peer
+        peer = self._by_number[pair.number] = _Peer(member, connection, tos, free, pair, ring, region)
         return peer
 
     def _receive_at(self, peer: _Peer, place: int) -> ReceiveRequest:
@@ -235,22 +271,22 @@ class RdmaMesh:
 
     # Sending
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
         check_message(self, to, head, len(data))
         self._require_open()
-        peer = self._peers.get(to)
-        if peer is None:
+        flows = self._peers.get(to)
+        if flows is None:
             self._events.append(Sent(ticket))
             return
-        peer.outbox.append(_Message(head, np.frombuffer(data, np.uint8), ticket))
+        flows[flow].outbox.append(_Message(head, np.frombuffer(data, np.uint8), ticket))
 
     def _pump(self, peer: _Peer) -> None:
         """Post what there are credits for."""
         requests = []
         while peer.outbox and peer.credits:
             message = peer.outbox[0]
-            piece = self._first_piece(message) if message.begun < 0 else self._next_piece(message)
+            piece = self._first_piece(peer, message) if message.begun < 0 else self._next_piece(message)
             if piece is None:
                 break
             address, length, lkey, slot = piece
@@ -267,11 +303,11 @@ class RdmaMesh:
             if peer.pair.post_send(requests) != len(requests):
                 self._lose(peer, "its queue pair takes no more sends")
 
-    def _first_piece(self, message: _Message) -> tuple[int, int, int, int] | None:
+    def _first_piece(self, peer: _Peer, message: _Message) -> tuple[int, int, int, int] | None:
         """Head, and data if all of it fits: (address, length, lkey, slot of `out`); None while no slot is free."""
-        if not self._free:
+        if not peer.free:
             return None
-        slot = self._free.pop()
+        slot = peer.free.pop()
         size, beside = len(message.data), _HEADER.size + len(message.head)
         with_data = size if size <= SLOT_BYTES - beside else 0
         room = self._out[slot]
@@ -295,7 +331,7 @@ class RdmaMesh:
         """The oldest piece is at the peer."""
         message, slot, ends = peer.posted.popleft()
         if slot >= 0:
-            self._free.append(slot)
+            peer.free.append(slot)
         if ends:
             self.counters["tx_messages"] += 1
             self.counters["tx_bytes"] += len(message.data)
@@ -320,9 +356,10 @@ class RdmaMesh:
             peer = self._by_number.get(completion.qp_num)
             if peer is not None:
                 self._completed(peer, completion, place)
-        for peer in list(self._peers.values()):
-            if peer.outbox:
-                self._pump(peer)
+        for flow in range(len(self.classes or (None,))):  # the most urgent flow first
+            for flows in list(self._peers.values()):
+                if flows[flow].outbox:
+                    self._pump(flows[flow])
         if len(found) < POLL:
             for peer, reason in ending:
                 self._lose(peer, reason)
@@ -385,24 +422,25 @@ class RdmaMesh:
         """Peers that have sent a leave message over TCP, or whose connection has ended."""
         ended = []
         for descriptor, _ in self._poll.poll(0) if self._peers else ():
-            for peer in self._peers.values():
+            for peer, *_ in self._peers.values():
                 if peer.connection.fileno() == descriptor:
                     ended.append((peer, _how_it_ended(peer.connection)))
         return ended
 
     def _lose(self, peer: _Peer, reason: str) -> None:
-        if self._peers.pop(peer.member, None) is None:
+        if peer.member not in self._peers:
             return
-        del self._by_number[peer.pair.number]
-        peer.pair.close()
-        peer.region.close()
-        for message, slot, ends in peer.posted:
-            if slot >= 0:
-                self._free.append(slot)
-            if ends:
+        for flow in self._peers.pop(peer.member):
+            del self._by_number[flow.pair.number]
+            flow.pair.close()
+            flow.region.close()
+            for message, slot, ends in flow.posted:
+                if slot >= 0:
+                    flow.free.append(slot)
+                if ends:
+                    self._finish(message)
+            for message in flow.outbox:
                 self._finish(message)
-        for message in peer.outbox:
-            self._finish(message)
         self._poll.unregister(peer.connection)
         peer.connection.close()
         self.counters["lost"] += 1
@@ -415,7 +453,7 @@ class RdmaMesh:
         self._require_open()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            if self._events or self._found or any(peer.outbox and peer.credits for peer in self._peers.values()):
+            if self._events or self._found or any(peer.outbox and peer.credits for peer in self._by_number.values()):
                 return True
             if self._woken:
                 self._woken = False
@@ -438,16 +476,16 @@ class RdmaMesh:
             return
         until = time.monotonic() + linger_s
         try:
-            for peer in self._peers.values():
+            for peer in self._by_number.values():
                 if peer.data is not None:  # the memory that `place` gave may be used for other things now
                     peer.data = np.empty(len(peer.data), np.uint8).data
-            while any(peer.outbox or peer.posted for peer in self._peers.values()):
+            while any(peer.outbox or peer.posted for peer in self._by_number.values()):
                 self.receive()
                 if time.monotonic() >= until:
                     break
                 self._found += self._queue.poll(POLL, timeout_s=0.001)
         finally:
-            for peer in self._peers.values():
+            for peer, *_ in self._peers.values():
                 _leave(peer.connection)
             self._shut()
 
@@ -456,7 +494,7 @@ class RdmaMesh:
         self._closed = True
         self._context.close()
         self._poll.close()
-        for peer in self._peers.values():
+        for peer, *_ in self._peers.values():
             peer.connection.close()
         self._peers.clear()
         self._by_number.clear()

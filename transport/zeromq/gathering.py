@@ -19,6 +19,8 @@ CONTROL = b"switchagg mesh 1"
 """First of the three frames of the meshes' own messages; a member's message has two."""
 
 HELLO, REFUSED, BYE, LOST = b"hello", b"refused", b"bye", b"lost"
+FLOW = b"flow"
+"""First on a further connection of a member that has begun: whose it is, as a hello."""
 DISAGREE = b"disagree"
 """Some two members don't fit; to all others, who would wait for one that won't come."""
 
@@ -33,18 +35,31 @@ def parse_control(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
     return frames[1].bytes, frames[2].bytes
 
 
+def member_of_flow(mine: Hello, body: bytes) -> int | None:
+    """The other member of this job to which a further connection belongs, or None."""
+    try:
+        theirs = unpack(body)
+    except DecodeError:
+        return None
+    return None if disagreement(mine, theirs, "") else theirs.member
+
+
 class Gathering:
     """Connects one member to all others; made, run and left behind.
 
-    early: messages of members that were done before us, with their sender.
+    early: messages of members that were done before us, with their sender and its identity. flows: their further
+    connections' identities.
     """
 
-    def __init__(self, mine: Hello, addresses: Sequence[Address], sockets: Sockets, timeout_s: float) -> None:
+    def __init__(
+        self, mine: Hello, addresses: Sequence[Address], sockets: Sockets, timeout_s: float, tos: int | None = None
+    ) -> None:
+        """tos: of the connections, as of `Sockets.connect`."""
         self._mine, self._addresses, self._sockets = mine, addresses, sockets
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         others = [member for member in range(mine.members) if member != mine.member]
-        self._connections = {member: sockets.connect(addresses[member]) for member in others}
+        self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in others}
         self._member_of = {connection: member for member, connection in self._connections.items()}
         self._hello_due = set(others)  # members that our hello was not sent to
         self._answered: set[int] = set()
@@ -53,7 +68,8 @@ class Gathering:
         self._reasons: dict[int, str] = {}
         self._refusal = self._to_others = ""  # why this job can't begin
         self._informed: set[int] = set()  # members that know of it
-        self.early: list[tuple[int, list[zmq.Frame]]] = []
+        self.early: list[tuple[int, bytes, list[zmq.Frame]]] = []
+        self.flows: dict[bytes, int] = {}
 
     def run(self) -> dict[int, tuple[Connection, bytes]]:
         """Connection and identity of every other member. Raises JobError: which members are missing and why, or what
@@ -159,15 +175,19 @@ class Gathering:
             except zmq.ZMQError:  # a connection broke while it was read
                 continue
             control = parse_control(frames)
-            sender = next((member for member, name in self._identities.items() if name == identity.bytes), None)
+            of_flow = self.flows.get(identity.bytes)
+            sender = next((member for member, name in self._identities.items() if name == identity.bytes), of_flow)
             if control is not None and control[0] == HELLO:
                 place = str(frames[0].get("Peer-Address"))
                 self._receive_hello(identity.bytes, control[1], place)
+            elif control is not None and control[0] == FLOW:
+                if (member := member_of_flow(self._mine, control[1])) is not None:
+                    self.flows[identity.bytes] = member
             elif sender is not None and control is not None and control[0] == BYE:
                 self._left.setdefault(sender, time.monotonic())
                 self._reasons[sender] = control[1].decode(errors="replace")
             elif sender is not None:
-                self.early.append((sender, frames))
+                self.early.append((sender, identity.bytes, frames))
 
     def _receive_hello(self, identity: bytes, body: bytes, place: str) -> None:
         try:

@@ -1,4 +1,5 @@
-"""ZeroMqMesh: a `transport.meshes.mesh.Mesh` over ZeroMQ, one ROUTER per member and a DEALER to each other one.
+"""ZeroMqMesh: a `transport.meshes.mesh.Mesh` over ZeroMQ, one ROUTER per member and a DEALER to each other one, or one
+for each class. The ROUTER sends acknowledgements and little else, in the most urgent class.
 
 A message is two frames, head and data. Data of 64 KB or more is not copied, on either side: libzmq sends it from the
 caller's memory, and `Sent` comes when libzmq has released it, that is, when the kernel has it all. Shorter data is
@@ -15,17 +16,38 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import zmq
 
+from switchagg.priority import tos_of
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello
-from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, Lost, Place, Received, Sent, check_message
+from transport.meshes.mesh import (
+    HEAD_BYTES_MAX,
+    Buffer,
+    Event,
+    Lost,
+    Place,
+    Received,
+    Sent,
+    check_message,
+    link_text,
+)
 from transport.meshes.opening import BoundPlace
-from transport.zeromq.gathering import BYE, CONTROL, HELLO, LOST, REFUSED, Gathering, parse_control
+from transport.zeromq.gathering import (
+    BYE,
+    CONTROL,
+    FLOW,
+    HELLO,
+    LOST,
+    REFUSED,
+    Gathering,
+    member_of_flow,
+    parse_control,
+)
 from transport.zeromq.keys import Keys, as_keys
 from transport.zeromq.sockets import Connection, Sockets, ZeroMqOptions
 
@@ -48,20 +70,34 @@ CONTROL_BYTES_MAX = 4096
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
-    """Another member. copied: bytes that count as sent, and may be unsent in libzmq; unmarked: those with no marker
-    behind them yet. batch: tickets of copied messages that wait for a marker. fading_ns: when it is lost, if nothing
-    more comes of it."""
+class _Flow:
+    """A connection to another member. copied: bytes that count as sent, and may be unsent in libzmq; unmarked: those
+    with no marker behind them yet. batch: tickets of copied messages that wait for a marker."""
 
-    member: int
     connection: Connection
-    identity: bytes
     queue: deque[tuple[bytes, Buffer, int]] = field(default_factory=deque)
     copied: int = 0
     unmarked: int = 0
     batch: list[int] = field(default_factory=list)
     batch_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """Another member. identities: of its connections to us, one for each flow, that have not said bye. fading_ns: when
+    it is lost, if nothing more comes of it."""
+
+    member: int
+    flows: list[_Flow]
+    identity: bytes
+    identities: set[bytes]
+    expected: int
     fading_ns: int | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The one by which they met."""
+        return self.flows[-1].connection
 
 
 class ZeroMqMesh:
@@ -70,24 +106,37 @@ class ZeroMqMesh:
 
     link = "zeromq"
 
-    def __init__(self, mine: Hello, sockets: Sockets, peers: dict[int, tuple[Connection, bytes]],
-                 early: list[tuple[int, list[zmq.Frame]]]) -> None:  # fmt: skip
-        """Private: see `connect`."""
-        self.member, self.members = mine.member, mine.members
+    def __init__(
+        self,
+        mine: Hello,
+        sockets: Sockets,
+        peers: dict[int, tuple[Connection, bytes]],
+        gathering: Gathering,
+        classes: tuple[int, ...] = (),
+        marks: Sequence[int] = (),
+    ) -> None:
+        """Private: see `connect`. marks: a TOS byte for each class."""
+        self.member, self.members, self.classes = mine.member, mine.members, classes
+        self._mine, self._marks = mine, marks
         self.details: dict[str, Any] = {}
         self.message_bytes_max = sockets.options.message_bytes_max
         self._sockets = sockets
-        self._peers = {member: _Peer(member, *place) for member, place in peers.items()}
+        self._peers = {
+            member: _Peer(member, self._flows_to(connection), identity, {identity}, len(classes or (None,)))
+            for member, (connection, identity) in peers.items()
+        }
         self._by_identity = {peer.identity: peer for peer in self._peers.values()}
-        self._by_connection = {peer.connection: peer for peer in self._peers.values()}
-        self._early = deque((self._peers[member], frames) for member, frames in early)
-        self._dirty: dict[int, _Peer] = {}
+        for identity, member in gathering.flows.items():
+            self._add_flow(identity, member)
+        self._by_connection = {flow.connection: peer for peer in self._peers.values() for flow in peer.flows}
+        self._early = deque((self._peers[member], identity, frames) for member, identity, frames in gathering.early)
+        self._dirty: dict[tuple[int, int], _Flow] = {}  # by flow and member
         self._closed = False
-        self._changed: dict[Connection, None] = {peer.connection: None for peer in self._peers.values()}
+        self._changed: dict[Connection, None] = dict.fromkeys(self._by_connection)
         self._check_ns = 0
         self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
         self._watched: dict[int, weakref.ref[memoryview]] = {}
-        self._below: dict[int, tuple[_Peer, list[int], int]] = {}
+        self._below: dict[int, tuple[_Flow, list[int], int]] = {}
         self._counts = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "drop_stranger", "drop_malformed"), 0
         )
@@ -102,6 +151,7 @@ class ZeroMqMesh:
         method: str = "",
         timeout_s: float = 30.0,
         options: ZeroMqOptions | None = None,
+        classes: tuple[int, ...] = (),
         keys: Keys | Path | str | None = None,
     ) -> "ZeroMqMesh":
         """Listen at addresses[member] and connect to all others, within timeout_s.
@@ -111,15 +161,36 @@ class ZeroMqMesh:
         both sides.
         """
         options = options or ZeroMqOptions()
-        mine = Hello(job, method, cls.link, member, len(addresses))
+        marks = [tos_of(kind, options.tos) for kind in classes]
+        if classes:
+            options = replace(options, tos=marks[0])
+        mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
         sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
-            gathering = Gathering(mine, addresses, sockets, timeout_s)
+            gathering = Gathering(mine, addresses, sockets, timeout_s, marks[-1] if classes else None)
             peers = gathering.run()
         except BaseException:
             sockets.close(FADING_S)  # time for the reason to reach the others
             raise
-        return cls(mine, sockets, peers, gathering.early)
+        return cls(mine, sockets, peers, gathering, classes, marks)
+
+    def _flows_to(self, met: Connection) -> list[_Flow]:
+        """One for each class; the connection by which the members met is the last's."""
+        flows = []
+        for tos in self._marks[:-1]:
+            made = self._sockets.connect(met.address, tos=tos)
+            made.socket.send_multipart([CONTROL, FLOW, self._mine.pack()], zmq.NOBLOCK)  # waits for the connection
+            flows.append(_Flow(made))
+        return [*flows, _Flow(met)]
+
+    def _add_flow(self, identity: bytes, member: int | None) -> bool:
+        """Another connection of a member; False if it can't be one."""
+        peer = self._peers.get(-1 if member is None else member)
+        if peer is None or len(peer.identities) == peer.expected:
+            return False
+        peer.identities.add(identity)
+        self._by_identity[identity] = peer
+        return True
 
     @property
     def counters(self) -> dict[str, int]:
@@ -128,7 +199,7 @@ class ZeroMqMesh:
 
     # Sending
 
-    def send(self, to: int, head: bytes, data: Buffer, ticket: int) -> None:
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
         self._require_open()
         size = len(data)
@@ -137,18 +208,19 @@ class ZeroMqMesh:
         if peer is None:
             self._returned.append(ticket)
         else:
-            peer.queue.append((head, data, ticket))
-            self._dirty[to] = peer
+            peer.flows[flow].queue.append((head, data, ticket))
+            self._dirty[flow % len(peer.flows), to] = peer.flows[flow]
 
     def _flush(self) -> None:
-        for peer in list(self._dirty.values()):
-            if self._flush_peer(peer):
-                del self._dirty[peer.member]
-                self._sockets.want_room(peer.connection, False)
+        for place in sorted(self._dirty) if self.classes else list(self._dirty):  # the most urgent flow first
+            flow = self._dirty[place]
+            if self._flush_flow(flow):
+                del self._dirty[place]
+                self._sockets.want_room(flow.connection, False)
             else:
-                self._sockets.want_room(peer.connection, True)
+                self._sockets.want_room(flow.connection, True)
 
-    def _flush_peer(self, peer: _Peer) -> bool:
+    def _flush_flow(self, peer: _Flow) -> bool:
         """False if libzmq takes no more for now."""
         socket, queue = peer.connection.socket, peer.queue
         while queue:
@@ -177,7 +249,7 @@ class ZeroMqMesh:
             self._counts["tx_bytes"] += size
         return True
 
-    def _send_watched(self, peer: _Peer, data: Buffer, ticket: int) -> None:
+    def _send_watched(self, peer: _Flow, data: Buffer, ticket: int) -> None:
         """Send from the memory itself. When libzmq releases it, all that was sent to the peer before has left too."""
         view = memoryview(data)
         self._below[ticket] = (peer, peer.batch, peer.unmarked)
@@ -228,7 +300,7 @@ class ZeroMqMesh:
             if taken_bytes >= RECEIVE_BYTES:
                 return
             if self._early:
-                peer, frames = self._early.popleft()
+                peer, name, frames = self._early.popleft()
             else:
                 try:
                     identity, *frames = self._sockets.router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -236,19 +308,23 @@ class ZeroMqMesh:
                     return
                 except zmq.ZMQError:  # a peer's connection broke while it was read
                     continue
-                found = self._by_identity.get(identity.bytes)
+                name = identity.bytes
+                found = self._by_identity.get(name)
                 if found is None:
-                    self._reject(identity.bytes, frames)
+                    self._reject(name, frames)
                     continue
                 peer = found
-            taken_bytes += self._take(peer, frames, events)
+            taken_bytes += self._take(peer, name, frames, events)
 
-    def _take(self, peer: _Peer, frames: list[zmq.Frame], events: list[Event]) -> int:
+    def _take(self, peer: _Peer, name: bytes, frames: list[zmq.Frame], events: list[Event]) -> int:
         """One message of a member; returns the bytes of its data."""
         if len(frames) != 2 or len(frames[0]) > HEAD_BYTES_MAX or len(frames[1]) > self.message_bytes_max:
             control = parse_control(frames)
             if control is not None and control[0] == BYE:
-                self._lose(peer, "it closed its end", events)
+                peer.identities.discard(name)  # what is on its way on its other flows was sent before
+                peer.expected -= 1
+                if not peer.expected:
+                    self._lose(peer, "it closed its end", events)
             else:
                 self._counts["drop_malformed"] += 1
             return 0
@@ -263,8 +339,14 @@ class ZeroMqMesh:
 
     def _reject(self, identity: bytes, frames: list[zmq.Frame]) -> None:
         """Drop a message of an unknown peer; answer a hello that it comes too late."""
-        self._counts["drop_stranger"] += 1
         control = parse_control(frames)
+        if (
+            control is not None
+            and control[0] == FLOW
+            and self._add_flow(identity, member_of_flow(self._mine, control[1]))
+        ):
+            return
+        self._counts["drop_stranger"] += 1
         if control is not None and control[0] == HELLO:
             self._send_control(identity, REFUSED, f"member {self.member} has begun; nobody else can join")
 
@@ -293,17 +375,20 @@ class ZeroMqMesh:
     def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
         if self._peers.pop(peer.member, None) is None:
             return
-        del self._by_identity[peer.identity], self._by_connection[peer.connection]
-        self._dirty.pop(peer.member, None)
+        for name in [name for name, one in self._by_identity.items() if one is peer]:
+            del self._by_identity[name]
         self._early = deque(item for item in self._early if item[0] is not peer)
         self._send_control(peer.identity, LOST, reason)
         events.append(
             Lost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
         )
-        self._returned.extend(peer.batch)
-        self._returned.extend(ticket for _, _, ticket in peer.queue)
-        peer.queue.clear()
-        self._sockets.disconnect(peer.connection)  # libzmq then releases what it still holds for it
+        for place, flow in enumerate(peer.flows):
+            del self._by_connection[flow.connection]
+            self._dirty.pop((place, peer.member), None)
+            self._returned.extend(flow.batch)
+            self._returned.extend(ticket for _, _, ticket in flow.queue)
+            flow.queue.clear()
+            self._sockets.disconnect(flow.connection)  # libzmq then releases what it still holds for it
         self._report_sent(events)
 
     # Waiting and closing
@@ -336,19 +421,19 @@ class ZeroMqMesh:
         if self._closed:
             return
         end = time.monotonic() + linger_s
-        to_notify = dict(self._peers)
+        to_notify = {flow: None for peer in self._peers.values() for flow in peer.flows}
         while True:
             self._flush()
-            for peer in [peer for peer in to_notify.values() if not peer.queue]:
+            for flow in [flow for flow in to_notify if not flow.queue]:
                 try:
-                    peer.connection.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
+                    flow.connection.socket.send_multipart([CONTROL, BYE, b""], zmq.NOBLOCK)
                 except zmq.ZMQError:
-                    if peer.connection.read_monitor() or not peer.connection.up:
-                        del to_notify[peer.member]  # disconnected
+                    if flow.connection.read_monitor() or not flow.connection.up:
+                        del to_notify[flow]  # disconnected
                     else:
-                        self._sockets.want_room(peer.connection, True)
+                        self._sockets.want_room(flow.connection, True)
                 else:
-                    del to_notify[peer.member]
+                    del to_notify[flow]
             left_s = end - time.monotonic()
             if not to_notify or left_s <= 0:
                 break

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import zmq
@@ -293,12 +293,13 @@ class Sockets:
     def _zap_socket(self) -> Socket | None:
         return None if self._authenticator is None else self._authenticator.socket
 
-    def connect(self, address: Address, source: str = "") -> Connection:
+    def connect(self, address: Address, source: str = "", tos: int | None = None) -> Connection:
         """Connect to an address, and again whenever the connection is lost; messages wait for it meanwhile.
 
-        source: own address to connect from; "": the kernel's choice. Raises JobError.
+        source: own address to connect from; "": the kernel's choice. tos: None for the options'. Raises JobError.
         """
-        connection = Connection(self.context, address, self.options, self._keys, self._frame_bytes, source)
+        options = self.options if tos is None else replace(self.options, tos=tos)
+        connection = Connection(self.context, address, options, self._keys, self._frame_bytes, source)
         for polled in (connection.socket, connection.monitor):
             self._connections[polled] = connection
             self._poller.register(polled, zmq.POLLIN)
