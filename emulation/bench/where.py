@@ -64,7 +64,7 @@ class Share:
     cpu_ns_per_packet: float
     samples: int
     parts: dict[str, float]  # ns per packet
-    kernel_functions: dict[str, float]  # ns per packet, without what they call; the dearest first
+    functions: dict[str, float]  # of core and kernel, without what they call; the dearest first
     packets_per: dict[str, float]  # send, receive, sleep
 
 
@@ -162,13 +162,13 @@ def share(
     """Splits a packet's time by what the samples hit."""
     unit = cpu_ns_per_packet / max(1, len(samples))
     parts = Counter(part_of(sample, symbols) for sample in samples)
-    functions = Counter(symbols.of_kernel(sample.address) for sample in samples)
-    functions.pop("", None)
+    functions = Counter(symbols.of_kernel(one.address) or symbols.of_library(one.pid, one.address) for one in samples)
+    functions.pop(None, None)
     return Share(
         cpu_ns_per_packet,
         len(samples),
         {part: parts[part] * unit for part in PARTS if parts[part]},
-        {name: count * unit for name, count in functions.most_common()},
+        {str(name): count * unit for name, count in functions.most_common()},
         packets_per,
     )
 
@@ -198,12 +198,10 @@ def lines(found: Found, functions: int) -> list[str]:
     rows = [cells for cells in rows if cells[1:] != ["-", "", "-", ""]]
     rows.append(row("all", worker.cpu_ns_per_packet, switch.cpu_ns_per_packet))
     names = sorted(
-        {*worker.kernel_functions, *switch.kernel_functions},
-        key=lambda name: -worker.kernel_functions.get(name, 0.0) - switch.kernel_functions.get(name, 0.0),
+        {*worker.functions, *switch.functions},
+        key=lambda name: -worker.functions.get(name, 0.0) - switch.functions.get(name, 0.0),
     )[:functions]
-    dearest = [
-        row(name, worker.kernel_functions.get(name, 0.0), switch.kernel_functions.get(name, 0.0)) for name in names
-    ]
+    dearest = [row(name, worker.functions.get(name, 0.0), switch.functions.get(name, 0.0)) for name in names]
     head = ("ns of CPU per packet", "worker", "", "switch", "")
     return [
         f"# {found.title}: {found.operations} operations of {found.packets // found.operations} packets per worker; "
@@ -218,5 +216,5 @@ def lines(found: Found, functions: int) -> list[str]:
             ],
         ),
         "",
-        *columns(("kernel functions themselves", "worker", "", "switch", ""), dearest),
+        *columns(("functions themselves, of core and kernel", "worker", "", "switch", ""), dearest),
     ]

@@ -29,6 +29,7 @@ SA_VECTORISED static int64_t greatest64(const sa_int64_at *bits, uint64_t count)
 static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     int32_t mantissa_bits = 23, special = 255, bias = 126;
     uint64_t bits;
+    sa_fetch_ahead(coding, values);
     if (coding->dtype == SA_FLOAT32) {
         bits = greatest32((const sa_uint32_at *)values, count);
     } else {
@@ -107,6 +108,7 @@ SA_VECTORISED static void dequantise64(sa_float64_at *restrict values, uint32_t 
 static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
                    uint8_t *payload) {
     sa_uint32_at *out = (sa_uint32_at *)payload;
+    sa_fetch_ahead(coding, values);
     if (code == NONFINITE) {
         memset(payload, 0, 4ull * coding->elements);
         return;
@@ -133,6 +135,7 @@ static void blank(enum sa_dtype dtype, uint8_t *values, uint32_t count) {
 static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
                    const uint8_t *payload) {
     const sa_uint32_at *sums = (const sa_uint32_at *)payload;
+    sa_fetch_ahead(coding, values);
     if (code == NONFINITE) {
         blank(coding->dtype, values, count);
     } else if (coding->dtype == SA_FLOAT32) {

@@ -18,6 +18,15 @@ typedef int64_t SA_ANYWHERE sa_int64_at;
 #define SA_LIMB_BITS 25u
 #define SA_LIMB_MASK ((1u << SA_LIMB_BITS) - 1u)
 
+/* Fetch the row SA_ROWS_AHEAD rows after this one, of the array or past its end. Rows are handled one by one with other work
+   between them, which the processor's own prefetch doesn't span: without this they wait for memory. */
+#define SA_ROWS_AHEAD 3u
+static inline void sa_fetch_ahead(const struct sa_coding *coding, const uint8_t *values) {
+    uint64_t bytes = (uint64_t)coding->width * sa_value_bytes(coding->dtype);
+    uintptr_t row = (uintptr_t)values + SA_ROWS_AHEAD * bytes;
+    for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(row + at));
+}
+
 /* Values in a row of a codec with one value per word, of 32 bits, or of 64 in limbs (W3). */
 static inline uint32_t sa_one_per_word(enum sa_dtype dtype, uint32_t elements) {
     return sa_value_bytes(dtype) == 4 ? elements : elements / SA_LIMBS;

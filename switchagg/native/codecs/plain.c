@@ -22,6 +22,7 @@ SA_VECTORISED static void join64(sa_int64_at *restrict values, uint32_t count, c
 static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
                    uint8_t *payload) {
     (void)code;
+    sa_fetch_ahead(coding, values);
     sa_pad(coding, count, payload);
     if (coding->dtype == SA_INT32)
         swap32((const sa_uint32_at *)values, count, (sa_uint32_at *)payload);
@@ -32,6 +33,7 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
 static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
                    const uint8_t *payload) {
     (void)code;
+    sa_fetch_ahead(coding, values);
     if (coding->dtype == SA_INT32)
         swap32((const sa_uint32_at *)payload, count, (sa_uint32_at *)values);
     else

@@ -62,14 +62,22 @@ static void sa_put_code(uint8_t *at, int32_t code) {
     memcpy(at, &value, sizeof value);
 }
 
-/* This worker's codes of a group (F1); the least where there is no row. */
-static void sa_own_codes(const struct sa_call *call, uint64_t group, uint8_t *payload) {
+/* Store this worker's codes of the rows before `end` (F1). */
+static void sa_prepare_until(struct sa_call *call, uint64_t end) {
     const struct sa_coding *coding = &call->coding;
-    uint64_t row = group * coding->elements;
-    for (uint32_t i = 0; i < coding->elements; i++, row++)
-        sa_put_code(payload + 4ull * i,
-                    row < call->rows ? coding->codec->prepare(coding, sa_row(call, row), sa_values_in(call, row))
-                                     : SA_CODE_LEAST);
+    if (end > call->rows) end = call->rows;
+    for (uint64_t row = call->prepared; row < end; row++)
+        call->codes[row] = (int16_t)coding->codec->prepare(coding, sa_row(call, row), sa_values_in(call, row));
+    if (end > call->prepared) call->prepared = end;
+}
+
+/* This worker's codes of a group; the least where there is no row. */
+static void sa_own_codes(struct sa_call *call, uint64_t group, uint8_t *payload) {
+    uint32_t elements = call->coding.elements;
+    uint64_t row = group * elements;
+    sa_prepare_until(call, row + elements);
+    for (uint32_t i = 0; i < elements; i++, row++)
+        sa_put_code(payload + 4ull * i, row < call->rows ? call->codes[row] : SA_CODE_LEAST);
 }
 
 static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
@@ -90,12 +98,14 @@ static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payloa
     call->ready = sa_ready_after(call, call->known);
 }
 
-uint32_t sa_call_read(const struct sa_call *call, uint64_t position, uint8_t *payload) {
+uint32_t sa_call_read(struct sa_call *call, uint64_t position, uint8_t *payload) {
     struct sa_content content = sa_content(call, position);
     if (content.scale) {
         sa_own_codes(call, content.index, payload);
         return SA_OP_MAX;
     }
+    /* A row of the group after the next, with each one sent: read once for all, they would come from memory at its pace. */
+    if (call->groups) sa_prepare_until(call, content.index + 2 * (uint64_t)call->coding.elements + 1);
     call->coding.codec->encode(&call->coding, sa_row(call, content.index), sa_values_in(call, content.index),
                                call->groups ? call->codes[content.index] : 0, payload);
     return call->op;

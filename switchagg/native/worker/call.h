@@ -18,7 +18,8 @@ struct sa_call {
     uint64_t chunks;
     uint64_t ready;  /* leading chunks that may be sent now */
     uint64_t known;  /* leading groups whose codes are agreed */
-    int16_t *codes;  /* of each row, if agreed on */
+    uint64_t prepared; /* leading rows with a code in `codes` */
+    int16_t *codes;  /* of each row, if agreed on: this worker's own until then */
     uint32_t op;
     uint32_t ahead; /* group known + 1 is agreed as well */
 };
@@ -31,7 +32,7 @@ void sa_call_init(struct sa_call *call, const struct sa_coding *coding, uint32_t
                   int16_t *codes);
 
 /* Write the payload of a chunk that is ready and not yet answered; returns its op. */
-uint32_t sa_call_read(const struct sa_call *call, uint64_t position, uint8_t *payload);
+uint32_t sa_call_read(struct sa_call *call, uint64_t position, uint8_t *payload);
 
 /* Take the result of a chunk, once for each, in any order. */
 void sa_call_write(struct sa_call *call, uint64_t position, const uint8_t *payload);

@@ -246,7 +246,7 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
 /* Write the frame of a slot's chunk (W1, W2). */
 static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *window, uint32_t offset, uint8_t *frame) {
     const struct sa_slot *slot = &window->slots[offset];
-    const struct sa_running *running = slot->running;
+    struct sa_running *running = slot->running;
     struct sa_header header = endpoint->header;
     uint32_t op = sa_call_read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
     uint32_t flags = (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION);
