@@ -61,7 +61,7 @@ def test_a_packet_s_time_is_split_by_the_samples() -> None:
     samples = [in_kernel(0x510, 0x210), in_kernel(0x210), Sample(7, 0, 0x51010, ()), Sample(7, 0, 0x51020, ())]
     found = where.share(samples, 800.0, symbols(), {})
     assert found.parts == {"values to integers": 400.0, "kernel: copy in": 200.0, "kernel: send": 200.0}
-    assert found.kernel_functions == {"_copy_from_iter": 200.0, "__sys_sendmmsg": 200.0}
+    assert found.functions == {"quantise32": 400.0, "_copy_from_iter": 200.0, "__sys_sendmmsg": 200.0}
 
 
 def test_only_samples_of_calls_count() -> None:
