@@ -13,7 +13,7 @@ import numpy as np
 
 from switchagg.errors import JobError
 from switchagg.job import MODULUS, JobConfig
-from switchagg.wire import Op, Packet, Values
+from switchagg.wire import Op, Packet, Route, Values, givers, kind_of
 
 
 class Verdict(Enum):
@@ -26,10 +26,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict; the packet to send unless it is DROP; and the name of the counter for its reason."""
+    """A verdict; what is sent, each packet to some ports, the one with values first; the name of the counter."""
 
     verdict: Verdict
-    packet: Packet | None
+    sends: tuple[tuple[Packet, tuple[int, ...]], ...]
     reason: str
 
 
@@ -105,15 +105,13 @@ class Aggregator:
     def accept(self, packet: Packet, port: int) -> Decision:
         """Decide on one packet that came in by `port`. Total: defined for every packet (S1 to S6)."""
         reason = self._stranger(packet, port)
-        decision = Decision(Verdict.DROP, None, f"drop_{reason}") if reason else self._aggregate(packet)
+        decision = Decision(Verdict.DROP, (), f"drop_{reason}") if reason else self._aggregate(packet)
         self.counters[decision.reason] = self.counters.get(decision.reason, 0) + 1
         return decision
 
     def _stranger(self, packet: Packet, port: int) -> str:
         """Why the packet is not an admitted job's, or "" (S1)."""
         entry = self._jobs.get(packet.job)
-        if packet.route:
-            return "op"
         if packet.result:
             return "result"
         if entry is None:
@@ -130,16 +128,25 @@ class Aggregator:
             return "rank"
         if ports[packet.rank] != port:
             return "port"
-        if len(packet.values) != job.elements:
+        if packet.route and not packet.owner < job.workers > 1:
+            return "owner"
+        if len(packet.values) != (job.elements if self._givers(packet) >> packet.rank & 1 else 0):
             return "elements"
         return ""
+
+    def _everyone(self, packet: Packet) -> int:
+        return (1 << self._jobs[packet.job][0].workers) - 1
+
+    def _givers(self, packet: Packet) -> int:
+        """Bitmap of the ranks that give values for the packet's chunk, as its route says."""
+        return givers(kind_of(packet.op, 0, packet.route, packet.owner), self._everyone(packet))
 
     def _aggregate(self, packet: Packet) -> Decision:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
         # held (S2)
         held = self._held[version][slot]
         if older(packet.chunk, held):
-            return Decision(Verdict.DROP, None, "drop_older")
+            return Decision(Verdict.DROP, (), "drop_older")
         fresh = packet.chunk != held
         self._held[version][slot] = packet.chunk
         # seen (S3)
@@ -147,19 +154,38 @@ class Aggregator:
         now = before | bit
         self._seen[version][slot] = now
         # sums (S4)
-        values = self._combine(packet, write=before == 0, read=bool(before & bit))
+        gave = self._givers(packet)
+        if gave & bit:
+            values = self._combine(packet, write=not before & gave, read=bool(before & bit))
+        else:
+            values = self._combine(packet, clear=not before, read=True)
         # verdict (S5)
-        complete = now == (1 << self._jobs[packet.job][0].workers) - 1
-        if not complete:
-            return Decision(Verdict.DROP, None, "drop_duplicate" if before & bit else "absorbed")
-        result = replace(packet, values=values, result=True, retransmission=False)  # S6
-        if before & bit:
-            return Decision(Verdict.REPLY, result, "reply")
-        return Decision(Verdict.BROADCAST, result, "broadcast")
+        if now != self._everyone(packet):
+            return Decision(Verdict.DROP, (), "drop_duplicate" if before & bit else "absorbed")
+        return self._answer(packet, values, again=bool(before & bit))
 
-    def _combine(self, packet: Packet, *, write: bool, read: bool) -> Values:
-        sums = self._sums[packet.version, packet.slot, : len(packet.values)]
-        if write:
+    def _answer(self, packet: Packet, values: Values, *, again: bool) -> Decision:
+        """What a packet of a complete chunk causes; again: its rank was in already (S5, S6)."""
+        ports = self._jobs[packet.job][1]
+        ranks = (packet.rank,) if again else range(len(ports))
+        bare_to = 0 if packet.route is Route.ALL else self._givers(packet)
+        result = replace(packet, values=values, result=True, retransmission=False)
+        sends = (
+            (result, tuple(ports[rank] for rank in ranks if not bare_to >> rank & 1)),
+            (replace(result, values=values[:0]), tuple(ports[rank] for rank in ranks if bare_to >> rank & 1)),
+        )
+        return Decision(
+            Verdict.REPLY if again else Verdict.BROADCAST,
+            tuple((result, to) for result, to in sends if to),
+            "reply" if again else "broadcast",
+        )
+
+    def _combine(self, packet: Packet, *, clear: bool = False, write: bool = False, read: bool) -> Values:
+        """The sums of the packet's chunk after it (S4)."""
+        sums = self._sums[packet.version, packet.slot, : self._jobs[packet.job][0].elements]
+        if clear:
+            sums[:] = 0
+        elif write:
             sums[:] = packet.values
         elif not read and packet.op is Op.SUM:
             sums += packet.values  # wraps modulo 2**32

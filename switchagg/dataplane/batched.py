@@ -20,14 +20,23 @@ from switchagg.wire import (
     FLAGS_AT,
     HEADER_BYTES,
     MAX_BIT,
+    OWNER_BITS,
     ROUTE_BITS,
     Bundle,
     fault,
+    frame_bytes,
+    givers,
     headers,
+    owner_of,
     payload,
 )
 
 HALF = MODULUS // 2
+
+ROUTED = ROUTE_BITS | OWNER_BITS
+
+REPLY, REPLY_BARE = -1, -2
+"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare."""
 
 
 class _Share:
@@ -43,11 +52,23 @@ class _Share:
         self.seen = [0] * count
         self.sums = np.zeros((count, job.elements), np.int32)
         self.full = (1 << job.workers) - 1
+        self.frame_bytes = frame_bytes(job.elements)
         for stream in job.streams:
             for offset in range(stream.window_slots):
                 index = 2 * (stream.first_slot - self.first + offset)
                 for version in (0, 1):
                     self.held[index + version] = first_held(offset, version, stream.window_slots)
+
+    def receivers(self, to: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ports of a BROADCAST's result with values, and of its bare one; to: a kind's ROUTED bits (S6)."""
+        if not to:
+            return self.ports, ()
+        bare = givers(to, self.full)
+        ranks = range(self.job.workers)
+        return (
+            tuple(self.ports[rank] for rank in ranks if not bare >> rank & 1),
+            tuple(self.ports[rank] for rank in ranks if bare >> rank & 1),
+        )
 
 
 class _Group:
@@ -56,14 +77,17 @@ class _Group:
     def __init__(self, share: _Share) -> None:
         self.share = share
         self.touched: set[int] = set()
+        self.clear: list[int] = []
         self.write: tuple[list[int], list[int]] = ([], [])
         self.add: tuple[list[int], list[int]] = ([], [])
         self.maximum: tuple[list[int], list[int]] = ([], [])
-        self.sends: list[tuple[int, int, bool]] = []
+        self.sends: list[tuple[int, int, int]] = []  # row, index, a kind's ROUTED bits or one of the next two
 
     def apply(self, bundle: Bundle, values: NDArray[np.int32], port: int, outputs: list[Output]) -> None:
         """Combine the values (S4), then copy results out, runs of equal destination in one bundle each (S5, S6)."""
         sums = self.share.sums
+        if self.clear:
+            sums[self.clear] = 0
         rows, slots = self.write
         if rows:
             sums[slots] = values[rows]
@@ -78,14 +102,29 @@ class _Group:
         for end in range(1, len(sends) + 1):
             if end < len(sends) and sends[end][2] == sends[start][2]:
                 continue
-            run = sends[start:end]
-            frames = bundle[[row for row, _, _ in run]]
-            flags = frames[:, FLAGS_AT]
-            flags |= FLAG_RESULT
-            flags &= 0xFF ^ FLAG_RETRANSMISSION
-            payload(frames)[:] = sums[[index for _, index, _ in run]]
-            outputs.append(Output(frames, self.share.ports if run[0][2] else (port,)))
+            run, to = sends[start:end], sends[start][2]
+            valued, bare = self.share.receivers(to) if to >= 0 else ((port,), ()) if to == REPLY else ((), (port,))
+            rows = [row for row, _, _ in run]
+            if valued:
+                frames = _results(bundle, rows, self.share.frame_bytes)
+                headers(frames)["elements"] = self.share.job.elements
+                payload(frames)[:] = sums[[index for _, index, _ in run]]
+                outputs.append(Output(frames, valued))
+            if bare:
+                frames = _results(bundle, rows, HEADER_BYTES)
+                headers(frames)["elements"] = 0
+                outputs.append(Output(frames, bare))
             start = end
+
+
+def _results(bundle: Bundle, rows: list[int], size: int) -> Bundle:
+    """Frames of `size` bytes with the headers of these rows as results (S6)."""
+    frames = np.empty((len(rows), size), np.uint8)
+    frames[:, :HEADER_BYTES] = bundle[rows, :HEADER_BYTES]
+    flags = frames[:, FLAGS_AT]
+    flags |= FLAG_RESULT
+    flags &= 0xFF ^ FLAG_RETRANSMISSION
+    return frames
 
 
 class BatchedPlane:
@@ -155,8 +194,6 @@ def _stranger(
     share: _Share | None, kind: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
 ) -> str:
     """Why a well-formed packet is not an admitted job's, or "" (S1)."""
-    if kind & ROUTE_BITS:
-        return "op"
     if kind & FLAG_RESULT:
         return "result"
     if share is None:
@@ -173,7 +210,9 @@ def _stranger(
         return "rank"
     if share.ports[rank] != port:
         return "port"
-    return "" if elements == job.elements else "elements"
+    if kind & ROUTE_BITS and not owner_of(kind) < job.workers > 1:
+        return "owner"
+    return "" if elements == (job.elements if givers(kind, share.full) >> rank & 1 else 0) else "elements"
 
 
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
@@ -188,11 +227,17 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
     now = before | bit
     share.held[index] = chunk
     share.seen[index] = now
-    if not before & bit:
-        target = group.write if not before else group.maximum if kind & MAX_BIT else group.add
+    gave = givers(kind, share.full)
+    if gave & bit and not before & bit:
+        target = group.write if not before & gave else group.maximum if kind & MAX_BIT else group.add
         target[0].append(row)
         target[1].append(index)
+    elif not before:
+        group.clear.append(index)
     if now != share.full:
         return "drop_duplicate" if before & bit else "absorbed"
-    group.sends.append((row, index, not before & bit))
-    return "reply" if before & bit else "broadcast"
+    if not before & bit:
+        group.sends.append((row, index, kind & ROUTED))
+        return "broadcast"
+    group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
+    return "reply"

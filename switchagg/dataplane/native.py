@@ -14,12 +14,13 @@ from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES, Job, Missing, job_struct, load
-from switchagg.wire import Bundle
+from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 
-RUN = np.dtype([("count", np.uint32), ("outcome", np.uint32), ("job_id", np.uint32)])
+RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
+"""`struct sa_ranks`."""
+
+RUN = np.dtype([("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("bare", RANKS)])
 """`struct sa_run`."""
-
-BROADCAST = OUTCOMES.index("broadcast")
 
 REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("unused", np.uint32)])
 """`struct registers` of plane.c."""
@@ -92,17 +93,33 @@ class NativePlane:
         rows, size = bundle.shape
         if not bundle.flags.c_contiguous:
             bundle = np.ascontiguousarray(bundle)
-        results = np.empty((rows, size), np.uint8)
+        largest = max((frame_bytes(job.elements) for job, _ in self._jobs.values()), default=0)
+        results = np.empty(rows * largest, np.uint8)
+        bare = np.empty((rows, HEADER_BYTES), np.uint8)
         runs = np.empty(rows, RUN)
         count = self._library.sa_plane_process(
-            self._plane, bundle.ctypes.data, rows, size, port, results.ctypes.data, runs.ctypes.data
+            self._plane,
+            bundle.ctypes.data,
+            rows,
+            size,
+            port,
+            results.ctypes.data,
+            bare.ctypes.data,
+            runs.ctypes.data,
         )
         outputs = []
-        start = 0
-        for packets, outcome, job_id in runs[:count].tolist():
-            ports = self._jobs[job_id][1] if outcome == BROADCAST else (port,)
-            outputs.append(Output(results[start : start + packets], ports))
-            start += packets
+        start = bare_start = 0
+        for packets, result_bytes, job_id, (first, valued_to), (bare_first, bare_to) in runs[:count].tolist():
+            ports = 2 * self._jobs[job_id][1]
+            if valued_to:
+                end = start + packets * result_bytes
+                frames = results[start:end].reshape(packets, result_bytes)
+                outputs.append(Output(frames, ports[first : first + valued_to]))
+                start = end
+            if bare_to:
+                frames = bare[bare_start : bare_start + packets]
+                outputs.append(Output(frames, ports[bare_first : bare_first + bare_to]))
+                bare_start += packets
         return outputs
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,7 +156,7 @@ def plane_library() -> ctypes.CDLL:
         (library.sa_plane_free, None, (pointer,)),
         (library.sa_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(Job), ctypes.POINTER(u32))),
         (library.sa_plane_evict, None, (pointer, u32)),
-        (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer)),
+        (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer, pointer)),
         (
             library.sa_plane_seen,
             ctypes.c_int,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from switchagg.aggregator import Aggregator, SlotView, Verdict
+from switchagg.aggregator import Aggregator, SlotView
 from switchagg.dataplane.contract import Output
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig
@@ -18,19 +18,16 @@ class ReferencePlane:
 
     def __init__(self, slots: int, elements: int) -> None:
         self._aggregator = Aggregator(slots, elements)
-        self._ports: dict[int, tuple[int, ...]] = {}
         self._owned: dict[int, JobConfig] = {}
         self.counters = self._aggregator.counters
 
     def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
         self._aggregator.admit(job, ports)
-        self._ports[job.job_id] = tuple(ports)
         self._owned[job.job_id] = job
 
     def evict(self, job_id: int) -> None:
         self._aggregator.evict(job_id)
         self._owned.pop(job_id, None)
-        self._ports.pop(job_id, None)
 
     def seen(self, slot: int, version: int) -> SlotView:
         if not any(
@@ -47,9 +44,6 @@ class ReferencePlane:
             except DecodeError as error:
                 self.counters[f"drop_{error.reason}"] = self.counters.get(f"drop_{error.reason}", 0) + 1
                 continue
-            decision = self._aggregator.accept(packet, port)
-            if decision.packet is not None:
-                frame = np.frombuffer(encode(decision.packet), np.uint8)[np.newaxis, :]
-                to = (port,) if decision.verdict is Verdict.REPLY else self._ports[packet.job]
-                outputs.append(Output(frame, to))
+            for result, ports in self._aggregator.accept(packet, port).sends:
+                outputs.append(Output(np.frombuffer(encode(result), np.uint8)[np.newaxis, :], ports))
         return outputs

@@ -15,7 +15,7 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
-from switchagg.wire import HEADER_BYTES, Bundle, Op, Packet, encode
+from switchagg.wire import HEADER_BYTES, Bundle, Op, Packet, Route, encode
 
 ELEMENTS_MOST = 1024
 SLOTS_LEAST = 6
@@ -185,8 +185,11 @@ def traffic(job: JobConfig, chance: random.Random) -> Iterator[Datagram]:
 def contribution(
     job: JobConfig, stream: int, offset: int, version: int, turn: int, rank: int, values: np.random.Generator
 ) -> Packet:
-    """One rank's packet; odd turns take the largest value, even ones the sum, both of all int32."""
+    """One rank's packet. Odd turns take the largest value, even ones the sum, both of all int32; routes take turns."""
     config = job.streams[stream]
+    route = Route((turn + offset) % len(Route))
+    owner = (turn + version) % WORKERS if route else 0
+    gives = route is Route.ALL or (rank == owner) == (route is Route.FROM_OWNER)
     return Packet(
         job=job.job_id,
         generation=job.generation,
@@ -196,7 +199,9 @@ def contribution(
         slot=config.first_slot + offset,
         version=version,
         chunk=(offset + (2 * turn + version) * config.window_slots) % MODULUS,
-        values=values.integers(-(2**31), 2**31, job.elements).astype(np.int32),
+        values=values.integers(-(2**31), 2**31, job.elements if gives else 0).astype(np.int32),
+        route=route,
+        owner=owner,
     )
 
 
@@ -209,6 +214,7 @@ def stranger(packet: Packet, port: int, chance: random.Random) -> Datagram:
             ("a stream the job hasn't", {"stream": 2}),
             ("a slot the stream hasn't", {"slot": 4}),
             ("a rank the job hasn't", {"rank": WORKERS}),
+            ("an owner the job hasn't", {"route": Route.TO_OWNER, "owner": WORKERS}),
             ("a result", {"result": True}),
             ("another rank's port", {}),
             ("a value too many", {"values": np.zeros(len(packet.values) + 1, np.int32)}),

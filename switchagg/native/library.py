@@ -10,7 +10,7 @@ from pathlib import Path
 
 from switchagg.job import JobConfig
 
-ABI = 11
+ABI = 12
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
@@ -36,6 +36,7 @@ OUTCOMES = (
     "drop_slot",
     "drop_rank",
     "drop_port",
+    "drop_owner",
     "drop_elements",
 )
 """Counters of a data plane, in the order of `enum sa_outcome`."""

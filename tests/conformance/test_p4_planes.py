@@ -33,7 +33,10 @@ def maker(backend: str) -> type[P4Plane]:
 @pytest.mark.parametrize("plane", ["p4"])
 @pytest.mark.parametrize("backend", SEEDS)
 def test_agrees_with_the_reference(plane: str, backend: str) -> None:
-    packets = sum(check_agreement(maker(backend), seed, elements=ELEMENTS[backend]) for seed in range(SEEDS[backend]))
+    packets = sum(
+        check_agreement(maker(backend), seed, elements=ELEMENTS[backend], routes=False)
+        for seed in range(SEEDS[backend])
+    )
     assert packets > 500 * SEEDS[backend]
 
 
@@ -47,7 +50,7 @@ def test_bmv2_agrees_with_the_reference(plane: str, seed: int) -> None:
         return made[0]
 
     try:
-        check_agreement(make, seed, PACKETS_BMV2, elements=(1, 33))
+        check_agreement(make, seed, PACKETS_BMV2, elements=(1, 33), routes=False)
     finally:
         made[0].close()
 

@@ -17,7 +17,7 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import DecodeError
 from switchagg.job import MODULUS, JobConfig, StreamConfig
-from switchagg.wire import FLAG_RESULT, HEADER_BYTES, Bundle, Op, Packet, decode, encode
+from switchagg.wire import FLAG_RESULT, HEADER_BYTES, OWNERS, Bundle, Op, Packet, Route, Values, decode, encode
 
 OTHERS = [name for name in WITHOUT_P4 if name != "reference"]  # test_p4_planes.py has the rest
 ELEMENTS = (1, 3, 8, 17, 64, 360)  # also odd, and more than any vector register holds
@@ -30,8 +30,9 @@ NEAR = 1 << 16
 class Traffic:
     """Jobs on one switch, and packets from their workers and from unknown senders."""
 
-    def __init__(self, seed: int, elements: Sequence[int] = ELEMENTS) -> None:
+    def __init__(self, seed: int, elements: Sequence[int] = ELEMENTS, routes: bool = True) -> None:
         self.rng = random.Random(seed)
+        self.routes = routes
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
         self.turn: dict[tuple[int, int, int], int] = {}
@@ -66,6 +67,7 @@ class Traffic:
         rank = self.rank(key, job.workers)
         self.move(key, 2 * config.window_slots, 0.06 / calm)
         turn = self.turn.get(key, 0) + rng.choice([0] * 12 * calm + [-1, 1])
+        route, owner = self.route(turn + offset, job.workers, calm)
         packet = Packet(
             job=job.job_id,
             generation=job.generation,
@@ -75,14 +77,28 @@ class Traffic:
             slot=config.first_slot + offset,
             version=version,
             chunk=(offset + (2 * turn + version) * config.window_slots) % MODULUS,
-            values=self.values.integers(-(2**31), 2**31, job.elements).astype(np.int32),
+            values=self.drawn(job.elements if gives(route, owner, rank) else 0),
             retransmission=rng.random() < 0.3,
+            route=route,
+            owner=owner,
         )
         port = ports[rank]
         if rng.random() < 0.15 / calm:
             packet, port = self.strange(packet, port)
         data = encode(packet)
         return (self.damaged(data) if rng.random() < 0.05 / calm else data), port
+
+    def drawn(self, elements: int) -> Values:
+        return self.values.integers(-(2**31), 2**31, elements).astype(np.int32)
+
+    def route(self, turn: int, workers: int, calm: int) -> tuple[Route, int]:
+        """Of the chunk, and now and then another: a faulty worker's."""
+        if not self.routes or workers == 1:
+            return Route.ALL, 0
+        if self.rng.random() < 0.1 / calm:
+            turn = self.rng.randrange(1000)
+        route = Route(turn % 3)
+        return route, turn // 3 % workers if route else 0
 
     def rank(self, key: tuple[int, int, int], workers: int) -> int:
         """Mostly the rank after the last one: 64 of them must get round."""
@@ -111,6 +127,9 @@ class Traffic:
             {"values": packet.values[:-1] if len(packet.values) > 1 else np.zeros(2, np.int32)},
             {},
         )
+        if self.routes:
+            route = {"route": Route(rng.randint(1, 2))}
+            changes += (route | {"owner": rng.randrange(OWNERS)}, route | {"values": packet.values[:0]})
         change = rng.choice(changes)
         return replace(packet, **change), port if change else rng.randrange(240)
 
@@ -123,7 +142,10 @@ class Traffic:
         if kind == 2:
             return self.rng.randbytes(self.rng.randrange(1, 2 * HEADER_BYTES))
         at = self.rng.choice([2, 3, self.rng.randrange(HEADER_BYTES)])
-        return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
+        bits = 1 << self.rng.randrange(8)
+        if at == 2 and (bits & 6 or not self.routes):
+            bits = 6 if self.routes else 8  # both bits of a route: another one, or none that exists
+        return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
 
     def bundles(self, packets: int) -> Iterator[tuple[Bundle, int]]:
         """Packets in bundles of equal size and port, as a link hands them over; small windows make conflicts common."""
@@ -152,6 +174,10 @@ class Traffic:
             plane.admit(job, ports)
 
 
+def gives(route: Route, owner: int, rank: int) -> bool:
+    return route is Route.ALL or (rank == owner) == (route is Route.FROM_OWNER)
+
+
 def sent(plane: DataPlane, bundle: Bundle, port: int) -> list[tuple[int, bytes]]:
     """(port, frame) of everything that goes out, in order for each port."""
     frames = [(p, row.tobytes()) for out in plane.process(bundle, port) for row in out.bundle for p in out.ports]
@@ -164,10 +190,14 @@ def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
 
 
 def check_agreement(
-    make: Callable[[int, int], DataPlane], seed: int, packets: int = 600, elements: Sequence[int] = ELEMENTS
+    make: Callable[[int, int], DataPlane],
+    seed: int,
+    packets: int = 600,
+    elements: Sequence[int] = ELEMENTS,
+    routes: bool = True,
 ) -> int:
     """Show the reference and a plane made by `make` the same traffic; how many packets it was."""
-    traffic = Traffic(seed, elements)
+    traffic = Traffic(seed, elements, routes)
     planes = [maker(traffic.slots, max(elements)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)
@@ -238,6 +268,7 @@ class Watch:
         if place in self.crossed and packet.chunk < NEAR:
             reached[f"{outcome} after the wrap-around"] += 1
         reached[f"{outcome} of {job.workers} workers"] += 1
+        reached[f"{outcome} of {packet.route.name}, {'values' if packet.values.size else 'bare'}"] += 1
         reached[f"{outcome} of {job.elements} elements, {packet.op.name}"] += 1
         if job.generation != self.first_generations[packet.job]:
             reached[f"{outcome} in a later generation"] += 1
@@ -256,16 +287,16 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
             if traffic.rng.random() < 0.02:
                 traffic.change([watch.plane])
         reached += watch.reached
-    drops = (
-        "short magic wire_version op flags length result job generation stream slot rank port elements older duplicate"
-    )
+    drops = "short magic wire_version op flags length result job generation stream slot rank port owner elements older"
     verdicts = ("absorbed", "broadcast", "reply")
+    kinds = ["ALL, values", *(f"{route.name}, {size}" for route in list(Route)[1:] for size in ("values", "bare"))]
     wanted = [
-        *(f"drop_{name}" for name in drops.split()),
+        *(f"drop_{name}" for name in (*drops.split(), "duplicate")),
         *verdicts,
         *(f"{verdict} {what}" for verdict in verdicts for what in ("after the wrap-around", "in a later generation")),
         *(f"{verdict} of {workers} workers" for verdict in verdicts for workers in WORKERS),
         *(f"{verdict} of {e} elements, {op.name}" for verdict in verdicts for e in ELEMENTS for op in Op),
+        *(f"{verdict} of {kind}" for verdict in verdicts for kind in kinds),
         *("older across the wrap-around", "taken over across the wrap-around", "stale generation"),
         *("unaligned bundle", "results of one bundle that go different ways", "broadcasts of two jobs in a row"),
     ]

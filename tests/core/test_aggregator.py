@@ -44,9 +44,10 @@ def test_results_are_copies() -> None:
     switch.accept(packet(0, 0, [1, 2]), 0)
     decision = switch.accept(packet(1, 0, [10, 20]), 1)
     assert decision.verdict is Verdict.BROADCAST
-    assert decision.packet is not None
+    ((result, ports),) = decision.sends
     switch.accept(packet(0, 4, [7, 7]), 0)
-    assert decision.packet.values.tolist() == [11, 22]
+    assert result.values.tolist() == [11, 22]
+    assert ports == (0, 1)
 
 
 def test_received_packets_are_not_modified() -> None:

@@ -32,6 +32,7 @@ struct contribution {
 struct model_slot {
     uint32_t held;
     bool seen[64];
+    bool zero; /* the first packet was bare: what is taken is combined with zeros */
     uint32_t taken; /* contributions, in the order of their arrival */
     struct contribution contributions[64];
 };
@@ -69,8 +70,13 @@ static enum sa_outcome model_fault(const uint8_t *datagram, uint32_t size) {
     if (!route && (datagram[2] % 2 || datagram[3] > 7)) return SA_DROP_FLAGS;
     uint32_t elements = field(datagram, 14, 2);
     if ((!route && elements == 0) || elements > 16000 || size != 20 + 4 * elements) return SA_DROP_LENGTH;
-    if (route) return SA_DROP_OP;
     return SA_ABSORBED;
+}
+
+/* Whether a rank gives values for the chunk of this packet. */
+static bool model_gives(const uint8_t *datagram, uint32_t rank) {
+    uint32_t route = datagram[2] / 2 % 4, owner = datagram[2] % 2 * 32 + datagram[3] / 8;
+    return route == 0 || (route == 1 && rank != owner) || (route == 2 && rank == owner);
 }
 
 static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
@@ -82,16 +88,24 @@ static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, co
     if (slot < job->first[stream] || slot >= job->first[stream] + job->window[stream]) return SA_DROP_SLOT;
     if (rank >= job->workers) return SA_DROP_RANK;
     if (job->ports[rank] != port) return SA_DROP_PORT;
-    if (field(datagram, 14, 2) != job->elements) return SA_DROP_ELEMENTS;
+    uint32_t owner = datagram[2] % 2 * 32 + datagram[3] / 8;
+    if (datagram[2] / 2 % 4 && (owner >= job->workers || job->workers == 1)) return SA_DROP_OWNER;
+    if (field(datagram, 14, 2) != (model_gives(datagram, rank) ? job->elements : 0)) return SA_DROP_ELEMENTS;
     return SA_ABSORBED;
 }
 
-static void model_result(const struct model_slot *slot, const uint8_t *datagram, uint32_t size, uint8_t *result) {
-    memcpy(result, datagram, 20);
-    result[3] = (uint8_t)(1 | (datagram[3] & 2));
-    for (uint32_t e = 0; e < (size - 20) / 4; e++) {
-        int64_t sum = slot->contributions[0].values[e];
-        for (uint32_t i = 1; i < slot->taken; i++) {
+/* What a result is: with the values of `elements`, or bare. */
+struct model_results {
+    uint8_t valued[SIZE_MAX_BYTES], bare[20];
+    uint32_t size;                        /* of the one with values */
+    uint32_t valued_ports[64], bare_ports[64]; /* to whom, in the order of ranks */
+    uint32_t valued_count, bare_count;
+};
+
+static void model_values(const struct model_slot *slot, uint32_t elements, uint8_t *result) {
+    for (uint32_t e = 0; e < elements; e++) {
+        int64_t sum = slot->zero ? 0 : slot->contributions[0].values[e];
+        for (uint32_t i = slot->zero ? 0 : 1; i < slot->taken; i++) {
             int64_t value = slot->contributions[i].values[e];
             if (!slot->contributions[i].maximum) {
                 sum += value;
@@ -105,8 +119,28 @@ static void model_result(const struct model_slot *slot, const uint8_t *datagram,
     }
 }
 
-/* What must become of a datagram; `result` is written for a BROADCAST or REPLY. */
-static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t *result) {
+static void model_results(const struct model_job *job, const struct model_slot *slot, const uint8_t *datagram,
+                          bool again, struct model_results *results) {
+    memset(results, 0, sizeof *results);
+    memcpy(results->valued, datagram, 20);
+    results->valued[3] = (uint8_t)(1 | (datagram[3] & ~4));
+    memcpy(results->bare, results->valued, 20);
+    put(results->valued, 14, 2, job->elements);
+    put(results->bare, 14, 2, 0);
+    results->size = 20 + 4 * job->elements;
+    model_values(slot, job->elements, results->valued);
+    for (uint32_t rank = 0; rank < job->workers; rank++) {
+        if (again && rank != datagram[13]) continue;
+        if (datagram[2] / 2 % 4 && model_gives(datagram, rank))
+            results->bare_ports[results->bare_count++] = job->ports[rank];
+        else
+            results->valued_ports[results->valued_count++] = job->ports[rank];
+    }
+}
+
+/* What must become of a datagram; `results` are written for a BROADCAST or REPLY. */
+static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint32_t port,
+                                    struct model_results *results) {
     enum sa_outcome outcome = model_fault(datagram, size);
     if (outcome != SA_ABSORBED) return outcome;
     const struct model_job *job = live_job(field(datagram, 4, 2));
@@ -122,16 +156,28 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
         slot->taken = 0;
         memset(slot->seen, 0, sizeof slot->seen);
     }
-    bool again = slot->seen[rank];
-    if (!again) {
+    bool again = slot->seen[rank], first = true, others_gave = false;
+    for (uint32_t r = 0; r < job->workers; r++) {
+        first &= !slot->seen[r];
+        others_gave |= slot->seen[r] && model_gives(datagram, r);
+    }
+    if (first) {
+        slot->taken = 0;
+        slot->zero = true;
+    }
+    if (!again && model_gives(datagram, rank)) {
+        if (!others_gave) {
+            slot->taken = 0;
+            slot->zero = false;
+        }
         struct contribution *taken = &slot->contributions[slot->taken++];
         taken->maximum = datagram[2] / 8 % 2;
         for (uint32_t e = 0; e < job->elements; e++) taken->values[e] = (int32_t)field(datagram, 20 + 4 * e, 4);
-        slot->seen[rank] = true;
     }
+    slot->seen[rank] = true;
     for (uint32_t r = 0; r < job->workers; r++) missing += !slot->seen[r];
     if (missing) return again ? SA_DROP_DUPLICATE : SA_ABSORBED;
-    model_result(slot, datagram, size, result);
+    model_results(job, slot, datagram, again, results);
     return again ? SA_REPLY : SA_BROADCAST;
 }
 
@@ -140,58 +186,98 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
 static struct sa_plane *plane;
 static uint64_t counters_before[SA_OUTCOMES];
 
+/* Whether these are the ports, in any order; ranks may share one here. */
+static bool same_ports(const uint32_t *wanted, uint32_t wanted_count, const uint32_t *ports, uint32_t count) {
+    bool same = wanted_count == count;
+    for (uint32_t i = 0; i < wanted_count && same; i++) {
+        int32_t missing = 0;
+        for (uint32_t j = 0; j < count; j++) missing += (wanted[j] == wanted[i]) - (ports[j] == wanted[i]);
+        same = missing == 0;
+    }
+    return same;
+}
+
+/* The largest result that any live job has: all of it is room that a caller gives. */
+static uint32_t largest_result(void) {
+    uint32_t size = 0;
+    for (int i = 0; i < JOBS; i++)
+        if (jobs[i].live && 20 + 4 * jobs[i].elements > size) size = 20 + 4 * jobs[i].elements;
+    return size;
+}
+
 /* Rows of one size by sa_plane_accept, each in memory of its own that starts at any alignment. */
 static void run_singly(const uint8_t *rows, uint32_t count, uint32_t size, uint32_t port, uint32_t skew) {
     for (uint32_t row = 0; row < count; row++) {
-        uint8_t expected[SIZE_MAX_BYTES] = {0};
-        uint8_t *datagram = exactly(skew + size), *out = exactly(skew + size);
+        static const uint32_t no_port;
+        static struct model_results expected;
+        uint32_t room = largest_result();
+        uint8_t *datagram = exactly(skew + size), *out = exactly(skew + room), *bare = exactly(skew + 20);
         memcpy(datagram + skew, rows + row * size, size);
-        memset(out, 0xa5, skew + size);
-        enum sa_outcome wanted = model_accept(rows + row * size, size, port, expected);
+        memset(out, 0xa5, skew + room);
+        memset(bare, 0xa5, skew + 20);
+        enum sa_outcome wanted = model_accept(rows + row * size, size, port, &expected);
         counted[wanted]++;
-        struct sa_targets targets = {NULL, 77};
-        CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, &targets) == wanted);
+        struct sa_results results = {{&no_port, 77}, {&no_port, 77}, 77};
+        CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, bare + skew, &results) == wanted);
         CHECK(size == 0 || memcmp(datagram + skew, rows + row * size, size) == 0);
-        if (wanted == SA_BROADCAST) {
-            const struct model_job *job = live_job(field(expected, 4, 2));
-            CHECK(targets.count == job->workers);
-            CHECK(memcmp(targets.ports, job->ports, 4 * job->workers) == 0);
-        } else if (wanted == SA_REPLY) {
-            CHECK(targets.count == 1 && targets.ports[0] == port);
+        bool sent = wanted == SA_BROADCAST || wanted == SA_REPLY;
+        if (sent) {
+            CHECK(results.size == expected.size);
+            CHECK(same_ports(expected.valued_ports, expected.valued_count, results.valued.ports, results.valued.count));
+            CHECK(same_ports(expected.bare_ports, expected.bare_count, results.bare.ports, results.bare.count));
         } else {
-            CHECK(targets.ports == NULL && targets.count == 77);
-            memset(expected, 0xa5, size);
+            CHECK(results.valued.ports == &no_port && results.bare.ports == &no_port && results.size == 77);
         }
-        CHECK(size == 0 || memcmp(out + skew, expected, size) == 0);
+        if (!sent || !expected.valued_count) memset(expected.valued, 0xa5, sizeof expected.valued);
+        if (!sent || !expected.bare_count) memset(expected.bare, 0xa5, sizeof expected.bare);
+        CHECK(room == 0 || memcmp(out + skew, expected.valued, sent && expected.valued_count ? expected.size : room) == 0);
+        CHECK(memcmp(bare + skew, expected.bare, 20) == 0);
         free(datagram);
         free(out);
+        free(bare);
     }
 }
 
 static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint32_t port, uint32_t skew) {
-    uint8_t *bundle = exactly(skew + count * size), *out = exactly(skew + count * size);
+    uint32_t room = count * largest_result();
+    uint8_t *bundle = exactly(skew + count * size), *out = exactly(skew + room), *bare = exactly(skew + 20 * count);
     struct sa_run *runs = (struct sa_run *)exactly(count * sizeof *runs);
     memcpy(bundle + skew, rows, count * size);
-    uint32_t runs_made = sa_plane_process(plane, bundle + skew, count, size, port, out + skew, runs);
-    uint32_t results = 0, run = 0, in_run = 0;
+    uint32_t runs_made = sa_plane_process(plane, bundle + skew, count, size, port, out + skew, bare + skew, runs);
+    uint32_t run = 0, in_run = 0;
+    const uint8_t *valued_at = out + skew, *bare_at = bare + skew;
     for (uint32_t row = 0; row < count; row++) {
-        uint8_t expected[SIZE_MAX_BYTES];
-        enum sa_outcome wanted = model_accept(rows + row * size, size, port, expected);
+        static struct model_results expected;
+        enum sa_outcome wanted = model_accept(rows + row * size, size, port, &expected);
         counted[wanted]++;
         if (wanted != SA_BROADCAST && wanted != SA_REPLY) continue;
-        CHECK(runs_made && memcmp(out + skew + results * size, expected, size) == 0);
-        results++;
+        CHECK(runs_made);
         if (in_run == runs[run].count) {
             run++;
             in_run = 0;
         }
         in_run++;
-        CHECK(run < runs_made && runs[run].outcome == wanted);
-        CHECK(wanted == SA_REPLY || runs[run].job_id == field(expected, 4, 2));
+        CHECK(run < runs_made);
+        const struct model_job *job = live_job(field(expected.bare, 4, 2));
+        CHECK(runs[run].job_id == job->id && runs[run].size == expected.size);
+        uint32_t twice[128];
+        for (uint32_t i = 0; i < 2 * job->workers; i++) twice[i] = job->ports[i % job->workers];
+        struct sa_ranks valued = runs[run].valued, to_bare = runs[run].bare;
+        CHECK(same_ports(expected.valued_ports, expected.valued_count, twice + valued.first, valued.count));
+        CHECK(same_ports(expected.bare_ports, expected.bare_count, twice + to_bare.first, to_bare.count));
+        if (valued.count) {
+            CHECK(memcmp(valued_at, expected.valued, expected.size) == 0);
+            valued_at += expected.size;
+        }
+        if (to_bare.count) {
+            CHECK(memcmp(bare_at, expected.bare, 20) == 0);
+            bare_at += 20;
+        }
     }
-    CHECK(results ? run + 1 == runs_made && in_run == runs[run].count : runs_made == 0);
+    CHECK(runs_made ? run + 1 == runs_made && in_run == runs[run].count : run == 0 && in_run == 0);
     free(bundle);
     free(out);
+    free(bare);
     free(runs);
 }
 
@@ -252,23 +338,29 @@ static void step_raw(void) {
     run_singly(datagram, 1, size, port, size & 3);
 }
 
-static void near_packet(const struct model_job *job, uint8_t *datagram, uint32_t size, uint32_t place, uint32_t stream,
-                        uint32_t rank, uint32_t distance, uint32_t seed) {
+/* `size` bytes, at least a header; returns how many it should have. */
+static uint32_t near_packet(const struct model_job *job, uint8_t *datagram, uint32_t size, uint32_t place,
+                            uint32_t stream, uint32_t rank, uint32_t distance, uint32_t seed) {
     uint32_t window = job->window[stream % job->streams], version = place % 2;
     uint32_t slot = job->first[stream % job->streams] + place / 2 % window;
     const uint32_t distances[] = {0, 2 * window, -2 * window, 1, 0x7fffffff, 0x80000000, 0x80000001, 4 * window};
     put(datagram, 0, 2, 0x5341);
-    put(datagram, 2, 1, 0x20 | (seed & 2 ? 8 : 0));
-    put(datagram, 3, 1, version * 2 | (seed & 4));
+    /* most packets carry the chunk that is held, so that slots become complete */
+    uint32_t chunk = slots[slot][version].held + distances[distance < 160 ? 0 : distance % 8];
+    /* mostly the same for all packets of a chunk */
+    bool odd = seed >= 224;
+    uint32_t drawn = chunk / (2 * window) + (odd ? seed : 0), route = odd || job->workers > 1 ? drawn % 3 : 0;
+    uint32_t owner = route ? drawn / 3 % (odd ? 64 : job->workers) : 0;
+    put(datagram, 2, 2, 0x2000 | (seed & 2 ? 0x800 : 0) | route << 9 | owner << 3 | version * 2 | (seed & 4));
     put(datagram, 4, 2, job->id);
     put(datagram, 6, 2, slot);
     put(datagram, 8, 4, job->generation);
     put(datagram, 12, 1, stream % job->streams);
     put(datagram, 13, 1, rank);
-    put(datagram, 14, 2, job->elements);
-    /* most packets carry the chunk that is held, so that slots become complete */
-    put(datagram, 16, 4, slots[slot][version].held + distances[distance < 160 ? 0 : distance % 8]);
+    put(datagram, 14, 2, size == 20 ? 0 : job->elements);
+    put(datagram, 16, 4, chunk);
     for (uint32_t at = 20; at + 4 <= size; at += 4) put(datagram, at, 4, some_value(seed, at));
+    return 20 + (model_gives(datagram, rank) ? 4 * job->elements : 0);
 }
 
 /* Workers' packets, as far from what their slot versions hold as the script says, whole or damaged. */
@@ -276,9 +368,10 @@ static void step_near(uint32_t flags) {
     uint32_t choice = byte(), place = byte(), rank = byte(), distance = byte(), seed = byte(), damage = byte();
     const struct model_job *job = &jobs[choice % JOBS];
     if (!job->live) return;
-    uint32_t count = 1 + (flags >> 1) % ROWS, size = 20 + 4 * job->elements;
     static uint8_t rows[ROWS * SIZE_MAX_BYTES];
     rank = rank < 224 ? rank % job->workers : rank - 224 + job->workers; /* a few beyond the last */
+    uint32_t count = 1 + (flags >> 1) % ROWS;
+    uint32_t size = near_packet(job, rows, 20, place, choice / JOBS, rank, distance, seed);
     if (damage >= 128 && damage < 160) size = damage & 1 ? size + damage % 8 : size - damage % 8;
     memset(rows, 0, sizeof rows);
     for (uint32_t row = 0; row < count; row++) {

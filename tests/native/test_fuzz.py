@@ -130,6 +130,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
     [
         ("fuzz_plane", "slot.h", "distance >= 1u << 31", "(int32_t)chunk < (int32_t)*held"),
         ("fuzz_plane", "plane.c", "if (header->rank >= share->workers) return SA_DROP_RANK;", ""),
+        ("fuzz_plane", "slot.h", "before ? SA_KEEP : SA_ZERO", "SA_KEEP"),
         ("fuzz_endpoint", "call.c", "row + 1 < call->rows", "row < call->rows"),
         ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
@@ -137,6 +138,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
     ids=[
         "chunks compared as signed",
         "no bound for the rank",
+        "a bare packet clears nothing",
         "last row written whole",
         "access not asked",
         "chunk not compared",

@@ -92,7 +92,7 @@ def outcome(switch: Switch, index: int) -> int:
     return switch.counter_read("SwitchIngress.counters.outcomes", index)[0]
 
 
-CHECKSUM, TRUNCATED, NOT_OURS = 19, 20, 21
+CHECKSUM, TRUNCATED, NOT_OURS = 20, 21, 22
 
 
 # ---- a chunk in its frame

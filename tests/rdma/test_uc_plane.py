@@ -13,7 +13,7 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from switchagg.wire import Op, Packet, decode, encode
+from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.links.native_udp import NativeAddress, native_address
 from transport.rdma.places import QueuePairEnd, elements_for, first_places, mtu_for, switch_ends
 from transport.rdma.switch import UC_COUNTERS, Peer, uc_switch_library
@@ -304,7 +304,8 @@ def wrong(**more: Any) -> bytes:
 
 def test_refused_packets_change_nothing_and_are_counted_once(switch: Switch) -> None:
     """R4, in its order."""
-    good = wrong()
+    good, frame = wrong(), frame_of(0, 0)
+    routed = frame[:2] + bytes([frame[2] | Route.TO_OWNER << 1]) + frame[3:]
     cases = [
         ("drop_roce_short", good[:15], {}),
         ("drop_roce_version", good[:1] + b"\x01" + good[2:], {}),
@@ -334,6 +335,7 @@ def test_refused_packets_change_nothing_and_are_counted_once(switch: Switch) -> 
         ("drop_address", wrong(length=2 * MTU), {}),
         ("drop_address", wrong(address=(1 << 64) - MTU), {}),
         ("drop_address", wrong(name="UC_WRITE_FIRST", length=2 * MTU + 4), {}),
+        ("drop_route", request(0, routed), {}),
     ]
     for name, body, where in cases:
         before = switch.counters

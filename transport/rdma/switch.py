@@ -41,6 +41,7 @@ UC_COUNTERS = (
     "drop_partition",
     "drop_key",
     "drop_address",
+    "drop_route",
     "psn_gaps",
     "ecn_marked",
     "cnp_sent",

@@ -161,13 +161,14 @@ def _native(traffic: Traffic, budget_s: float) -> list[float]:
     process, handle = plane._library.sa_plane_process, plane._plane
     size = HEADER_BYTES + 4 * traffic.job.elements
     results, runs = np.empty((WINDOW, size), np.uint8), np.empty(WINDOW, RUN)
-    to, where = ctypes.c_void_p(results.ctypes.data), ctypes.c_void_p(runs.ctypes.data)
+    bare = np.empty((WINDOW, HEADER_BYTES), np.uint8)
+    out = [ctypes.c_void_p(memory.ctypes.data) for memory in (results, bare, runs)]
     # A rank's bundles lie one behind the other, at the same places in every turn: the first ones' beginnings will do.
     ranks = [(ctypes.c_void_p(rows.ctypes.data), port) for rows, port in next(traffic.turns())[: traffic.job.workers]]
 
     def carry_out(turn: Turn) -> None:
         for address, port in ranks:
-            process(handle, address, WINDOW, size, port, to, where)
+            process(handle, address, WINDOW, size, port, *out)
 
     samples = _turns(traffic, budget_s, carry_out)
     _check(plane.counters, traffic)

@@ -1,7 +1,5 @@
 """The rule of this folder's P4 program as a reference, for `switchagg p4 generate --rule`."""
 
-from dataclasses import replace
-
 from switchagg.aggregator import Aggregator, Decision, Verdict, older
 from switchagg.wire import Op, Packet
 
@@ -13,18 +11,15 @@ class Rule(Aggregator):
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
         held = self._held[version][slot]
         if older(packet.chunk, held):
-            return Decision(Verdict.DROP, None, "drop_older")
+            return Decision(Verdict.DROP, (), "drop_older")
         self._held[version][slot] = packet.chunk
         before = self._seen[version][slot] if packet.chunk == held else 0
         now = self._seen[version][slot] = before | bit
         repeated, late = bool(before & bit), self._finished(before, packet)
         values = self._combine(packet, write=before == 0, read=repeated or late)
         if not self._finished(now, packet):
-            return Decision(Verdict.DROP, None, "drop_duplicate" if repeated else "absorbed")
-        result = replace(packet, values=values, result=True, retransmission=False)
-        if repeated or late:
-            return Decision(Verdict.REPLY, result, "reply")
-        return Decision(Verdict.BROADCAST, result, "broadcast")
+            return Decision(Verdict.DROP, (), "drop_duplicate" if repeated else "absorbed")
+        return self._answer(packet, values, again=repeated or late)
 
     def _finished(self, ranks: int, packet: Packet) -> bool:
         workers = self._jobs[packet.job][0].workers

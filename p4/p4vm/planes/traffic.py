@@ -9,10 +9,11 @@ import heapq
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
-from switchagg.aggregator import Aggregator, Decision, Verdict
+from switchagg.aggregator import Aggregator, Decision
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, Values, encode
 
@@ -277,22 +278,22 @@ class _Network:
         decision = self.switch.accept(packet, port)
         takes = packet.chunk != held and decision.reason in ("absorbed", "broadcast", "reply")
         says = SAYS.get(decision.reason, decision.reason) + ("; S2: takes the slot version over" if takes else "")
-        sent = tuple(self._answers(decision, job, packet.rank))
+        sent = tuple(self._answers(decision, job))
         note = f"{self.arrived}: {_name(sending)}: {says}"
         self.made.append(Arrived(note, port, encode(packet), sent, decision.reason))
 
-    def _answers(self, decision: Decision, job: _Job, sender: int) -> Iterator[tuple[int, bytes]]:
+    def _answers(self, decision: Decision, job: _Job) -> Iterator[tuple[int, bytes]]:
         """Results as they leave; on their way to the workers they may be lost."""
-        result = decision.packet
-        if result is None:
-            return
-        data = encode(result)
-        for rank in range(job.config.workers) if decision.verdict is Verdict.BROADCAST else (sender,):
-            yield job.ports[rank], data
-            if self._chance(self.faults.loss):
-                continue
-            late = self.rng.uniform(*LATE) if self._chance(self.faults.reorder) else 0.0
-            self._at(self.rng.uniform(1.0, 1.3) + late, lambda to=rank: self._receive(job, to, result))  # type: ignore[misc]
+        for result, ports in decision.sends:
+            data = encode(result)
+            for port in ports:
+                yield port, data
+                if self._chance(self.faults.loss):
+                    continue
+                late = self.rng.uniform(*LATE) if self._chance(self.faults.reorder) else 0.0
+                rank = job.ports.index(port)
+                receive = partial(self._receive, job, rank, result)
+                self._at(self.rng.uniform(1.0, 1.3) + late, receive)
 
 
 def _name(sending: _Sending) -> str:

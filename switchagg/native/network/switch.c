@@ -66,6 +66,8 @@ struct sa_switch {
     /* results not yet sent */
     uint8_t *arena;
     uint32_t arena_used;
+    uint8_t bare[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
+    uint32_t bare_used;
     uint32_t result_count;
     uint32_t group_count;
     struct result results[RESULTS_MAX];
@@ -302,7 +304,7 @@ static void flush_results(struct sa_switch *sw) {
     for (uint32_t g = 0; g < sw->group_count; g++) send_group(sw, &sw->groups[g]);
     send_messages(sw); /* before the arena is written again */
     sw->result_count = sw->group_count = 0;
-    sw->arena_used = 0;
+    sw->arena_used = sw->bare_used = 0;
 }
 
 static uint32_t group_for(struct sa_switch *sw, const struct sa_targets *targets, uint32_t size, uint8_t tos) {
@@ -317,17 +319,30 @@ static uint32_t group_for(struct sa_switch *sw, const struct sa_targets *targets
     return sw->group_count++;
 }
 
-static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos) {
-    if (sw->arena_used + size > ARENA_BYTES || sw->result_count == RESULTS_MAX || sw->group_count == GROUPS_MAX)
-        flush_results(sw);
-    struct sa_targets targets;
-    uint8_t *out = sw->arena + sw->arena_used;
-    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, &targets);
-    if (outcome != SA_BROADCAST && outcome != SA_REPLY) return;
-    uint32_t group = group_for(sw, &targets, size, tos);
+static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size, const struct sa_targets *targets,
+                       uint8_t tos) {
+    uint32_t group = group_for(sw, targets, size, tos);
     sw->groups[group].rows++;
-    sw->results[sw->result_count++] = (struct result){out, group};
-    sw->arena_used += size;
+    sw->results[sw->result_count++] = (struct result){bytes, group};
+}
+
+/* A packet causes up to two results: with values, and bare. */
+static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos) {
+    uint32_t room = size > SA_HEADER_BYTES ? size : sw->config.datagram_bytes;
+    if (sw->arena_used + room > ARENA_BYTES || sw->result_count + 2 > RESULTS_MAX || sw->group_count + 2 > GROUPS_MAX)
+        flush_results(sw);
+    struct sa_results results;
+    uint8_t *out = sw->arena + sw->arena_used, *bare = sw->bare[sw->bare_used];
+    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, bare, &results);
+    if (outcome != SA_BROADCAST && outcome != SA_REPLY) return;
+    if (results.valued.count) {
+        add_result(sw, out, results.size, &results.valued, tos);
+        sw->arena_used += results.size;
+    }
+    if (results.bare.count) {
+        add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos);
+        sw->bare_used++;
+    }
 }
 
 /* ---- links: queue, rate and impairments of one port and direction */
@@ -409,28 +424,37 @@ static void enter_link(struct sa_switch *sw, struct port *port, struct sa_packet
         schedule_departure(sw, port, direction);
 }
 
-/* Give the datagram to the data plane, and its result to the links of its targets; all share one buffer. */
+/* Give a result to the links of its targets; all share its buffer. NULL: there was no memory for it. */
+static void enter_links(struct sa_switch *sw, const struct sa_packet *result, const struct sa_targets *targets,
+                        int64_t time_ns) {
+    for (uint32_t i = 0; i < targets->count; i++) {
+        struct port *to = port_of(sw, targets->ports[i]);
+        if (!to) continue;
+        struct sa_packet *packet = result ? sa_pool_share(sw->pool, result) : NULL;
+        if (!packet) {
+            sw->counters[SA_DROP_POOL]++;
+            continue;
+        }
+        packet->port = to->number;
+        packet->direction = SA_DOWN;
+        enter_link(sw, to, packet, time_ns);
+    }
+}
+
 static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,
                            int64_t time_ns) {
-    struct sa_packet *result = size <= sa_pool_buffer_bytes(sw->pool) ? sa_pool_take(sw->pool, NULL, size, tos) : NULL;
-    struct sa_targets targets;
+    struct sa_packet *result = sa_pool_take(sw->pool, NULL, sa_pool_buffer_bytes(sw->pool), tos), *bare = NULL;
+    struct sa_results results;
     uint8_t *out = result ? result->buffer->bytes : sw->arena; /* without memory the data plane still sums it */
-    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, &targets);
+    enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, sw->bare[0], &results);
     if (outcome == SA_BROADCAST || outcome == SA_REPLY) {
-        for (uint32_t i = 0; i < targets.count; i++) {
-            struct port *to = port_of(sw, targets.ports[i]);
-            if (!to) continue;
-            struct sa_packet *packet = result ? sa_pool_share(sw->pool, result) : NULL;
-            if (!packet) {
-                sw->counters[SA_DROP_POOL]++;
-                continue;
-            }
-            packet->port = to->number;
-            packet->direction = SA_DOWN;
-            enter_link(sw, to, packet, time_ns);
-        }
+        if (result) result->buffer->size = results.size;
+        if (results.bare.count) bare = sa_pool_take(sw->pool, sw->bare[0], SA_HEADER_BYTES, tos);
+        enter_links(sw, result, &results.valued, time_ns);
+        enter_links(sw, bare, &results.bare, time_ns);
     }
     if (result) sa_pool_give(sw->pool, result);
+    if (bare) sa_pool_give(sw->pool, bare);
 }
 
 static void decide(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,

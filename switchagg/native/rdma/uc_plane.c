@@ -128,6 +128,14 @@ static enum sa_uc_counter refused(const struct uc_job *job, struct member *membe
     return member->granted ? SA_UC_COUNTERS : SA_UC_DROP_KEY;
 }
 
+/* A frame whose results would partly be bare, which fill no MTU (R1, R4). */
+static bool has_route(const uint8_t *frame, uint32_t size) {
+    struct sa_header header;
+    memcpy(&header, frame, sizeof header);
+    uint32_t kind = SA_BE32(header.kind);
+    return sa_route(kind) != SA_ROUTE_ALL && sa_fault(kind, SA_BE16(header.elements), size) == SA_ABSORBED;
+}
+
 static void note_congestion(struct sa_uc_plane *rdma, struct member *member, int64_t now_ns) {
     rdma->counters[SA_UC_ECN_MARKED]++;
     if (rdma->notice_count < NOTICES_MAX && sa_cnp_due(&member->gate, SA_CNP_INTERVAL_NS, now_ns))
@@ -172,10 +180,13 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, const uint8_t *datagram
     if (counter != SA_UC_COUNTERS) return counter;
     if (packet.payload_bytes != job->mtu) return SA_UC_DROP_LENGTH;
 
-    struct sa_targets targets;
+    if (has_route(packet.payload, packet.payload_bytes)) return SA_UC_DROP_ROUTE;
+
+    struct sa_results results;
+    uint8_t bare[SA_HEADER_BYTES];
     uint8_t *out = rdma->frames + (size_t)rdma->result_count * SA_ROCE_MTU_MAX;
     enum sa_outcome outcome =
-        sa_plane_accept(rdma->plane, packet.payload, packet.payload_bytes, packet.queue_pair, out, &targets);
+        sa_plane_accept(rdma->plane, packet.payload, packet.payload_bytes, packet.queue_pair, out, bare, &results);
     if (outcome == SA_BROADCAST) keep(rdma, job, BROADCAST, tos);
     if (outcome == SA_REPLY) keep(rdma, job, rank, tos);
     return SA_UC_COUNTERS;

@@ -28,7 +28,7 @@ struct sa_uc_peer {
     uint32_t any_identification; /* real NICs: see sa_roce_check */
 };
 
-/* The order is that of `UC_COUNTERS` in transport/rdma/switch.py. Each packet is counted once among the first thirteen,
+/* The order is that of `UC_COUNTERS` in transport/rdma/switch.py. Each packet is counted once among the first fourteen,
    including those that the data plane counts by the outcome of their frame. */
 enum sa_uc_counter {
     SA_UC_DROP_SHORT, /* in the order of enum sa_roce_fault */
@@ -44,6 +44,7 @@ enum sa_uc_counter {
     SA_UC_DROP_PARTITION,
     SA_UC_DROP_KEY,
     SA_UC_DROP_ADDRESS,
+    SA_UC_DROP_ROUTE,
     SA_UC_PSN_GAPS, /* packets that did not follow the one before */
     SA_UC_ECN_MARKED,
     SA_UC_CNP_SENT,

@@ -28,7 +28,7 @@ struct share {
     uint64_t register_bytes;
     struct registers *registers; /* and behind them the sums, `elements` each, in one allocation */
     uint32_t *sums;
-    uint32_t ports[SA_WORKERS_MAX];
+    uint32_t ports[2 * SA_WORKERS_MAX]; /* twice, so that all but one rank's are one piece */
     struct sa_stream streams[SA_STREAMS_MAX];
 };
 
@@ -79,6 +79,7 @@ SA_VECTORISED static void emit(const uint32_t *restrict sums, uint8_t *restrict 
 
 static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values, uint32_t count) {
     switch (action) {
+    case SA_ZERO: memset(sums, 0, 4 * (size_t)count); break;
     case SA_WRITE: write_values(sums, values, count); break;
     case SA_ADD: add_values(sums, values, count); break;
     case SA_MAXIMUM: take_maxima(sums, values, count); break;
@@ -89,6 +90,7 @@ static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values
 static void combine_and_emit(enum sa_values action, uint32_t *sums, const uint8_t *values, uint8_t *out,
                              uint32_t count) {
     switch (action) {
+    case SA_ZERO: memset(sums, 0, 4 * (size_t)count); emit(sums, out, count); break;
     case SA_WRITE: write_and_emit(sums, values, out, count); break;
     case SA_ADD: add_and_emit(sums, values, out, count); break;
     case SA_MAXIMUM: take_maxima_and_emit(sums, values, out, count); break;
@@ -100,7 +102,6 @@ static void combine_and_emit(enum sa_values action, uint32_t *sums, const uint8_
 
 /* Why a well-formed packet is no packet of an admitted job; SA_ABSORBED if it is one (S1). Host byte order. */
 static enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
-    if (sa_route(header->kind)) return SA_DROP_OP;
     if (header->kind & SA_RESULT) return SA_DROP_RESULT;
     if (!share) return SA_DROP_JOB;
     if (header->generation != share->generation) return SA_DROP_GENERATION;
@@ -109,12 +110,44 @@ static enum sa_outcome membership_fault(const struct share *share, const struct 
     if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below first_slot: huge */
     if (header->rank >= share->workers) return SA_DROP_RANK;
     if (share->ports[header->rank] != port) return SA_DROP_PORT;
-    if (header->elements != share->elements) return SA_DROP_ELEMENTS;
+    if (sa_route(header->kind) && (sa_owner(header->kind) >= share->workers || share->workers < 2)) return SA_DROP_OWNER;
+    uint64_t gives = sa_givers(header->kind, share->full) >> header->rank & 1;
+    if (header->elements != (gives ? share->elements : 0)) return SA_DROP_ELEMENTS;
     return SA_ABSORBED;
 }
 
+/* Who gets the results of a complete chunk (S5, S6). */
+static void address(const struct share *share, const struct sa_header *header, enum sa_outcome outcome,
+                    struct sa_results *results) {
+    uint32_t route = sa_route(header->kind), owner = sa_owner(header->kind);
+    struct sa_targets all = {share->ports, share->workers}, none = {NULL, 0};
+    struct sa_targets one = {&share->ports[route && outcome == SA_BROADCAST ? owner : header->rank], 1};
+    struct sa_targets others = {&share->ports[owner + 1], share->workers - 1};
+    results->size = SA_HEADER_BYTES + 4 * share->elements;
+    results->bare = none;
+    if (route == SA_ROUTE_ALL) {
+        results->valued = outcome == SA_BROADCAST ? all : one;
+    } else if (outcome == SA_REPLY) {
+        results->valued = header->elements ? none : one;
+        results->bare = header->elements ? one : none;
+    } else {
+        results->valued = route == SA_ROUTE_TO_OWNER ? one : others;
+        results->bare = route == SA_ROUTE_TO_OWNER ? others : one;
+    }
+}
+
+/* The header of a packet as a result's (S6). */
+SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint8_t *out) {
+    memcpy(out, datagram, SA_HEADER_BYTES);
+    out[3] = (uint8_t)((out[3] | SA_RESULT) & ~SA_RETRANSMISSION);
+    uint16_t field = SA_BE16((uint16_t)elements);
+    memcpy(out + offsetof(struct sa_header, elements), &field, sizeof field);
+}
+
+/* The share is set if there are results. */
 static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                     uint8_t *out, const struct share **owner) {
+                                     uint8_t *out, uint8_t *bare, struct sa_results *results,
+                                     const struct share **of) {
     if (size < SA_HEADER_BYTES) return SA_DROP_SHORT;
     struct sa_header header;
     memcpy(&header, datagram, sizeof header);
@@ -135,47 +168,57 @@ static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *data
     uint32_t *sums = share->sums + index * share->elements;
     const uint8_t *values = datagram + SA_HEADER_BYTES;
     struct sa_decision decision =
-        sa_slot_accept(&registers->held, &registers->seen, share->full, header.chunk, header.rank, sa_op(header.kind));
+        sa_slot_accept(&registers->held, &registers->seen, share->full, header.kind, header.chunk, header.rank);
     if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) {
         combine(decision.values, sums, values, share->elements);
         return decision.outcome;
     }
-    memcpy(out, datagram, SA_HEADER_BYTES); /* S6 */
-    out[3] = (uint8_t)((out[3] | SA_RESULT) & ~SA_RETRANSMISSION);
-    combine_and_emit(decision.values, sums, values, out + SA_HEADER_BYTES, share->elements);
-    *owner = share;
+    address(share, &header, decision.outcome, results);
+    if (results->valued.count) {
+        result_header(datagram, share->elements, out);
+        combine_and_emit(decision.values, sums, values, out + SA_HEADER_BYTES, share->elements);
+    } else {
+        combine(decision.values, sums, values, share->elements);
+    }
+    if (results->bare.count) result_header(datagram, 0, bare);
+    *of = share;
     return decision.outcome;
 }
 
 enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                uint8_t *out, struct sa_targets *targets) {
-    const struct share *owner = NULL;
-    enum sa_outcome outcome = accept_packet(plane, datagram, size, port, out, &owner);
+                                uint8_t *out, uint8_t *bare, struct sa_results *results) {
+    const struct share *share;
+    enum sa_outcome outcome = accept_packet(plane, datagram, size, port, out, bare, results, &share);
     plane->counters[outcome]++;
-    if (outcome == SA_BROADCAST) {
-        targets->ports = owner->ports;
-        targets->count = owner->workers;
-    } else if (outcome == SA_REPLY) {
-        targets->ports = &owner->ports[datagram[offsetof(struct sa_header, rank)]]; /* S1: where it came in */
-        targets->count = 1;
-    }
     return outcome;
 }
 
+static struct sa_ranks ranks_of(const struct share *share, const struct sa_targets *targets) {
+    struct sa_ranks ranks = {targets->count ? (uint32_t)(targets->ports - share->ports) : 0, targets->count};
+    return ranks;
+}
+
 uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size, uint32_t port,
-                          uint8_t *out, struct sa_run *runs) {
+                          uint8_t *out, uint8_t *bare, struct sa_run *runs) {
     uint32_t count = 0;
     for (uint32_t row = 0; row < rows; row++) {
-        const struct share *owner = NULL;
-        enum sa_outcome outcome = accept_packet(plane, bundle + (uint64_t)row * size, size, port, out, &owner);
-        plane->counters[outcome]++;
-        if (!owner) continue;
-        out += size;
-        struct sa_run *last = count ? &runs[count - 1] : NULL;
-        if (last && last->outcome == outcome && (outcome == SA_REPLY || last->job_id == owner->job_id))
-            last->count++;
-        else
-            runs[count++] = (struct sa_run){1, outcome, owner->job_id};
+        const struct share *share = NULL;
+        struct sa_results results;
+        const uint8_t *datagram = bundle + (uint64_t)row * size;
+        plane->counters[accept_packet(plane, datagram, size, port, out, bare, &results, &share)]++;
+        if (!share) continue;
+        if (results.valued.count) out += results.size;
+        if (results.bare.count) bare += SA_HEADER_BYTES;
+        struct sa_run run = {.count = count ? runs[count - 1].count : 0,
+                             .size = results.size,
+                             .job_id = share->job_id,
+                             .valued = ranks_of(share, &results.valued),
+                             .bare = ranks_of(share, &results.bare)};
+        if (!count || memcmp(&run, &runs[count - 1], sizeof run)) {
+            run.count = 0;
+            runs[count++] = run;
+        }
+        runs[count - 1].count++;
     }
     return count;
 }
@@ -217,6 +260,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports) 
     share->full = UINT64_MAX >> (SA_WORKERS_MAX - job->workers);
     share->register_bytes = (uint64_t)versions * version_bytes;
     memcpy(share->ports, ports, job->workers * sizeof *ports);
+    memcpy(share->ports + job->workers, ports, job->workers * sizeof *ports);
     memcpy(share->streams, job->streams, job->stream_count * sizeof *job->streams);
     share->registers = calloc(versions, version_bytes); /* pages that no packet touches cost nothing */
     if (!share->registers) {

@@ -14,11 +14,26 @@ struct sa_targets {
     uint32_t count;
 };
 
+/* What one packet causes: a result with values, of `size` bytes, and a bare one, each for some ports or none (S6). */
+struct sa_results {
+    struct sa_targets valued;
+    struct sa_targets bare;
+    uint32_t size;
+};
+
+/* Ports of a job in the order of its ranks, from `first` on, and round again. */
+struct sa_ranks {
+    uint32_t first;
+    uint32_t count;
+};
+
 /* Consecutive results of a bundle with the same targets. Field by field as `RUN` in dataplane/native.py. */
 struct sa_run {
-    uint32_t count;   /* results, at least 1 */
-    uint32_t outcome; /* SA_BROADCAST: to all workers of the job; SA_REPLY: to where the bundle came from */
+    uint32_t count; /* packets that caused results, at least 1 */
+    uint32_t size;  /* of a result with values */
     uint32_t job_id;
+    struct sa_ranks valued; /* count 0: these packets caused none */
+    struct sa_ranks bare;
 };
 
 /* NULL: no memory. Registers are allocated per admitted job; Python's check_admission decides whether a job fits. */
@@ -30,15 +45,17 @@ SA_EXPORT void sa_plane_free(struct sa_plane *plane);
 SA_EXPORT int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports);
 SA_EXPORT void sa_plane_evict(struct sa_plane *plane, uint32_t job_id);
 
-/* Decide on one datagram and count it. For SA_BROADCAST and SA_REPLY, `out` (size bytes, not overlapping) holds the
-   result and `targets` the ports it goes to; else both are untouched. Defined for any bytes, at any alignment. */
+/* Decide on one datagram and count it. For SA_BROADCAST and SA_REPLY `results` says what is sent where, `out` (room for a
+   packet of any admitted job) holds the result with values and `bare` (SA_HEADER_BYTES) the bare one, if there are any; else
+   all are untouched. Nothing may overlap. Defined for any bytes, at any alignment. */
 SA_EXPORT enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                          uint8_t *out, struct sa_targets *targets);
+                                          uint8_t *out, uint8_t *bare, struct sa_results *results);
 
-/* The same for `rows` datagrams of `size` bytes, back to back. `out` (rows * size bytes) gets the results, in order and
-   back to back, `runs` (up to `rows` entries) where they go. Returns the number of runs. */
+/* The same for `rows` datagrams of `size` bytes, back to back. `out` (room for `rows` packets of any admitted job) gets the
+   results with values, `bare` (rows * SA_HEADER_BYTES) the bare ones, each in order and back to back, `runs` (up to `rows`
+   entries) where they go. Returns the number of runs. */
 SA_EXPORT uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size,
-                                    uint32_t port, uint8_t *out, struct sa_run *runs);
+                                    uint32_t port, uint8_t *out, uint8_t *bare, struct sa_run *runs);
 
 /* What a slot version holds: 0, or -1 if no admitted job owns the slot. */
 SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version, uint32_t *chunk,

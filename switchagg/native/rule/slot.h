@@ -7,16 +7,16 @@
 #include "rule/wire.h"
 
 /* What is done with the values of the packet (S4). */
-enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM };
+enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM, SA_ZERO };
 
 struct sa_decision {
     enum sa_outcome outcome; /* SA_ABSORBED, SA_BROADCAST, SA_REPLY, SA_DROP_DUPLICATE or SA_DROP_OLDER */
     enum sa_values values;
 };
 
-/* held, seen: the registers. full: the bitmap of all ranks of the job. chunk, rank, op: the packet's, checked (S1). */
-SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint64_t full, uint32_t chunk,
-                                            uint32_t rank, uint32_t op) {
+/* held, seen: the registers. full: the bitmap of all ranks of the job. kind, chunk, rank: the packet's, checked (S1). */
+SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint64_t full, uint32_t kind,
+                                            uint32_t chunk, uint32_t rank) {
     struct sa_decision decision = {SA_DROP_OLDER, SA_KEEP};
     uint32_t distance = chunk - *held; /* modulo 2^32 */
     if (distance >= 1u << 31) return decision;
@@ -25,10 +25,13 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
     uint64_t now = before | bit;
     *held = chunk;
     *seen = now;
-    if (!before)
+    uint64_t givers = sa_givers(kind, full);
+    if (!(givers & bit))
+        decision.values = before ? SA_KEEP : SA_ZERO;
+    else if (!(before & givers))
         decision.values = SA_WRITE;
     else if (!(before & bit))
-        decision.values = op == SA_OP_MAX ? SA_MAXIMUM : SA_ADD;
+        decision.values = sa_op(kind) == SA_OP_MAX ? SA_MAXIMUM : SA_ADD;
     if (now == full)
         decision.outcome = before & bit ? SA_REPLY : SA_BROADCAST;
     else
@@ -46,6 +49,7 @@ SA_INLINE uint32_t sa_combine(enum sa_values action, uint32_t sum, uint32_t valu
     if (action == SA_WRITE) return value;
     if (action == SA_ADD) return sum + value;
     if (action == SA_MAXIMUM) return (int32_t)value > (int32_t)sum ? value : sum;
+    if (action == SA_ZERO) return 0;
     return sum;
 }
 

@@ -79,6 +79,7 @@ enum sa_outcome {
     SA_DROP_SLOT,
     SA_DROP_RANK,
     SA_DROP_PORT,
+    SA_DROP_OWNER,
     SA_DROP_ELEMENTS,
     SA_OUTCOMES
 };

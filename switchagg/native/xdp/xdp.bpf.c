@@ -222,12 +222,12 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
     struct slot *slot = bpf_map_lookup_elem(&slots, &index);
     if (!scratch || !slot) return SA_DROP_SLOT;
     const struct sa_header *header = &scratch->header;
-    uint32_t chunk = SA_BE32(header->chunk), rank = header->rank & 63, op = sa_op(SA_BE32(header->kind)), outcome;
+    uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank & 63, outcome;
     bpf_spin_lock(&slot->lock);
     if (slot->job != job_id || slot->generation != generation) {
         outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
     } else {
-        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, full, chunk, rank, op);
+        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, full, kind, chunk, rank);
         outcome = decision.outcome;
         if (decision.values == SA_WRITE)
             combine(SA_WRITE, slot, scratch);
