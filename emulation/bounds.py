@@ -18,6 +18,7 @@ from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, codec_named
+from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.group.method_name import MethodName, flows
 from transport.links.framing import Framing
@@ -63,7 +64,7 @@ class Bound:
     Latency, acknowledgements, retransmissions and the rounding of the last packet are left out, hence a bound.
     """
 
-    traffic_factor: float  # of the busiest link; in a star 1 for the switch, 2(n-1)/n for the best host methods
+    traffic_factor: float  # of the busiest link; of an allreduce in a star 1 for the switch, 2(n-1)/n for host methods
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
@@ -130,12 +131,12 @@ def elements_that_fit(mtu_bytes: int) -> int:
 
 
 @cache
-def loads(method: str, network: Network) -> Mapping[Hop, Fraction]:
-    """How often each direction of a link carries a long array, exactly."""
+def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
+    """How often each direction of a link carries a long array in a call of this kind, exactly."""
     links = network.links(method)
     found = {hop: Fraction(0) for hop, _ in links.hops}
     nodes = (*links.members, links.aggregator)  # the last is SWITCH, -1
-    for (sender, to), arrays in flows(method, network.workers, len(links.servers)).items():
+    for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind).items():
         for hop in links.path(nodes[sender], nodes[to]):
             found[hop] += arrays
     return found
@@ -181,6 +182,29 @@ def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
         efficiency,
         size_bytes * float(of_rank) / efficiency,
         wire_bytes * 8e9 / most.rate_bps,
+    )
+
+
+def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int, network: Network) -> Bound:
+    """Of calls of several kinds, in any order and at the same time: a link carries the bytes of all of them.
+
+    moved: bytes of the arrays of each kind, float32. size_bytes: what the factor refers to. All-gathers carry values as
+    they are, without exponents.
+    """
+    links = network.links(name.method)
+    elements = elements_of(name, network.elements, network.mtu_bytes)
+    coded = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
+    plain = float(payload_share(name, elements, network.mtu_bytes))
+    efficiency = {kind: plain if kind == "all_gather" else coded for kind in moved}
+    of_kind = {kind: loads(name.method, network, kind) for kind in moved}
+    arrays = {hop: sum(of_kind[kind][hop] * moved[kind] for kind in moved) for hop, _ in links.hops}
+    wire = {hop: sum(float(of_kind[kind][hop] * moved[kind]) / efficiency[kind] for kind in moved) for hop in arrays}
+    most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))
+    return Bound(
+        float(arrays[most] / max(1, size_bytes)),
+        float(arrays[most]) / wire[most] if wire[most] else coded,
+        max(size for hop, size in wire.items() if set(hop) & set(links.workers)),
+        wire[most] * 8e9 / links.settings(most).rate_bps,
     )
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulation.bounds import bound, wire_bytes_per_server
+from emulation.bounds import bound, bound_together, wire_bytes_per_server
 from emulation.errors import RunFailed
 from emulation.scenario import Scenario, canonical
 from emulation.timeline import Span
+from switchagg.description import Kind
 from transport.group.method_name import MethodName
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ class MethodResult:
     timeline: list[Span] = field(default_factory=list)  # a few iterations; goes into timeline.json alone
     wire_tx_bytes_per_server: list[int] = field(default_factory=list)  # of parameter servers with links of their own …
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
+    # Bytes of the arrays of each kind of collective in an iteration; empty: allreduces of the gradients
+    collective_bytes: Mapping[Kind, int] = field(default_factory=dict)
+    worker_counters: dict[str, int] = field(default_factory=dict)  # with other kinds: which way each went, all ranks
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -116,7 +120,11 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     if not counted:
         raise RunFailed(f"{result.method}: no iteration was measured after the warm-up; raise [workload] iterations")
     communication = spread([record.communication_ns for record in counted])
-    least = bound(result.method, result.gradient_bytes, scenario.network)
+    moved = result.collective_bytes
+    if moved:
+        least = bound_together(result.method, moved, result.gradient_bytes, scenario.network)
+    else:
+        least = bound(result.method, result.gradient_bytes, scenario.network)
     per_iteration = max(1, result.wire_iterations)
     last = result.evaluations[-1] if result.evaluations else None
     first_layer = [record.first_layer_ns for record in counted if record.first_layer_ns is not None]
@@ -129,7 +137,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "exposed_communication_ns": spread([max(0, r.duration_ns - r.compute_ns) for r in counted]),
         "first_layer_ns": spread(first_layer) if first_layer else None,
         "first_layer_wait_ns": spread([max(0.0, ns - alone_ns) for ns in first_layer]) if first_layer else None,
-        "algbw_bytes_per_s": ratio(result.gradient_bytes * 1e9, communication["median"]),
+        "algbw_bytes_per_s": ratio((sum(moved.values()) or result.gradient_bytes) * 1e9, communication["median"]),
         "wire_tx_bytes_per_rank_iteration": max(result.wire_tx_bytes_per_rank) / per_iteration,
         "wire_rx_bytes_per_rank_iteration": max(result.wire_rx_bytes_per_rank) / per_iteration,
         "training_ns": max(record.start_ns + record.duration_ns for record in result.iterations),
@@ -205,6 +213,8 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:
             del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
+        if not entry["collective_bytes"]:
+            del entry["collective_bytes"], entry["worker_counters"]
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline

@@ -33,7 +33,7 @@ from emulation.scenario_tables import (
 )
 from emulation.topologies.table import topology
 from emulation.topologies.topology import LinkSettings, Topology
-from emulation.training.tasks.table import WORKLOADS
+from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
@@ -337,7 +337,7 @@ def _check_swept(value: Any, where: str) -> str:
 
 def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
     if not isinstance(value, list):
-        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {_methods_allowed(backend)}")
+        raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
     methods = tuple(_check_method(method, backend, where) for method in value)
     if len(set(methods)) != len(methods):
         raise ScenarioError(f"{where}: {_repr(value)} names a method twice; allowed: each once")
@@ -350,15 +350,9 @@ def _check_method(text: Any, backend: str, where: str) -> MethodName:
         name = parse_method(text if isinstance(text, str) else _repr(text))
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from None
-    if backend == "sim" and name.method == "gloo":
-        raise ScenarioError(f"{where}: 'gloo' is not a method of sim; allowed: {_methods_allowed(backend)}")
     if backend == "sim" and "@" in str(name).partition("+")[0]:
         raise ScenarioError(f"{where}: {_repr(text)}: virtual time has a link of its own; leave out @{name.link}")
     return name
-
-
-def _methods_allowed(backend: str) -> str:
-    return ", ".join(method for method in METHODS if backend != "sim" or method != "gloo")
 
 
 def _check_together(scenario: Scenario) -> None:
@@ -389,6 +383,7 @@ def _check_together(scenario: Scenario) -> None:
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
     _check_ps(scenario)
+    _check_parallel(scenario)
     _check_compute(scenario)
     together = topology.workers * workload.batch_per_worker
     kind = WORKLOADS[workload.name]
@@ -423,6 +418,21 @@ def _check_compute(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [faults] stragglers: rank: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
         )
+
+
+def _check_parallel(scenario: Scenario) -> None:
+    """What goes with a model that no rank has all of."""
+    kind = WORKLOADS[scenario.workload.name]
+    if kind.parallel == DDP:
+        return
+    for backend, methods in vars(scenario.methods).items():
+        for method in methods:
+            if method.schedule or method.method == "ps":
+                allowed = "a method without a schedule" if method.schedule else "any other method"
+                raise ScenarioError(
+                    f"{scenario.file}: [methods] {backend}: {method}: not with [workload] name = '{kind.name}', whose "
+                    f"collectives are more than sums of gradients; allowed: {allowed}"
+                )
 
 
 def _check_ps(scenario: Scenario) -> None:

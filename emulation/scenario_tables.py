@@ -113,7 +113,7 @@ class ComputeDistribution:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained: real models on real data, data parallel, one share per worker."""
+    """What is trained: real models on real data, one share per worker."""
 
     name: str = _choice("digits", workload_names)
     iterations: int = _integer(150, 2, ITERATIONS_MOST, "iterations")  # enough for digits to pass 97 %
@@ -122,7 +122,7 @@ class Workload:
     )  # not counted: DDP rebuilds its buckets after the first
     batch_per_worker: int = _integer(32, 1, 65_536, "samples")
     evaluate_every: int = _integer(25, 1, ITERATIONS_MOST, "iterations")  # test set on rank 0; its time is not counted
-    bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP bucket cap: its own first-bucket size
+    bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP's cap: its own first-bucket size
     optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
     # sim: forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take.
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(

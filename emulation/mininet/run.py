@@ -10,6 +10,7 @@ import dataclasses
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from emulation.results import Evaluation, IterationRecord, MethodResult, gradien
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
+from emulation.training.tasks.table import DDP, WORKLOADS
 from transport.group.method_name import MethodName
 from transport.links.table import LINKS
 
@@ -112,6 +114,11 @@ def hold_after(scenario: Scenario) -> int:
     return max(1, scenario.workload.warmup_iterations - 1)
 
 
+def hold_at_end(scenario: Scenario) -> bool:
+    """Whether ranks gather the model at the end, once we have measured."""
+    return WORKLOADS[scenario.workload.name].parallel != DDP
+
+
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
     """What had been sent at the end of an iteration."""
@@ -135,6 +142,7 @@ class Observation:
 
         self._network, self._members, self._progress = network, members, progress
         self._held, self._total = hold_after(scenario), scenario.workload.iterations
+        self._gathers = hold_at_end(scenario)
         self._monitor = FidelityMonitor(network)
         self._watching = False
         self._first: Snapshot | None = None
@@ -159,6 +167,9 @@ class Observation:
                 member.child.send(Go())
         if done == self._total:
             self._end(done)
+            if self._gathers:
+                for member in self._members:
+                    member.child.send(Go())
         self._progress(done, self._total, "training" if self._first is not None else "warming up")
 
     def _watch(self) -> None:
@@ -207,6 +218,7 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         servers=tuple(host.address for host in network.star.servers),
         timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are
         hold_after=hold_after(scenario),
+        hold_at_end=hold_at_end(scenario),
     )
     config_path = out_dir / f"rank-{rank}.json"
     write_config(config_path, config)
@@ -244,6 +256,8 @@ def _result(
         ],
         parameters=finals[0].parameters,
         gradient_bytes=finals[0].gradient_bytes,
+        collective_bytes=finals[0].collective_bytes,
+        worker_counters=dict(sum((Counter(final.counters) for final in finals), Counter())),
         wire_tx_bytes_per_rank=observed.traffic.up_bytes[: len(members)],
         wire_rx_bytes_per_rank=observed.traffic.down_bytes[: len(members)],
         wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) :],

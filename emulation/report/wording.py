@@ -40,6 +40,8 @@ def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
     method: MethodName = entry["method"]
     control = entry["environment"].get("tcp_congestion_control")
     parts = [method.look.summary.format(control=f" ({control})" if control else "")]
+    if method.method == "gloo" and entry["backend"] == "sim":
+        parts = ["PyTorch's own host allreduce by its algorithm, a ring, on the same links; the switch only forwards"]
     if method.method == "ps":
         parts += _servers(scenario)
     if method.schedule:

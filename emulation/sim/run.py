@@ -23,9 +23,11 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
+from emulation.sim.sharded import ShardedTraining
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
 from emulation.training.replicas import Replicas
+from emulation.training.tasks.table import DDP, FSDP, WORKLOADS
 from emulation.training.tasks.task import WorkloadError
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
@@ -38,6 +40,8 @@ RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
 SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
 """Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
+TRAININGS: dict[str, type[Training]] = {DDP: Training, FSDP: ShardedTraining}
+"""By how ranks share a model."""
 
 
 def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
@@ -48,6 +52,8 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     """
     workload = scenario.workload
     progress(0, workload.iterations, "building the replicas")
+    parallel = WORKLOADS[workload.name].parallel
+    each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
     try:
         replicas = Replicas(
             workload.name,
@@ -55,7 +61,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             scenario.topology.workers,
             workload.batch_per_worker,
             workload.iterations,
-            1 if method.schedule or scenario.asynchronous(method) else workload.bucket_bytes,  # 1: each parameter
+            1 if each_parameter else workload.bucket_bytes,
             workload.optimizer,
         )
         notes = ["Time is virtual and exact; no certificate is needed."]
@@ -86,7 +92,8 @@ def _training(
         config = dataclasses.replace(config, ps={**config.ps, **replicas.workloads[0].ps_options})
         return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute, progress)
     if not name.schedule:
-        return Training(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)
+        kind = TRAININGS[WORKLOADS[scenario.workload.name].parallel]
+        return kind(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)
     profile = replicas.profile(compute.planned_ns)
 
     def made(policy: Policy) -> tuple[Schedule, Simulation]:

@@ -19,6 +19,7 @@ from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
 from emulation.timeline import COMPUTE, NETWORK, Span, kept
 from emulation.training.replicas import Replicas
+from switchagg.description import Kind
 from transport.group.method_name import MethodName
 
 Progress = Callable[[int, int, str], None]
@@ -177,9 +178,9 @@ class Training:
     def finished(self, rank: int, iteration: int) -> None:
         """A rank has applied its gradients. Rank 0 is the one that evaluates; that takes no virtual time."""
         last = iteration + 1 == self.iterations
-        if rank == 0 and (last or (iteration + 1) % self._evaluate_every == 0):
-            self._evaluate(iteration)
         self._finished[iteration] += 1
+        if self._evaluates(rank, iteration) and (last or (iteration + 1) % self._evaluate_every == 0):
+            self._evaluate(iteration)
         if self._finished[iteration] == self.workers:
             if iteration + 1 in (self.warmup_iterations, self.iterations):
                 members = range(self.workers, len(self.simulation.uplinks))
@@ -188,6 +189,10 @@ class Training:
             self._progress(iteration + 1, self.iterations, f"{virtual_s:.2f} s of virtual time")
             if last:
                 self._end()
+
+    def _evaluates(self, rank: int, iteration: int) -> bool:
+        """Whether the weights after an iteration are there, now that this rank has them."""
+        return rank == 0
 
     def _evaluate(self, iteration: int) -> None:
         score = self.replicas.evaluate()
@@ -200,9 +205,21 @@ class Training:
         """All ranks are through."""
         self.simulation.network.stop()
 
+    @property
+    def collective_bytes(self) -> dict[Kind, int]:
+        """Of the arrays of each kind of collective in an iteration, where there are others than allreduces."""
+        return {}
+
     def facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
         return {}
+
+    def _layout(self) -> dict[str, Any]:
+        """What is reduced together, and when."""
+        return {
+            "bucket_ready_ns": self.replicas.ready_ns(self.compute.planned_ns),
+            "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
+        }
 
     def result(self, method: MethodName, notes: Sequence[str]) -> MethodResult:
         """What the run measured; parameters of all ranks are hashed now."""
@@ -219,6 +236,7 @@ class Training:
             ],
             parameters=self.replicas.parameters,
             gradient_bytes=self.replicas.gradient_bytes,
+            collective_bytes=self.collective_bytes,
             wire_tx_bytes_per_rank=[sent for sent, _ in wire],
             wire_rx_bytes_per_rank=[received for _, received in wire],
             wire_tx_bytes_per_server=[after[0] - before[0] for before, after in zip(*self._servers_wire, strict=True)],
@@ -258,7 +276,9 @@ class Training:
                 )[self.workers - 1 - spare],
                 communication_ns=sorted(clock.communications_ns[k] for clock in self.clocks)[spare],
                 loss=sum(clock.losses[k] for clock in self.clocks) / self.workers,
-                first_layer_ns=max(clock.first_layers_ns[k] for clock in self.clocks),
+                first_layer_ns=max(
+                    (ns for clock in self.clocks for ns in clock.first_layers_ns[k : k + 1]), default=None
+                ),
             )
             for k in range(self.iterations)
         ]
@@ -274,8 +294,7 @@ class Training:
             "rto_initial_ns": config.rto_initial_ns,
             "rto_max_ns": config.rto_max_ns,
             "compute_ns": self.compute.means_ns(),
-            "bucket_ready_ns": self.replicas.ready_ns(self.compute.planned_ns),
-            "bucket_elements": [bucket.elements for bucket in self.replicas.buckets],
+            **self._layout(),
             "link_faults": self.simulation.faults(),
             "checksum_failures": self.simulation.drop_checksum(),
             **self.facts(),

@@ -31,6 +31,7 @@ from emulation.training.messages import (
     Transfer,
 )
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
 from transport.group.opening import GroupOptions, open_group
 from transport.ps.config import BACKUP
@@ -144,12 +145,12 @@ class Trainer:
             plan.iterations,
             plan.optimizer,
         )
-        before = thread_ids()
+        initial_hash, before = workload.parameter_sha256(), thread_ids()
         self._attach(workload)
         network_threads = sorted(thread_ids() - before)
         niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + COMPUTE_NICENESS)  # we may run under `nice` ourselves
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        send_report(Started(network_threads, [threading.get_native_id()], workload.parameter_sha256()))
+        send_report(Started(network_threads, [threading.get_native_id()], initial_hash))
         self._train(workload)
         self._detach()
         notes = [
@@ -165,6 +166,7 @@ class Trainer:
                 parameter_hash=workload.parameter_sha256(),
                 retransmissions=self._counters().get("retransmitted", 0),
                 counters=self._counters(),
+                collective_bytes=self._collective_bytes(),
                 core=self._core(),
                 facts=self._facts(),
                 notes=notes,
@@ -198,6 +200,10 @@ class Trainer:
 
     def _facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
+        return {}
+
+    def _collective_bytes(self) -> dict[Kind, int]:
+        """Bytes of the arrays of each kind of collective in an iteration, where there are others than allreduces."""
         return {}
 
     def _core(self) -> str | None:

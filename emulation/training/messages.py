@@ -9,6 +9,7 @@ from emulation.bounds import elements_of
 from emulation.children import Failed, Order, Report
 from emulation.scenario import Scenario
 from emulation.scenario_tables import ParameterServer
+from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName, parse
 
 GROUP_PORT = 29_600  # on which ranks and parameter servers listen where that must be known beforehand
@@ -30,6 +31,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     servers: tuple[str, ...] = ()  # of the hosts of parameter servers that have some of their own
     timeout_s: float = 60.0  # a call that takes longer fails
     hold_after: int = 0  # iterations, then it waits for `Go` on stdin, until the measurement is ready; 0: never
+    hold_at_end: bool = False  # so, too, before parameters are gathered for the last evaluation
 
     def __post_init__(self) -> None:
         name = self.name  # raises ValueError
@@ -123,6 +125,8 @@ class Finished(Report):
     core: str | None  # what carries the switch's packets: "native" or "python"
     facts: dict[str, Any]  # go into the environment of the results
     notes: list[str]
+    # Of the arrays of each kind in an iteration; empty: the gradients' sums alone
+    collective_bytes: dict[Kind, int] = msgspec.field(default_factory=dict)
 
 
 class TrainingFailed(Failed, tag="failed"):

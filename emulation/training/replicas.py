@@ -119,7 +119,7 @@ class Replicas:
         The arrays are the caller's, to write to as it likes.
         """
         workload = self.workloads[rank]
-        workload.optimizer.zero_grad(set_to_none=True)
+        workload.model.zero_grad(set_to_none=True)
         loss = workload.loss(workload.model, iteration)
         loss.backward()
         self.losses[rank] = loss.item()

@@ -31,12 +31,16 @@ import torch.distributed as dist
 
 from emulation.children import send_report
 from emulation.training.ddp_trainer import Trainer
+from emulation.training.fsdp_trainer import FsdpTrainer
 from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.ps_trainer import PsTrainer
 from emulation.training.scheduled_trainer import ScheduledTrainer
+from emulation.training.tasks.table import DDP, FSDP, WORKLOADS
 
 EXIT_SECONDS = 10  # after `finished`: leaving the process group may not take longer
 MESSAGE_LENGTH_MAX = 400
+TRAINERS: dict[str, type[Trainer]] = {DDP: Trainer, FSDP: FsdpTrainer}
+"""By how ranks share a model."""
 
 
 def one_line(error: BaseException) -> str:
@@ -47,8 +51,7 @@ def one_line(error: BaseException) -> str:
 
 def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
     """Runs a trainer and ends the process: status 0, or 1 after one line on stderr and a `failed` record."""
-    kind = PsTrainer if config.scenario.asynchronous(config.name) else Trainer
-    trainer = ScheduledTrainer(config) if config.name.schedule else kind(config)
+    trainer = _kind(config)(config)
     try:
         run(trainer)
     except Exception as error:
@@ -65,6 +68,14 @@ def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
     dist.destroy_process_group()
     # Taking the interpreter and torch down takes half a second of processor time, and many at our niceness.
     os._exit(0)
+
+
+def _kind(config: TrainerConfig) -> type[Trainer]:
+    if config.name.schedule:
+        return ScheduledTrainer
+    if config.scenario.asynchronous(config.name):
+        return PsTrainer
+    return TRAINERS[WORKLOADS[config.scenario.workload.name].parallel]
 
 
 def read_config(path: Path) -> TrainerConfig:

@@ -52,7 +52,11 @@ def test_whole_floats_are_integers() -> None:
         ),
         ("[topology]\nworkers = 2.5\n", r"workers: 2.5 is not a whole number"),
         ("[topology]\nworkers = inf\n", r"workers: inf is not a whole number"),
-        ('[methods]\nsim = ["gloo"]\n', r"\[methods\] sim: 'gloo' is not a method of sim; allowed: switch, ring, "),
+        (
+            '[workload]\nname = "fsdp"\n[methods]\nsim = ["ring+p3"]\n',
+            r"\[methods\] sim: ring\+p3: not with \[workload\] name = 'fsdp', .*; allowed: a method without a schedule",
+        ),
+        ('[workload]\nname = "fsdp"\n[methods]\nmininet = ["ps"]\n', r"mininet: ps: not with .* any other method"),
         ('[methods]\nsim = ["rings"]\n', r"\[methods\] sim: method 'rings' is unknown; allowed: switch, gloo, ring, "),
         ("[methods]\nsim = [3]\n", r"\[methods\] sim: method '3' is unknown"),
         ('[methods]\nsim = ["ring@udp"]\n', r"'ring@udp': virtual time has a link of its own; leave out @udp"),

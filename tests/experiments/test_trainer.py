@@ -38,6 +38,7 @@ from emulation.training.messages import (
     write_config,
 )
 from emulation.training.replicas import Replicas
+from emulation.training.tasks.table import FSDP, WORKLOADS
 from emulation.training.trainer import one_line, read_config
 from transport.group.method_name import parse as parse_method
 from transport.ps.group import PsOptions, open_ps_server
@@ -175,6 +176,52 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Membe
     score = replicas.evaluate()
     assert (last.accuracy, last.loss) == (score.accuracy, score.loss)
     assert members[1].named(Evaluated) == []
+
+
+SHARDED = """
+from dataclasses import replace
+from emulation.training.tasks.table import FSDP, WORKLOADS
+WORKLOADS["digits"] = replace(WORKLOADS["digits"], parallel=FSDP)
+from emulation.training.trainer import main
+main()
+"""
+
+
+def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
+    start: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit, as above: with every layer a unit of its own."""
+    configurations = [configuration(rank, hold_at_end=True) for rank in range(2)]
+    members = start(*configurations, program=("-c", SHARDED))
+
+    def go_on(done: int) -> None:
+        if done == ITERATIONS:
+            for member in members:
+                member.child.send(Go())
+
+    Crew("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow(go_on)
+    monkeypatch.setitem(WORKLOADS, "digits", dataclasses.replace(WORKLOADS["digits"], parallel=FSDP))
+    workload = dataclasses.replace(configurations[0]["scenario"].workload, compute_ns=1_000_000)
+    scenario = dataclasses.replace(configurations[0]["scenario"], workload=workload)
+    virtual = run_method(scenario, parse_method("gloo"), Path(), lambda *_: None)
+    assert len(set(virtual.parameter_hash_per_rank)) == 1
+    for member in members:
+        (finished,) = member.named(Finished)
+        assert finished.parameter_hash == virtual.parameter_hash_per_rank[0]
+        assert finished.gradient_bytes == virtual.gradient_bytes
+        padded = {kind: size - virtual.collective_bytes[kind] for kind, size in finished.collective_bytes.items()}
+        assert all(0 <= size < 0.01 * virtual.gradient_bytes for size in padded.values())
+        entries = member.named(Iteration)
+        names = [bucket.name for bucket in entries[-1].buckets]
+        assert (names[0], names[-1]) == ("all-gather 0", "reduce-scatter 0")
+        assert all(0 < entry.compute_ns < entry.duration_ns for entry in entries)
+        assert all(entry.communication_ns <= entry.duration_ns for entry in entries)
+    losses = [
+        sum(entry.loss or 0 for entry in both) / 2 for both in zip(*(m.named(Iteration) for m in members), strict=True)
+    ]
+    assert losses == [record.loss for record in virtual.iterations]
+    (evaluated,) = members[0].named(Evaluated)
+    assert (evaluated.iteration, evaluated.loss) == (ITERATIONS - 1, virtual.evaluations[-1].loss)
 
 
 def check_buckets(member: Member, replicas: Replicas) -> None:

@@ -49,6 +49,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/replicas.py",
         "emulation/training/trainer.py",
         "emulation/training/ddp_trainer.py",
+        "emulation/training/fsdp_trainer.py",
+        "emulation/training/units.py",
         "emulation/bench/allreduce/gloo.py",
     ),
     "zmq": (

@@ -18,6 +18,7 @@ from emulation.sim import run
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.training import Training
 from emulation.training.replicas import Replicas
+from emulation.training.tasks.table import DDP, WORKLOADS
 from emulation.training.workload import Score
 from transport.group.method_name import METHODS, parse
 from transport.schedule.scheduler import LinearCost, Profile
@@ -72,6 +73,8 @@ def networks() -> dict[str, Scenario]:
     found: dict[Any, tuple[str, Scenario]] = {}
     for name, path in shipped().items():
         variants = load_variants(path)
+        if WORKLOADS[variants[0].workload.name].parallel != DDP:
+            continue  # no schedules
         for variant in (variants[0], variants[-1]):
             given = replace(
                 variant,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
 
+from switchagg.description import Kind
 from transport.collectives.collective import Cost, Costs, LinkCost, Load, Pace, Task
 from transport.collectives.execution import SEGMENT_BYTES
 from transport.collectives.plan import Send
@@ -57,12 +58,14 @@ def switch_seconds(size_bytes: float, link: LinkCost, bytes_factor: float = 1.0)
 
 
 @cache
-def traffic_matrix(name: str, workers: int, option: int = 0) -> Mapping[tuple[int, int], Fraction]:
-    """What each member sends to each other in an allreduce, (sender, receiver), in arrays. Read off the plans."""
+def traffic_matrix(
+    name: str, workers: int, option: int = 0, kind: Kind = "allreduce"
+) -> Mapping[tuple[int, int], Fraction]:
+    """What each member sends to each other in a call, (sender, receiver), in arrays. Read off the plans."""
     elements = _ELEMENTS * max(1, option)
     sent: defaultdict[tuple[int, int], int] = defaultdict(int)
     for member in range(workers):
-        for each in plan(Task("allreduce", name, member, workers, elements, 0, option)).operations:
+        for each in plan(Task(kind, name, member, workers, elements, 0, option)).operations:
             if isinstance(each, Send):
                 sent[member, each.to] += each.high - each.low
     return {pair: Fraction(number, elements) for pair, number in sent.items()}

@@ -4,7 +4,7 @@ The same names are used in scenarios, on command lines, in environment variables
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,21 @@ from transport.links.table import links_with
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from switchagg.description import Kind
+
 
 @dataclass(frozen=True)
 class Method:
     """A way to allreduce. link: what carries it unless said otherwise. end: the end of a link that it needs; "": it
     brings its own. bounded_by: the collective whose traffic bounds that of long arrays; "": the switch, which sends
-    everything once.
+    everything once. does: kinds of call that it does by another one.
     """
 
     look: Look
     link: str = "tcp"
     end: str = "mesh"
     bounded_by: str = "ring"
+    does: "Mapping[Kind, Kind]" = field(default_factory=dict)
 
 
 @cache
@@ -60,6 +63,7 @@ _OWN = {
         ),
         link="",
         end="",
+        does={"reduce_scatter": "allreduce"},  # and each rank keeps its shard
     ),
     "ps": Method(
         Look(
@@ -118,22 +122,32 @@ SWITCH = -1
 """Among members: the switch that aggregates."""
 
 
-def flows(method: str, workers: int, servers: int = 0) -> "Mapping[tuple[int, int], Fraction]":
+def flows(
+    method: str, workers: int, servers: int = 0, kind: "Kind" = "allreduce"
+) -> "Mapping[tuple[int, int], Fraction]":
     """What each member sends to each other for a long array, in arrays, by (sender, receiver).
 
-    servers: as in `traffic`; they are the members after the workers.
+    servers: as in `traffic`; they are the members after the workers. kind: reduce-scatter and all-gather cut the array
+    into n shards; through a switch a rank's own shard doesn't leave it.
     """
     from fractions import Fraction
 
     from transport.collectives.cost import traffic_matrix
+    from transport.collectives.table import fitting
 
-    share = Fraction(1, servers or 1)
-    others = range(workers, workers + servers) if servers else (SWITCH,)
     collective = METHODS[method].bounded_by
     if collective and not servers:
-        return traffic_matrix(collective, workers)
-    pairs = [(rank, other) for rank in range(workers) for other in others]
-    return {pair: share for rank, other in pairs for pair in ((rank, other), (other, rank))}
+        kind = METHODS[method].does.get(kind, kind)
+        return traffic_matrix(fitting(kind, collective, workers), workers, kind=kind)
+    own = Fraction(1, workers)
+    up, down = {"reduce_scatter": (1 - own, own), "all_gather": (own, 1 - own)}.get(kind, (1, 1))
+    others = range(workers, workers + servers) if servers else (SWITCH,)
+    shares = {(rank, other): (up, down) for rank in range(workers) for other in others}
+    return {
+        pair: Fraction(share) / (servers or 1)
+        for (rank, other), both in shares.items()
+        for pair, share in zip(((rank, other), (other, rank)), both, strict=True)
+    }
 
 
 def links_of(method: str) -> tuple[str, ...]:

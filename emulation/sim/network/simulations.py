@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation, SimulationConfig
@@ -13,4 +14,5 @@ SIMULATIONS: dict[str, Callable[[SimulationConfig], Simulation]] = {
     "switch": SwitchSimulation,
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},
     "ps": PsSimulation,
+    "gloo": GlooSimulation,
 }

@@ -11,18 +11,24 @@ if TYPE_CHECKING:
     from emulation.training.tasks.task import Task
 
 
+DDP, FSDP = "ddp", "fsdp"
+"""How ranks share a model: each has all of it; each has a shard of every parameter, gathered when it is needed."""
+
+
 @dataclass(frozen=True)
 class WorkloadKind:
     """One workload, as everything else knows it.
 
     make: gives its Task, or "module:attribute", imported when a trainer needs it. samples: what it has to learn from,
     where that is the same on every machine, so that too large a batch is refused at once; None: the task says.
+    parallel: one of the above.
     """
 
     name: str
     make: str | Callable[[], Task]
     samples: int | None = None
     unit: str = "samples"
+    parallel: str = DDP
 
     def task(self) -> Task:
         """Its data and model. Raises WorkloadError."""
@@ -38,6 +44,7 @@ WORKLOADS: dict[str, WorkloadKind] = {
     for kind in (
         WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
         WorkloadKind("text", "emulation.training.tasks.text:Text"),
+        WorkloadKind("fsdp", "emulation.training.tasks.text:Text", parallel=FSDP),
     )
 }
 
