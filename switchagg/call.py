@@ -1,5 +1,5 @@
-"""A call: one allreduce, laid out as a run of consecutive chunks of a stream (rules W3 and W4 of PROTOCOL.md), or as
-rounds of plain reductions for methods that have no chunks.
+"""A call: one collective, laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13 of PROTOCOL.md), or
+as rounds of plain reductions for methods that have no chunks.
 
 A codec (switchagg/codecs) turns rows of values into words and back. One that needs no agreement sends its rows
 directly. For others, floats in fixed point for one, a *scale chunk* (op MAX) carries the codes of the next E data
@@ -19,12 +19,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from switchagg.codecs import FIXED_POINT, PLAIN, Array, CallShape, Codec, Codes, codec_for
+from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, codec_for
 from switchagg.codecs.codec import LEAST_CODE
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import WORDS, Words
 from switchagg.job import JobConfig
-from switchagg.wire import Op, Values
+from switchagg.layout import EVERYONE, RUN_MAX, Layout, Shares
+from switchagg.wire import Op, Route, Values, kind_of
+
+SCALES = kind_of(Op.MAX, 0)
+"""The kind of scale chunks."""
 
 
 class Call(Protocol):
@@ -37,46 +41,63 @@ class Call(Protocol):
     description: Words | None
     """What all workers are told of the call, and compare (W12); None: nothing."""
 
-    def read(self, positions: Sequence[int]) -> tuple[Values, Sequence[Op]]:
-        """Values (k, E) int32 and op of each of these chunks, ascending, ready and not yet written."""
+    def begin(self, rank: int, window: int) -> None:
+        """Called once, by the endpoint that the call is submitted to. window: slots of its stream."""
+
+    def kind(self, position: int) -> int:
+        """Op, route and owner of a chunk's packets: `wire.kind_of` without flags."""
+
+    def read(self, positions: Sequence[int]) -> Values:
+        """(k, E) int32: what this rank gives for these chunks, ascending, ready and not yet written. Not asked of
+        chunks for which it gives nothing."""
 
     def write(self, positions: Sequence[int], values: Values) -> None:
-        """Take the results (k, E) of these chunks; each is written once, in any order."""
+        """Take the results (k, E) of these chunks, once each, in any order. Not called for those it doesn't get."""
 
 
 class _Rows:
-    """A 1-D array seen as rows of `width`; the last row is padded with zeros. Reads and writes in place."""
+    """A 1-D array as the rows of its data chunks, padded with zeros. Reads and writes in place."""
 
-    def __init__(self, array: Array, width: int) -> None:
-        whole = len(array) // width
-        self.width = width
-        self.count = -(-len(array) // width)
-        self._array = array
-        self._whole = whole
-        self._body = array[: whole * width].reshape(whole, width)
+    def __init__(self, array: Array, width: int, layout: Layout) -> None:
+        self._array, self._width = array, width
+        self._span = layout.span
 
-    def read(self, rows: Sequence[int]) -> Array:
-        """(k, width) values of ascending rows: a view where they are consecutive."""
-        if rows[-1] < self._whole:
-            return self._body[_index(rows)]
-        chunk = np.zeros((len(rows), self.width), self._array.dtype)
-        tail = self._array[self._whole * self.width :]
-        chunk[-1, : len(tail)] = tail
-        if len(rows) > 1:
-            chunk[:-1] = self._body[_index(rows[:-1])]
-        return chunk
+    def read(self, data: Sequence[int]) -> Array:
+        """(k, width) values of ascending data chunks: a view where they are neighbours in the array."""
+        view = self._together(data)
+        if view is not None:
+            return view
+        rows = np.zeros((len(data), self._width), self._array.dtype)
+        for place, low, high in self._pieces(data):
+            rows[place].reshape(-1)[: high - low] = self._array[low:high]
+        return rows
 
-    def write(self, rows: Sequence[int], values: Array) -> None:
-        """Store (k, width) values; rows in any order."""
-        for position, row in enumerate(rows):
-            if row >= self._whole:
-                tail = self._array[self._whole * self.width :]
-                tail[:] = values[position, : len(tail)]
-                rest = [r for r in rows if r < self._whole]
-                if rest:
-                    self._body[rest] = values[[p for p, r in enumerate(rows) if r < self._whole]]
-                return
-        self._body[_index(rows)] = values
+    def write(self, data: Sequence[int], values: Array) -> None:
+        """Store (k, width) values; data chunks in any order."""
+        view = self._together(data)
+        if view is not None:
+            view[:] = values
+            return
+        for place, low, high in self._pieces(data):
+            self._array[low:high] = values[place].reshape(-1)[: high - low]
+
+    def _pieces(self, data: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
+        """(which of the rows, low, high): what lies together, a row each but where only the last one is short."""
+        if len(data) > 1 and self._together(data[:-1]) is not None:
+            yield slice(0, len(data) - 1), self._span(data[0])[0], self._span(data[-2])[1]
+            yield slice(len(data) - 1, len(data)), *self._span(data[-1])
+            return
+        for row, chunk in enumerate(data):
+            yield slice(row, row + 1), *self._span(chunk)
+
+    def _together(self, data: Sequence[int]) -> Array | None:
+        """The rows as a view, if they are whole and follow each other."""
+        low, high = self._span(data[0])
+        if len(data) > 1:
+            if type(_index(data)) is not slice:
+                return None
+            high = self._span(data[-1])[1]
+        return self._array[low:high].reshape(-1, self._width) if high - low == len(data) * self._width else None
 
 
 def _index(rows: Sequence[int]) -> slice | list[int]:
@@ -87,56 +108,72 @@ def _index(rows: Sequence[int]) -> slice | list[int]:
 
 @dataclass(slots=True, eq=False)
 class ArrayCall:
-    """The allreduce of an array, checked by `array_call`, for a core that lays it out itself."""
+    """A collective on an array, checked by `array_call`, for a core that lays it out itself."""
 
     array: Array
     op: Op
     codec: Codec
+    shares: Shares = EVERYONE
     description: Words | None = None
 
 
 class ChunkedCall:
-    """The allreduce of an array, for a core that asks for its chunks (`Call`)."""
+    """A collective on an array, for a core that asks for its chunks (`Call`)."""
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
-        self.array, self.op, self.codec, self.description = call.array, call.op, call.codec, call.description
-        dtype = self.array.dtype
-        words, width = row_of(dtype, elements, self.codec)
-        self._elements = elements
-        self._limbs = self.codec.word(dtype).itemsize == 8
-        self._rows = _Rows(self.array, width)
-        self._coding = self.codec.begin(CallShape(dtype, self._rows.count, words, workers))
-        self._contents, self._ready_after = _layout(self._rows.count, elements, self.codec.rounds)
+        self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
+        self.description = call.description
+        self._elements, self._workers = elements, workers
+        self._limbs = self.codec.word(self.array.dtype).itemsize == 8
+        self.begin(0, RUN_MAX * 4 * workers)
+
+    def begin(self, rank: int, window: int) -> None:
+        shares, dtype = self.shares, self.array.dtype
+        words, width = row_of(dtype, self._elements, self.codec)
+        self._rank = rank
+        self._layout = Layout(shares, len(self.array), width, self._workers, window)
+        self._rows = _Rows(self.array, width, self._layout)
+        self._data_chunks = self._layout.chunks
+        self._coding = self.codec.begin(CallShape(dtype, self._data_chunks, words, self._workers))
+        self._contents, self._ready_after = _layout(self._data_chunks, self._elements, self.codec.rounds)
         self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
+        self._route = shares.route if shares.routed else Route.ALL
+        self._kinds = [kind_of(self.op, 0, self._route, owner) for owner in range(self._workers)]
         self.chunks = len(self._contents)
         self.ready_chunks = self._ready_after[0]
 
-    def read(self, positions: Sequence[int]) -> tuple[Values, Sequence[Op]]:
+    def kind(self, position: int) -> int:
+        content = self._contents[position]
+        if content < 0:
+            return SCALES
+        return self._kinds[self._layout.owner(content) if self._route else 0]
+
+    def read(self, positions: Sequence[int]) -> Values:
         contents = [self._contents[p] for p in positions]
         data = [c for c in contents if c >= 0] if self._agreed else contents
         if len(data) == len(contents):
-            return self._encoded(data), [self.op] * len(data)
+            return self._given(data)
         values = np.empty((len(contents), self._elements), np.int32)
         if data:
-            values[[k for k, c in enumerate(contents) if c >= 0]] = self._encoded(data)
+            values[[k for k, c in enumerate(contents) if c >= 0]] = self._given(data)
         for k, content in enumerate(contents):
             if content < 0:
                 values[k] = self._own_codes(~content)
-        return values, [self.op if c >= 0 else Op.MAX for c in contents]
+        return values
 
     def write(self, positions: Sequence[int], values: Values) -> None:
         contents = [self._contents[p] for p in positions]
         data = [c for c in contents if c >= 0] if self._agreed else contents
         if len(data) == len(contents):
-            self._store(data, values)
+            self._take(data, values)
             return
         if data:
-            self._store(data, values[[k for k, c in enumerate(contents) if c >= 0]])
+            self._take(data, values[[k for k, c in enumerate(contents) if c >= 0]])
         for k, content in enumerate(contents):
             if content < 0:
                 first = ~content * self._elements
-                self._coding.agree(first, values[k, : self._rows.count - first])
+                self._coding.agree(first, values[k, : self._data_chunks - first])
                 self._agreed[~content] = True
         while self._known_groups < len(self._agreed) and self._agreed[self._known_groups]:
             self._known_groups += 1
@@ -144,16 +181,33 @@ class ChunkedCall:
 
     def _own_codes(self, group: int) -> Codes:
         first = group * self._elements
-        rows = range(first, min(first + self._elements, self._rows.count))
+        data = range(first, min(first + self._elements, self._data_chunks))
         codes = np.full(self._elements, LEAST_CODE, np.int32)
-        codes[: len(rows)] = self._coding.prepare(self._rows.read(rows), slice(rows.start, rows.stop))
+        codes[: len(data)] = self._coding.prepare(self._rows.read(data), slice(data.start, data.stop))
         return codes
+
+    def _given(self, data: list[int]) -> Values:
+        """What this rank sends: zeros for what another shall give to a switch that knows no routes."""
+        words = self._encoded(data)
+        if self.shares.route is Route.FROM_OWNER and not self._route:
+            words[[k for k, chunk in enumerate(data) if self._layout.owner(chunk) != self._rank]] = 0
+        return words
 
     def _encoded(self, data: list[int]) -> Values:
         words = self._coding.encode(self._rows.read(data), _index(data))
         return to_limbs(np.ascontiguousarray(words), self._elements) if self._limbs else words
 
-    def _store(self, data: list[int], values: Values) -> None:
+    def _take(self, data: list[int], values: Values) -> None:
+        """Store results that are this rank's to have. A switch with routes leaves the owner's own values to it."""
+        route = self.shares.route
+        if self._route is Route.TO_OWNER:
+            combine = np.maximum if self.op is Op.MAX else np.add
+            values = combine(values, self._encoded(data))
+        elif route is not Route.ALL and not self._route:
+            mine = [k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)]
+            if not mine:
+                return
+            data, values = [data[k] for k in mine], values[mine]
         words = from_limbs(values) if self._limbs else values
         self._rows.write(data, self._coding.decode(words, _index(data)))
 
@@ -202,15 +256,19 @@ def share_of_rounds(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> floa
     return width * dtype.itemsize / (words * codec.word(dtype).itemsize + 4 * codec.rounds)
 
 
-def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ArrayCall:
+def array_call(
+    array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
+) -> ArrayCall:
     """What the switch does with this array, and how it is coded.
 
-    array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max". Raises
-    ValueError for anything else, also for 64-bit words when a packet has room for fewer than three elements. codec: one
-    that adds.
+    array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max"; of any type
+    where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
+    words when a packet has room for fewer than three elements. codec: one that adds.
     """
     if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
+    if shares.route is Route.FROM_OWNER:
+        return ArrayCall(array.view(np.uint8), Op.SUM, RAW, shares._replace(unit=shares.unit * array.itemsize))
     used = codec_for(array.dtype, codec)
     if op not in ("sum", "max") or used is None or (op == "max" and array.dtype != np.int32):
         raise ValueError(
@@ -220,12 +278,14 @@ def array_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT
         used = PLAIN
     if row_of(array.dtype, job.elements, used)[0] < 1:
         raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
-    return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used)
+    return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used, shares)
 
 
-def make_call(array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT) -> ChunkedCall:
-    """The call that allreduces this array in place. Raises ValueError as `array_call` does."""
-    return ChunkedCall(array_call(array, op, job, codec), job.elements, job.workers)
+def make_call(
+    array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
+) -> ChunkedCall:
+    """The call that does it, in place. Raises ValueError as `array_call` does."""
+    return ChunkedCall(array_call(array, op, job, codec, shares), job.elements, job.workers)
 
 
 def description_call(words: Words, rank: int, job: JobConfig) -> ChunkedCall:
@@ -235,24 +295,26 @@ def description_call(words: Words, rank: int, job: JobConfig) -> ChunkedCall:
     return ChunkedCall(ArrayCall(array, Op.SUM, PLAIN), job.elements, job.workers)
 
 
-def rounds_of(array: Array, elements: int, workers: int, codec: Codec) -> Iterator[tuple[Array, str]]:
+def rounds_of(
+    array: Array, elements: int, workers: int, codec: Codec, shares: Shares = EVERYONE
+) -> Iterator[tuple[Array, str]]:
     """The sum of an array in place as plain reductions: each (words, op) yielded is combined over all ranks, in place,
     before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
-    codec: one that adds.
+    codec: one that adds. shares: whose rows they would be there.
     """
     words, width = row_of(array.dtype, elements, codec)
-    rows = _Rows(array, width)
-    if not rows.count:
+    layout = Layout(shares, len(array), width, workers, 0)
+    if not layout.chunks:
         return
-    everything = range(rows.count)
-    coding = codec.begin(CallShape(array.dtype, rows.count, words, workers))
+    rows, everything = _Rows(array, width, layout), range(layout.chunks)
+    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers))
     values = rows.read(everything)
     if codec.rounds:
-        codes = coding.prepare(values, slice(0, rows.count))
+        codes = coding.prepare(values, slice(0, layout.chunks))
         yield codes, "max"
         coding.agree(0, codes)
-    encoded = np.ascontiguousarray(coding.encode(values, slice(0, rows.count)))
+    encoded = np.ascontiguousarray(coding.encode(values, slice(0, layout.chunks)))
     yield encoded.reshape(-1), "sum"
-    rows.write(everything, coding.decode(encoded, slice(0, rows.count)))
+    rows.write(everything, coding.decode(encoded, slice(0, layout.chunks)))

@@ -5,7 +5,7 @@ test); none blocks, and the time is always an argument:
 
 - inputs: `receive` for every bundle from the switch, `handle_timer` once `next_deadline_ns` has passed
 - commands: `submit` a call to a stream
-- outputs: `frames_to_send` until it returns fewer rows than its limit, `next_event` until it returns None
+- outputs: `frames_to_send` until it returns no rows, `next_event` until it returns None
 - getters: `next_deadline_ns` is when to call again if no frame arrives before
 
 Sends are paced by results: a chunk's result frees its slot for the chunk one window later.
@@ -28,18 +28,22 @@ from switchagg.wire import (
     FLAG_VERSION,
     HEADER_BYTES,
     KINDS,
+    OWNERS,
     ROUTE_BITS,
     Bundle,
-    Op,
     fault,
     frame_bytes,
+    givers,
     headers,
     kind_of,
     pack_header,
     payload,
 )
 
-RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT and not kind & ROUTE_BITS)
+RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT)
+
+SHARE_BITS = ROUTE_BITS | (kind_of(0, 0, 0, OWNERS - 1) ^ kind_of(0, 0))
+"""The bits of a packet's kind that are its route and owner."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,10 +89,12 @@ class Endpoint:
 
     def submit(self, stream: int, call: Call) -> None:
         """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
+        window = self._windows[stream]
+        call.begin(self.rank, window.window)
         if call.description is not None:
-            self._windows[stream].submit(description_call(call.description, self.rank, self.job), describes=True)
+            window.submit(description_call(call.description, self.rank, self.job), describes=True)
         if call.chunks or call.description is not None:
-            self._windows[stream].submit(call)
+            window.submit(call)
         else:
             self._events.append(CallCompleted(stream, call))
 
@@ -118,7 +124,8 @@ class Endpoint:
             return
         values = payload(bundle)
         for running, rows, positions in awaited.values():
-            running.call.write(positions, (values if len(rows) == count else values[rows]).astype(np.int32))
+            if size > HEADER_BYTES:
+                running.call.write(positions, (values if len(rows) == count else values[rows]).astype(np.int32))
             running.missing -= len(rows)
             self.counters["results"] += len(rows)
         for window in touched.values():
@@ -140,23 +147,33 @@ class Endpoint:
     # outputs
 
     def frames_to_send(self, now_ns: int, limit: int = 64, kind: int | None = None) -> Bundle:
-        """The next frames for the switch, (k, frame_bytes) with k <= limit; call again while k == limit (W6).
+        """The next frames for the switch, (k, size) with k <= limit, all of one size; until there are none (W6).
 
         kind: only those of this priority class, for a host whose link queues each class by itself.
         """
         picks: list[tuple[Window, int, bool]] = []
+        size = self._frame_bytes
+        cut: int | None = None  # a stream of this priority has a frame of another size: nothing less urgent may pass it
         for window in self._by_priority:
             if kind is not None and class_of(window.priority) != kind:
                 continue
+            if cut is not None and window.priority > cut:
+                break
             while len(picks) < limit and not window.failed:
-                following = window.next_to_send(now_ns)
+                following = window.peek()
                 if following is None:
                     break
+                its_size = self._frame_bytes if self._gives(window.kind_of(*following)) else HEADER_BYTES
+                if picks and its_size != size:
+                    cut = window.priority
+                    break
+                size = its_size
+                window.sent(*following, now_ns)
                 picks.append((window, *following))
         if picks and len(self._by_priority) > 1:  # streams of equal priority take turns
             sent = {window.stream for window, _, _ in picks}
             self._by_priority.sort(key=lambda window: (window.priority, window.stream in sent))
-        return self._build(picks)
+        return self._build(picks, size)
 
     def next_event(self) -> Event | None:
         """The oldest event not yet handed out, or None."""
@@ -171,6 +188,10 @@ class Endpoint:
     def _count(self, name: str, packets: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + packets
 
+    def _gives(self, kind: int) -> bool:
+        """Whether this rank gives values for a chunk of this kind (`wire.kind_of`); else its packets are bare."""
+        return bool(givers(kind, -1) >> self.rank & 1)
+
     def _window_of(self, fields: tuple[int, ...], size: int) -> Window | None:
         """The window in which this datagram is an awaited result; None, and counted, if it is none (W5)."""
         kind, job_id, slot, generation, stream, _, elements, chunk = fields
@@ -179,8 +200,8 @@ class Endpoint:
             kind in RESULTS
             and job_id == job.job_id
             and generation == job.generation
-            and elements == job.elements
-            and size == self._frame_bytes
+            and (elements == job.elements or (not elements and kind & ROUTE_BITS))
+            and size == frame_bytes(elements)
             and stream < len(self._windows)
         ):
             window = self._windows[stream]
@@ -190,6 +211,8 @@ class Endpoint:
                 and window.in_flight[offset]
                 and (window.chunk[offset] - chunk) % MODULUS == 0
                 and _version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
+                and not (window.kind[offset] ^ kind) & SHARE_BITS
+                and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
             ):
                 return window
             self.counters["duplicates"] += 1
@@ -229,35 +252,34 @@ class Endpoint:
             self._events.append(StreamFailed(window.stream, slot, version, running.base, 0, reason, other))
         window.failed = window.differs = True
 
-    def _build(self, picks: Sequence[tuple[Window, int, bool]]) -> Bundle:
+    def _build(self, picks: Sequence[tuple[Window, int, bool]], size: int) -> Bundle:
         """Frames of these (window, chunk, again), values read from their calls, a run of one call at a time."""
-        frames = np.empty((len(picks), self._frame_bytes), np.uint8)
+        frames = np.empty((len(picks), size), np.uint8)
         if not picks:
             return frames
         buffer = frames.data.cast("B")
         start = 0
-        while start < len(picks):
+        while start < len(picks) and size > HEADER_BYTES:
             window, chunk, _ = picks[start]
             running = window.call_of(chunk)
             end = start + 1
             # positions of one read ascend; a retransmission after a new chunk, or another stream, ends the run
             while end < len(picks) and picks[end][0] is window and picks[end - 1][1] < picks[end][1] < running.end:
                 end += 1
-            values, ops = running.call.read([c - running.base for _, c, _ in picks[start:end]])
-            payload(frames[start:end])[:] = values
-            for row in range(start, end):
-                self._pack(buffer, row, ops[row - start], *picks[row])
+            payload(frames[start:end])[:] = running.call.read([c - running.base for _, c, _ in picks[start:end]])
             start = end
+        for row, pick in enumerate(picks):
+            self._pack(buffer, row * size, 0 if size == HEADER_BYTES else self.job.elements, *pick)
         return frames
 
-    def _pack(self, buffer: memoryview, row: int, op: Op, window: Window, chunk: int, again: bool) -> None:
+    def _pack(self, buffer: memoryview, place: int, elements: int, window: Window, chunk: int, again: bool) -> None:
         """Write a frame's header (W1, W2)."""
         self.counters["retransmitted" if again else "sent"] += 1
-        job = self.job
-        kind = kind_of(op, _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0))
-        slot = window.first_slot + chunk % window.window
-        header = (kind, job.job_id, slot, job.generation, window.stream, self.rank, job.elements, chunk % MODULUS)
-        pack_header(buffer, row * self._frame_bytes, header)
+        job, offset = self.job, chunk % window.window
+        kind = window.kind[offset] | _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
+        slot = window.first_slot + offset
+        header = (kind, job.job_id, slot, job.generation, window.stream, self.rank, elements, chunk % MODULUS)
+        pack_header(buffer, place, header)
 
 
 def _version_flag(window: Window, chunk: int) -> int:

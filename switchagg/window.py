@@ -49,6 +49,7 @@ class Window:
         self.differs = False  # another worker describes a call differently: no later one is complete (W12)
         self.timeouts = 0  # in a row, without any result
         self.chunk = list(range(window))  # in flight, or next for that slot
+        self.kind = [0] * window  # of the chunk in flight (`Call.kind`)
         self.in_flight = [False] * window
         self._sent_ns = [0] * window
         self._transmission = [0] * window  # of the chunk's latest frame
@@ -77,26 +78,35 @@ class Window:
         self._end += call.chunks
         self.raise_limit()
 
-    def next_to_send(self, now_ns: int) -> tuple[int, bool] | None:
-        """(chunk, whether it was sent before) of the next frame, which counts as sent now; None if nothing may be."""
+    def peek(self) -> tuple[int, bool] | None:
+        """(chunk, whether it was sent before) of the next frame; None if nothing may be sent."""
         lost = self._to_resend()
-        again = lost is not None
         if lost is not None:
-            chunk = self._resend.popleft()
-            self._marked[chunk % self.window] = False
-        elif self._free and self._free[0] < self._limit:
-            chunk = heapq.heappop(self._free)
-            self.chunk[chunk % self.window] = chunk
-            self.in_flight[chunk % self.window] = True
-        else:
-            return None
+            return lost, True
+        return (self._free[0], False) if self._free and self._free[0] < self._limit else None
+
+    def kind_of(self, chunk: int, again: bool) -> int:
+        """The kind of this next frame (`Call.kind`)."""
+        if not again:
+            running = self.call_of(chunk)
+            self.kind[chunk % self.window] = running.call.kind(chunk - running.base)
+        return self.kind[chunk % self.window]
+
+    def sent(self, chunk: int, again: bool, now_ns: int) -> None:
+        """The next frame, as of `peek`, counts as sent now."""
         offset = chunk % self.window
+        if again:
+            self._resend.popleft()
+            self._marked[offset] = False
+        else:
+            heapq.heappop(self._free)
+            self.chunk[offset] = chunk
+            self.in_flight[offset] = True
         self._first[offset] = not again
         self._sent_ns[offset] = now_ns
         self._transmission[offset] = self._transmissions
         self._order.append((self._transmissions, chunk))
         self._transmissions += 1
-        return chunk, again
 
     def call_of(self, chunk: int) -> Running:
         """The running call of a chunk in flight."""

@@ -1,7 +1,8 @@
 """Codecs: how the values of a call become integers that a switch, a ring or a server can sum, and how sums come back.
 
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
-the switch does with floats, `plain` what it does with integers. A new one is a file here and a line in `CODECS`.
+the switch does with floats, `plain` what it does with integers, `raw` how it passes bytes on. A new one is a file here
+and a line in `CODECS`.
 """
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.plain import Plain
+from switchagg.codecs.raw import Raw
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()
+RAW = Raw()
 
 CODECS: dict[str, Codec] = {
     codec.name: codec
@@ -41,6 +44,7 @@ __all__ = [
     "CODECS",
     "FIXED_POINT",
     "PLAIN",
+    "RAW",
     "Array",
     "CallShape",
     "Codec",

@@ -9,7 +9,7 @@ import numpy as np
 from switchagg.codecs import Codec
 from switchagg.native.library import Missing, load
 
-DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
+DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
 """In the order of `enum sa_dtype`."""
 
 

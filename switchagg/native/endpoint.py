@@ -15,6 +15,7 @@ from switchagg.codecs import Array, Codec
 from switchagg.description import WORDS, Words, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.job import JobConfig
+from switchagg.layout import Shares
 from switchagg.native.codec import DTYPES, number_of
 from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
 from switchagg.wire import Bundle, Op, frame_bytes
@@ -51,6 +52,8 @@ class NativeEvent(ctypes.Structure):
 
 
 _NO_WORDS = (0,) * WORDS
+EACH = (1 << 32) - 1
+"""`SA_EACH`."""
 
 
 class NativeSubmission(ctypes.Structure):
@@ -64,6 +67,10 @@ class NativeSubmission(ctypes.Structure):
         ("codec", ctypes.c_uint32),
         ("dtype", ctypes.c_uint32),
         ("op", ctypes.c_uint32),
+        ("route", ctypes.c_uint32),
+        ("owner", ctypes.c_uint32),
+        ("unit", ctypes.c_uint32),
+        ("routed", ctypes.c_uint32),
         ("description", ctypes.c_uint32 * WORDS),
     ]
 
@@ -73,7 +80,9 @@ class NativeSubmission(ctypes.Structure):
         array = call.array
         place = array.__array_interface__["data"][0]
         codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
-        return cls(number, place, array.size, stream, codec, dtype, call.op, call.description or _NO_WORDS)
+        route, owner, unit, routed = call.shares
+        whose = (route, EACH if owner is None else owner, unit, routed)
+        return cls(number, place, array.size, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
 
 
 class Submitted(Protocol):
@@ -85,6 +94,8 @@ class Submitted(Protocol):
     def op(self) -> Op: ...
     @property
     def codec(self) -> Codec: ...
+    @property
+    def shares(self) -> Shares: ...
     @property
     def description(self) -> Words | None: ...
 
@@ -101,7 +112,7 @@ def declared() -> ctypes.CDLL:
         ("submit", ctypes.c_int, [pointer, ctypes.POINTER(NativeSubmission)]),
         ("receive", None, [pointer, pointer, u64, u32, i64]),
         ("handle_timer", None, [pointer, i64]),
-        ("frames_to_send", u32, [pointer, i64, u32, pointer]),
+        ("frames_to_send", u32, [pointer, i64, u32, pointer, ctypes.POINTER(u32)]),
         ("next_event", u32, [pointer, ctypes.POINTER(NativeEvent)]),
         ("next_deadline_ns", i64, [pointer]),
         ("counters", ctypes.POINTER(u64), [pointer]),
@@ -176,16 +187,18 @@ class NativeEndpoint:
     # outputs
 
     def frames_to_send(self, now_ns: int, limit: int = 64) -> Bundle:
-        """The next frames for the switch, (k, frame_bytes) with k <= limit; call again while k == limit (W6)."""
-        frames = np.empty((limit, self._frame_bytes), np.uint8)
-        count = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, limit, frames.ctypes.data)
-        return frames[:count]
+        """The next frames for the switch, (k, size) with k <= limit, all of one size; until there are none (W6)."""
+        frames, size = np.empty(limit * self._frame_bytes, np.uint8), ctypes.c_uint32()
+        count = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, limit, frames.ctypes.data, size)
+        return frames[: count * size.value].reshape(count, size.value)
 
     def write_frames(self, now_ns: int, out: Bundle) -> int:
-        """As `frames_to_send`, into the rows of `out` (limit, frame_bytes), contiguous; returns how many."""
+        """As `frames_to_send`, of a link without routes, into the rows of `out` (limit, frame_bytes); returns how
+        many."""
         assert out.flags.c_contiguous
         assert out.shape[1] == self._frame_bytes
-        count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, len(out), out.ctypes.data)
+        size = ctypes.c_uint32()
+        count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, len(out), out.ctypes.data, size)
         return count
 
     def next_event(self) -> Event | None:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from switchagg.call import ChunkedCall, make_call
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.wire import Op
+from switchagg.layout import Layout, Shares, shares_of
+from switchagg.wire import Op, Route, givers, op_of
 
 
 def job(workers: int, elements: int) -> JobConfig:
@@ -21,19 +22,27 @@ def run(calls: list[ChunkedCall], rng: random.Random) -> None:
     waiting: set[int] = set()
     sent = 0
     done = 0
+    window = rng.choice([1, 16, 64, 1024])
+    for rank, call in enumerate(calls):
+        call.begin(rank, window)
+    everyone = (1 << len(calls)) - 1
     while done < calls[0].chunks:
         assert all(c.ready_chunks == calls[0].ready_chunks for c in calls)
         waiting |= set(range(sent, calls[0].ready_chunks))
         sent = calls[0].ready_chunks
         positions = sorted(rng.sample(sorted(waiting), rng.randint(1, min(len(waiting), 9))))
+        kinds = [calls[0].kind(p) for p in positions]
+        assert all([c.kind(p) for p in positions] == kinds for c in calls)
+        kind = kinds[0]
+        positions = [p for p, its in zip(positions, kinds, strict=True) if its == kind]
         waiting -= set(positions)
-        reads = [c.read(positions) for c in calls]
-        assert all(list(r[1]) == list(reads[0][1]) for r in reads)
-        stacked = np.stack([r[0] for r in reads]).astype(np.int64)
-        results = np.where(np.array(reads[0][1])[:, None] == Op.MAX, stacked.max(axis=0), stacked.sum(axis=0))
+        giving = givers(kind, everyone)
+        stacked = np.stack([c.read(positions) for rank, c in enumerate(calls) if giving >> rank & 1]).astype(np.int64)
+        results = stacked.max(axis=0) if op_of(kind) is Op.MAX else stacked.sum(axis=0)
         order = rng.sample(range(len(positions)), len(positions))
-        for call in calls:
-            call.write([positions[i] for i in order], results[order].astype(np.uint32).view(np.int32))
+        for rank, call in enumerate(calls):
+            if giving == everyone or not giving >> rank & 1:
+                call.write([positions[i] for i in order], results[order].astype(np.uint32).view(np.int32))
         done += len(positions)
 
 
@@ -76,15 +85,15 @@ def test_layout_sends_exponents_a_group_ahead() -> None:
     call = make_call(np.arange(1, 11, dtype=np.float32), "sum", job(1, 2))
     assert call.chunks == 8
     assert call.ready_chunks == 2
-    values, ops = call.read([0, 1])
-    assert list(ops) == [Op.MAX, Op.MAX]
+    assert [op_of(call.kind(position)) for position in range(4)] == [Op.MAX, Op.MAX, Op.SUM, Op.SUM]
+    values = call.read([0, 1])
     assert values.tolist() == [[2, 3], [3, 4]]  # chunks [1 2] [3 4] | [5 6] [7 8]
     call.write([1], values[1:])
     assert call.ready_chunks == 2  # group 0 is what everything waits for
     call.write([0], values[:1])
     assert call.ready_chunks == 8 - 1  # S2 comes before the data of group 1; the last group waits for it
-    values, ops = call.read([4])
-    assert (list(ops), values.tolist()) == ([Op.MAX], [[4, -32768]])
+    values = call.read([4])
+    assert (call.kind(4), values.tolist()) == (call.kind(0), [[4, -32768]])
     call.write([4], values)
     assert call.ready_chunks == 8
 
@@ -110,3 +119,87 @@ def test_empty_array_has_no_chunks() -> None:
 def test_what_the_switch_cannot_do_is_refused(array: NDArray[Any], op: str, elements: int) -> None:
     with pytest.raises(ValueError, match=r"array|op|elements"):
         make_call(array, op, job(2, elements))
+
+
+# ---- whose values are whose (W13, W14)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
+    rng = random.Random(seed)
+    workers, unit, width = rng.randint(2, 9), rng.choice([1, 2, 8]), rng.randint(1, 40)
+    count, window = unit * rng.choice([0, 1, workers - 1, rng.randint(0, 3000)]), rng.choice([1, 40, 256, 4096])
+    layout = Layout(Shares(Route.TO_OWNER, None, unit), count, width, workers, window)
+    owned: list[list[int]] = [[] for _ in range(workers)]
+    for chunk in range(layout.chunks):
+        low, high = layout.span(chunk)
+        assert 0 <= low <= high <= count
+        assert high - low <= width
+        owned[layout.owner(chunk)].extend(range(low, high))
+    for rank, values in enumerate(owned):
+        assert values == list(
+            range(unit * (rank * (count // unit) // workers), unit * ((rank + 1) * (count // unit) // workers))
+        )
+    whole = Layout(Shares(Route.FROM_OWNER, 1), count, width, workers, window)
+    assert [value for chunk in range(whole.chunks) for value in range(*whole.span(chunk))] == list(range(count))
+    assert {whole.owner(chunk) for chunk in range(whole.chunks)} <= {1}
+
+
+def test_shards_take_turns_of_runs_that_fill_a_quarter_of_the_window() -> None:
+    """Three ranks, W = 24: runs of two rows, the last of one."""
+    layout = Layout(Shares(Route.FROM_OWNER, None), 3 * 30, 10, 3, 24)
+    assert [layout.owner(chunk) for chunk in range(layout.chunks)] == [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    assert [layout.span(chunk)[0] for chunk in range(layout.chunks)] == [0, 10, 30, 40, 60, 70, 20, 50, 80]
+
+
+def collective(kind: str, arrays: list[NDArray[Any]], op: str, root: int, elements: int, routed: bool) -> None:
+    """All ranks' calls of one kind, in place, through the exact switch; all that may not change is checked."""
+    shares = shares_of(kind, root)._replace(routed=routed)  # type: ignore[arg-type]
+    calls = [make_call(array, op, job(len(arrays), elements), shares=shares) for array in arrays]
+    run(calls, random.Random(elements))
+
+
+@pytest.mark.parametrize("routed", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 63, 64, 1000, 1001])
+def test_reduce_scatter_and_reduce_give_the_bits_of_an_allreduce(size: int, dtype: str, routed: bool) -> None:
+    workers, elements = 3, 8
+    given = (np.random.default_rng(size).standard_normal((workers, size)) * 1e6).astype(dtype)
+    reduced = [array.copy() for array in given]
+    collective("reduce", reduced, "sum", 1, elements, routed)
+    whole = [array.copy() for array in given]
+    collective("allreduce", whole, "sum", 0, elements, routed)
+    assert reduced[1].tobytes() == whole[0].tobytes()
+    scattered = [array.copy() for array in given]
+    collective("reduce_scatter", scattered, "sum", 0, elements, routed)
+    for rank in range(workers):
+        low, high = rank * size // workers, (rank + 1) * size // workers
+        alone = [array[low:high].copy() for array in given]
+        collective("allreduce", alone, "sum", 0, elements, routed)
+        assert scattered[rank][low:high].tobytes() == alone[0].tobytes()
+        assert np.dtype(dtype).kind == "f" or (scattered[rank][low:high] == given.sum(axis=0)[low:high]).all()
+
+
+@pytest.mark.parametrize("routed", [True, False])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float32", "int64", "complex128"])
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 129, 1000])
+def test_all_gather_and_broadcast_move_any_bits(size: int, dtype: str, routed: bool) -> None:
+    workers, elements = 4, 5
+    bits = np.random.default_rng(size).integers(0, 256, (workers, size * np.dtype(dtype).itemsize)).astype(np.uint8)
+    given = [row.view(dtype) for row in bits]
+    told = [array.copy() for array in given]
+    collective("broadcast", told, "sum", 2, elements, routed)
+    assert all(array.tobytes() == given[2].tobytes() for array in told)
+    gathered = [array.copy() for array in given]
+    collective("all_gather", gathered, "sum", 0, elements, routed)
+    bounds = [rank * size // workers for rank in range(workers + 1)]
+    want = b"".join(given[rank][bounds[rank] : bounds[rank + 1]].tobytes() for rank in range(workers))
+    assert all(array.tobytes() == want for array in gathered)
+
+
+def test_a_maximum_has_an_owner_too() -> None:
+    given = np.random.default_rng(1).integers(-(2**31), 2**31, (3, 50)).astype(np.int32)
+    for routed in (True, False):
+        arrays = [array.copy() for array in given]
+        collective("reduce", arrays, "max", 2, 8, routed)
+        assert (arrays[2] == given.max(axis=0)).all()

@@ -324,7 +324,7 @@ def test_the_core_holds_little_beyond_the_arrays() -> None:
     endpoint = NativeEndpoint(job, 0)
     at_rest = endpoint.memory_bytes
     assert at_rest <= 2 * window * frame_bytes(elements)
-    tensors = [np.zeros(64 << 20, np.uint8).view(dtype) for dtype in DTYPES]
+    tensors = [np.zeros(64 << 20, np.uint8).view(dtype) for dtype in DTYPES[:4]]
     costs = []
     for tensor in tensors:
         before = endpoint.memory_bytes

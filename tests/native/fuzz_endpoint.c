@@ -208,7 +208,7 @@ static void submit(uint32_t rank) {
     uint32_t codec = (uint32_t)sa_codec_number(whole ? "plain" : "fixed_point");
     struct sa_submission submission = {
         .call = index, .data = call->arrays[rank], .count = call->count, .stream = call->stream, .codec = codec,
-        .dtype = call->dtype, .op = call->op, .description = {call->described, index, call->count, 1u << 31}};
+        .dtype = call->dtype, .op = call->op, .unit = 1, .description = {call->described, index, call->count, 1u << 31}};
     CHECK(sa_endpoint_submit(worker->endpoint, &submission) == 0);
 }
 
@@ -253,7 +253,7 @@ static void check_frame(uint32_t rank, const uint8_t *frame) {
 static void send_frames(uint32_t rank, uint32_t limit) {
     uint32_t size = 20 + 4 * job.elements;
     uint8_t *frames = exactly((size_t)limit * size);
-    uint32_t count = sa_endpoint_frames_to_send(workers[rank].endpoint, now_ns, limit, frames);
+    uint32_t count = sa_endpoint_frames_to_send(workers[rank].endpoint, now_ns, limit, frames, &size);
     CHECK(count <= limit);
     for (uint32_t i = 0; i < count; i++) {
         check_frame(rank, frames + i * size);

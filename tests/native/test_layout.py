@@ -63,6 +63,8 @@ NUMBERS = {
     "SA_FLOAT64": endpoint.DTYPES.index(np.dtype(np.float64)),
     "SA_INT32": endpoint.DTYPES.index(np.dtype(np.int32)),
     "SA_INT64": endpoint.DTYPES.index(np.dtype(np.int64)),
+    "SA_UINT8": endpoint.DTYPES.index(np.dtype(np.uint8)),
+    "SA_EACH": endpoint.EACH,
     "sizeof(struct sa_run)": RUN.itemsize,
 }
 

@@ -30,7 +30,20 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager"
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
 PRIVATE_PATHS = re.compile("(?<![A-Za-z0-9_.])/(" + "|".join(("wo" + "rk/", "tmp/pl" + "an", "ro" + "ot/")) + ")")
 
-CORE = {"wire", "job", "priority", "codecs", "aggregator", "endpoint", "window", "rto", "errors", "call", "description"}
+CORE = {
+    "wire",
+    "job",
+    "priority",
+    "codecs",
+    "aggregator",
+    "endpoint",
+    "window",
+    "rto",
+    "errors",
+    "call",
+    "description",
+    "layout",
+}
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}
 STRANGERS = {"switchagg.aggregator": "endpoint", "switchagg.endpoint": "aggregator"}

@@ -230,13 +230,10 @@ class World:
 
     def _pump(self, job: SimulatedJob, rank: int) -> None:
         endpoint = job.endpoints[rank]
-        while True:
-            frames = endpoint.frames_to_send(self.now_ns, limit=8)
+        while len(frames := endpoint.frames_to_send(self.now_ns, limit=8)):
             for row in frames:
                 self.isolation.sent(decode(row.tobytes()))
                 self._transmit(SWITCH, job.ports[rank], row.tobytes())
-            if len(frames) < 8:
-                break
         deadline_ns = endpoint.next_deadline_ns()
         awake_ns = self._asleep_until.get(job.ports[rank], 0)
         job.deadlines_ns[rank] = NEVER_NS if deadline_ns is None else max(deadline_ns, awake_ns)

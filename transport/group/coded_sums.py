@@ -7,12 +7,13 @@ The words are integers, so the bits of a result depend neither on the method nor
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from switchagg.call import rounds_of
 from switchagg.codecs import Codec
-from switchagg.description import COMBINING
+from switchagg.description import COMBINING, Kind
 from switchagg.float_environment import use_ieee_arithmetic
+from switchagg.layout import shares_of
 from transport.group.contract import Array, Ask
 from transport.group.staging import SWITCH, Staged, stage
 
@@ -71,7 +72,8 @@ class CodedSums:
         key = self._keys.first(ask.key)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec)
+        shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
+        rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec, shares)
 
         def finish() -> None:
             if staged.restore is not None:

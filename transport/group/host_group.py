@@ -188,7 +188,7 @@ class HostGroup:
         """Begin a call that has been checked, as it is."""
         kind, _, key, priority, root, asked, shown = ask
         told = shown or (asked if kind == "allreduce" else root)
-        wire, op, restore = staged
+        wire, op, restore, _ = staged
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
 

@@ -64,11 +64,13 @@ def _route(kind: str, size: int, name: str, op: str, natively: frozenset[str]) -
 
 
 class Staged(NamedTuple):
-    """wire: what the carrier combines, by `op`. restore: writes the result back; None: `wire` is the array's memory."""
+    """wire: what the carrier combines, by `op`. restore: writes the result back; None: `wire` is the array's memory.
+    unit: values of `wire` for one of the array."""
 
     wire: Array
     op: str
     restore: Restore | None
+    unit: int = 1
 
 
 def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
@@ -78,11 +80,12 @@ def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
     if route is None:
         raise ValueError(f"{carrier} can't do {op} of {dtype}")
     how, name, wire_op = route
+    wire: Array
     if how == "as it is":
         return Staged(array, wire_op, None)
     if how == "viewed":
-        return Staged(array.view(name), wire_op, None)
-    wire: Array
+        wire = array.view(name)
+        return Staged(wire, wire_op, None, dtype.itemsize // wire.itemsize)
     if how == "sign turned":
         sign = dtype.type(1 << (8 * dtype.itemsize - 1))
         wire = (array ^ sign).view(name)
@@ -92,19 +95,6 @@ def stage(array: Array, op: str, adds: Adds, carrier: str) -> Staged:
         return Staged(wire, wire_op, lambda: np.copyto(array, _unordered(wire), casting="unsafe"))
     wire = array.astype(name)
     return Staged(wire, wire_op, lambda: np.copyto(array, wire, casting="unsafe"))
-
-
-def as_words(array: Array) -> Staged:
-    """An array's bytes as int32, for what only carries them: in place where they fill whole words, which all add up
-    to themselves if every other rank's are zero."""
-    raw: Array = array.view(np.uint8)
-    if raw.nbytes % 4 == 0:
-        words = raw.view(np.int32)
-        if words.flags.aligned:
-            return Staged(words, "sum", None)
-    padded = np.zeros(-(-raw.nbytes // 4), np.int32)
-    padded.view(np.uint8)[: raw.nbytes] = raw
-    return Staged(padded, "sum", lambda: np.copyto(raw, padded.view(np.uint8)[: raw.nbytes]))
 
 
 _CARRIED = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64", 16: "complex128"}

@@ -1,8 +1,7 @@
 """SwitchGroup: every collective through the switch, on a SwitchSession.
 
-All are sums of int32 words, or the session's own sums of floats: for a broadcast all but the root send zeros, for an
-all-gather each sends zeros outside its own shard. Words of raw bytes of which only one rank's differ from zero add up
-without a carry, so any type arrives bit by bit, NaN patterns included.
+Sums and maxima are those of the session. Where nothing is combined, in a broadcast and an all-gather, the switch passes
+bytes on, so any type arrives bit by bit, NaN patterns included.
 
 Ranks that make different calls are told by the session (W12): a description is all that a barrier sends.
 """
@@ -15,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 
 from switchagg.description import Kind, Shown
+from switchagg.layout import shares_of
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
-from transport.group.staging import SWITCH, Restore, Staged, as_words, stage
+from transport.group.staging import SWITCH, Restore, Staged, stage
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
@@ -51,7 +51,7 @@ class SwitchGroup:
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
     ) -> "Future[Array]":
-        """See `Group`. A switch sends all results to every rank."""
+        """See `Group`."""
         ask = checked(Ask("reduce_scatter", op, key, priority, shown=shown), array, self.workers)
         mine = own_shard(array, self.rank, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), mine)
@@ -75,20 +75,14 @@ class SwitchGroup:
     ) -> "Future[Array]":
         """See `Group`."""
         ask = checked(Ask("all_gather", "sum", key, priority, shown=shown), array, self.workers)
-        own = own_shard(array, self.rank, self.workers)
-        low = (own.ctypes.data - array.ctypes.data) // array.itemsize if len(own) else 0
-        array[:low] = 0
-        array[low + len(own) :] = 0
-        return self._call(ask, array, as_words(array), array)
+        return self._call(ask, array, Staged(array, "sum", None), array)
 
     def broadcast(
         self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0, shown: Shown | None = None
     ) -> "Future[Array]":
         """See `Group`."""
         ask = checked(Ask("broadcast", "sum", key, priority, root, shown=shown), array, self.workers)
-        if self.rank != ask.root:
-            array[:] = 0
-        return self._call(ask, array, as_words(array), array)
+        return self._call(ask, array, Staged(array, "sum", None), array)
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """See `Group`."""
@@ -134,7 +128,8 @@ class SwitchGroup:
         future.set_running_or_notify_cancel()
         shown = ask.shown or Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
-        done = self._session.call(staged.wire, staged.op, shown, priority=chosen)
+        shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
+        done = self._session.call(staged.wire, staged.op, shown, shares, priority=chosen)
         done.add_done_callback(partial(_settle, future, staged.restore, result))
         return future
 

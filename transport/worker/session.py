@@ -32,6 +32,7 @@ from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.job import MODULUS, JobConfig
+from switchagg.layout import EVERYONE, Shares
 from switchagg.native import library
 from switchagg.native.codec import missing
 from transport.control import messages
@@ -96,6 +97,7 @@ class SwitchSession:
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
         self._codec = options.float_codec
+        self._routed = False
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
@@ -202,12 +204,19 @@ class SwitchSession:
         return self.call(array, op, shown, priority=priority, stream=stream)
 
     def call(
-        self, array: Array, op: str, shown: Shown, *, priority: int | None = None, stream: int | None = None
+        self,
+        array: Array,
+        op: str,
+        shown: Shown,
+        shares: Shares = EVERYONE,
+        *,
+        priority: int | None = None,
+        stream: int | None = None,
     ) -> "Future[Any]":
-        """An allreduce that is part of another collective. shown: what the ranks compare."""
+        """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
         self._check_process()
         made: Any = array_call if self.core == "native" else make_call
-        call = made(array, op, self.job, self._codec)
+        call = made(array, op, self.job, self._codec, shares._replace(routed=self._routed))
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order

@@ -12,11 +12,12 @@ from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import make_call
 from switchagg.codecs import FIXED_POINT, codec_named
-from switchagg.description import Shown
+from switchagg.description import Kind, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
+from switchagg.layout import shares_of
 from switchagg.priority import StreamTurns
-from switchagg.wire import STREAM_OFFSET
+from switchagg.wire import STREAM_OFFSET, frame_bytes
 
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
@@ -105,27 +106,26 @@ class AggregationHost:
         self._turns = StreamTurns(priorities)
         self._made: Counter[int] = Counter()  # calls so far, by class
         self._to = [addressed(switch, priority) for priority in priorities]  # by stream
-        self._wire_bytes = 20 + 4 * job.elements + UDP_FRAMING_BYTES
+        frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [
-                Uplink(network, ClassQueue(network, link, kind), self._wire_bytes, partial(self._give, kind=kind))
+                Uplink(network, ClassQueue(network, link, kind), frame, partial(self._give, kind=kind))
                 for kind in self._turns.classes
             ]
         else:
-            self._uplinks = [Uplink(network, link, self._wire_bytes, self._give)]
+            self._uplinks = [Uplink(network, link, frame, self._give)]
         self._alarm = Alarm(network, self._ring)
 
-    def launch(self, array: NDArray[Any], op: str, done: Done, priority: int | None = None) -> None:
-        """Begin an allreduce in place, described (W12); calls of a class take its streams in turn, as in a session.
+    def launch(self, array: NDArray[Any], op: str, done: Done, priority: int | None, kind: Kind, root: int) -> None:
+        """Begin a collective in place, described (W12); calls of a class take its streams in turn, as in a session.
 
         `done` is called once it is complete.
         """
         stream = self._turns.take(priority)
-        call = make_call(array, op, self._job, self._codec)
-        shown = Shown("allreduce", op, array.dtype, array.size)
-        kind = self._job.streams[stream].priority
-        call.description = shown.words(self._made[kind])
-        self._made[kind] += 1
+        call = make_call(array, op, self._job, self._codec, shares_of(kind, root)._replace(routed=False))
+        of_class = self._job.streams[stream].priority
+        call.description = Shown(kind, op, array.dtype, array.size, root).words(self._made[of_class])
+        self._made[of_class] += 1
         self._done[id(call)] = done
         self.endpoint.submit(stream, call)
         self._events()
@@ -154,12 +154,13 @@ class AggregationHost:
             uplink.pump()
 
     def _give(self, limit: int, kind: int | None = None) -> int:
-        now_ns = self._network.now_ns
-        bundle = self.endpoint.frames_to_send(now_ns, limit, kind)
-        count = len(bundle)
-        send, rank, size, to = self._link.send, self._rank, self._wire_bytes, self._to
-        for row in range(count):
-            send(bundle[row : row + 1], size, now_ns, rank, to[bundle[row, STREAM_OFFSET]])
+        now_ns, count = self._network.now_ns, 0
+        send, rank, to = self._link.send, self._rank, self._to
+        while len(bundle := self.endpoint.frames_to_send(now_ns, limit - count, kind)):
+            size = bundle.shape[1] + UDP_FRAMING_BYTES
+            for row in range(len(bundle)):
+                send(bundle[row : row + 1], size, now_ns, rank, to[bundle[row, STREAM_OFFSET]])
+            count += len(bundle)
         if count:
             self._alarm.set(self.endpoint.next_deadline_ns())
         return count

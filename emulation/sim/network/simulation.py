@@ -22,8 +22,9 @@ from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import rounds_of
 from switchagg.codecs import codec_named
-from switchagg.description import Kind
+from switchagg.description import COMBINING, Kind
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
 from transport.meshes.reliable import ReliableConfig
@@ -150,7 +151,7 @@ class SimulationConfig:
 
 class Call(NamedTuple):
     """One rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
-    are matched by; None: their order. kind, root: of any other collective, by host methods that have it.
+    are matched by; None: their order. kind, root: of any other collective, by what has it.
     """
 
     array: NDArray[Any]
@@ -243,29 +244,38 @@ class Simulation(ABC):
         return kind(self.network, config, receive, f"{self.config.seed} {seed}")
 
     def launch(
-        self, rank: int, array: NDArray[Any], op: str, done: Done, priority: int | None = None, key: int | None = None
+        self,
+        rank: int,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None = None,
+        key: int | None = None,
+        kind: Kind = "allreduce",
+        root: int = 0,
     ) -> None:
-        """Rank begins an allreduce now, in place: see `Call`. Floats go through the configured codec, if any.
+        """Rank begins a collective now, in place: see `Call`. Sums of floats go through the configured codec, if any.
 
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys.
         """
-        call = Call(array, op, done, priority, key)
-        codec = self.config.codec
-        if self.codes_in_rounds and codec and op == "sum" and array.dtype in codec_named(codec).dtypes:
+        call = Call(array, op, done, priority, key, kind, root)
+        codec, sums = self.config.codec, op == "sum" and kind in COMBINING
+        if self.codes_in_rounds and codec and sums and array.dtype in codec_named(codec).dtypes:
             self._begin_rounds(rank, call)
         else:
             self.begin(rank, call)
 
     def _begin_rounds(self, rank: int, call: Call) -> None:
         """Sum an array by the codec's plain reductions, whose keys follow each other."""
-        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec_named(self.config.codec))
+        codec, shares = codec_named(self.config.codec), shares_of(call.kind, call.root)
+        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec, shares)
 
         def step(key: int) -> None:
             words, op = next(rounds, (None, ""))
             if words is None:
                 call.done()
             else:
-                self.begin(rank, call._replace(array=words, op=op, done=partial(step, key + 1), key=key))
+                self.begin(rank, Call(words, op, partial(step, key + 1), call.priority, key))
 
         step(self._keys[rank].first(call.key))
 

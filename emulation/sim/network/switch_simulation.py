@@ -44,7 +44,7 @@ class SwitchSimulation(Simulation):
         )
 
     def begin(self, rank: int, call: Call) -> None:
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority)
+        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, call.kind, call.root)
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)

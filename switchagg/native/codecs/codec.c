@@ -8,6 +8,7 @@
 #define SA_CODECS(CODEC) \
     CODEC(fixed_point)   \
     CODEC(plain)         \
+    CODEC(raw)           \
     CODEC(wide_fixed_point)
 
 #define DECLARED(name) extern const struct sa_codec sa_##name;

@@ -6,12 +6,14 @@
 
 #include <stdint.h>
 
-enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64 };
+enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64, SA_UINT8 };
 
 #define SA_CODE_LEAST (-32768)
 #define SA_CODE_GREATEST 32767
 
-static inline uint32_t sa_value_bytes(enum sa_dtype dtype) { return dtype == SA_FLOAT32 || dtype == SA_INT32 ? 4 : 8; }
+static inline uint32_t sa_value_bytes(enum sa_dtype dtype) {
+    return dtype == SA_UINT8 ? 1 : dtype == SA_FLOAT32 || dtype == SA_INT32 ? 4 : 8;
+}
 
 /* Parameters of a call that all its rows share. */
 struct sa_coding {

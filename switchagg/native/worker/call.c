@@ -2,11 +2,9 @@
 
 #include <string.h>
 
+#include "abi.h"
+#include "codecs/limbs.h"
 #include "rule/wire.h"
-
-uint64_t sa_call_codes(const struct sa_coding *coding, uint64_t count) {
-    return coding->codec->rounds ? (count + coding->width - 1) / coding->width : 0;
-}
 
 /* How many chunks may be sent once the codes of the first `known` groups are agreed (W4). */
 static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
@@ -14,24 +12,7 @@ static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
     return 1 + known * (call->coding.elements + 1ull) + (known + 1 < call->groups);
 }
 
-void sa_call_init(struct sa_call *call, const struct sa_coding *coding, uint32_t op, void *data, uint64_t count,
-                  int16_t *codes) {
-    uint64_t rows = (count + coding->width - 1) / coding->width;
-    uint64_t groups = coding->codec->rounds ? (rows + coding->elements - 1) / coding->elements : 0;
-    *call = (struct sa_call){
-        .coding = *coding,
-        .data = data,
-        .count = count,
-        .rows = rows,
-        .groups = groups,
-        .chunks = rows + groups,
-        .codes = codes,
-        .op = op,
-    };
-    call->ready = sa_ready_after(call, 0);
-}
-
-/* What a chunk carries: a row if `scale` is 0, else the codes of a group. */
+/* What a chunk carries: a data chunk if `scale` is 0, else the codes of a group. */
 struct sa_content {
     uint64_t index;
     int scale;
@@ -49,12 +30,8 @@ static struct sa_content sa_content(const struct sa_call *call, uint64_t positio
     return (struct sa_content){group * call->coding.elements + rest, 0};
 }
 
-static uint32_t sa_values_in(const struct sa_call *call, uint64_t row) {
-    return row + 1 < call->rows ? call->coding.width : (uint32_t)(call->count - row * call->coding.width);
-}
-
-static uint8_t *sa_row(const struct sa_call *call, uint64_t row) {
-    return call->data + row * call->coding.width * sa_value_bytes(call->coding.dtype);
+static uint8_t *sa_values(const struct sa_call *call, const struct sa_span *span) {
+    return call->data + span->low * sa_value_bytes(call->coding.dtype);
 }
 
 static void sa_put_code(uint8_t *at, int32_t code) {
@@ -62,26 +39,28 @@ static void sa_put_code(uint8_t *at, int32_t code) {
     memcpy(at, &value, sizeof value);
 }
 
-/* Store this worker's codes of the rows before `end` (F1). */
+/* Store this worker's codes of the data chunks before `end` (F1). */
 static void sa_prepare_until(struct sa_call *call, uint64_t end) {
     const struct sa_coding *coding = &call->coding;
-    if (end > call->rows) end = call->rows;
-    for (uint64_t row = call->prepared; row < end; row++)
-        call->codes[row] = (int16_t)coding->codec->prepare(coding, sa_row(call, row), sa_values_in(call, row));
+    if (end > call->layout.chunks) end = call->layout.chunks;
+    for (uint64_t chunk = call->prepared; chunk < end; chunk++) {
+        struct sa_span span = sa_layout_span(&call->layout, chunk);
+        call->codes[chunk] = (int16_t)coding->codec->prepare(coding, sa_values(call, &span), span.count);
+    }
     if (end > call->prepared) call->prepared = end;
 }
 
-/* This worker's codes of a group; the least where there is no row. */
+/* This worker's codes of a group; the least where there is no data chunk. */
 static void sa_own_codes(struct sa_call *call, uint64_t group, uint8_t *payload) {
     uint32_t elements = call->coding.elements;
-    uint64_t row = group * elements;
-    sa_prepare_until(call, row + elements);
-    for (uint32_t i = 0; i < elements; i++, row++)
-        sa_put_code(payload + 4ull * i, row < call->rows ? call->codes[row] : SA_CODE_LEAST);
+    uint64_t chunk = group * elements;
+    sa_prepare_until(call, chunk + elements);
+    for (uint32_t i = 0; i < elements; i++, chunk++)
+        sa_put_code(payload + 4ull * i, chunk < call->layout.chunks ? call->codes[chunk] : SA_CODE_LEAST);
 }
 
 static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
-    uint64_t first = group * call->coding.elements, rest = call->rows - first;
+    uint64_t first = group * call->coding.elements, rest = call->layout.chunks - first;
     uint32_t count = rest < call->coding.elements ? (uint32_t)rest : call->coding.elements;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t value;
@@ -98,25 +77,96 @@ static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payloa
     call->ready = sa_ready_after(call, call->known);
 }
 
-uint32_t sa_call_read(struct sa_call *call, uint64_t position, uint8_t *payload) {
+static int16_t sa_code(const struct sa_call *call, uint64_t chunk) { return call->groups ? call->codes[chunk] : 0; }
+
+static void sa_encode(const struct sa_call *call, uint64_t chunk, const struct sa_span *span, uint8_t *payload) {
+    call->coding.codec->encode(&call->coding, sa_values(call, span), span->count, sa_code(call, chunk), payload);
+}
+
+/* Add this rank's own values to the sum of the others', as a switch adds. */
+SA_VECTORISED static void sa_add_own(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict own) {
+    for (uint32_t i = 0; i < count; i++) own[i] = SA_BE32(SA_BE32(own[i]) + SA_BE32(sums[i]));
+}
+
+SA_VECTORISED static void sa_max_own(const sa_uint32_at *restrict sums, uint32_t count, uint32_t *restrict own) {
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t mine = (int32_t)SA_BE32(own[i]), theirs = (int32_t)SA_BE32(sums[i]);
+        own[i] = SA_BE32((uint32_t)(mine > theirs ? mine : theirs));
+    }
+}
+
+static uint32_t sa_chunked_kind(const struct sa_call *call, uint64_t position) {
+    struct sa_content content = sa_content(call, position);
+    if (content.scale) return sa_kind(SA_OP_MAX, SA_ROUTE_ALL, 0, 0);
+    if (!call->routed) return sa_kind(call->op, SA_ROUTE_ALL, 0, 0);
+    return sa_kind(call->op, call->route, sa_layout_span(&call->layout, content.index).owner, 0);
+}
+
+static void sa_chunked_read(struct sa_call *call, uint64_t position, uint8_t *payload) {
     struct sa_content content = sa_content(call, position);
     if (content.scale) {
         sa_own_codes(call, content.index, payload);
-        return SA_OP_MAX;
+        return;
     }
+    struct sa_span span = sa_layout_span(&call->layout, content.index);
     /* A row of the group after the next, with each one sent: read once for all, they would come from memory at its pace. */
     if (call->groups) sa_prepare_until(call, content.index + 2 * (uint64_t)call->coding.elements + 1);
-    call->coding.codec->encode(&call->coding, sa_row(call, content.index), sa_values_in(call, content.index),
-                               call->groups ? call->codes[content.index] : 0, payload);
-    return call->op;
+    if (call->route == SA_ROUTE_FROM_OWNER && span.owner != call->rank) /* another's, for a switch without routes */
+        memset(payload, 0, 4ull * call->coding.elements);
+    else
+        sa_encode(call, content.index, &span, payload);
 }
 
-void sa_call_write(struct sa_call *call, uint64_t position, const uint8_t *payload) {
+static void sa_chunked_write(struct sa_call *call, uint64_t position, const uint8_t *payload) {
     struct sa_content content = sa_content(call, position);
     if (content.scale) {
         sa_agree(call, content.index, payload);
         return;
     }
-    call->coding.codec->decode(&call->coding, sa_row(call, content.index), sa_values_in(call, content.index),
-                               call->groups ? call->codes[content.index] : 0, payload);
+    struct sa_span span = sa_layout_span(&call->layout, content.index);
+    /* Of a switch without routes every rank gets every result. */
+    if (call->route != SA_ROUTE_ALL && (span.owner == call->rank) != (call->route == SA_ROUTE_TO_OWNER)) return;
+    if (call->routed && call->route == SA_ROUTE_TO_OWNER) {
+        sa_encode(call, content.index, &span, (uint8_t *)call->scratch);
+        (call->op == SA_OP_MAX ? sa_max_own : sa_add_own)((const sa_uint32_at *)payload, call->coding.elements,
+                                                          call->scratch);
+        payload = (const uint8_t *)call->scratch;
+    }
+    call->coding.codec->decode(&call->coding, sa_values(call, &span), span.count, sa_code(call, content.index), payload);
+}
+
+static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write};
+
+static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission,
+                                     uint32_t window) {
+    struct sa_layout layout;
+    sa_layout_init(&layout, submission->count, submission->unit, submission->owner, coding->workers);
+    sa_layout_begin(&layout, coding->width, coding->workers, window);
+    if (submission->route != SA_ROUTE_ALL && coding->workers == 1) layout.chunks = 0; /* it has what is its own */
+    return layout;
+}
+
+uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission) {
+    return coding->codec->rounds ? sa_layout_of(coding, submission, 0).chunks : 0;
+}
+
+void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
+                  const struct sa_caller *caller, int16_t *codes) {
+    struct sa_layout layout = sa_layout_of(coding, submission, caller->window);
+    uint64_t groups = coding->codec->rounds ? (layout.chunks + coding->elements - 1) / coding->elements : 0;
+    *call = (struct sa_call){
+        .form = &chunked,
+        .coding = *coding,
+        .layout = layout,
+        .data = submission->data,
+        .groups = groups,
+        .chunks = layout.chunks + groups,
+        .codes = codes,
+        .op = submission->op,
+        .rank = caller->rank,
+        .route = submission->route,
+        .routed = submission->routed,
+        .scratch = caller->scratch,
+    };
+    call->ready = sa_ready_after(call, 0);
 }

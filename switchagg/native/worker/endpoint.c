@@ -7,6 +7,9 @@
 #include "abi.h"
 #include "worker/window.h"
 
+/* The bits of a packet's kind that are its route and owner. */
+#define SA_SHARE (3u << 9 | 63u << 3)
+
 struct sa_endpoint {
     struct sa_header header; /* as on the wire; kind, slot, stream and chunk differ from frame to frame */
     uint32_t frame_bytes;
@@ -20,6 +23,7 @@ struct sa_endpoint {
     struct sa_window **next_order;     /* scratch for the next order */
     struct sa_window **touched;     /* by the bundle that is being received, in that order */
     uint32_t plain;                 /* the codec of descriptions */
+    uint32_t *scratch;              /* E elements, for sa_call_form.write */
     struct sa_waiting_event *events, *last_event;
     uint64_t counters[SA_ENDPOINT_COUNTERS];
 };
@@ -60,8 +64,10 @@ SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct s
 /* ---- commands */
 
 /* extra: bytes behind it, for its codes or words. NULL: no memory. */
-static struct sa_running *sa_running_new(const struct sa_submission *submission, const struct sa_coding *coding,
-                                         uint64_t extra) {
+static struct sa_running *sa_running_new(const struct sa_endpoint *endpoint, const struct sa_submission *submission,
+                                         const struct sa_coding *coding, uint64_t extra) {
+    struct sa_caller caller = {
+        endpoint->header.rank, endpoint->windows[submission->stream].window, endpoint->scratch};
     uint64_t bytes = sizeof(struct sa_running) + extra;
     struct sa_running *running = malloc(bytes);
     if (!running) return NULL;
@@ -69,17 +75,17 @@ static struct sa_running *sa_running_new(const struct sa_submission *submission,
     running->waiting.event =
         (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = submission->stream, .call = submission->call};
     void *codes = running + 1;
-    sa_call_init(&running->call, coding, submission->op, submission->data, submission->count, codes);
+    sa_call_init(&running->call, coding, submission, &caller, codes);
     return running;
 }
 
 /* The call that tells all workers of the next one: each fills its own words, with all else zero (W12). */
 static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
     uint64_t count = (uint64_t)SA_WORDS * endpoint->workers;
-    struct sa_submission words = {.stream = submission->stream, .op = SA_OP_SUM, .count = count};
+    struct sa_submission words = {.stream = submission->stream, .op = SA_OP_SUM, .count = count, .unit = 1};
     struct sa_coding coding;
     sa_coding_begin(&coding, endpoint->plain, SA_INT32, endpoint->elements, endpoint->workers);
-    struct sa_running *running = sa_running_new(&words, &coding, sizeof(uint32_t) * count);
+    struct sa_running *running = sa_running_new(endpoint, &words, &coding, sizeof(uint32_t) * count);
     if (!running) return NULL;
     uint32_t *own = memset(running + 1, 0, sizeof(uint32_t) * count);
     memcpy(own + SA_WORDS * endpoint->header.rank, submission->description, sizeof submission->description);
@@ -98,8 +104,8 @@ SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_s
     sa_coding_begin(&coding, submission->codec, submission->dtype, endpoint->elements, endpoint->workers);
     struct sa_running *description = NULL;
     if (submission->description[0] && !(description = sa_description_new(endpoint, submission))) return -1;
-    uint64_t codes = sizeof(int16_t) * sa_call_codes(&coding, submission->count);
-    struct sa_running *running = sa_running_new(submission, &coding, codes);
+    uint64_t codes = sizeof(int16_t) * sa_call_codes(&coding, submission);
+    struct sa_running *running = sa_running_new(endpoint, submission, &coding, codes);
     if (!running) {
         free(description);
         return -1;
@@ -133,6 +139,11 @@ static void sa_count_rejected(struct sa_endpoint *endpoint, const struct sa_head
     endpoint->counters[counter]++;
 }
 
+/* Whether this rank gives values for a chunk; else its packets are bare. */
+static int sa_gives(const struct sa_endpoint *endpoint, uint32_t kind) {
+    return sa_givers(kind, ~0ull) >> endpoint->header.rank & 1u;
+}
+
 /* Take one datagram if it is an awaited result; else count it (W5). */
 static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint32_t size, int64_t now_ns,
                     uint32_t *touched) {
@@ -140,10 +151,9 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     memcpy(&header, datagram, sizeof header);
     uint32_t kind = SA_BE32(header.kind);
     /* The op may be either, RETRANSMISSION set or not. */
-    if ((kind & ~(SA_OP_MAX << 11 | SA_VERSION | SA_RETRANSMISSION)) != sa_kind(SA_OP_SUM, SA_ROUTE_ALL, 0, SA_RESULT) ||
+    if (sa_fault(kind, SA_BE16(header.elements), size) != SA_ABSORBED || !(kind & SA_RESULT) ||
         header.job != endpoint->header.job || header.generation != endpoint->header.generation ||
-        header.elements != endpoint->header.elements || size != endpoint->frame_bytes ||
-        header.stream >= endpoint->stream_count) {
+        (header.elements && header.elements != endpoint->header.elements) || header.stream >= endpoint->stream_count) {
         sa_count_rejected(endpoint, &header, size);
         return;
     }
@@ -151,12 +161,14 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     uint32_t offset = (uint32_t)SA_BE16(header.slot) - window->first_slot; /* below first_slot: huge */
     struct sa_slot *slot = &window->slots[offset < window->window ? offset : 0];
     if (offset >= window->window || slot->state == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
-        (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0)) {
+        (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0) || (kind ^ slot->kind) & SA_SHARE ||
+        (sa_route(kind) != SA_ROUTE_ALL && sa_gives(endpoint, kind) == (header.elements != 0))) {
         endpoint->counters[SA_DUPLICATES]++;
         return;
     }
     struct sa_running *running = slot->running;
-    sa_call_write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
+    if (header.elements)
+        running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
     sa_window_answered(window, offset, now_ns);
     endpoint->counters[SA_RESULTS]++;
     if (!window->touched) endpoint->touched[(*touched)++] = window;
@@ -244,13 +256,16 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
 /* ---- outputs */
 
 /* Write the frame of a slot's chunk (W1, W2). */
-static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *window, uint32_t offset, uint8_t *frame) {
+static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *window, uint32_t offset, uint32_t size,
+                     uint8_t *frame) {
     const struct sa_slot *slot = &window->slots[offset];
     struct sa_running *running = slot->running;
     struct sa_header header = endpoint->header;
-    uint32_t op = sa_call_read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
-    uint32_t flags = (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION);
-    header.kind = SA_BE32(sa_kind(op, SA_ROUTE_ALL, 0, flags));
+    if (size > SA_HEADER_BYTES)
+        running->call.form->read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
+    else
+        header.elements = 0;
+    header.kind = SA_BE32(slot->kind | (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION));
     header.slot = SA_BE16((uint16_t)(window->first_slot + offset));
     header.stream = (uint8_t)window->stream;
     header.chunk = SA_BE32((uint32_t)slot->chunk);
@@ -276,14 +291,24 @@ static void sa_rotate_equals(struct sa_endpoint *endpoint) {
 }
 
 SA_EXPORT uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit,
-                                              uint8_t *out) {
+                                              uint8_t *out, uint32_t *size) {
     uint32_t count = 0;
+    const struct sa_window *cut = NULL; /* its next frame has another size: nothing less urgent may pass it */
+    *size = endpoint->frame_bytes;
     for (uint32_t i = 0; i < endpoint->stream_count && count < limit; i++) {
         struct sa_window *window = endpoint->by_priority[i];
+        if (cut && window->priority > cut->priority) break;
         if (window->failed) continue;
         uint32_t offset;
-        while (count < limit && (offset = sa_window_next_to_send(window, now_ns)) != SA_NO_SLOT) {
-            sa_build(endpoint, window, offset, out + (uint64_t)count * endpoint->frame_bytes);
+        while (count < limit && (offset = sa_window_peek(window)) != SA_NO_SLOT) {
+            uint32_t bytes = sa_gives(endpoint, window->slots[offset].kind) ? endpoint->frame_bytes : SA_HEADER_BYTES;
+            if (count && bytes != *size) {
+                cut = window;
+                break;
+            }
+            *size = bytes;
+            sa_window_sent(window, offset, now_ns);
+            sa_build(endpoint, window, offset, bytes, out + (uint64_t)count * bytes);
             window->sent = 1;
             count++;
         }
@@ -331,6 +356,7 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
     free(endpoint->by_priority);
     free(endpoint->next_order);
     free(endpoint->touched);
+    free(endpoint->scratch);
     free(endpoint);
 }
 
@@ -348,12 +374,15 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->stream_count = streams;
     endpoint->retry_limit = job->retry_limit;
     endpoint->plain = (uint32_t)sa_codec_number("plain");
-    endpoint->bytes = sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *);
+    endpoint->bytes =
+        sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *) + job->elements * sizeof *endpoint->scratch;
     endpoint->windows = calloc(streams, sizeof *endpoint->windows);
     endpoint->by_priority = calloc(streams, sizeof *endpoint->by_priority);
     endpoint->next_order = calloc(streams, sizeof *endpoint->next_order);
     endpoint->touched = calloc(streams, sizeof *endpoint->touched);
-    int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched;
+    endpoint->scratch = calloc(job->elements, sizeof *endpoint->scratch);
+    int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched ||
+                  !endpoint->scratch;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(&endpoint->windows[stream], job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);

@@ -10,6 +10,7 @@
 struct sa_endpoint;
 
 #define SA_WORDS 4u /* of a call's description */
+#define SA_EACH UINT32_MAX /* as an owner: rank r owns shard r */
 
 enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED, SA_CALLS_DIFFER };
 
@@ -26,8 +27,8 @@ struct sa_event {
     uint32_t mine[SA_WORDS];
 };
 
-/* A call that allreduces `count` values at `data` in place. codec: its number. Python's array_call has accepted codec,
-   dtype and op. description: what all workers are told of it, none if the first word is zero (W12). */
+/* A collective on `count` values at `data`, in place. codec: its number. Python's array_call has accepted codec, dtype
+   and op. description: what all workers are told of it, none if the first word is zero (W12). */
 struct sa_submission {
     uint64_t call; /* comes back in its event */
     void *data;
@@ -36,6 +37,10 @@ struct sa_submission {
     uint32_t codec;
     uint32_t dtype; /* enum sa_dtype */
     uint32_t op;
+    uint32_t route;  /* SA_ROUTE_...: who gives the values, and who gets the results */
+    uint32_t owner;  /* of all values; SA_EACH: each rank of its shard */
+    uint32_t unit;   /* so many values lie in the same shard */
+    uint32_t routed; /* 0: the switch knows no routes, so all send and get values */
     uint32_t description[SA_WORDS];
 };
 
@@ -72,8 +77,9 @@ void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, ui
                          int64_t now_ns);
 void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t now_ns);
 
-/* Write up to `limit` frames to `out`, back to back; returns how many. */
-uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint8_t *out);
+/* Write up to `limit` frames to `out`, all of `*size` bytes, back to back; returns how many, until there are none. */
+uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint8_t *out,
+                                    uint32_t *size);
 
 /* Take the oldest event not yet taken; returns its kind. */
 uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *event);

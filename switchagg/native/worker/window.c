@@ -77,21 +77,26 @@ static void sa_push_free(struct sa_window *window, uint32_t offset) {
     window->ring_count++;
 }
 
-/* The free slot with the least chunk, taken off if that chunk may be sent; else SA_NO_SLOT. */
-static uint32_t sa_pop_free(struct sa_window *window) {
-    uint32_t ring = window->ring_count ? sa_ring_at(window, 0) : SA_NO_SLOT;
-    uint32_t heap = window->heap_count ? window->heap[0] : SA_NO_SLOT;
-    int from_ring = heap == SA_NO_SLOT ||
-                    (ring != SA_NO_SLOT && window->slots[ring].chunk < window->slots[heap].chunk);
-    uint32_t offset = from_ring ? ring : heap;
-    if (offset == SA_NO_SLOT || window->slots[offset].chunk >= window->limit) return SA_NO_SLOT;
-    if (from_ring) {
+/* Whether the free slot with the least chunk is the ring's; there is one. */
+static int sa_least_in_ring(const struct sa_window *window) {
+    if (!window->heap_count || !window->ring_count) return window->ring_count > 0;
+    return window->slots[sa_ring_at(window, 0)].chunk < window->slots[window->heap[0]].chunk;
+}
+
+/* The free slot with the least chunk, if that chunk may be sent; else SA_NO_SLOT. */
+static uint32_t sa_least_free(const struct sa_window *window) {
+    if (!window->ring_count && !window->heap_count) return SA_NO_SLOT;
+    uint32_t offset = sa_least_in_ring(window) ? sa_ring_at(window, 0) : window->heap[0];
+    return window->slots[offset].chunk < window->limit ? offset : SA_NO_SLOT;
+}
+
+static void sa_pop_free(struct sa_window *window) {
+    if (sa_least_in_ring(window)) {
         window->ring_at = window->ring_at + 1 < window->window ? window->ring_at + 1 : 0;
         window->ring_count--;
     } else {
         sa_heap_pop(window);
     }
-    return offset;
 }
 
 /* ---- calls */
@@ -146,24 +151,28 @@ static void sa_unlink(struct sa_window *window, struct sa_running *running) {
 
 /* ---- sending and answers */
 
-uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns) {
+uint32_t sa_window_peek(struct sa_window *window) {
     uint32_t offset = window->lists[SA_TO_RESEND].head;
-    struct sa_slot *slot;
-    if (offset != SA_NO_SLOT) {
-        slot = &window->slots[offset];
+    if (offset != SA_NO_SLOT) return offset;
+    offset = sa_least_free(window);
+    if (offset == SA_NO_SLOT) return SA_NO_SLOT;
+    struct sa_slot *slot = &window->slots[offset];
+    slot->running = sa_call_of(window, slot->chunk);
+    const struct sa_call *call = &slot->running->call;
+    slot->kind = call->form->kind(call, slot->chunk - slot->running->base);
+    return offset;
+}
+
+void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns) {
+    struct sa_slot *slot = &window->slots[offset];
+    slot->first = slot->state == SA_IS_FREE;
+    if (slot->first)
+        sa_pop_free(window);
+    else
         sa_remove(window, offset);
-        slot->first = 0;
-    } else {
-        offset = sa_pop_free(window);
-        if (offset == SA_NO_SLOT) return SA_NO_SLOT;
-        slot = &window->slots[offset];
-        slot->running = sa_call_of(window, slot->chunk);
-        slot->first = 1;
-    }
     slot->sent_ns = now_ns;
     slot->transmission = window->transmissions++;
     sa_append(window, SA_IN_FLIGHT, offset);
-    return offset;
 }
 
 /* A chunk in flight is to be resent. */

@@ -36,6 +36,7 @@ struct sa_slot {
     uint64_t transmission; /* of the chunk's latest frame */
     int64_t sent_ns;
     struct sa_running *running;
+    uint32_t kind;          /* of the chunk's packets, without flags; of a free slot after sa_window_peek */
     uint32_t before, after; /* neighbours in the list of its state */
     uint8_t state;
     uint8_t first;   /* the last transmission was the chunk's first */
@@ -93,9 +94,12 @@ void sa_window_start_at(struct sa_window *window, uint64_t chunk);
 /* Append a call, with at least one chunk unless it is described; its `call` is set. */
 void sa_window_submit(struct sa_window *window, struct sa_running *running);
 
-/* The slot of the next frame, which counts as sent now; SA_NO_SLOT if nothing may be. Its `first` is 0 if the chunk was
-   sent before. */
-uint32_t sa_window_next_to_send(struct sa_window *window, int64_t now_ns);
+/* The slot of the next frame, with its `kind`; SA_NO_SLOT if nothing may be sent. */
+uint32_t sa_window_peek(struct sa_window *window);
+
+/* The next frame, of the slot that sa_window_peek gave, counts as sent now. The slot's `first` is 0 if the chunk was sent
+   before. */
+void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
 /* The chunk in flight in a slot has its result: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);

@@ -30,7 +30,6 @@ struct sa_worker {
     int wake;
     struct sa_address peer;
     uint64_t counters[SA_WORKER_COUNTERS];
-    uint32_t frame_bytes;
     uint32_t rows_per_take;
     uint32_t rows_per_send;
     bool marked;
@@ -39,6 +38,7 @@ struct sa_worker {
     uint8_t *frames;       /* rows_per_take of them */
     uint32_t unsent_first; /* what the socket had no room for */
     uint32_t unsent_rows;
+    uint32_t unsent_size;
     struct queue taken; /* the loop's own */
     pthread_mutex_t lock; /* guards the next */
     struct queue submitted;
@@ -55,11 +55,10 @@ SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct s
     worker->udp = udp;
     worker->wake = wake;
     worker->peer = *peer;
-    worker->frame_bytes = sa_endpoint_frame_bytes(endpoint);
     if (rows_per_send < 1 || rows_per_send > ROWS_PER_TAKE) rows_per_send = ROWS_PER_TAKE;
     worker->rows_per_send = rows_per_send;
     worker->rows_per_take = ROWS_PER_TAKE / rows_per_send * rows_per_send;
-    worker->frames = malloc((size_t)worker->rows_per_take * worker->frame_bytes);
+    worker->frames = malloc((size_t)worker->rows_per_take * sa_endpoint_frame_bytes(endpoint));
     if (!worker->frames || pthread_mutex_init(&worker->lock, NULL)) {
         free(worker->frames);
         free(worker);
@@ -159,14 +158,14 @@ static int32_t tos_of(const struct sa_worker *worker, const uint8_t *frame) {
 
 /* The unsent frames as messages, a new one at each change of TOS: a bundle has one TOS. Returns how many. */
 static uint32_t lay_out(const struct sa_worker *worker, struct sa_udp_message messages[RUNS_MAX]) {
-    const uint8_t *frame = worker->frames + (size_t)worker->unsent_first * worker->frame_bytes;
+    const uint8_t *frame = worker->frames + (size_t)worker->unsent_first * worker->unsent_size;
     uint32_t count = 0;
-    for (uint32_t row = 0; row < worker->unsent_rows; row++, frame += worker->frame_bytes) {
+    for (uint32_t row = 0; row < worker->unsent_rows; row++, frame += worker->unsent_size) {
         int32_t tos = tos_of(worker, frame);
         if (!count || messages[count - 1].tos != tos) {
             if (count == RUNS_MAX) break;
             messages[count++] = (struct sa_udp_message){
-                .bytes = frame, .size = worker->frame_bytes, .to = &worker->peer, .tos = tos};
+                .bytes = frame, .size = worker->unsent_size, .to = &worker->peer, .tos = tos};
         }
         if (!worker->marked) {
             messages[0].rows = worker->unsent_rows;
@@ -193,17 +192,17 @@ static int send_unsent(struct sa_worker *worker, uint32_t *rows) {
 }
 
 /* Take frames from the endpoint, unless the credit is used up: no urgent frame can pass those taken already. With a
-   credit, a bundle at a time. Returns whether the endpoint may have no more. */
-static bool take_frames(struct sa_worker *worker, int64_t now_ns) {
+   credit, a bundle at a time. */
+static void take_frames(struct sa_worker *worker, int64_t now_ns) {
     uint32_t limit = sa_udp_credit_bytes(worker->udp) ? worker->rows_per_send : worker->rows_per_take;
     worker->out_of_credit = !sa_udp_has_room(worker->udp);
     worker->unsent_first = 0;
     if (worker->out_of_credit) {
         worker->counters[SA_WORKER_CREDIT_USED]++;
-        return true;
+        return;
     }
-    worker->unsent_rows = sa_endpoint_frames_to_send(worker->endpoint, now_ns, limit, worker->frames);
-    return worker->unsent_rows < limit;
+    worker->unsent_rows =
+        sa_endpoint_frames_to_send(worker->endpoint, now_ns, limit, worker->frames, &worker->unsent_size);
 }
 
 /* Send until the endpoint has nothing more, the socket is full, or ROWS_PER_ITERATION are sent: *more then. 0 or
@@ -211,13 +210,12 @@ static bool take_frames(struct sa_worker *worker, int64_t now_ns) {
 static int send_frames(struct sa_worker *worker, int64_t now_ns, bool *more) {
     *more = false;
     for (uint32_t rows = 0; rows < ROWS_PER_ITERATION;) {
-        bool last = !worker->unsent_rows && take_frames(worker, now_ns);
+        if (!worker->unsent_rows) take_frames(worker, now_ns);
         if (!worker->unsent_rows) return 0;
         uint32_t sent;
         int result = send_unsent(worker, &sent);
         if (result) return result < 0 ? result : 0;
         rows += sent;
-        if (last && !worker->unsent_rows) return 0;
     }
     *more = true;
     return 0;

@@ -1,0 +1,89 @@
+"""Where a call's values lie in its data chunks, and whose they are (rules W3, W13 and W14). Nothing is stored: all of
+it follows from the number of a data chunk.
+
+An array is cut into shards, one for each rank or one alone; a shard into rows, a row for each data chunk. All shards
+have as many rows as the longest: a row that lies beyond a shorter one's end is empty. Shards take turns of `run` rows,
+so that chunks with values come in runs long enough for one system call, and all ranks' links work at the same time:
+
+    0.0 0.1  1.0 1.1  2.0 2.1   0.2 0.3  1.2 1.3  2.2 2.3   …        (shard.row, of three ranks, with run = 2)
+"""
+
+from typing import NamedTuple
+
+from switchagg.description import ROOTED, Kind
+from switchagg.wire import Route
+
+RUN_MAX = 16
+"""Rows of one shard in a row: what one system call takes."""
+
+
+class Shares(NamedTuple):
+    """Who gives the values of a call, who gets the results, and who owns what.
+
+    owner: of the whole array; None: rank r owns shard r. unit: values that lie in the same shard: the two floats of a
+    complex number, the bytes of an element. routed: whether the switch and the link know routes; else all ranks send
+    and get all values, and what another rank should have given is zero.
+    """
+
+    route: Route = Route.ALL
+    owner: int | None = 0
+    unit: int = 1
+    routed: bool = True
+
+
+EVERYONE = Shares()
+
+_ROUTES: dict[Kind, Route] = {
+    "reduce_scatter": Route.TO_OWNER,
+    "reduce": Route.TO_OWNER,
+    "all_gather": Route.FROM_OWNER,
+    "broadcast": Route.FROM_OWNER,
+}
+
+
+def shares_of(kind: Kind, root: int = 0, unit: int = 1) -> Shares:
+    """Those of a collective. root: of one that has it."""
+    route = _ROUTES.get(kind, Route.ALL)
+    if route is Route.ALL:
+        return EVERYONE
+    return Shares(route, root if kind in ROOTED else None, unit)
+
+
+class Layout:
+    """The data chunks of one call, counted from 0 in the order of sending. `chunks`: how many.
+
+    count: values of the array. width: of a row. window: slots of the stream.
+    """
+
+    def __init__(self, shares: Shares, count: int, width: int, workers: int, window: int) -> None:
+        self._count, self._width = count, width
+        self._owner = shares.owner
+        self._unit = shares.unit
+        self._shards = workers if shares.owner is None else 1
+        self._run = max(1, min(RUN_MAX, window // (4 * workers)))
+        longest = -(-(count // shares.unit) // self._shards) * shares.unit
+        self._rows = -(-longest // width)
+        alone = shares.route is not Route.ALL and workers == 1  # a rank has what is its own already
+        self.chunks = 0 if alone else self._rows * self._shards
+
+    def owner(self, chunk: int) -> int:
+        """The rank that owns a data chunk's values."""
+        return self._place(chunk)[0] if self._owner is None else self._owner
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """The array's values low … high-1 are what a data chunk carries; at most a row, none beyond a shard's end."""
+        if self._owner is not None:
+            low = chunk * self._width
+            return low, min(low + self._width, self._count)
+        shard, row = self._place(chunk)
+        units = self._count // self._unit
+        begin, end = (place * units // self._shards * self._unit for place in (shard, shard + 1))
+        low = min(begin + row * self._width, end)
+        return low, min(low + self._width, end)
+
+    def _place(self, chunk: int) -> tuple[int, int]:
+        """(shard, row)."""
+        turn, rest = divmod(chunk, self._run * self._shards)
+        first = turn * self._run
+        shard, row = divmod(rest, min(self._run, self._rows - first))
+        return shard, first + row

@@ -1,0 +1,24 @@
+/* Bytes that a switch only stores, as they are and in their order, as switchagg/codecs/raw.py (W14). */
+#include <string.h>
+
+#include "codecs/codec.h"
+
+static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
+    (void)dtype;
+    return 4 * elements;
+}
+
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
+                   uint8_t *payload) {
+    (void)code;
+    memcpy(payload, values, count);
+    memset(payload + count, 0, coding->width - count);
+}
+
+static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                   const uint8_t *payload) {
+    (void)coding, (void)code;
+    memcpy(values, payload, count);
+}
+
+const struct sa_codec sa_raw = {.name = "raw", .width = width, .encode = encode, .decode = decode};

@@ -1,0 +1,67 @@
+/* Where a call's values lie in its data chunks, and whose they are (W3, W13 and W14 of PROTOCOL.md), as
+   switchagg/layout.py: computed from the number of a data chunk, with nothing stored. */
+#ifndef SWITCHAGG_LAYOUT_H
+#define SWITCHAGG_LAYOUT_H
+
+#include "worker/endpoint.h"
+
+#define SA_RUN_MAX 16u /* rows of one shard in a row */
+
+struct sa_layout {
+    uint64_t count; /* values */
+    uint64_t units; /* of `unit` values, which lie in the same shard */
+    uint64_t rows;  /* of the longest shard, and so of each */
+    uint64_t chunks;
+    uint32_t unit, width;
+    uint32_t shards, owner;
+    uint32_t run;
+};
+
+/* What a data chunk carries: `count` values from `low` on, which may be none. */
+struct sa_span {
+    uint64_t low;
+    uint32_t count;
+    uint32_t owner;
+};
+
+static inline void sa_layout_init(struct sa_layout *layout, uint64_t count, uint32_t unit, uint32_t owner,
+                                  uint32_t workers) {
+    *layout = (struct sa_layout){.count = count, .unit = unit, .units = count / unit, .owner = owner};
+    layout->shards = owner == SA_EACH ? workers : 1;
+}
+
+static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uint32_t workers, uint32_t window) {
+    uint64_t longest = (layout->units + layout->shards - 1) / layout->shards * layout->unit;
+    uint32_t run = window / (4 * workers);
+    layout->width = width;
+    layout->rows = (longest + width - 1) / width;
+    layout->chunks = layout->rows * layout->shards;
+    layout->run = run < 1 ? 1 : run > SA_RUN_MAX ? SA_RUN_MAX : run;
+}
+
+/* The first unit of a shard: shard * units / shards, without an overflow. */
+static inline uint64_t sa_shard_begin(const struct sa_layout *layout, uint32_t shard) {
+    uint64_t each = layout->units / layout->shards;
+    uint32_t rest = (uint32_t)(layout->units % layout->shards);
+    return shard * each + shard * rest / layout->shards;
+}
+
+static inline struct sa_span sa_layout_span(const struct sa_layout *layout, uint64_t chunk) {
+    uint64_t begin = 0, end = layout->count, row = chunk;
+    uint32_t owner = layout->owner;
+    if (owner == SA_EACH) {
+        uint64_t turn = chunk / ((uint64_t)layout->run * layout->shards), first = turn * layout->run;
+        uint64_t rest = chunk - first * layout->shards;
+        uint64_t rows = layout->rows - first < layout->run ? layout->rows - first : layout->run;
+        owner = (uint32_t)(rest / rows);
+        row = first + rest % rows;
+        begin = sa_shard_begin(layout, owner) * layout->unit;
+        end = sa_shard_begin(layout, owner + 1) * layout->unit;
+    }
+    struct sa_span span = {begin + row * layout->width, 0, owner};
+    if (span.low > end) span.low = end;
+    span.count = (uint32_t)(end - span.low < layout->width ? end - span.low : layout->width);
+    return span;
+}
+
+#endif
