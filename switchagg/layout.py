@@ -22,7 +22,7 @@ class Shares(NamedTuple):
 
     owner: of the whole array; None: rank r owns shard r. unit: values that lie in the same shard: the two floats of a
     complex number, the bytes of an element. routed: whether the switch and the link know routes; else all ranks send
-    and get all values, and what another rank should have given is zero.
+    and get all values, and what another rank should have given is zero (W15).
     """
 
     route: Route = Route.ALL

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from switchagg.call import rounds_of
 from switchagg.codecs import Codec
+from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.description import COMBINING, Kind
-from switchagg.float_environment import use_ieee_arithmetic
 from switchagg.layout import shares_of
 from transport.group.contract import Array, Ask
 from transport.group.staging import SWITCH, Staged, stage

@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.errors import AggregationFailed, SwitchaggError
-from switchagg.float_environment import use_ieee_arithmetic
 from switchagg.priority import flow_of
 from transport.meshes.credit_queue import CreditQueue
 from transport.meshes.mesh import URGENT, Lost, Mesh, Outgoing, Party, Received, Sent

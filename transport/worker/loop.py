@@ -17,9 +17,9 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from switchagg.call import Call
+from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
-from switchagg.float_environment import use_ieee_arithmetic
 from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import STREAM_OFFSET, Bundle

@@ -40,7 +40,7 @@ struct sa_submission {
     uint32_t route;  /* SA_ROUTE_...: who gives the values, and who gets the results */
     uint32_t owner;  /* of all values; SA_EACH: each rank of its shard */
     uint32_t unit;   /* so many values lie in the same shard */
-    uint32_t routed; /* 0: the switch knows no routes, so all send and get values */
+    uint32_t routed; /* 0: the switch knows no routes, so all send and get values (W15) */
     uint32_t description[SA_WORDS];
 };
 
