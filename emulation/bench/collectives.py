@@ -1,4 +1,5 @@
-"""Host collectives in virtual time, beside the cost model; and what one decision of the scheduler costs.
+"""Host collectives in virtual time, beside the cost model; what one decision of the scheduler costs; and reduce-scatter
+and all-gather in real processes, alone and at once, where networks can be emulated.
 
 Virtual time is exact and the same on every machine: what is compared here is the algorithms alone. The model's α and β
 are read off the links, not fitted.
@@ -11,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from emulation.bench import arithmetic, table
+from emulation.bench import arithmetic, sharding, table
+from emulation.mininet import run as mininet_run
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -38,7 +40,13 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     log(f"collectives: {len(ALGORITHMS)} algorithms in virtual time, n = {WORKERS}")
     rows = [_row(name, size) for size in SIZES[: 2 if quick else None] for name in ALGORITHMS]
     log("collectives: decisions of the scheduler")
-    return {"rows": rows, "scheduler": scheduler_decision(QUICK_TURNS if quick else TURNS), "failures": {}}
+    decision = scheduler_decision(QUICK_TURNS if quick else TURNS)
+    sharded: list[dict[str, Any]] = []
+    if reason := mininet_run.missing():
+        log(f"collectives: reduce-scatter and all-gather in real processes: left out: {reason}")
+    else:
+        sharded = sharding.measure(quick, log)
+    return {"rows": rows, "scheduler": decision, "sharded": sharded, "failures": {}}
 
 
 def _row(algorithm: str, size: int) -> dict[str, Any]:
@@ -101,4 +109,5 @@ def lines(part: dict[str, Any]) -> list[str]:
         *table.columns((what, "size (B)", "time (ms)", "model (ms)", "off", "#wrong"), cells),
         f"a decision of the scheduler: {decision['median'] / 1e3:.2f} us ({decision['p25'] / 1e3:.2f} … "
         f"{decision['p75'] / 1e3:.2f}), of {part['scheduler']['transfers']} transfers in an iteration",
+        *sharding.lines(part.get("sharded", [])),
     ]

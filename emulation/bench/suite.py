@@ -40,7 +40,7 @@ HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubi
 MINUTES = {
     "planes": (0.3, 1),
     "numbers": (0.1, 0.5),
-    "collectives": (0.1, 0.1),
+    "collectives": (0.5, 2),
     "links": (0.7, 2),
     "p4": (0.5, 1.5),
     "unshaped": (0.4, 2),

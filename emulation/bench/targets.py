@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from emulation.bench.arithmetic import MEGABYTE
+from emulation.bench.sharding import together
+from emulation.bench.sharding_rank import ALL_GATHER, REDUCE_SCATTER
 from emulation.bench.table import columns
 from emulation.mininet.launch import BY_SWITCH
 
@@ -218,6 +220,14 @@ def _collectives(part: dict[str, Any]) -> Iterator[Verdict]:
     yield _verdict(what, 0.2, off, "%", because or "", at_most=True)
     decision = part.get("scheduler", {}).get("decision_ns", {}).get("median")
     yield _verdict("a decision of the scheduler", 5000, decision, "ns", at_most=True)
+    sharded = part.get("sharded", [])
+    for kind in (REDUCE_SCATTER, ALL_GATHER):
+        share = _value(_one(sharded, method="switch", kind=kind), "share_of_bound")
+        yield _verdict(f"{kind} of 25 MB, n = 4, 200 Mb/s: of its bound", 0.97, share, "%")
+    both, rings = together(sharded, "switch"), together(sharded, "ring")
+    because = f"a ring's: {rings:.2f}" if rings else ""
+    what = "reduce-scatter and all-gather at once, over the longer alone"
+    yield _verdict(what, 1.1, both, "x", because, at_most=True)
 
 
 def _p4(part: dict[str, Any]) -> Iterator[Verdict]:

@@ -184,7 +184,8 @@ def numbers(quick: Quick = False, out: Out = OUT) -> None:
 
 @app.command()
 def collectives(quick: Quick = False, out: Out = OUT) -> None:
-    """Host collectives in virtual time beside the cost model, and what a decision of the scheduler costs."""
+    """Host collectives in virtual time beside the cost model; what a decision of the scheduler costs; and
+    reduce-scatter and all-gather in real processes, alone and at once."""
     _part("collectives", quick, out)
 
 

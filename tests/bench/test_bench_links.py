@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from emulation.bench import collectives, figures, targets
+from emulation.bench import collectives, figures, sharding, targets
 from emulation.bench.allreduce import methods
 from emulation.bench.links import one_way as links
 from emulation.bench.links.link_end import EndPlace, LinkEnd, Open, opened
 from emulation.bench.links.plain_zeromq import WAYS
 from emulation.errors import RunFailed
+from emulation.mininet import run as mininet_run
 from emulation.scenario import ScenarioError
 from tests.contract.meshes import free_addresses
 from transport.group.method_name import METHODS, links_of, parse
+from transport.group.method_name import parse as parse_method
 
 
 def row(name: str, gbps: float, size: int = 1 << 20) -> dict[str, Any]:
@@ -63,7 +65,8 @@ def test_the_tables_say_what_the_share_is_of() -> None:
     assert any(line.startswith("RDMA WRITE UC, path MTU 1024") for line in lines)
 
 
-def test_collectives_are_timed_in_virtual_time_beside_the_model() -> None:
+def test_collectives_are_timed_in_virtual_time_beside_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mininet_run, "missing", lambda: "not in this test")
     part = collectives.measure(True, lambda text: None)
     assert {row["wrong_elements"] for row in part["rows"]} == {0}
     assert len(part["rows"]) == 2 * len(collectives.ALGORITHMS)
@@ -75,6 +78,36 @@ def test_collectives_are_timed_in_virtual_time_beside_the_model() -> None:
     assert "2.2" in ratio["because"]
     assert found["a decision of the scheduler"]["measured"] == part["scheduler"]["decision_ns"]["median"]
     assert len(collectives.lines(part)) == 2 + len(part["rows"])
+    assert part["sharded"] == []
+
+
+def test_both_at_once_are_set_against_the_longer_alone() -> None:
+    times = {
+        "switch": {"reduce-scatter": 100, "all-gather": 90, "both at once": 105},
+        "ring": {"reduce-scatter": 100, "all-gather": 100, "both at once": 200},
+    }
+    rows = [
+        {"method": method, "kind": kind, "time_ns": {"median": time}, "share_of_bound": 98 / time}
+        for method, kinds in times.items()
+        for kind, time in kinds.items()
+    ]
+    found = verdicts(collectives={"sharded": rows})
+    alone = found["reduce-scatter of 25 MB, n = 4, 200 Mb/s: of its bound"]
+    assert (alone["measured"], alone["met"]) == (0.98, True)
+    both = found["reduce-scatter and all-gather at once, over the longer alone"]
+    assert (both["measured"], both["met"], both["because"]) == (1.05, True, "a ring's: 2.00")
+    assert sharding.together(rows[:2], "switch") is None
+
+
+@pytest.mark.system
+def test_reduce_scatter_and_all_gather_are_timed_in_real_processes(
+    monkeypatch: pytest.MonkeyPatch, requires_mininet: None
+) -> None:
+    monkeypatch.setattr(sharding, "METHODS", (parse_method("switch"),))
+    rows = sharding.measure(True, lambda text: None)
+    assert [row["kind"] for row in rows] == ["reduce-scatter", "all-gather", "both at once"]
+    assert {row["wrong_elements"] for row in rows} == {0}
+    assert len(sharding.lines(rows)) == 1 + len(rows)
 
 
 @pytest.mark.parametrize(

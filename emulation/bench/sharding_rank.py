@@ -1,0 +1,170 @@
+"""One rank of the benchmark of reduce-scatter and all-gather: a process in its worker's namespace.
+
+    python -m emulation.bench.sharding_rank '{"rank": 0, …}'
+
+It opens one method, times every kind of operation from a common start, and reports once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from emulation.bench.allreduce.rank import MeetingPoint
+from emulation.children import Report, send_report
+from transport.group.contract import own_shard
+from transport.group.method_name import parse
+from transport.group.opening import GroupOptions, open_group
+
+REDUCE_SCATTER, ALL_GATHER, BOTH = "reduce-scatter", "all-gather", "both at once"
+PORT = 29_800
+Array = NDArray[np.float32]
+Wait = Callable[[], object]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a rank is to do. size_bytes: of the whole array of either kind. limit_s: longest operation."""
+
+    rank: int
+    addresses: tuple[str, ...]
+    interface: str
+    method: str
+    switch: str
+    size_bytes: int
+    operations: int
+    meeting_point: str
+    limit_s: float
+
+
+class Timed(Report):
+    """By kind: durations of all operations; bytes of this rank's interface in one; wrong elements in all."""
+
+    durations_ns: dict[str, list[int]]
+    sent_bytes: dict[str, float]
+    received_bytes: dict[str, float]
+    wrong: dict[str, int]
+
+
+class Contestant(Protocol):
+    """A method; both kinds in place, on arrays of which `own_shard` is the rank's. What is returned waits."""
+
+    def reduce_scatter(self, array: Array) -> Wait: ...
+
+    def all_gather(self, array: Array) -> Wait: ...
+
+
+class Ours:
+    """A group of ours."""
+
+    def __init__(self, place: Place) -> None:
+        name, workers = parse(place.method), len(place.addresses)
+        more: dict[str, Any] = {"bind": place.addresses[place.rank]} if name.is_switch else {}
+        options = GroupOptions(60.0, place.limit_s, switch=place.switch or None, more=more)
+        addresses = [(address, PORT) for address in place.addresses]
+        self.group = open_group(
+            name.method, name.link, place.rank, addresses[:workers], job="bench-sharding", options=options
+        )
+        self._limit_s = place.limit_s
+
+    def reduce_scatter(self, array: Array) -> Wait:
+        future = self.group.reduce_scatter(array)
+        return lambda: future.result(self._limit_s)
+
+    def all_gather(self, array: Array) -> Wait:
+        future = self.group.all_gather(array)
+        return lambda: future.result(self._limit_s)
+
+
+class Gloo:
+    """PyTorch's own. Its reduce-scatter gives another array, its all-gather takes one."""
+
+    def __init__(self, place: Place) -> None:
+        from emulation.bench.allreduce.gloo import one_tensor_collectives  # torch takes a second to import
+
+        self._begin = one_tensor_collectives(place.rank, place.addresses[0], len(place.addresses), place.interface)
+        self._rank, self._workers = place.rank, len(place.addresses)
+
+    def reduce_scatter(self, array: Array) -> Wait:
+        return self._begin("reduce_scatter", array, own_shard(array, self._rank, self._workers))
+
+    def all_gather(self, array: Array) -> Wait:
+        return self._begin("all_gather", array, own_shard(array, self._rank, self._workers).copy())
+
+
+class Rank:
+    """Numbers whose exact sums are known: small whole ones."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._workers = place, len(place.addresses)
+        self._point = MeetingPoint(place.meeting_point, place.rank, self._workers, place.limit_s)
+        self._contestant: Contestant = Gloo(place) if place.method == "gloo" else Ours(place)
+        whole = np.arange(place.size_bytes // 4 // self._workers * self._workers) % 101
+        self._mine = [(whole + 13 * rank).astype(np.float32) for rank in range(self._workers)]
+        self._sum: Array = np.add.reduce(np.array(self._mine))
+        self._arrays = np.zeros_like(self._sum), np.zeros_like(self._sum)
+
+    def run(self) -> Timed:
+        found = Timed({}, {}, {}, {})
+        for kind in (REDUCE_SCATTER, ALL_GATHER, BOTH):
+            self._operation(kind)  # opens TCP's windows
+            before = self._interface()
+            done = [self._operation(kind) for _ in range(self._place.operations)]
+            sent, received = (after - first for after, first in zip(self._interface(), before, strict=True))
+            found.durations_ns[kind] = [duration_ns for duration_ns, _ in done]
+            found.sent_bytes[kind] = sent / len(done)
+            found.received_bytes[kind] = received / len(done)
+            found.wrong[kind] = sum(wrong for _, wrong in done)
+        self._point.meet()
+        return found
+
+    def _operation(self, kind: str) -> tuple[int, int]:
+        rank, workers = self._place.rank, self._workers
+        reduced, gathered = self._arrays
+        np.copyto(reduced, self._mine[rank])
+        gathered[:] = 0
+        np.copyto(own_shard(gathered, rank, workers), own_shard(self._mine[rank], rank, workers))
+        self._point.start_together()
+        start_ns = time.monotonic_ns()
+        waits: list[Wait] = []
+        if kind != ALL_GATHER:
+            waits.append(self._contestant.reduce_scatter(reduced))
+        if kind != REDUCE_SCATTER:
+            waits.append(self._contestant.all_gather(gathered))
+        for wait in waits:
+            wait()
+        end_ns = time.monotonic_ns()
+        self._point.meet()
+        wrong = 0
+        if kind != ALL_GATHER:
+            mine = [own_shard(array, rank, workers) for array in (reduced, self._sum)]
+            wrong += int(np.count_nonzero(mine[0] != mine[1]))
+        if kind != REDUCE_SCATTER:
+            expected = np.concatenate([own_shard(each, r, workers) for r, each in enumerate(self._mine)])
+            wrong += int(np.count_nonzero(gathered != expected))
+        return end_ns - start_ns, wrong
+
+    def _interface(self) -> tuple[int, int]:
+        """Bytes sent and received until now, of the namespace's interface."""
+        lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+        named = {
+            name.strip(): numbers.split() for name, colon, numbers in (line.partition(":") for line in lines) if colon
+        }
+        numbers = named[self._place.interface]
+        return int(numbers[8]), int(numbers[0])
+
+
+def main() -> None:
+    send_report(Rank(msgspec.json.decode(sys.argv[1], type=Place)).run())
+    os._exit(0)  # groups and Gloo end with the process
+
+
+if __name__ == "__main__":
+    main()
