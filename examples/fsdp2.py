@@ -1,8 +1,8 @@
-"""FSDP2 (fully_shard) with the switch as backend: it runs, and the switch adds up next to nothing.
+"""FSDP2 (fully_shard) on the switch: shards of the parameters are gathered, those of the gradients summed.
 
     torchrun --standalone --nproc-per-node 2 examples/fsdp2.py [--backend gloo]
 
-FSDP2 sends all-gathers and reduce-scatters, and these are Gloo's. Through the switch: the allreduce of the loss alone.
+Through the switch: the all-gathers of each layer, the reduce-scatters of its gradients, the allreduce of the loss.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/tensor_parallel.py [--backend gloo]
 
-Through the switch: the sum of what the ranks' rows give, in each forward pass. Gathering
-the parameters, at the end, is Gloo's.
+Through the switch: the sum of what the ranks' rows give, in each forward pass, and at the end
+gathering the parameters.
 """
 
 import argparse

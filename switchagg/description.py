@@ -51,7 +51,8 @@ Words = tuple[int, ...]
 
 
 class Shown(NamedTuple):
-    """A call as ranks show it to each other. dtype, elements: of the array. asked: an index of ASKED."""
+    """A call as ranks show it to each other. dtype, elements: of the array. root: of ROOTED; of an allreduce of several
+    arrays a checksum of their sizes. asked: an index of ASKED."""
 
     kind: Kind
     op: str
@@ -87,6 +88,7 @@ def _text(words: Words) -> str:
         dtype = "values of an unknown type"
     op, dtype = asked_text(first >> 24, OPS[first >> 4 & 1], dtype)
     details = [op] if kind in COMBINING else []
-    details += [f"root {first >> 16 & 255}"] if kind in ROOTED else []
+    root = first >> 16 & 255
+    details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []
     words_of_details = f" ({', '.join(details)})" if details else ""
     return f"{kind} {number} of {high << 32 | low} {dtype}{words_of_details}"

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
+from transport.group.contract import own_shard
 from transport.worker.options import JoinOptions
 
 
@@ -23,7 +25,7 @@ class FakeSwitch:
         self.mismatches: list[str] = []
         self.network_thread_ran: list[str] = []
         self._lock = threading.Lock()
-        self._calls: dict[tuple[str, int], dict[int, tuple[np.ndarray, str, Future[Any]]]] = {}
+        self._calls: dict[tuple[str, int], dict[int, Any]] = {}
         self._work: SimpleQueue[Any] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
@@ -37,12 +39,12 @@ class FakeSwitch:
             raise JobError(self.refusals[rank], lacks_room="slots" in self.refusals[rank])
         return FakeSession(self, job, rank, workers)
 
-    def take(self, session: "FakeSession", number: int, array: np.ndarray, op: str, future: "Future[Any]") -> None:
+    def take(self, session: "FakeSession", number: int, call: Any) -> None:
         with self._lock:
-            call = self._calls.setdefault((session.job, number), {})
-            call[session.rank] = (array, op, future)
-            if len(call) == session.workers:
-                self._work.put(partial(self._sum, (session.job, number)))
+            calls = self._calls.setdefault((session.job, number), {})
+            calls[session.rank] = call
+            if len(calls) == session.workers:
+                self._work.put(partial(self._end, (session.job, number)))
 
     def run(self, task: Any) -> None:
         """Have the network's thread do something."""
@@ -58,31 +60,38 @@ class FakeSwitch:
             self.hold.wait(30)
             task()
 
-    def _sum(self, key: tuple[str, int]) -> None:
+    def _end(self, key: tuple[str, int]) -> None:
         with self._lock:
-            call = self._calls.pop(key)
-        arrays = [call[rank][0] for rank in sorted(call)]
-        if (
-            len({(array.size, array.dtype, call[rank][1]) for rank, array in zip(sorted(call), arrays, strict=True)})
-            > 1
-        ):
-            self.mismatches.append(f"{key}: {[(a.size, a.dtype) for a in arrays]}")
-            for _, _, future in call.values():
+            found = self._calls.pop(key)
+        calls = [found[rank] for rank in sorted(found)]
+        if len({(kind, op, array.size, array.dtype, shown) for kind, op, shown, array, _ in calls}) > 1:
+            self.mismatches.append(f"{key}: {[(kind, op, shown) for kind, op, shown, _, _ in calls]}")
+            for *_, future in calls:
                 future.set_exception(AggregationFailed("the ranks made different calls", job=key[0]))
             return
-        combine = np.maximum if call[0][1] == "max" else np.add
-        result = arrays[0].copy()
-        for array in arrays[1:]:
-            result = combine(result, array)
-        for array in arrays:
-            array[:] = result
-        for rank in sorted(call):
-            if not call[rank][2].done():
-                call[rank][2].set_result(call[rank][0])
+        kind, op, shown, *_ = calls[0]
+        arrays = [array for *_, array, _ in calls]
+        if kind == "all_gather":
+            result = np.concatenate([own_shard(array, rank, len(arrays)) for rank, array in enumerate(arrays)])
+        elif kind == "broadcast":
+            result = arrays[shown.root].copy()
+        else:
+            result = arrays[0].copy()
+            for array in arrays[1:]:
+                result = np.maximum(result, array) if op == "max" else result + array
+        for rank, array in enumerate(arrays):
+            where = own_shard(array, rank, len(arrays)) if kind == "reduce_scatter" else array
+            array.view(np.uint8)[:] = 0xAA  # what isn't a result is undefined
+            where[:] = own_shard(result, rank, len(arrays)) if kind == "reduce_scatter" else result
+        for *_, array, future in calls:
+            if not future.done():
+                future.set_result(array)
 
 
 class FakeSession:
-    """One rank's session, with the contract of `transport.worker.session.SwitchSession`."""
+    """One rank's place, with the contract of `transport.group.contract.Group`. row: values that share an exponent."""
+
+    method, row = "switch", 8
 
     def __init__(self, switch: FakeSwitch, job: str, rank: int, workers: int) -> None:
         self.switch, self.job, self.rank, self.workers = switch, job, rank, workers
@@ -93,11 +102,15 @@ class FakeSession:
         self._pending: list[Future[Any]] = []
         self._lock = threading.Lock()
 
-    def allreduce(self, array: np.ndarray, op: str = "sum", stream: int | None = None, asked: int = 0) -> "Future[Any]":
+    def __getattr__(self, kind: str) -> Any:
+        if kind not in (*KINDS, "compare"):
+            raise AttributeError(kind)
+        return partial(self._call, kind)
+
+    def _call(self, kind: str, array: Any = None, op: str = "sum", root: int = 0, shown: Any = None) -> "Future[Any]":
+        array = np.empty(0, np.uint8) if kind in ("barrier", "compare") else array
         assert array.ndim == 1
         assert array.flags.c_contiguous
-        assert array.dtype in (np.float32, np.float64, np.int32, np.int64)
-        assert op == "sum" or array.dtype == np.int32
         future: Future[Any] = Future()
         with self._lock:
             if self.error is not None:
@@ -105,7 +118,7 @@ class FakeSession:
                 return future
             number, self._calls = self._calls, self._calls + 1
             self._pending.append(future)
-        self.switch.take(self, number, array, op, future)
+        self.switch.take(self, number, (kind, op if kind in COMBINING else "", shown, array, future))
         return future
 
     def fail(self, detail: str, missing: tuple[int, ...] = ()) -> None:

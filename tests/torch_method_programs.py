@@ -6,13 +6,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch_programs import RANK, WORLD, assert_same_everywhere, gathered, raised, small_model, start, train
+from torch_programs import RANK, WORLD, assert_same_everywhere, raised, small_model, start, train
 
 from transport.group.host_group import HostGroup
 from transport.torch import switchagg_hook
@@ -23,54 +24,6 @@ def host_group() -> HostGroup:
     found = dist.group.WORLD.reducer._lanes[0].session
     assert isinstance(found, HostGroup)
     return found
-
-
-def collectives() -> None:
-    """Types and operations of a host method; the rest goes to Gloo."""
-    start()
-    method, _, link = os.environ["SWITCHAGG_METHOD"].partition("@")
-    assert (host_group().method, host_group().link) == (method, link)
-    n = WORLD
-    messages = host_group().counters["tx_messages"]
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int8,
-                  torch.uint8, torch.int16):  # fmt: skip
-        tensor = torch.arange(0, 40).to(dtype)
-        dist.all_reduce(tensor)
-        assert torch.equal(tensor, torch.arange(0, 40).to(dtype) * n), dtype
-        tensor = torch.tensor([RANK, 5, n - RANK]).to(dtype)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
-        assert tensor.tolist() == [n - 1, 5, n], dtype
-    for dtype in (torch.float32, torch.float16):
-        tensor = torch.full((3, 5), float(RANK), dtype=dtype)
-        dist.all_reduce(tensor, dist.ReduceOp.AVG)
-        assert torch.equal(tensor, torch.full((3, 5), (n - 1) / 2, dtype=dtype)), dtype
-    for dtype in (torch.int64, torch.int32):  # as NCCL: the sum, divided towards zero
-        tensor = torch.tensor([RANK, -RANK - 1, 2**31 - 1 if RANK == 0 else 0]).to(dtype)
-        dist.all_reduce(tensor, dist.ReduceOp.AVG)
-        assert tensor.tolist() == [(n - 1) // 2, -((n * (n + 1) // 2) // n), (2**31 - 1) // n], tensor
-    flags = torch.tensor([RANK == 0, False])
-    dist.all_reduce(flags)
-    assert flags.tolist() == [True, False]
-    tensor = torch.tensor([1 + 2j, -1j]) * (RANK + 1)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [(1 + 2j) * n * (n + 1) / 2, -1j * n * (n + 1) / 2]
-    assert host_group().counters["tx_messages"] >= messages + 22
-    messages = host_group().counters["tx_messages"]
-    tensor = torch.tensor([RANK + 1.0])
-    dist.all_reduce(tensor, dist.ReduceOp.MIN)
-    assert tensor.item() == 1
-    tensor = torch.full((4,), float(RANK))
-    dist.broadcast(tensor, 1)
-    assert tensor.tolist() == [1.0] * 4
-    assert gathered(RANK) == list(range(n))
-    assert host_group().counters["tx_messages"] == messages
-    some = dist.new_group([0, 2])
-    if RANK != 1:
-        tensor = torch.ones(100_000)
-        dist.all_reduce(tensor, group=some)
-        assert tensor.eq(2).all().item()
-    dist.barrier()
-    a_rank_dies()
 
 
 def compiled() -> None:
@@ -212,6 +165,64 @@ def differing() -> None:
     dist.destroy_process_group()
 
 
+def differing_kinds() -> None:
+    """As `differing`, of every kind of collective, also where one of the two is carried out by Gloo."""
+    start()
+    large = torch.ones(100_000)
+    gloo_s = {"all_to_all", "gather", "scatter"}
+
+    def collective(kind: str, group: Any, elements: int = 6, root: int = 0) -> Any:
+        mine, whole = torch.ones(elements), torch.ones(elements * WORLD)
+        parts = list(whole.split(elements)) if root == RANK else None
+        return {
+            "allreduce": lambda: dist.all_reduce(mine, group=group, async_op=True),
+            "product": lambda: dist.all_reduce(large, dist.ReduceOp.PRODUCT, group, async_op=True),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(mine, whole, group=group, async_op=True),
+            "all_gather": lambda: dist.all_gather_into_tensor(whole, mine, group, async_op=True),
+            "broadcast": lambda: dist.broadcast(mine, root, group, async_op=True),
+            "reduce": lambda: dist.reduce(mine, root, group=group, async_op=True),
+            "barrier": lambda: dist.barrier(group, async_op=True),
+            "all_to_all": lambda: dist.all_to_all_single(
+                torch.empty(WORLD), torch.ones(WORLD), group=group, async_op=True
+            ),
+            "gather": lambda: dist.gather(mine, parts, root, group, async_op=True),
+            "scatter": lambda: dist.scatter(mine, parts, root, group, async_op=True),
+        }[kind]()
+
+    cases: list[tuple[tuple[Any, ...], str, tuple[Any, ...], str]] = [
+        (
+            ("broadcast", 6, 0),
+            "broadcast 1 of 6 float32 (root 0)",
+            ("broadcast", 6, 2),
+            "broadcast 1 of 6 float32 (root 2)",
+        ),
+        (
+            ("reduce", 6, 0),
+            "reduce 1 of 6 float32 (sum, root 0)",
+            ("reduce", 6, 1),
+            "reduce 1 of 6 float32 (sum, root 1)",
+        ),
+        (("all_gather", 6), "all_gather 1 of 18 float32", ("all_gather", 5), "all_gather 1 of 15 float32"),
+        (("reduce_scatter", 2), "reduce_scatter 1 of 6 float32 (sum)", ("all_gather", 2), "all_gather 1 of 6 float32"),
+        (("barrier",), "barrier 1 of 0 uint8", ("allreduce", 0), "allreduce 1 of 0 float32 (sum)"),
+        (("all_to_all",), "all_to_all 1 of 3 float32", ("allreduce", 3), "allreduce 1 of 3 float32 (sum)"),
+        (("product",), "allreduce 1 of 100000 float32 (product)", ("allreduce", 6), "allreduce 1 of 6 float32 (sum)"),
+        (("gather", 6, 0), "gather 1 of 6 float32 (root 0)", ("gather", 6, 1), "gather 1 of 6 float32 (root 1)"),
+        (("scatter", 6, 0), "scatter 1 of 6 float32 (root 0)", ("gather", 6, 0), "gather 1 of 6 float32 (root 0)"),
+    ]
+    for one, words, other, other_words in cases:
+        group = dist.new_group(timeout=timedelta(seconds=20))
+        dist.barrier(group)
+        works = [collective(*((other if RANK == 1 else one)[:1]), group, *((other if RANK == 1 else one)[1:]))]
+        works += [] if gloo_s & {one[0], other[0]} else [dist.all_reduce(torch.ones(8), group=group, async_op=True)]
+        for work in works:
+            error = str(raised(work.wait))
+            assert words in error, (words, error)
+            assert other_words in error, (other_words, error)
+            assert "rank 1 " in error, error
+    dist.destroy_process_group()
+
+
 def a_rank_raises() -> None:
     """The exception that ends rank 1 is what the others are told."""
     start()
@@ -229,6 +240,9 @@ def a_rank_raises() -> None:
 
 
 def a_rank_dies() -> None:
+    start()
+    method, _, link = os.environ["SWITCHAGG_METHOD"].partition("@")
+    assert (host_group().method, host_group().link) == (method, link)
     if RANK == 1:
         os._exit(17)
     began = time.monotonic()
@@ -263,7 +277,7 @@ def restarted() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
-    for program in (a_rank_raises, beside_gloo, collectives, compiled, differing, training, restarted)
+    for program in (a_rank_dies, a_rank_raises, beside_gloo, compiled, differing, differing_kinds, training, restarted)
 }
 
 if __name__ == "__main__":

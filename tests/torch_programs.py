@@ -39,8 +39,14 @@ def gathered(value: Any, group: Any = None) -> list[Any]:
 
 
 def switched(group: Any = None, lane: int = 0) -> int:
-    """How many calls this rank has sent through the switch."""
-    return sum((group or dist.group.WORLD).reducer._lanes[lane].session._calls._made)
+    """How many calls this rank has made of the group below: the switch's, or a host method's."""
+    below = (group or dist.group.WORLD).reducer._lanes[lane].session
+    return sum(below._session._calls._made) if below.method == "switch" else below._party._made
+
+
+def by_gloo() -> int:
+    """How many calls of the default group Gloo has carried out."""
+    return sum(ways["gloo"]["calls"] for ways in dist.group.WORLD.traffic.counts().values() if "gloo" in ways)
 
 
 def raised(action: Callable[[], Any]) -> Exception:
@@ -50,161 +56,6 @@ def raised(action: Callable[[], Any]) -> Exception:
     except Exception as error:
         return error
     raise AssertionError("no exception")
-
-
-# ---- collectives
-
-
-def collectives() -> None:
-    start()
-    assert dist.get_backend() == "switchagg"
-    through_the_switch()
-    through_gloo()
-    objects_and_messages()
-    subgroups()
-    meshes()
-    dist.barrier()
-    dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
-    dist.destroy_process_group()
-
-
-def through_the_switch() -> None:
-    n = WORLD
-    calls = switched()
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
-        tensor = torch.arange(-500, 501).to(dtype)
-        dist.all_reduce(tensor)
-        assert torch.equal(tensor, torch.arange(-500, 501).to(dtype) * n), dtype
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        tensor = torch.full((3, 5), float(RANK), dtype=dtype)
-        dist.all_reduce(tensor, dist.ReduceOp.AVG)
-        assert torch.equal(tensor, torch.full((3, 5), (n - 1) / 2, dtype=dtype)), dtype
-    tensor = torch.tensor([RANK, -RANK], dtype=torch.int32)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    assert tensor.tolist() == [n - 1, 0]
-    tensor = torch.tensor([1 + 2j, -1j]) * (RANK + 1)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [(1 + 2j) * n * (n + 1) / 2, -1j * n * (n + 1) / 2]
-    tensor = torch.tensor([float("nan"), 1.0])
-    dist.all_reduce(tensor)
-    assert tensor[0].isnan()
-    tensors = [torch.ones(3), torch.ones(2, 2)]
-    dist.all_reduce_coalesced(tensors)
-    assert all(torch.equal(tensor, torch.full_like(tensor, n)) for tensor in tensors)
-    with dist._coalescing_manager():
-        dist.all_reduce(tensors[0])
-        dist.all_reduce(tensors[1])
-    assert tensors[0].tolist() == [n * n] * 3
-    assert dist.group.WORLD.allreduce(tensors[0], dist.ReduceOp.SUM).wait()
-    works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(5)]
-    assert all(work.wait() and work.result()[0][0] == n for work in works)
-    assert switched() == calls + 23, switched() - calls
-    dist.all_reduce(torch.empty(0))
-    assert switched() == calls + 24
-
-
-def through_gloo() -> None:
-    n = WORLD
-    calls = switched()
-    for dtype in (torch.uint8, torch.int8, torch.bool):
-        tensor = torch.ones(3, dtype=dtype)
-        dist.all_reduce(tensor)
-        assert tensor.int().tolist() == [1 if dtype == torch.bool else n] * 3
-    for op, expected in ((dist.ReduceOp.PRODUCT, 6), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.MAX, 3)):
-        tensor = torch.tensor([RANK + 1.0])
-        dist.all_reduce(tensor, op)
-        assert tensor.item() == expected
-    sparse = torch.sparse_coo_tensor([[RANK]], [1.0], (n,))
-    dist.all_reduce(sparse)
-    assert sparse.to_dense().tolist() == [1.0] * n
-    tensor = torch.full((4,), float(RANK))
-    dist.broadcast(tensor, 1)
-    assert tensor.tolist() == [1.0] * 4
-    tensor = torch.ones(2)
-    dist.reduce(tensor, 0)
-    assert RANK or tensor.tolist() == [n] * 2
-    mine = torch.full((2,), float(RANK))
-    parts = [torch.empty(2) for _ in range(n)]
-    dist.all_gather(parts, mine)
-    assert [part[0].item() for part in parts] == list(range(n))
-    whole = torch.empty(2 * n)
-    for gather in (dist.all_gather_into_tensor, getattr(dist, "all_gather_single", dist.all_gather_into_tensor)):
-        gather(whole.zero_(), mine)
-        assert whole.view(n, 2)[:, 1].tolist() == list(range(n))
-    out = torch.empty(2)
-    for scatter in (dist.reduce_scatter_tensor, getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)):
-        scatter(out.zero_(), torch.arange(2.0 * n))
-        assert out.tolist() == [n * 2.0 * RANK, n * (2.0 * RANK + 1)]
-    dist.reduce_scatter(out, [torch.ones(2) for _ in range(n)])
-    assert out.tolist() == [n] * 2
-    dist.gather(mine, parts if RANK == 0 else None, dst=0)
-    dist.scatter(out, [torch.full((2,), 7.0 * r) for r in range(n)] if RANK == 0 else None, src=0)
-    assert out.tolist() == [7.0 * RANK] * 2
-    dist.all_to_all_single(whole.view(-1), torch.full((2 * n,), float(RANK)))
-    assert whole.view(n, 2)[:, 0].tolist() == list(range(n))
-    dist.all_to_all(parts, [torch.full((2,), 10.0 * RANK + r) for r in range(n)])
-    assert [part[0].item() for part in parts] == [10.0 * r + RANK for r in range(n)]
-    assert switched() == calls
-
-
-def objects_and_messages() -> None:
-    n = WORLD
-    assert gathered({"rank": RANK}) == [{"rank": r} for r in range(n)]
-    told = ["from 1" if RANK == 1 else None]
-    dist.broadcast_object_list(told, src=1)
-    assert told == ["from 1"]
-    mine: list[Any] = [None]
-    dist.scatter_object_list(mine, [f"for {r}" for r in range(n)] if RANK == 0 else None, src=0)
-    assert mine == [f"for {RANK}"]
-    right, left = (RANK + 1) % n, (RANK - 1) % n
-    tensor = torch.empty(3)
-    received = dist.irecv(tensor, left)
-    dist.send(torch.full((3,), float(RANK)), right)
-    received.wait()
-    assert tensor.tolist() == [left] * 3
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, torch.full((3,), float(RANK)), right), dist.P2POp(dist.irecv, tensor.zero_(), left)]
-    )
-    for work in works:
-        work.wait()
-    assert tensor.tolist() == [left] * 3
-    if RANK == 0:
-        assert dist.recv(tensor) == 1  # from any rank
-    elif RANK == 1:
-        dist.send(tensor, 0)
-
-
-def subgroups() -> None:
-    """Overlapping groups, each a job of its own, joined at its first allreduce; one that never has any."""
-    pair, other, unused = dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([0, 2])
-    for group, ranks in ((pair, [0, 1]), (other, [1, 2])):
-        if RANK in ranks:
-            tensor = torch.tensor([float(RANK)])
-            dist.all_reduce(tensor, group=group)
-            assert tensor.item() == sum(ranks)
-            assert switched(group) == 1
-    if RANK in (0, 2):
-        assert unused.reducer._lanes[0].session is None
-    jobs = {group.rendezvous.job for group in (pair, other, dist.group.WORLD) if hasattr(group, "rendezvous")}
-    assert len(jobs) == (3 if RANK == 1 else 2)
-    if RANK in (0, 1):
-        dist.destroy_process_group(pair)
-
-
-def meshes() -> None:
-    import torch.distributed._functional_collectives as functional
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("data",))
-    calls = switched(mesh.get_group())
-    total = functional.all_reduce(torch.ones(5), "sum", mesh.get_group("data"))
-    assert torch.equal(total + 0, torch.full((5,), float(WORLD)))
-    assert switched(mesh.get_group()) == calls + 1
-    wide = functional.all_gather_tensor(torch.full((2,), float(RANK)), 0, mesh.get_group("data"))
-    assert (wide + 0).tolist() == [r for r in range(WORLD) for _ in range(2)]
-    sharded = distribute_tensor(torch.arange(6.0), mesh, [Shard(0)])
-    assert sharded.sum().redistribute(mesh, [Replicate()]).to_local().item() == 15.0
 
 
 # ---- training
@@ -287,7 +138,7 @@ class WaitInBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        session = dist.group.WORLD.reducer._lanes[0].session
+        session = dist.group.WORLD.reducer._lanes[0].session._session
         calls, deadline = switched(), time.monotonic() + 30
         assert calls > WaitInBackward.calls_before, "no bucket was sent before the end of backward"
         while session._calls:  # of which any is under way
@@ -589,7 +440,7 @@ def debug_detail() -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
-        collectives, ddp, hook_on_gloo, fsdp, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
+        ddp, hook_on_gloo, fsdp, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
         init_only, again, cuda, debug_detail,
     )
 }  # fmt: skip

@@ -118,8 +118,10 @@ def read_until(rank: Rank, word: str) -> None:
     raise AssertionError(f"no {word}: {rank.output}")
 
 
-def test_every_collective(launch: Launch, switch: SwitchDaemon) -> None:
-    launch("collectives", 3, switch.control_endpoint)
+@pytest.mark.parametrize("method", ["switch", "ring"])
+def test_every_collective(switch: SwitchDaemon, method: str) -> None:
+    launch = Launch(PROGRAMS.with_name("torch_collective_programs.py"))
+    launch("collectives", 3, switch.control_endpoint, SWITCHAGG_METHOD=method)
     launch.done()
 
 

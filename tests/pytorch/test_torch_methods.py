@@ -31,12 +31,12 @@ def launch() -> Iterator[Launch]:
     launched.stop()
 
 
-@pytest.mark.parametrize(("method", "program"), [("ring@tcp", "collectives"), ("halving_doubling@udp", "training")])
+@pytest.mark.parametrize(("method", "program"), [("ring@tcp", "a_rank_dies"), ("halving_doubling@udp", "training")])
 def test_programs_run_over_host_methods(launch: Launch, method: str, program: str) -> None:
-    """At the end of `collectives` rank 1 dies, and the others are notified."""
+    """When rank 1 dies the others are told."""
     launch(program, 3, None, SWITCHAGG_METHOD=method)
     ranks = launch.finish()
-    ends = [0, 17, 0] if program == "collectives" else [0, 0, 0]
+    ends = [0, 17, 0] if program == "a_rank_dies" else [0, 0, 0]
     assert [rank.code for rank in ranks] == ends, [rank.output for rank in ranks]
     for rank, code in zip(ranks, ends, strict=True):
         assert ("DONE" in rank.output) == (code == 0), rank.output
@@ -64,11 +64,12 @@ def test_what_runs_on_gloo_runs_here(launch: Launch) -> None:
     launch.done()
 
 
+@pytest.mark.parametrize("program", ["differing", "differing_kinds"])
 @pytest.mark.parametrize("method", ["auto", "switch"])
-def test_ranks_whose_calls_differ_are_told_so(launch: Launch, method: str) -> None:
+def test_ranks_whose_calls_differ_are_told_so(launch: Launch, method: str, program: str) -> None:
     """W12; in the heads of messages for host methods."""
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=8192)) as daemon:
-        launch("differing", 3, daemon.control_endpoint if method == "switch" else None, SWITCHAGG_METHOD=method)
+        launch(program, 3, daemon.control_endpoint if method == "switch" else None, SWITCHAGG_METHOD=method)
         launch.done()
 
 

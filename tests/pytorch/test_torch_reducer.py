@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from fake_switch import FakeSession, FakeSwitch
 
-from transport.torch.completions import CompletionPool
-from transport.torch.reducer import DEPTH_MAX, Reducer
+from transport.torch.calls import layout
+from transport.torch.calls.completions import CompletionPool
+from transport.torch.calls.layout import Op
+from transport.torch.calls.reducer import DEPTH_MAX, Reducer
 
 WAIT = timedelta(seconds=20)
 
@@ -32,7 +34,7 @@ class Ranks:
         self.switch = switch
         self.sessions: list[dict[int, FakeSession]] = [{} for _ in range(workers)]
         self.reducers = [
-            Reducer(lambda lane, rank=rank: self._open(rank, lane), workers, f"group g (rank {rank})", timeout_s=20)
+            Reducer(lambda lane, rank=rank: self._open(rank, lane), f"group g (rank {rank})", timeout_s=20)
             for rank in range(workers)
         ]
 
@@ -81,8 +83,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def reduced(reducer: Reducer, tensor: torch.Tensor, **how: Any) -> torch.Tensor:
-    reducer.allreduce([tensor], **how).wait(WAIT)
+def allreduce(reducer: Reducer, tensors: list[torch.Tensor], op: str = "sum", timeout_s: float | None = None) -> Any:
+    parts = None if reducer.failure else layout.allreduce(tensors, Op(op), reducer.ranks())
+    return reducer.start(parts or [], tensors, timeout_s)
+
+
+def reduced(reducer: Reducer, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
+    allreduce(reducer, [tensor], op).wait(WAIT)
     return tensor
 
 
@@ -91,7 +98,7 @@ def test_floats_are_summed_and_averaged(ranks: Callable[[int], Ranks], dtype: to
     def program(rank: int, reducer: Reducer) -> None:
         total = reduced(reducer, torch.tensor([1.0, 2.0, -4.5], dtype=dtype) * (rank + 1))
         assert total.tolist() == [6.0, 12.0, -27.0]
-        mean = reduced(reducer, torch.tensor([1.0, 2.0, -4.5], dtype=dtype) * (rank + 1), average=True)
+        mean = reduced(reducer, torch.tensor([1.0, 2.0, -4.5], dtype=dtype) * (rank + 1), op="avg")
         assert mean.tolist() == [2.0, 4.0, -9.0]
 
     ranks(3).run(program)
@@ -136,7 +143,7 @@ def test_contiguous_tensors_are_reduced_in_place(ranks: Callable[[int], Ranks]) 
     def program(rank: int, reducer: Reducer) -> None:
         weight = torch.nn.Parameter(torch.ones(2, 3))
         place = weight.data_ptr()
-        work = reducer.allreduce([weight])
+        work = allreduce(reducer, [weight])
         assert work.result()[0] is weight
         assert weight.data_ptr() == place
         assert weight.tolist() == [[2.0] * 3] * 2
@@ -147,7 +154,7 @@ def test_contiguous_tensors_are_reduced_in_place(ranks: Callable[[int], Ranks]) 
 def test_scalars_and_several_tensors_in_one_call(ranks: Callable[[int], Ranks]) -> None:
     def program(rank: int, reducer: Reducer) -> None:
         tensors = [torch.tensor(1.5), torch.ones(3, dtype=torch.int64), torch.empty(0)]
-        assert reducer.allreduce(tensors).get_future().wait() is not None
+        assert allreduce(reducer, tensors).get_future().wait() is not None
         assert tensors[0].item() == 3.0
         assert tensors[1].tolist() == [2, 2, 2]
 
@@ -157,9 +164,9 @@ def test_scalars_and_several_tensors_in_one_call(ranks: Callable[[int], Ranks]) 
 def test_an_empty_tensor_is_a_call_as_any_other(ranks: Callable[[int], Ranks]) -> None:
     """Else a rank whose tensor isn't empty would wait for those whose are."""
     reducers = ranks(2).reducers
-    work = reducers[0].allreduce([torch.empty(0)])
+    work = allreduce(reducers[0], [torch.empty(0)])
     assert not work.is_completed()
-    reducers[1].allreduce([torch.empty(0)])
+    allreduce(reducers[1], [torch.empty(0)])
     assert work.wait()
 
 
@@ -169,7 +176,7 @@ def test_calls_overlap(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> Non
 
     def program(rank: int, reducer: Reducer) -> list[float]:
         tensors = [torch.full((4,), float(number)) for number in range(8)]
-        works = [reducer.allreduce([tensor]) for tensor in tensors]
+        works = [allreduce(reducer, [tensor]) for tensor in tensors]
         assert not any(work.is_completed() for work in works)
         started.wait(20)
         assert all(work.wait(WAIT) for work in works)
@@ -182,7 +189,7 @@ def test_calls_overlap(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> Non
 def test_callbacks_run_off_the_network_thread(ranks: Callable[[int], Ranks]) -> None:
     def program(rank: int, reducer: Reducer) -> str:
         seen: list[str] = []
-        work = reducer.allreduce([torch.ones(1)])
+        work = allreduce(reducer, [torch.ones(1)])
         work.get_future().then(lambda future: seen.append(threading.current_thread().name)).wait()
         return seen[0]
 
@@ -200,15 +207,15 @@ def test_a_callback_may_wait_for_another_call(ranks: Callable[[int], Ranks], swi
             time.sleep(0.002 * ((rank * 7 + future.value()[0].numel() * 3) % 5))
             (first,) = future.value()
             second = first.clone().repeat(2)
-            reducer.allreduce([second]).get_future().wait()
+            allreduce(reducer, [second]).get_future().wait()
             third = second[:1].clone()
-            reducer.allreduce([third]).wait(WAIT)
+            allreduce(reducer, [third]).wait(WAIT)
             return torch.cat([second, third])
 
         futures = []
         for number in range(calls):
             tensor = torch.full((number % 3 + 1,), float(number))
-            futures.append(reducer.allreduce([tensor]).get_future().then(again))
+            futures.append(allreduce(reducer, [tensor]).get_future().then(again))
         attached.wait(20)
         return [future.wait().tolist() for future in futures]
 
@@ -226,7 +233,7 @@ def test_nested_calls_are_bounded(ranks: Callable[[int], Ranks], switch: FakeSwi
         if future is not None:
             future.value()
         switch.hold.clear()
-        child = reducer.allreduce([torch.ones(1)]).get_future().then(deeper)
+        child = allreduce(reducer, [torch.ones(1)]).get_future().then(deeper)
         switch.hold.set()
         return child.wait()
 
@@ -238,7 +245,7 @@ def test_nested_calls_are_bounded(ranks: Callable[[int], Ranks], switch: FakeSwi
 def test_a_failure_reaches_everything_once(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
     group = ranks(2)
     reducer = group.reducers[0]
-    pending = [reducer.allreduce([torch.ones(3)]) for _ in range(3)]
+    pending = [allreduce(reducer, [torch.ones(3)]) for _ in range(3)]
     assert reducer.failure is None
     futures = [work.get_future() for work in pending]
     group.sessions[0][0].fail("worker gone", missing=(1,))
@@ -252,7 +259,7 @@ def test_a_failure_reaches_everything_once(ranks: Callable[[int], Ranks], switch
     for future in futures:
         with pytest.raises(RuntimeError, match="worker gone"):
             future.wait()
-    later = reducer.allreduce([torch.ones(1)])
+    later = allreduce(reducer, [torch.ones(1)])
     assert later.is_completed()
     with pytest.raises(dist.DistBackendError, match="worker gone"):
         later.wait()
@@ -267,20 +274,20 @@ def test_a_failure_frees_callbacks_that_wait(ranks: Callable[[int], Ranks], swit
     inside = threading.Event()
 
     def again(future: Any) -> None:
-        work = group.reducers[0].allreduce([torch.ones(1)])
+        work = allreduce(group.reducers[0], [torch.ones(1)])
         inside.set()
         work.wait(WAIT)
 
     switch.hold.clear()
     # Rank 1 takes part in the first call and never makes the second.
-    first = in_thread(lambda: group.reducers[1].allreduce([torch.ones(1)]).wait(WAIT))
-    future = group.reducers[0].allreduce([torch.ones(1)]).get_future().then(again)
+    first = in_thread(lambda: allreduce(group.reducers[1], [torch.ones(1)]).wait(WAIT))
+    future = allreduce(group.reducers[0], [torch.ones(1)]).get_future().then(again)
     switch.hold.set()
     assert first.result(timeout=20)
     assert inside.wait(20)
     group.sessions[0][0].fail("worker gone")
     with pytest.raises(dist.DistBackendError):
-        group.reducers[0].allreduce([torch.ones(1)]).wait(WAIT)
+        allreduce(group.reducers[0], [torch.ones(1)]).wait(WAIT)
     with pytest.raises(RuntimeError, match="worker gone"):
         future.wait()
 
@@ -289,9 +296,9 @@ def test_joining_that_fails_fails_the_call_and_not_the_caller() -> None:
     def refuse(lane: int) -> None:
         raise dist.DistBackendError("no switch there")
 
-    reducer = Reducer(refuse, 2, "group g", timeout_s=5)
-    work = reducer.allreduce([torch.ones(1)])
-    with pytest.raises(dist.DistBackendError, match=r"group g: allreduce 0 .* failed: no switch there"):
+    reducer = Reducer(refuse, "group g", timeout_s=5)
+    work = reducer.start([layout.barrier()], [])
+    with pytest.raises(dist.DistBackendError, match=r"group g: barrier 0 .* failed: no switch there"):
         work.wait()
     reducer.close()
 
@@ -299,24 +306,24 @@ def test_joining_that_fails_fails_the_call_and_not_the_caller() -> None:
 def test_wait_ends_after_its_time_and_the_call_goes_on(ranks: Callable[[int], Ranks]) -> None:
     group = ranks(2)
     tensor = torch.ones(2)
-    work = group.reducers[0].allreduce([tensor], timeout_s=0.05)
+    work = allreduce(group.reducers[0], [tensor], timeout_s=0.05)
     for timeout in (None, timedelta(0), timedelta(milliseconds=-1), timedelta(milliseconds=50)):
         with pytest.raises(dist.DistBackendError, match=r"timed out; no result after 0\.05 s"):
             work.wait(timeout)
-    group.reducers[1].allreduce([torch.ones(2)]).wait(WAIT)
+    allreduce(group.reducers[1], [torch.ones(2)]).wait(WAIT)
     work.wait(WAIT)
     assert tensor.tolist() == [2.0, 2.0]
 
 
 def test_close_fails_what_is_pending_and_ends_the_threads(ranks: Callable[[int], Ranks]) -> None:
     group = ranks(2)
-    work = group.reducers[0].allreduce([torch.ones(2)])
+    work = allreduce(group.reducers[0], [torch.ones(2)])
     group.reducers[0].close()
     group.reducers[0].close()
     with pytest.raises(dist.DistBackendError, match="shut down"):
         work.wait(WAIT)
     with pytest.raises(dist.DistBackendError, match="shut down"):
-        group.reducers[0].allreduce([torch.ones(2)]).wait()
+        allreduce(group.reducers[0], [torch.ones(2)]).wait()
     assert group.sessions[0][0].closed
 
 

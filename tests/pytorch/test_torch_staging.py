@@ -7,15 +7,18 @@ import time
 import weakref
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from transport.torch import attachment, backend
-from transport.torch.completions import CompletionPool
-from transport.torch.staging import CudaStage, SideStreams
+from transport.torch import backend, collectives
+from transport.torch.calls import attachment, layout
+from transport.torch.calls.completions import CompletionPool
+from transport.torch.calls.layout import Op, Ranks
+from transport.torch.calls.staging import CudaStage, SideStreams
 
 Log = list[tuple[Any, ...]]
 
@@ -78,19 +81,21 @@ class FakeCudaTensor(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
+RANKS = Ranks(0, 2)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "divisor", "expected"),
-    [(torch.float32, None, 5.0), (torch.float16, None, 5.0), (torch.bfloat16, 2, 2.5), (torch.int64, None, 5)],
+    ("dtype", "op", "expected"),
+    [(torch.float32, "sum", 5.0), (torch.float16, "sum", 5.0), (torch.bfloat16, "avg", 2.5), (torch.int64, "sum", 5)],
 )
-def test_a_cuda_tensor_waits_for_its_caller_and_its_caller_for_it(
-    dtype: torch.dtype, divisor: int | None, expected: float
-) -> None:
+def test_a_cuda_tensor_waits_for_its_caller_and_its_caller_for_it(dtype: torch.dtype, op: str, expected: float) -> None:
     cuda = FakeCuda()
     FakeCudaTensor.cuda = cuda
     tensor = torch.full((3, 4), 2, dtype=dtype)[:, ::2].as_subclass(FakeCudaTensor)
     side = SideStreams(cuda).of(tensor.device)
 
-    stage = CudaStage(tensor, divisor, side, cuda=cuda, pin=False)
+    ((_, _, _, whole),) = layout.allreduce([tensor], Op(op), RANKS)  # type: ignore[misc]
+    stage = CudaStage(whole, side, cuda=cuda, pin=False)
     assert stage.needs_fetch
     stage.fetch()
     assert stage.array.dtype == (torch.int64 if dtype == torch.int64 else torch.float32).__str__().split(".")[1]
@@ -121,36 +126,58 @@ def test_a_device_has_one_side_stream() -> None:
     assert streams.of(device) is not streams.of(other)
 
 
-SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
+def test_a_reduce_scatter_of_cuda_tensors_reads_one_and_writes_the_other() -> None:
+    cuda = FakeCuda()
+    FakeCudaTensor.cuda = cuda
+    given = torch.arange(6.0).as_subclass(FakeCudaTensor)
+    output = torch.zeros(3).as_subclass(FakeCudaTensor)
+    ((_, _, _, shards),) = layout.reduce_scatter(output, [given], Op(), Ranks(1, 2))  # type: ignore[misc]
+    stage = CudaStage(shards, SideStreams(cuda).of(given.device), cuda=cuda, pin=False)
+    stage.fetch()
+    assert stage.array.tolist() == [0, 1, 2, 3, 4, 5]
+    stage.array[:] = [9, 9, 9, 6, 8, 10]
+    stage.restore()
+    assert output.as_subclass(torch.Tensor).tolist() == [6, 8, 10]
+    assert given.as_subclass(torch.Tensor).tolist() == [0, 1, 2, 3, 4, 5]
+    assert cuda.log.count(("keep for", "side")) == 2
 
 
 @pytest.mark.parametrize(
-    ("dtype", "op", "goes"),
+    ("dtype", "op", "elements", "way"),
     [
-        (torch.float32, SUM, True),
-        (torch.float64, AVG, True),
-        (torch.bfloat16, AVG, True),
-        (torch.int32, SUM, True),
-        (torch.int32, MAX, True),
-        (torch.int64, SUM, True),
-        (torch.int64, MAX, False),
-        (torch.int32, AVG, True),
-        (torch.float32, MAX, False),
-        (torch.float32, dist.ReduceOp.PRODUCT, False),
-        (torch.int8, SUM, False),
-        (torch.bool, SUM, False),
-        (torch.complex64, SUM, False),
+        (torch.float32, "sum", 10**7, "allreduce sum float32"),
+        (torch.float64, "avg", 3, "allreduce sum float64"),
+        (torch.bfloat16, "avg", 10**7, "allreduce sum float32"),
+        (torch.bfloat16, "max", 3, "allreduce max float32"),
+        (torch.float32, "min", 3, "allreduce max float32"),
+        (torch.int32, "max", 3, "allreduce max int32"),
+        (torch.int16, "sum", 10**7, "allreduce sum int16"),
+        (torch.int8, "sum", 3, "allreduce sum int8"),
+        (torch.int8, "sum", 10**6, None),
+        (torch.bool, "sum", 3, "allreduce sum bool"),
+        (torch.bool, "avg", 3, None),
+        (torch.int64, "max", 3, "all_gather sum int64"),
+        (torch.int64, "max", 10**6, None),
+        (torch.float32, "product", 3, "all_gather sum float32"),
+        (torch.float32, "product", 10**6, None),
+        (torch.uint8, "band", 3, "all_gather sum uint8"),
+        (torch.float32, "band", 3, None),
+        (torch.int32, "premul_sum", 3, None),
+        (torch.complex64, "sum", 3, None),
     ],
 )
-def test_which_tensors_and_operations_use_the_switch(dtype: torch.dtype, op: Any, goes: bool) -> None:
-    options = dist.AllreduceOptions()
-    options.reduceOp = op
-    tensor = torch.zeros(3, dtype=dtype)
-    assert backend.eligible([tensor], options.reduceOp) is goes
-    assert not backend.eligible([torch.zeros(3), tensor, torch.zeros(3, dtype=torch.int8)], options.reduceOp)
-    assert not backend.eligible([], op)
-    assert not backend.eligible([tensor.to_sparse()], op)
-    assert not backend.eligible([torch.empty(3, dtype=dtype, device="meta")], op)
+def test_which_way_a_reduction_takes(dtype: torch.dtype, op: str, elements: int, way: str | None) -> None:
+    tensor = torch.empty(elements, dtype=dtype)
+    found = layout.allreduce([tensor], Op(op, 0.5), RANKS)
+    if way is None:
+        assert found is None
+        assert layout.allreduce([torch.zeros(3), tensor], Op(op, 0.5), RANKS) is None
+        return
+    assert found is not None
+    (part,) = found
+    assert part.layout is not None
+    wire = str(part.layout.dtype).removeprefix("torch.")
+    assert f"{part.kind} {part.op} {wire}" == way
 
 
 @pytest.mark.parametrize(
@@ -171,17 +198,21 @@ def test_renamed_operations_have_both_names(old: str, new: str) -> None:
 
     setattr(OldGloo, old, lambda self, *args: ("old", args))
 
-    class Group:
-        class reducer:
-            @staticmethod
-            def raise_failure() -> None:
-                pass
-
+    class Group(collectives.Collectives):
+        reducer = SimpleNamespace(raise_failure=lambda: None)
         _gloo = OldGloo()
         delegate = backend.SwitchProcessGroup.delegate
 
+        def run(self, kind: Any, tensors: Any, build: Any, options: Any, forward: Any, **more: Any) -> Any:
+            return forward()
+
+        def by_gloo(self, seen: Any, forward: Any, results: Any, size_bytes: int) -> Any:
+            return forward()
+
+    given = ([torch.ones(1)], [torch.ones(1)]) if "coalesced" in old else (torch.ones(1), torch.ones(1))
     for name in (old, new):
-        assert getattr(backend.SwitchProcessGroup, name)(Group(), 1, 2) == ("old", (1, 2))
+        how, (outputs, inputs, *_) = getattr(Group(0, 1), name)(*given)
+        assert (how, outputs, inputs) == ("old", *given)
         assert hasattr(dist.ProcessGroup, name) or torch.__version__ < "2.13"
 
 
@@ -221,13 +252,13 @@ def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) 
     assert seen[-1] == "went on"
 
 
-def test_allreduce_options_from_every_form() -> None:
+def test_options_from_every_form() -> None:
     given = dist.AllreduceOptions()
-    assert backend._allreduce_options(given, None) is given
-    made = backend._allreduce_options(dist.ReduceOp.PRODUCT, timedelta(seconds=5))
+    assert collectives._options(dist.AllreduceOptions, given, None, reduceOp=given) is given
+    made = collectives._options(dist.AllreduceOptions, None, timedelta(seconds=5), reduceOp=dist.ReduceOp.PRODUCT)
     assert made.reduceOp == dist.ReduceOp.PRODUCT
     assert made.timeout == timedelta(seconds=5)
-    assert backend._allreduce_options(None, None).reduceOp == dist.ReduceOp.SUM
+    assert collectives._options(dist.AllreduceOptions, None, None, reduceOp=None).reduceOp == dist.ReduceOp.SUM
 
 
 def test_idle_threads_keep_no_tensor_alive() -> None:

@@ -44,6 +44,7 @@ _CALL = struct.Struct(">HBBBB4sIQHHxBQ")
 _PLACE = struct.Struct(">iII")  # priority, step, segment
 _PRIORITY = slice(36, 40)
 _KEY = slice(26, 36)  # where the key lies in a head
+_NUMBERED = 27
 HEAD_BYTES = _CALL.size + _PLACE.size
 assert HEAD_BYTES == 48
 
@@ -367,7 +368,7 @@ class CollectiveParty:
             self._receive_failure(sender, head, bytes(data[:_REASON_BYTES_MAX]))
         elif not _is_call(head):
             self._fail(f"{self._name(sender)} sends {self._own_name()} what is no message of a collective", (sender,))
-        elif call is not None and call.execution.expects(sender):
+        elif call is not None and (head[_NUMBERED] or call.execution.expects(sender)):  # no other call has its number
             theirs, mine = self._text(head), self._text(call.head)
             self._fail(f"{self._name(sender)} calls {theirs}, {self._own_name()} calls {mine}", (sender, self.member))
         else:
@@ -454,7 +455,7 @@ class CollectiveParty:
         op_name, name = asked_text(asked, _OP_NAMES[op], name)
         which = f"{key}" if numbered else f"with key {key}"
         details = [op_name] if kind in COMBINING else []
-        details += [f"root {root}"] if kind in ROOTED else []
+        details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []
         details += [f"option {option}"] if option else []
         details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []
         words = f" ({', '.join(details)})" if details else ""

@@ -92,8 +92,24 @@ class AllreduceGroup(Protocol):
 class Group(AllreduceGroup, Protocol):
     """All collectives. What `open_group` returns; also a context manager, which closes it.
 
-    shown: what the ranks compare, where the caller was asked for another call; parameter servers take none.
+    shown: what the ranks compare, where the caller was asked for another call; parameter servers take none. row: floats
+    of a call share an exponent within so many values from the array's begin; 1 where they don't.
     """
+
+    @property
+    def row(self) -> int: ...
+
+    def allreduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        shown: Shown | None = None,
+    ) -> "Future[Any]":
+        """As `AllreduceGroup`."""
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None

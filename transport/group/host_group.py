@@ -64,6 +64,7 @@ class HostGroup:
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
+        self.row = 1
         self._loop = MeshLoop(
             mesh, party, job=job, on_iteration=self._finish, on_end=self._end, credit_bytes=credit_bytes
         )
@@ -71,10 +72,17 @@ class HostGroup:
         listen()
 
     def allreduce(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        shown: Shown | None = None,
     ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("allreduce", op, key, priority, 0, asked), array, array)
+        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown), array, array)
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
@@ -129,6 +137,7 @@ class HostGroup:
     def use_codec(self, codec: Codec, elements: int) -> None:
         """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`."""
         self._coded = CodedSums(self._begin, self.workers, codec, elements)
+        self.row = elements
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""

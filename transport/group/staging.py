@@ -127,9 +127,9 @@ TENSORS = {name: name for name in ("float32", "float64", "int32", "int64", "uint
 
 
 def tensor_dtype(name: str, op: str, adds: Adds | None) -> str | None:
-    """What a tensor of this type travels as; None: Gloo does it. adds: what the session below takes; None: a group,
-    which takes all types and stages them itself. op: "sum", "avg" (a sum, divided here; not of truth values), "max"."""
+    """What a tensor of this type travels as; None: it can't be combined. adds: what the carrier does; None: all."""
     wire = TENSORS.get(name)
-    if wire is None or (op == "avg" and name == "bool"):
-        return None
-    return wire if adds is None or wire in adds["max" if op == "max" else "sum"] else None
+    if wire is None or adds is None:
+        return wire
+    dtype = np.dtype(wire)
+    return wire if _route(dtype.kind, dtype.itemsize, dtype.name, op, adds[op]) else None

@@ -34,7 +34,7 @@ class SwitchGroup:
     def __init__(self, session: SwitchSession) -> None:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
         self._session = session
-        self.classes = session.classes
+        self.classes, self.row = session.classes, session.job.elements
 
     @classmethod
     def join(cls, switch: str, job: str, rank: int, workers: int, options: JoinOptions | None = None) -> "SwitchGroup":
@@ -42,10 +42,17 @@ class SwitchGroup:
         return cls(SwitchSession.join(switch, job, rank, workers, options))
 
     def allreduce(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        shown: Shown | None = None,
     ) -> "Future[Array]":
         """See `Group`. ValueError for a maximum of 64 bit numbers."""
-        ask = checked(Ask("allreduce", op, key, priority, 0, asked), array, self.workers)
+        ask = checked(Ask("allreduce", op, key, priority, 0, asked, shown), array, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
 
     def reduce_scatter(

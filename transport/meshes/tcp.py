@@ -68,7 +68,6 @@ class _Peer:
         "filled",
         "flow",
         "head",
-        "key",
         "marks",
         "member",
         "parts",
@@ -80,7 +79,6 @@ class _Peer:
 
     def __init__(self, member: int, flow: int, connection: socket.socket) -> None:
         self.member, self.flow, self.connection = member, flow, connection
-        self.key = (flow, member)
         self.watched = _INPUT
         self.send_error = ""  # why nothing can be sent any more
         # Going out
@@ -179,21 +177,22 @@ class TcpMesh:
             self._events.append(Sent(ticket))
             return
         peer = flows[flow]
-        start = _HEADER.pack(_MESSAGE, len(head), 0, size) + head
-        peer.parts.append(start)
+        self._queue(peer, _HEADER.pack(_MESSAGE, len(head), 0, size) + head)
         if size:
-            peer.parts.append(data)
-        peer.queued += len(start) + size
+            self._queue(peer, data)
         peer.marks.append((peer.queued, ticket, size))
-        self._unsent[peer.key] = peer
+
+    def _queue(self, peer: _Peer, part: Buffer) -> None:
+        peer.parts.append(part)
+        peer.queued += len(part)
+        self._unsent[peer.flow, peer.member] = peer
 
     def _send(self, peer: _Peer) -> None:
         """Send what the kernel takes; the rest waits for the poll."""
-        parts, marks, events = peer.parts, peer.marks, self._events
+        parts, marks = peer.parts, peer.marks
         counters = self.counters
         while parts:
-            whole = len(parts) <= _PARTS_MAX
-            vector = list(parts) if whole else list(islice(parts, _PARTS_MAX))
+            vector = list(islice(parts, _PARTS_MAX))
             try:
                 taken = peer.connection.sendmsg(vector)
             except (BlockingIOError, InterruptedError):
@@ -203,25 +202,21 @@ class TcpMesh:
                 self._stop_sending(peer, str(error.strerror))
                 return
             counters["sends"] += 1
-            at = peer.taken = peer.taken + taken
-            if at == peer.queued:
-                parts.clear()
-            else:
-                for first in vector:
-                    if taken < len(first):
-                        break
-                    taken -= len(first)
-                    parts.popleft()
-                if taken:
-                    parts[0] = memoryview(parts[0])[taken:]
-            done = 0
-            while marks and marks[0][0] <= at:
+            peer.taken += taken
+            whole = len(vector) > 1 or taken == len(vector[0])
+            while taken:
+                first = parts.popleft()
+                if taken < len(first):
+                    parts.appendleft(memoryview(first)[taken:])
+                    whole = False
+                    break
+                taken -= len(first)
+            while marks and marks[0][0] <= peer.taken:
                 _, ticket, size = marks.popleft()
-                done += 1
+                counters["tx_messages"] += 1
                 counters["tx_bytes"] += size
-                events.append(Sent(ticket))
-            counters["tx_messages"] += done
-            if whole or taken:  # all, or as much as there was room for
+                self._events.append(Sent(ticket))
+            if not whole:
                 break
         watched = _INPUT | select.EPOLLOUT if parts else _INPUT
         if watched != peer.watched:
@@ -394,7 +389,7 @@ class TcpMesh:
             self._stop_sending(peer, reason)
         self._poll.unregister(peer.connection)
         del self._by_descriptor[peer.connection.fileno()]
-        self._unsent.pop(peer.key, None)
+        self._unsent.pop((peer.flow, peer.member), None)
         peer.connection.close()
 
     # Waiting and closing
@@ -447,10 +442,7 @@ class TcpMesh:
             if peer.data is not None:  # the memory that `place` gave may be used for other things now
                 peer.data = np.empty(len(peer.data), np.uint8).data
             if not peer.send_error:
-                leaves = _HEADER.pack(_LEAVES, 0, 0, 0)
-                peer.parts.append(leaves)
-                peer.queued += len(leaves)
-                self._unsent[peer.key] = peer
+                self._queue(peer, _HEADER.pack(_LEAVES, 0, 0, 0))
         while True:
             self._ready = []
             self.receive()

@@ -11,27 +11,34 @@ with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_M
 find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
 of SWITCHAGG_INTERFACE. Ranks with different methods fail at once, with one error that names both.
 
-What goes where, the same on every rank since it depends on operation and type alone (a host method besides does SUM of
-bool, 8 and 16 bit integers, and MAX of every type, and adds floats as they are, not in fixed point):
+What goes where, the same on every rank since it depends on operation, types and sizes alone. n: ranks, D: bytes.
 
-| operation                      | tensors (CPU and CUDA)                | way                                    |
-|--------------------------------|---------------------------------------|----------------------------------------|
-| allreduce(_coalesced) with SUM | float32, float64, int32, int64        | switch                                 |
-| ... SUM                        | float16, bfloat16                     | switch as float32; rounded once        |
-| ... AVG                        | the float types                       | switch; sum divided by n, then rounded |
-| ... AVG                        | int32, int64                          | switch; sum divided by n, towards zero |
-| ... MAX                        | int32                                 | switch                                 |
-| ... SUM, AVG                   | complex (PyTorch passes their floats) | switch                                 |
-| ... SUM                        | bool, 8 and 16 bit integers, sparse   | Gloo                                   |
-| ... all else: PRODUCT, BAND,   | any; PREMUL_SUM, AVG of small integers| Gloo, or Gloo's error                  |
-| everything but allreduce       | any                                   | Gloo                                   |
+| collective                             | tensors (CPU and CUDA)            | way                                     |
+|----------------------------------------|-----------------------------------|-----------------------------------------|
+| allreduce, reduce, reduce-scatter: SUM | float32, float64, int16, 32, 64   | the group                               |
+| ... SUM                                | float16, bfloat16                 | the group as float32; rounded once      |
+| ... SUM                                | 8 bit integers, bool              | the group; through a switch up to 64 KB |
+| ... AVG                                | floats; integers towards zero     | the group; the sum divided by n         |
+| ... PREMUL_SUM                         | the floats                        | the group, of the products              |
+| ... MAX, MIN                           | all; through a switch not 64 bits | the group; MIN by MAX of opposites      |
+| ... PRODUCT, bitwise, 64 bit MAX       | up to n D = 64 KB                 | gathered; every rank combines them      |
+| ... anything larger, or sparse         |                                   | Gloo, or Gloo's error                   |
+| all-gather, broadcast                  | every type, bit by bit            | the group                               |
+| barrier, and those of objects          |                                   | the group                               |
+| all-to-all, gather, scatter            |                                   | Gloo                                    |
+| send, recv                             |                                   | Gloo, not compared                      |
+
+"The group" is the switch, or the host method; parameter servers only allreduce. Lists may have shards of several sizes:
+a broadcast from each rank, a reduce to each. Small tensors of one coalesced allreduce share a call, floats in rows of
+their own. Ranks whose collectives differ in kind, root, operation, type or size all get one error that names both
+sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has what went where.
 
 Float sums have the error bound of `switchagg.codecs.fixed_point` and don't depend on the order of packets: all ranks
-hold the same bits. Integer sums wrap like PyTorch's. A coalesced allreduce goes to the switch if all its tensors can.
+hold the same bits. Integer sums wrap like PyTorch's.
 
 A group of one worker, of more than 64, or for whose job the switch has no slots free uses Gloo for everything; all its
 ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default
-group in init_process_group, for others at their first allreduce.
+group in init_process_group, for others at their first collective.
 
 Calls may be made inside a callback on an earlier call's Future, as PowerSGD does. They travel as a job of their own, in
 an order all ranks share, however many buckets are in flight; Gloo has no such order. Outside of DDP's communication

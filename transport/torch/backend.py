@@ -1,9 +1,7 @@
 """The process group behind `init_process_group("switchagg")`; what goes where is in the package's docstring."""
 
-import functools
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,22 +10,22 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch._compile import _disable_dynamo
 from torch.autograd import profiler
-from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, ReduceOp, Store
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
+from switchagg.description import Kind, Shown
 from switchagg.job import MAX_WORKERS
-from transport.group.contract import AllreduceGroup
-from transport.group.staging import SWITCH
-from transport.torch.recording import recorded
-from transport.torch.reducer import Reducer
+from transport.group.contract import Group
+from transport.torch.calls.layout import Op, Part, Ranks, compared, shown, size_bytes
+from transport.torch.calls.recording import recorded
+from transport.torch.calls.reducer import Reducer
+from transport.torch.calls.traffic import GLOO, Traffic
+from transport.torch.collectives import Collectives, Forward, leave_out_of_graphs
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
-from transport.torch.staging import wire_dtype
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
-_OPS = {ReduceOp.SUM: "sum", ReduceOp.AVG: "avg", ReduceOp.MAX: "max"}
 WAIT_MARGIN_S = 10.0
 """A call's `wait()` ends this much after the group's timeout: the transport's own error knows more and comes first."""
 
@@ -37,7 +35,7 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
 
     options: PyTorch's _DistributedBackendOptions. backend_options: the caller's `pg_options`, default the environment.
     The default group joins the switch here, so that a missing switch is an error at once; other groups do so at their
-    first eligible allreduce, since many never have one. Raises DistBackendError if that can't be.
+    first collective that is theirs, since many never have one. Raises DistBackendError if that can't be.
     """
     if backend_options is not None and not isinstance(backend_options, SwitchOptions):
         raise TypeError(f"pg_options of backend switchagg: a SwitchOptions, not {type(backend_options).__name__}")
@@ -54,40 +52,14 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
     return group
 
 
-def _join(*args: Any, **kwargs: Any) -> AllreduceGroup:
-    from transport.worker.session import SwitchSession  # imports ZeroMQ: only for the switch
+def _join(*args: Any, **kwargs: Any) -> Group:
+    from transport.group.switch_group import SwitchGroup  # imports ZeroMQ: only for the switch
 
-    return SwitchSession.join(*args, **kwargs)
-
-
-def _delegate(*names: str) -> Callable[..., dist.Work]:
-    """A method that hands a collective to Gloo, under the first of these names that this PyTorch has."""
-
-    def method(group: "SwitchProcessGroup", *args: Any, **kwargs: Any) -> dist.Work:
-        group.reducer.raise_failure()
-        return group.delegate(names, args, kwargs)
-
-    method.__name__ = names[0]
-    method.__doc__ = f"{names[0]}, done by Gloo."
-    return method
+    return SwitchGroup.join(*args, **kwargs)
 
 
-def _outside_of_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that torch.compile calls as it is, in place of tracing into it.
-
-    torch.compile is torch._dynamo, which takes seconds to load: a program that hasn't compiles nothing.
-    """
-    untraced = _disable_dynamo(method)
-
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (untraced if "torch._dynamo" in sys.modules else method)(*args, **kwargs)
-
-    return call
-
-
-class SwitchProcessGroup(ProcessGroup):
-    """Allreduces through the switch, or by a host method, everything else through Gloo.
+class SwitchProcessGroup(Collectives):
+    """Collectives through the switch, or by a host method; what neither has, through Gloo. traffic: what went where.
 
     store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: what joins the
     switch. Constructing it is a collective of the group's ranks.
@@ -102,7 +74,7 @@ class SwitchProcessGroup(ProcessGroup):
         options: SwitchOptions,
         *,
         name: str = "",
-        join: Callable[..., AllreduceGroup] = _join,
+        join: Callable[..., Group] = _join,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
         job = start_name(store, rank, size, timeout.total_seconds()) if size > 1 else ""
@@ -124,13 +96,14 @@ class SwitchProcessGroup(ProcessGroup):
         self._warned = False
         self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
-        self.reducer = Reducer(self.rendezvous.open, size, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
+        self.reducer = Reducer(self.rendezvous.open, self._what, timeout.total_seconds() + WAIT_MARGIN_S)
+        self.traffic = Traffic()
         self._closed = False
         # At interpreter exit too: our threads that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_in_own_process, self.reducer, self.rendezvous, os.getpid())
 
     def connect(self) -> bool:
-        """Join the switch, or connect for the host method, unless that has happened; whether allreduces go there. A
+        """Join the switch, or connect for the host method, unless that has happened; whether collectives go there. A
         collective of all ranks.
 
         Raises DistBackendError, with what to do, if there is no switch to join, or the ranks have different
@@ -153,67 +126,54 @@ class SwitchProcessGroup(ProcessGroup):
     def getBackendName(self) -> str:
         return "switchagg"
 
-    def allreduce(  # type: ignore[override]  # the stub's three forms in one
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, **kwargs: Any
+    def run(
+        self,
+        kind: Kind,
+        tensors: list[torch.Tensor],
+        build: Callable[[Ranks], list[Part] | None],
+        options: Any,
+        forward: Forward,
+        *,
+        op: Op = Op(),  # noqa: B008  # immutable
+        results: list[torch.Tensor] | None = None,
     ) -> dist.Work:
-        """Reduce tensors in place. Takes all of PyTorch's forms: (list, options), (list or one tensor, op, timeout)."""
-        opts = kwargs.get("op", opts)
-        many = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
-        wish = getattr(opts, "timeout", timeout)
-        work = self._through_switch(many, ReduceOp.SUM if op is None else op, wish)
-        if work is not None:
-            return work
-        return self.delegate(("allreduce",), (many, _allreduce_options(opts, timeout)), {})
+        """The Work of a collective: by the group's calls that `build` gives, or else by Gloo, through `forward`.
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """Reduce each of these tensors in place; all through the switch or all through Gloo."""
-        options = opts or dist.AllreduceCoalescedOptions()
-        work = self._through_switch(tensors, options.reduceOp, options.timeout)
-        return work or self.delegate(("allreduce_coalesced",), (tensors, options), {})
-
-    def _through_switch(self, tensors: list[torch.Tensor], op: Any, timeout: timedelta | None) -> dist.Work | None:
-        """The Work of an eligible allreduce, also of one that can only fail; None for one that is Gloo's."""
-        failed = self.reducer.failure is not None
-        if not failed and not eligible(tensors, op, self._method.is_switch):
-            return None
-        if not failed:
+        Also of one that can only fail: DDP calls this inside backward and can't go on after an exception from it.
+        """
+        results = tensors if results is None else results
+        parts: list[Part] = []
+        if self.reducer.failure is None:
             try:
-                if not self.connect():
-                    return None
+                joined = self.connect()
             except Exception as error:
-                # Not raised here: DDP calls this inside backward and can't go on after an exception from it.
                 self.reducer.fail(error)
+            else:
+                able = joined and (kind == "allreduce" or self._method.method != "ps")
+                able = able and all(one.device.type in DEVICES and one.layout == torch.strided for one in tensors)
+                found = build(self.reducer.ranks()) if able else None
+                parts = compared(found, self.reducer.ranks()) if found else []
+                if found is None:
+                    seen = shown(kind, op, tensors[0].dtype, sum(one.numel() for one in tensors)) if tensors else None
+                    return self.by_gloo(seen, forward, results, size_bytes(tensors))
+        size = sum(part.shown.elements * part.shown.dtype.itemsize for part in parts if part.kind != "compare")
+        self.traffic.count(kind, self._method.method, size)
         # PyTorch passes -1 ms for "none given".
-        wait_s = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
-        name = "max" if op == ReduceOp.MAX else "sum"
-        begin = partial(self.reducer.allreduce, tensors, name, average=op == ReduceOp.AVG, timeout_s=wait_s)
-        return recorded(begin, tensors) if profiler._is_profiler_enabled else begin()
+        wait_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
+        begin = partial(self.reducer.start, parts, results, wait_s)
+        return recorded(begin, kind, tensors) if tensors and profiler._is_profiler_enabled else begin()
 
-    broadcast = _delegate("broadcast")
-    reduce = _delegate("reduce")
-    allgather = _delegate("allgather")
-    allgather_coalesced = _delegate("allgather_coalesced")
-    gather = _delegate("gather")
-    scatter = _delegate("scatter")
-    reduce_scatter = _delegate("reduce_scatter")
-    alltoall = _delegate("alltoall")
-    send = _delegate("send")
-    recv = _delegate("recv")
-    recv_anysource = _delegate("recv_anysource")
-    barrier = _delegate("barrier")
-    monitored_barrier = _delegate("monitored_barrier")
-    # Renamed in PyTorch 2.13; either may be asked for.
-    all_gather_single = _delegate("all_gather_single", "_allgather_base")
-    _allgather_base = all_gather_single
-    reduce_scatter_single = _delegate("reduce_scatter_single", "_reduce_scatter_base")
-    _reduce_scatter_base = reduce_scatter_single
-    all_to_all_single = _delegate("all_to_all_single", "alltoall_base")
-    alltoall_base = all_to_all_single
-    all_gather_single_coalesced = _delegate("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_single_coalesced = _delegate("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
+        """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.
+
+        seen: what they compare, once the group is joined; not in callbacks, where Gloo's calls have no order.
+        """
+        work = forward()
+        if seen is not None:
+            self.traffic.count(seen.kind, GLOO, size_bytes)
+        if seen is None or not self.reducer.compares or self.reducer.in_callback:
+            return work
+        return self.reducer.start([Part("compare", "sum", seen)], results, None, work)
 
     def delegate(self, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dist.Work:
         """Call Gloo's operation of the first of these names that exists."""
@@ -232,37 +192,7 @@ class SwitchProcessGroup(ProcessGroup):
         self.shutdown()
 
 
-for _name, _method in list(vars(SwitchProcessGroup).items()):
-    if callable(_method) and not _name.startswith("__"):
-        setattr(SwitchProcessGroup, _name, _outside_of_graphs(_method))
-
-
-def eligible(tensors: list[torch.Tensor], op: Any, switch: bool = True) -> bool:
-    """Whether the switch, or else a host method, can reduce these: the same answer on every rank, since it asks type
-    and op alone."""
-    name = next((name for one, name in _OPS.items() if op == one), None)
-    adds = SWITCH if switch else None
-    return (
-        bool(tensors)
-        and name is not None
-        and all(
-            tensor.device.type in DEVICES
-            and tensor.layout == torch.strided
-            and wire_dtype(tensor.dtype, name, adds) is not None
-            for tensor in tensors
-        )
-    )
-
-
-def _allreduce_options(opts: Any, timeout: timedelta | None) -> dist.AllreduceOptions:
-    if isinstance(opts, dist.AllreduceOptions):
-        return opts
-    options = dist.AllreduceOptions()
-    if opts is not None:
-        options.reduceOp = opts
-    if timeout is not None:
-        options.timeout = timeout
-    return options
+leave_out_of_graphs(SwitchProcessGroup)
 
 
 def _close_in_own_process(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from switchagg.errors import JobError
-from transport.group.contract import AllreduceGroup
+from transport.group.contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, resolve_host
 from transport.links.table import LINKS, links_with
@@ -185,8 +185,8 @@ def interface_address(name: str) -> str:
     return socket.inet_ntoa(found[20:24])
 
 
-Join = Callable[..., AllreduceGroup]
-"""`SwitchSession.join`, or its replacement in a test."""
+Join = Callable[..., Group]
+"""`SwitchGroup.join`, or its replacement in a test."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Rendezvous:
                     f"{METHOD_VARIABLE}, SWITCHAGG_LINK and SWITCHAGG_CODEC alike for every rank"
                 )
 
-    def open(self, lane: int) -> AllreduceGroup | None:
+    def open(self, lane: int) -> Group | None:
         """Join the switch, or connect to the others. None if the switch has no room for the job, in which case all
         ranks get None and rank 0 warns.
 
@@ -260,7 +260,7 @@ class Rendezvous:
     def _aim(self) -> str:
         return f"join switch {self.options.switch}" if self.method.is_switch else f"meet for method {self.method}"
 
-    def _try(self, lane: int) -> tuple[str, AllreduceGroup | None]:
+    def _try(self, lane: int) -> tuple[str, Group | None]:
         from transport.worker.options import JoinOptions  # pulls in ZeroMQ: only for those who use the switch
 
         told = self.options
@@ -293,9 +293,7 @@ class Rendezvous:
             return None, f"{FAILED}: {error}"
         return place, f"{place.address[0]} {place.address[1]}"
 
-    def _try_host_group(
-        self, lane: int, place: "BoundPlace | None", told: list[str]
-    ) -> tuple[str, AllreduceGroup | None]:
+    def _try_host_group(self, lane: int, place: "BoundPlace | None", told: list[str]) -> tuple[str, Group | None]:
         if any(words.startswith(FAILED) for words in told):
             if place is not None:
                 place.close()

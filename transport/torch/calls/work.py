@@ -1,4 +1,4 @@
-"""The handle of an allreduce that goes through the switch."""
+"""The handle of a collective that goes through the switch."""
 
 import sys
 import threading
@@ -10,16 +10,16 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from transport.torch.attachment import AUTOGRAD
-from transport.torch.typed_future import TEXT_BYTES, typed
+from transport.torch.calls.attachment import AUTOGRAD
+from transport.torch.calls.typed_future import TEXT_BYTES, typed
 
 Tensors = list[torch.Tensor]
 
 
 class SwitchWork(dist.Work):
-    """What `allreduce` returns: wait for it, or take its Future. Thread-safe.
+    """What a collective returns: wait for it, or take its Future. Thread-safe.
 
-    tensors: what is reduced in place, kept alive until the end. what: names the call in errors. timeout_s: how long
+    tensors: where its results come, kept alive until the end. what: names the call in errors. timeout_s: how long
     `wait()` waits by default. synchronize: makes the current CUDA streams wait for the results' copies.
 
     A failure is raised, as `torch.distributed.DistBackendError`, by `wait()` and by the Future's `wait()`, `value()`
@@ -48,7 +48,7 @@ class SwitchWork(dist.Work):
         self._future.set_result(self._tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """True once the tensors hold the sums. timeout None or not positive: the group's (PyTorch's own convention).
+        """True once the tensors hold the results. timeout None or not positive: the group's (PyTorch's own convention).
 
         Blocks the host until the network has answered; for CUDA tensors, the copy back is waited for by the current
         stream alone. Raises DistBackendError if the call failed or the time is over (the call itself then goes on).
@@ -62,8 +62,13 @@ class SwitchWork(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[Tensors]:
-        """A Future of the list of reduced tensors. Its callbacks may use collectives and wait for them."""
-        if self._tensors[0].dtype == torch.float16 and self._tensors[0].device.type == "cpu" and _asked_by_cpp():
+        """A Future of the list of result tensors. Its callbacks may use collectives and wait for them."""
+        if (
+            self._tensors
+            and self._tensors[0].dtype == torch.float16
+            and self._tensors[0].device.type == "cpu"
+            and _asked_by_cpp()
+        ):
             text = torch.zeros(TEXT_BYTES, dtype=torch.uint8)
             return cast(
                 torch.futures.Future[Tensors], typed(self._future.then(partial(self._tell, text)), text, self._tensors)
@@ -81,7 +86,7 @@ class SwitchWork(dist.Work):
         return self._error
 
     def result(self) -> Tensors:
-        """The reduced tensors; waits for them as `wait()` does."""
+        """The result tensors; waits for them as `wait()` does."""
         self.wait()
         return self._tensors
 
@@ -95,7 +100,7 @@ class SwitchWork(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        raise dist.DistBackendError("source_rank: an allreduce has no source rank")
+        raise dist.DistBackendError("source_rank: a collective has no source rank")
 
     def _outcome(self) -> Tensors:
         self._raise_error()

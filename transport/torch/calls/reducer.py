@@ -1,9 +1,12 @@
-"""Allreduces of tensors over switch sessions: order across ranks, completion, failure.
+"""Collectives of tensors over groups: order across ranks, completion, failure.
 
-A session pairs the calls of all ranks by their order, so every rank must submit the same calls in the same order. The
-order in which a program calls `allreduce` is such an order; the order in which callbacks on finished calls happen to
+A group pairs the calls of all ranks by their order, so every rank must submit the same calls in the same order. The
+order in which a program makes its calls is such an order; the order in which callbacks on finished calls happen to
 run is not. Calls made inside a callback therefore go to a *lane* of their own, a second job on the switch, in an order
 that all ranks share: first those made by the callbacks of call 0, then those of call 1, and so on.
+
+A call is handed to the group as soon as its turn comes, and waits for none before it: how many are on the way side by
+side is the group's business.
 """
 
 import threading
@@ -17,12 +20,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from switchagg.description import asked_for
-from transport.group.contract import AllreduceGroup
-from transport.torch.attachment import current_hook
-from transport.torch.completions import CompletionPool
-from transport.torch.staging import CudaStage, HostStage, SideStreams, Stage
-from transport.torch.work import SwitchWork
+from switchagg.description import COMBINING, asked_text
+from transport.group.contract import Array, Group
+from transport.torch.calls.attachment import current_hook
+from transport.torch.calls.completions import CompletionPool
+from transport.torch.calls.layout import Part, Ranks, size_bytes
+from transport.torch.calls.staging import CudaStage, GlooStage, HostStage, SideStreams, Stage
+from transport.torch.calls.work import SwitchWork
 
 KEPT_WORKS, KEPT_BYTES = 1024, 4096
 """The newest small Works are kept beyond their end: a Work that only C++ holds loses its half in Python, and DDP.join
@@ -32,20 +36,17 @@ DEPTH_MAX = 3
 """Callbacks of callbacks of callbacks: each level takes slots on the switch; more is a runaway program."""
 
 
-OpenSession = Callable[[int], AllreduceGroup | None]
+OpenGroup = Callable[[int], Group | None]
 """Joins the switch for a lane (0: calls of the program itself); None where all ranks agreed not to use it."""
 
 
 class _Call:
-    """One allreduce, from `Reducer.allreduce` until its callbacks have returned."""
+    """One collective, from `Reducer.start` until its callbacks have returned."""
 
-    def __init__(
-        self, work: SwitchWork | None, stages: Sequence[Stage], op: str, depth: int, average: bool = False
-    ) -> None:
+    def __init__(self, work: SwitchWork | None, parts: Sequence[Part], stages: Sequence[Stage], depth: int) -> None:
         self.work = work
+        self.parts = parts
         self.stages = stages
-        self.op = op
-        self.average = average
         self.depth = depth
         self.ready = not any(stage.needs_fetch for stage in stages)
         self.remaining = len(stages)
@@ -59,26 +60,25 @@ class _Lane:
     def __init__(self) -> None:
         self.opening = threading.Lock()
         self.opened = False
-        self.session: AllreduceGroup | None = None
+        self.session: Group | None = None
         self.parents: deque[_Call] = deque()
 
 
 class Reducer:
-    """Reduces tensors in place through the switch, in the background. Thread-safe.
+    """Carries out collectives by a group, in the background. Thread-safe.
 
-    After a first failure every call, also later ones, fails at once with the same cause. workers: n of the group.
-    what: names the group in errors. timeout_s: how long a call's `wait()` waits by default.
+    After a first failure every call, also later ones, fails at once with the same cause. what: names the
+    group in errors. timeout_s: how long a call's `wait()` waits by default.
     """
 
-    def __init__(self, open_session: OpenSession, workers: int, what: str, timeout_s: float) -> None:
+    def __init__(self, open_group: OpenGroup, what: str, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._open_session = open_session
-        self._workers = workers
+        self._open_group = open_group
         self._what = what
         self._pool = CompletionPool("switchagg")
         self._lock = threading.Lock()
         self._lanes = [_Lane() for _ in range(DEPTH_MAX + 1)]
-        self._program = _Call(None, (), "", -1)  # parent of all calls that no callback made
+        self._program = _Call(None, (), (), -1)  # parent of all calls that no callback made
         self._lanes[0].parents.append(self._program)
         self._running = threading.local()  # .call: the call whose callbacks this thread runs
         self._side_streams = SideStreams()
@@ -115,23 +115,44 @@ class Reducer:
         if self._failure is not None:
             raise dist.DistBackendError(f"{self._what} can't be used any more: {self._failure}") from self._failure
 
-    def allreduce(
-        self, tensors: list[torch.Tensor], op: str = "sum", average: bool = False, timeout_s: float | None = None
-    ) -> SwitchWork:
-        """Start to reduce these tensors in place. Never raises for the network: the Work does.
+    @property
+    def compares(self) -> bool:
+        """Whether calls that Gloo carries out are compared: once there is a group that can."""
+        group = self._lanes[0].session
+        return group is not None and group.method != "ps"
 
-        op: "sum", or "max" (int32 only). average: divide the sums by n, integers towards zero.
+    @property
+    def in_callback(self) -> bool:
+        """Whether this thread runs a callback of a call."""
+        return getattr(self._running, "call", None) is not None
+
+    def ranks(self) -> Ranks:
+        """Where this rank stands; once `open` was true."""
+        group = self._session(0)
+        assert group is not None
+        return Ranks(group.rank, group.workers, group.method == "switch", group.row, group.method != "ps")
+
+    def start(
+        self,
+        parts: Sequence[Part],
+        results: list[torch.Tensor],
+        timeout_s: float | None = None,
+        gloo: dist.Work | None = None,
+    ) -> SwitchWork:
+        """Start a collective of these parts. Never raises for the network: the Work does.
+
+        results: the Work's. gloo: what carries out the one part "compare".
         """
         with self._lock:
             number, self._calls = self._calls, self._calls + 1
-        devices = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
-        elements = sum(tensor.numel() for tensor in tensors)
-        what = f"{self._what}: allreduce {number} ({op}, {elements} elements)"
-        work = SwitchWork(tensors, what, self.timeout_s if timeout_s is None else timeout_s, devices)
-        if sum(tensor.nbytes for tensor in tensors) <= KEPT_BYTES:
+        tensors = [tensor for part in parts if part.layout for tensor, _ in (*part.layout.gives, *part.layout.takes)]
+        devices = sorted({one.device for one in (*tensors, *results) if one.device.type != "cpu"}, key=str)
+        what = f"{self._what}: {_named(parts, number)}"
+        work = SwitchWork(results, what, self.timeout_s if timeout_s is None else timeout_s, devices)
+        if size_bytes(results) <= KEPT_BYTES:
             self._kept.append(work)
         # Where there is nothing to send, or no way to, callbacks run where they are attached.
-        if not tensors or self._failure is not None:
+        if not parts or self._failure is not None:
             work.settle(self._failure)
             work.deliver()
             return work
@@ -142,10 +163,9 @@ class Reducer:
                 raise dist.DistBackendError(f"collectives inside callbacks are nested more than {DEPTH_MAX} deep")
             if self._session(depth) is None:
                 raise dist.DistBackendError(f"the switch has no room for the calls of callbacks (lane {depth})")
-            divisor = self._workers if average else None
+            call = _Call(work, parts, [self._stage(part, gloo) for part in parts], depth)
             with self._lock:
                 self.raise_failure()
-                call = _Call(work, [self._stage(tensor, divisor) for tensor in tensors], op, depth, average)
                 parent.children.append(call)
         except Exception as error:
             self.fail(error)
@@ -167,16 +187,18 @@ class Reducer:
         self.fail(dist.DistBackendError("it was shut down"), wait=True)
         self._pool.close()
 
-    def _stage(self, tensor: torch.Tensor, divisor: int | None) -> Stage:
-        if tensor.device.type == "cpu":
-            return HostStage(tensor, divisor)
-        return CudaStage(tensor, divisor, self._side_streams.of(tensor.device))
+    def _stage(self, part: Part, gloo: dist.Work | None) -> Stage:
+        if part.layout is None:
+            return GlooStage(gloo)
+        tensors = part.layout.gives or part.layout.takes
+        device = tensors[0][0].device
+        return HostStage(part.layout) if device.type == "cpu" else CudaStage(part.layout, self._side_streams.of(device))
 
-    def _session(self, depth: int) -> AllreduceGroup | None:
+    def _session(self, depth: int) -> Group | None:
         lane = self._lanes[depth]
         with lane.opening:
             if not lane.opened:
-                session = self._open_session(depth)
+                session = self._open_group(depth)
                 with self._lock:
                     lane.session, lane.opened = session, True
                     late = self._closed
@@ -228,9 +250,8 @@ class Reducer:
     def _submit(self, call: _Call, started: "list[tuple[_Call, Future[Any]]]") -> None:
         lane = self._lanes[call.depth]
         assert lane.session is not None
-        for stage in call.stages:
-            asked = asked_for("avg" if call.average else call.op, stage.dtype, call.op)
-            started.append((call, lane.session.allreduce(stage.array, call.op, asked=asked)))
+        for part, stage in zip(call.parts, call.stages, strict=True):
+            started.append((call, _begin(lane.session, part, stage.array)))
         lane.parents[0].children.popleft()
         if call.depth < DEPTH_MAX:
             self._lanes[call.depth + 1].parents.append(call)
@@ -295,7 +316,34 @@ class Reducer:
             self._pool.submit(partial(_close, sessions))
 
 
-def _close(sessions: list[AllreduceGroup]) -> None:
+def _begin(group: Group, part: Part, array: Array) -> "Future[Any]":
+    """Make the call of the group that a part is."""
+    kind, op, shown, _ = part
+    if kind == "allreduce":
+        told: dict[str, Any] = {"asked": shown.asked} if group.method == "ps" else {"shown": shown}
+        return group.allreduce(array, op, **told)
+    if kind == "reduce_scatter":
+        return group.reduce_scatter(array, op, shown=shown)
+    if kind == "all_gather":
+        return group.all_gather(array, shown=shown)
+    if kind == "broadcast":
+        return group.broadcast(array, shown.root, shown=shown)
+    if kind == "reduce":
+        return group.reduce(array, op, shown.root, shown=shown)
+    return group.barrier() if kind == "barrier" else group.compare(shown)
+
+
+def _named(parts: Sequence[Part], number: int) -> str:
+    """A call, for errors: "allreduce 7 (sum, 5 elements)"."""
+    if not parts:
+        return f"call {number}"
+    first = parts[0].shown
+    op = [asked_text(first.asked, first.op, "")[0]] if first.kind in COMBINING else []
+    elements = sum(part.shown.elements for part in parts)
+    return f"{first.kind} {number} ({', '.join([*op, f'{elements} elements'])})"
+
+
+def _close(sessions: list[Group]) -> None:
     for session in sessions:
         session.close()
 

@@ -18,7 +18,7 @@ PATIENCE_S = 1.0
 
 POLL_S = 0.0002
 AUTOGRAD = "torch.autograd.graph"
-OURSELVES = "transport.torch.backend"
+OURSELVES = "transport.torch.collectives"
 
 _impatient: set[CodeType] = set()
 

@@ -1,0 +1,347 @@
+"""Which calls of the group make up a collective, and how its tensors lie in their arrays. Pure.
+
+All depends on kind, operation, types and sizes alone, which are the same on every rank (or else the calls that result
+differ, and the ranks are told). A collective that the group has no call for is None: Gloo carries it out.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.distributed.distributed_c10d import ReduceOp
+
+from switchagg.description import ROOTED, Kind, Shown, asked_for
+from transport.group.staging import SWITCH, tensor_dtype
+
+GATHERED_BYTES_MAX = 1 << 16
+"""What the switch can't combine is gathered and combined by every rank, up to so many bytes in all; more is Gloo's."""
+
+NARROW_BYTES_MAX = 1 << 16
+"""8 bit integers travel through a switch as int32, up to so many bytes of them: Gloo sends less than half as much."""
+
+PACKED_BYTES_MAX = 1 << 16
+"""Tensors of one coalesced allreduce that are no larger share a call."""
+
+LINEAR = ("sum", "avg", "premul_sum")
+"""Operations on complex numbers that are those on their parts."""
+
+_COMBINED = (*LINEAR, "max", "min")
+_LOCAL: dict[str, Callable[..., torch.Tensor]] = {
+    "product": torch.mul, "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor,
+    "max": torch.maximum, "min": torch.minimum,
+}  # fmt: skip
+_NARROW_FLOATS = (torch.float16, torch.bfloat16)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+Tensors = Sequence[torch.Tensor]
+Finish = Callable[[torch.Tensor], None]
+
+
+class Op(NamedTuple):
+    """name: as PyTorch's, in small letters. factor: of "premul_sum"."""
+
+    name: str = "sum"
+    factor: Any = None
+
+    @property
+    def wire(self) -> str:
+        """What the group does for it."""
+        return "max" if self.name in ("max", "min") else "sum"
+
+
+def op_of(op: Any) -> Op:
+    """PyTorch's operation; None is a sum."""
+    if op is None or op == ReduceOp.SUM:
+        return Op()
+    name = next(name for name, one in ReduceOp.RedOpType.__members__.items() if op == one).lower()
+    return Op(name, op.__getstate__()[1] if name == "premul_sum" else None)
+
+
+class Ranks(NamedTuple):
+    """Where this rank stands. switch: whether a switch combines. row: floats of a call share an exponent within so many
+    values; 1 where they don't. compares: whether the group compares calls that travel as others."""
+
+    rank: int
+    workers: int
+    switch: bool = True
+    row: int = 360
+    compares: bool = True
+
+
+class Layout(NamedTuple):
+    """The array of a call. gives, takes: tensors, and where they lie in it, before and after. home: the tensor that is
+    the whole array, and is used in place where that can be. before, after: done to the array on the host."""
+
+    elements: int
+    dtype: torch.dtype
+    gives: tuple[tuple[torch.Tensor, int], ...] = ()
+    takes: tuple[tuple[torch.Tensor, int], ...] = ()
+    home: torch.Tensor | None = None
+    before: Finish | None = None
+    after: Finish | None = None
+
+
+class Part(NamedTuple):
+    """One call of the group. kind, op: what it is asked for. shown: what the ranks compare. layout: None without one
+    ("barrier"), and where Gloo does the work ("compare")."""
+
+    kind: str
+    op: str
+    shown: Shown
+    layout: Layout | None = None
+
+
+def allreduce(tensors: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+    """Each tensor in place. Small ones of a type share a call."""
+    parts: list[Part] = []
+    packs: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        wire = _wire(tensor, op, ranks)
+        if wire is None:
+            if (gathered := _gathered("allreduce", tensor, tensor, op, ranks)) is None:
+                return None
+            parts.append(gathered)
+        elif len(tensors) > 1 and ranks.compares and tensor.nbytes <= PACKED_BYTES_MAX and wire != torch.float64:
+            packs.setdefault(tensor.dtype, []).append(tensor)
+        else:
+            whole = ((tensor, 0),)
+            layout = Layout(tensor.numel(), wire, whole, whole, tensor)
+            parts.append(_combined("allreduce", layout, (0, tensor.numel()), op, ranks))
+    return parts + [_packed(pack, op, ranks) for pack in packs.values()]
+
+
+def reduce(tensor: torch.Tensor, op: Op, root: int, ranks: Ranks) -> list[Part] | None:
+    """In place at the root; the others' tensors keep their values."""
+    takes = ((tensor, 0),) if ranks.rank == root else ()
+    wire = _wire(tensor, op, ranks)
+    if wire is None:
+        gathered = _gathered("reduce", tensor, tensor, op, ranks, root)
+        return None if gathered is None else [gathered]
+    layout = Layout(tensor.numel(), wire, ((tensor, 0),), takes, tensor if takes else None)
+    return [_combined("reduce", layout, (0, tensor.numel()), op, ranks, root)]
+
+
+def reduce_scatter(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+    """inputs: one tensor with all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
+    rank, n = ranks.rank, ranks.workers
+    _alike("reduce_scatter", output, inputs)
+    if len(inputs) == 1:
+        _sizes("reduce_scatter", "input", inputs[0].numel(), n * output.numel())
+    elif len(inputs) != n:
+        raise ValueError(f"reduce_scatter: {len(inputs)} input tensors for {n} ranks")
+    else:
+        _sizes("reduce_scatter", "output", output.numel(), inputs[rank].numel())
+    if any(part.numel() != inputs[0].numel() for part in inputs):
+        return _to_each(output, inputs, op, ranks)
+    k = output.numel()
+    wire = _wire(output, op, ranks, n * output.nbytes)
+    gives = tuple((one, place * k) for place, one in enumerate(inputs))
+    if wire is None:
+        gathered = _gathered("reduce_scatter", gives, output, op, ranks)
+        return None if gathered is None else [gathered]
+    layout = Layout(n * k, wire, gives, ((output, rank * k),))
+    return [_combined("reduce_scatter", layout, (rank * k, (rank + 1) * k), op, ranks)]
+
+
+def all_gather(outputs: Tensors, given: torch.Tensor, ranks: Ranks) -> list[Part]:
+    """outputs: one tensor for all shards, or one for each rank, of any sizes. Raises ValueError for wrong sizes."""
+    rank, n = ranks.rank, ranks.workers
+    _alike("all_gather", given, outputs)
+    if len(outputs) == 1:
+        _sizes("all_gather", "output", outputs[0].numel(), n * given.numel())
+    elif len(outputs) != n:
+        raise ValueError(f"all_gather: {len(outputs)} output tensors for {n} ranks")
+    else:
+        _sizes("all_gather", "input", given.numel(), outputs[rank].numel())
+    if any(one.numel() != outputs[0].numel() for one in outputs):
+        return [broadcast(one, root, ranks, source=given if root == rank else None) for root, one in enumerate(outputs)]
+    k = given.numel()
+    takes = tuple((one, place * k) for place, one in enumerate(outputs))
+    home = outputs[0] if len(outputs) == 1 else None
+    layout = Layout(n * k, given.dtype, ((given, rank * k),), takes, home)
+    return [Part("all_gather", "sum", shown("all_gather", Op(""), given.dtype, n * k), layout)]
+
+
+def broadcast(tensor: torch.Tensor, root: int, ranks: Ranks, source: torch.Tensor | None = None) -> Part:
+    """source: what the root gives, where that isn't the tensor itself."""
+    gives = ((tensor if source is None else source, 0),) if ranks.rank == root else ()
+    takes = ((tensor, 0),) if ranks.rank != root or source is not None else ()
+    layout = Layout(tensor.numel(), tensor.dtype, gives, takes, tensor)
+    return Part("broadcast", "sum", shown("broadcast", Op(""), tensor.dtype, tensor.numel(), root), layout)
+
+
+def barrier() -> Part:
+    return Part("barrier", "sum", shown("barrier", Op(""), torch.uint8, 0))
+
+
+def compared(parts: list[Part], ranks: Ranks) -> list[Part]:
+    """With a comparison where a host method's ranks could be done before they know that they disagree on the root."""
+    first = next((part for part in parts if part.kind in ROOTED), None)
+    return parts if first is None or ranks.switch else [Part("compare", "sum", first.shown), *parts]
+
+
+def shown(kind: Kind, op: Op, dtype: torch.dtype, elements: int, root: int = 0) -> Shown:
+    """What the ranks compare of a collective."""
+    name = str(dtype).removeprefix("torch.")
+    carried = "max" if op.wire == "max" else "sum"
+    return Shown(
+        kind, carried, array_dtype(dtype), elements, root, asked_for(op.name, name, carried if op.name else "")
+    )
+
+
+def size_bytes(tensors: Tensors) -> int:
+    """Of all elements, also those that a sparse tensor leaves out."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's floats; another tensor as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+@lru_cache
+def array_dtype(dtype: torch.dtype) -> "np.dtype[Any]":
+    """Of the arrays that stand for tensors of this type."""
+    return bits(torch.empty(0, dtype=dtype)).numpy().dtype
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or, of a type that NumPy hasn't, its bits."""
+    try:
+        torch.empty(0, dtype=tensor.dtype).numpy()
+    except TypeError:
+        return tensor.view(_BITS[tensor.element_size()])
+    return tensor
+
+
+# Private
+
+
+def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = None) -> torch.dtype | None:
+    """What a tensor travels as where the group combines; None: it doesn't."""
+    dtype = tensor.dtype
+    if (
+        op.name not in _COMBINED
+        or (op.name == "avg" and dtype == torch.bool)
+        or (op.name == "premul_sum" and not dtype.is_floating_point)
+        or (ranks.switch and dtype.itemsize == 1 and (size_bytes or tensor.nbytes) > NARROW_BYTES_MAX)
+    ):
+        return None
+    name = tensor_dtype(str(dtype).removeprefix("torch."), op.wire, SWITCH if ranks.switch else None)
+    return None if name is None else getattr(torch, name)
+
+
+def _combined(kind: Kind, layout: Layout, own: tuple[int, int], op: Op, ranks: Ranks, root: int = 0) -> Part:
+    """A call that the group combines. own: what of the array this rank has afterwards."""
+    before, after = _around(op, own, ranks.workers)
+    layout = layout._replace(before=before, after=after if layout.takes else None)
+    return Part(kind, op.wire, shown(kind, op, layout.gives[0][0].dtype, layout.elements, root), layout)
+
+
+def _packed(tensors: list[torch.Tensor], op: Op, ranks: Ranks) -> Part:
+    """One call for all of these; floats begin at rows of their own, so that they share no exponent."""
+    dtype = tensors[0].dtype
+    wire = _wire(tensors[0], op, ranks)
+    assert wire is not None
+    row = ranks.row if wire.is_floating_point else 1
+    places, end = [], 0
+    for tensor in tensors:
+        places.append((tensor, end))
+        end += -(-tensor.numel() // row) * row
+    before, after = _around(op, (0, end), ranks.workers)
+    layout = Layout(end, wire, tuple(places), tuple(places), None, before, after)
+    sizes = [tensor.numel() for tensor in tensors]
+    what = shown("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
+    return Part("allreduce", op.wire, what, layout)
+
+
+def _around(op: Op, own: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:
+    """What is done to the array before and after."""
+    if op.name == "avg":
+        return None, partial(_divide, own, workers)
+    if op.name == "premul_sum":
+        return partial(_multiply, op.factor), None
+    if op.name == "min":
+        return partial(_turn, (0, None)), partial(_turn, own)
+    return None, None
+
+
+def _divide(own: tuple[int, int], divisor: int, array: torch.Tensor) -> None:
+    """In place; integers towards zero, as NCCL does it."""
+    part = array[own[0] : own[1]].numpy()
+    if part.dtype.kind == "f":
+        np.divide(part, divisor, out=part)
+    else:
+        np.subtract(part, np.fmod(part, divisor), out=part)
+        np.floor_divide(part, divisor, out=part)
+
+
+def _multiply(factor: Any, array: torch.Tensor) -> None:
+    array.mul_(float(factor))
+
+
+def _turn(own: tuple[int, int | None], array: torch.Tensor) -> None:
+    """Turn the order round: a minimum is a maximum then. Not -x for integers: the least has no opposite."""
+    part = array[own[0] : own[1]]
+    if part.dtype.is_floating_point:
+        part.neg_()
+    else:
+        part.bitwise_not_()
+
+
+def _gathered(kind: Kind, given: Any, taker: torch.Tensor, op: Op, ranks: Ranks, root: int = -1) -> Part | None:
+    """All ranks' tensors to every rank, which combines them itself; None where that is too much, or undefined."""
+    gives = ((given, 0),) if isinstance(given, torch.Tensor) else given
+    dtype, n, rank = taker.dtype, ranks.workers, ranks.rank
+    m = sum(tensor.numel() for tensor, _ in gives)
+    whole = op.name.startswith("b")
+    if (
+        not ranks.compares
+        or op.name not in _LOCAL
+        or (whole and (dtype.is_floating_point or dtype.is_complex))
+        or n * m * dtype.itemsize > GATHERED_BYTES_MAX
+    ):
+        return None
+    k = taker.numel()
+    first = rank * k if kind == "reduce_scatter" else 0
+
+    def combine(array: torch.Tensor) -> None:
+        rows = array.view(n, m)[:, first : first + k]
+        rows = rows.float() if dtype in _NARROW_FLOATS else rows
+        total = rows[0].clone()
+        for row in rows[1:]:
+            _LOCAL[op.name](total, row, out=total)
+        array[:k] = total
+
+    takes = ((taker, 0),) if root in (-1, rank) else ()
+    gives = tuple((tensor, rank * m + start) for tensor, start in gives)
+    layout = Layout(n * m, dtype, gives, takes, None, None, combine if takes else None)
+    return Part("all_gather", "sum", shown(kind, op, dtype, m, max(root, 0)), layout)
+
+
+def _to_each(output: torch.Tensor, inputs: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:
+    """A reduce-scatter of shards of different sizes: a reduce to each rank."""
+    parts: list[Part] = []
+    for root, tensor in enumerate(inputs):
+        found = reduce(tensor, op, root, ranks)
+        if found is None:
+            return None
+        (part,) = found
+        assert part.layout is not None
+        takes = ((output, 0),) if root == ranks.rank else ()
+        parts.append(part._replace(layout=part.layout._replace(takes=takes, home=None)))
+    return parts
+
+
+def _alike(kind: str, one: torch.Tensor, others: Tensors) -> None:
+    for other in others:
+        if other.dtype != one.dtype:
+            raise ValueError(f"{kind}: tensors of {one.dtype} and {other.dtype}")
+
+
+def _sizes(kind: str, which: str, found: int, needed: int) -> None:
+    if found != needed:
+        raise ValueError(f"{kind}: the {which} tensor has {found} elements, and {needed} are needed")

@@ -1,0 +1,197 @@
+"""Tensors as the arrays that a group works on, and back.
+
+A group takes 1-D C-contiguous arrays in host memory. A contiguous CPU tensor that is the whole array, and travels as it
+is, is worked on where it lies; all others are copied to a buffer and back: float16 and bfloat16 as float32 where sums
+are made of them, strided tensors compacted, CUDA tensors through pinned memory.
+"""
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from transport.torch.calls.layout import Layout, bits
+
+Array = NDArray[Any]
+
+
+class Stage(Protocol):
+    """The tensors of one call, on their way to the group and back."""
+
+    array: Array
+    """What the group works on, valid once `fetch` has returned."""
+    needs_fetch: bool
+    """Whether `fetch` may block."""
+
+    def fetch(self) -> None:
+        """Wait until `array` holds the tensors' values."""
+
+    def restore(self) -> None:
+        """Write the results to the tensors; on a CUDA device this is only started."""
+
+    def synchronize(self) -> None:
+        """Make the current stream of the tensors' device wait for `restore`."""
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        """While open, the stream that `restore` uses is its device's current one."""
+
+
+class HostStage:
+    """CPU tensors."""
+
+    needs_fetch = False
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        home = layout.home
+        as_it_is = home is not None and home.is_contiguous() and not home.is_neg() and not home.is_conj()
+        in_place = home is not None and as_it_is and home.dtype == layout.dtype
+        self._home = home if in_place else None
+        if in_place:
+            assert home is not None
+            self._buffer = home.detach().view(-1)
+        else:
+            self._buffer = _buffer(layout, False)
+        for tensor, start in layout.gives:
+            if tensor is not self._home:
+                _copy(_slice(self._buffer, tensor, start), tensor.detach())
+        if layout.before is not None:
+            layout.before(self._buffer)
+        self.array: Array = bits(self._buffer).numpy()
+
+    def fetch(self) -> None:
+        pass
+
+    def restore(self) -> None:
+        if self._layout.after is not None:
+            self._layout.after(self._buffer)
+        for tensor, start in self._layout.takes:
+            if tensor is not self._home:
+                _once(tensor.detach()).copy_(_once(_slice(self._buffer, tensor, start), tensor))
+
+    def synchronize(self) -> None:
+        pass
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class CudaStage:
+    """CUDA tensors of one device: copied to and from pinned memory on a stream of its own, beside the caller's kernels.
+
+    The copy out waits for what is queued on the caller's current stream; types change on the device. cuda:
+    `torch.cuda`, or its replacement where there is no GPU. pin: whether the buffer is pinned.
+    """
+
+    needs_fetch = True
+
+    def __init__(self, layout: Layout, side: Any, *, cuda: Any = torch.cuda, pin: bool = True) -> None:
+        self._layout = layout
+        self._side = side
+        self._cuda = cuda
+        # PyTorch caches pinned blocks, and reuses one only when the copies that were queued on it are done.
+        self._host = _buffer(layout, pin)
+        self._fetched = cuda.Event()
+        self._restored = cuda.Event()
+        self._tensors = {id(tensor): tensor.detach() for tensor, _ in (*layout.gives, *layout.takes)}
+        self._device = next(iter(self._tensors.values())).device if self._tensors else None
+        side.wait_stream(cuda.current_stream(self._device))
+        with cuda.stream(side):
+            for tensor, start in layout.gives:
+                given = self._tensors[id(tensor)].to(layout.dtype).contiguous()
+                _slice(self._host, tensor, start).copy_(given, non_blocking=True)
+            self._fetched.record(side)
+        # The caller may free a tensor while our stream still works on it.
+        for tensor in self._tensors.values():
+            tensor.record_stream(side)
+        self.array: Array = bits(self._host).numpy()
+
+    def fetch(self) -> None:
+        self._fetched.synchronize()
+        if self._layout.before is not None:
+            self._layout.before(self._host)
+
+    def restore(self) -> None:
+        if self._layout.after is not None:
+            self._layout.after(self._host)
+        with self._cuda.stream(self._side):
+            for taker, start in self._layout.takes:
+                tensor = self._tensors[id(taker)]
+                # In two steps: copy_ between types would convert on the host, in memory that isn't pinned.
+                part = _once(_slice(self._host, tensor, start), tensor)
+                _once(tensor).copy_(part.to(tensor.device, non_blocking=True))
+            self._restored.record(self._side)
+
+    def synchronize(self) -> None:
+        self._cuda.current_stream(self._device).wait_event(self._restored)
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cuda.stream(self._side)
+        return context
+
+
+class GlooStage:
+    """A collective that Gloo carries out; the ranks only compare it. work: Gloo's, under way; None: there is nothing
+    to do but to compare."""
+
+    needs_fetch = False
+
+    def __init__(self, work: Any = None) -> None:
+        self._work = work
+        self.array: Array = np.empty(0, np.uint8)
+
+    def fetch(self) -> None:
+        pass
+
+    def restore(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+
+    def synchronize(self) -> None:
+        self.restore()
+
+    def on_its_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+def _buffer(layout: Layout, pin: bool) -> torch.Tensor:
+    """Room for the array; zeros where there may be gaps between the tensors."""
+    made = torch.zeros if len(layout.gives) > 1 else torch.empty
+    return made(layout.elements, dtype=layout.dtype, pin_memory=pin)
+
+
+def _slice(buffer: torch.Tensor, tensor: torch.Tensor, start: int) -> torch.Tensor:
+    """What of an array belongs to a tensor, in its shape."""
+    return buffer[start : start + tensor.numel()].view(tensor.shape)
+
+
+def _copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
+    if to.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():  # FSDP2 gathers from the output's own shard
+        to.copy_(tensor)
+
+
+def _once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """Each place in the memory of an expanded tensor once; of another one the elements that belong to them."""
+    like = tensor if like is None else like
+    for dimension, stride in enumerate(like.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
+class SideStreams:
+    """One CUDA stream per device for our copies. Thread-safe."""
+
+    def __init__(self, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._lock = threading.Lock()
+        self._streams: dict[torch.device, Any] = {}
+
+    def of(self, device: torch.device) -> Any:
+        with self._lock:
+            if device not in self._streams:
+                self._streams[device] = self._cuda.Stream(device)
+            return self._streams[device]

@@ -1,0 +1,26 @@
+"""What went where: calls and bytes of every kind of collective, by the way they took."""
+
+import threading
+
+GLOO = "gloo"
+"""The way of what Gloo carries out."""
+
+
+class Traffic:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, dict[str, dict[str, int]]] = {}
+
+    def count(self, kind: str, way: str, size_bytes: int) -> None:
+        """Another call. kind: as in switchagg.description, or "send" and the like. way: a method's name, or "gloo"."""
+        with self._lock:
+            count = self._counts.setdefault(kind, {}).setdefault(way, {"calls": 0, "bytes": 0})
+            count["calls"] += 1
+            count["bytes"] += size_bytes
+
+    def counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """kind -> way -> "calls" and "bytes" (of whole arrays: what a reduce-scatter takes, an all-gather gives)."""
+        with self._lock:
+            return {kind: {way: dict(count) for way, count in ways.items()} for kind, ways in self._counts.items()}
