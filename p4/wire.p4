@@ -43,6 +43,11 @@ header udp_t {
     bit<16> checksum;
 }
 
+// Who gives a chunk's values, and who gets its result.
+const bit<2> ALL        = 0;
+const bit<2> TO_OWNER   = 1; // all but the owner give
+const bit<2> FROM_OWNER = 2; // the owner alone gives
+
 // The 20 bytes of P1.
 header chunk_t {
     bit<16> magic;

@@ -54,6 +54,8 @@ struct metadata_t {
     bit<1>   slot;
     bit<1>   rank;
     bit<1>   member;
+    bit<1>   owner;
+    bit<1>   gives;    // values, as its route says
     bit<1>   elements;
     bit<16>  size;     // of the values
     bit<16>  others;   // UDP's length without them
@@ -62,6 +64,8 @@ struct metadata_t {
     bit<32>  rank_high;
     bit<32>  others_low; // the bitmap of all others
     bit<32>  others_high;
+    bit<32>  mask_low; // of those seen before, the ranks whose values the sums are; if it gives none, all
+    bit<32>  mask_high;
     index_t  index;
 
     bit<16>  receiver; // egress: a rank
@@ -72,6 +76,8 @@ struct metadata_t {
     bit<32>  ahead;
     bit<32>  before_low;
     bit<32>  before_high;
+    bit<32>  counted_low;
+    bit<32>  counted_high;
     bit<32>  repeated_low;
     bit<32>  repeated_high;
     bit<32>  missing_low;

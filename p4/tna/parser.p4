@@ -1,5 +1,5 @@
 // Ethernet, IPv4 without options or fragments, UDP; to our port the header of P1, and values if it is a whole packet of
-// 32. Lengths are compared before anything is taken: what is cut short on the wire, the hardware's parser drops.
+// 32; none if it is bare (P2). Lengths are compared before anything is taken: what is cut short on the wire, the hardware's parser drops.
 
 #define LENGTH_LEAST 28
 #define LENGTH_WHOLE (28 + 4 * ELEMENTS)
@@ -21,6 +21,7 @@ parser IngressParser(
         meta.slot = 0;
         meta.rank = 0;
         meta.member = 0;
+        meta.owner = 0;
         meta.elements = 0;
         transition select(intrinsic.ingress_port) {
             PASSES_PORT: again;
@@ -110,6 +111,15 @@ parser EgressParser(
         packet.extract(hdr.ipv4);
         packet.extract(hdr.udp);
         packet.extract(hdr.chunk);
+        transition select(hdr.chunk.route) {
+            ALL: accept;
+            default: values;
+        }
+    }
+
+    state values {
+        packet.extract(hdr.low);
+        packet.extract(hdr.high);
         transition accept;
     }
 }
@@ -131,5 +141,7 @@ control EgressDeparser(
         packet.emit(hdr.ipv4);
         packet.emit(hdr.udp);
         packet.emit(hdr.chunk);
+        packet.emit(hdr.low);
+        packet.emit(hdr.high);
     }
 }

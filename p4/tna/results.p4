@@ -1,5 +1,9 @@
 // S6, egress: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's
-// rank; and congestion: ECN-capable results that meet a queue at or above a depth leave marked CE (RFC 3168).
+// rank, with values or bare; and congestion: ECN-capable results that meet a queue at or above a depth leave marked CE (RFC 3168).
+
+#define RECEIVES(first, i) \
+    (FROM_OWNER, first + i, first + i): strip(); \
+    (TO_OWNER, first + i, first + i): NoAction();
 
 control SwitchEgress(
         inout headers_t hdr,
@@ -32,6 +36,31 @@ control SwitchEgress(
         size = 2048;
     }
 
+    action strip() {
+        hdr.low.setInvalid();
+        hdr.high.setInvalid();
+        hdr.chunk.elements = 0;
+        hdr.udp.length = LENGTH_LEAST;
+        hdr.ipv4.length = 20 + LENGTH_LEAST;
+    }
+
+    // Who gave values gets none.
+    table strips {
+        key = {
+            hdr.chunk.route: ternary;
+            hdr.chunk.owner: ternary;
+            meta.receiver: ternary;
+        }
+        actions = { strip; NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            EACH(32, RECEIVES, 0)
+            EACH(32, RECEIVES, 32)
+            (TO_OWNER, _, _): strip();
+        }
+        size = 129;
+    }
+
     action mark() {
         hdr.ipv4.ecn = 3;
     }
@@ -53,6 +82,7 @@ control SwitchEgress(
             meta.receiver = intrinsic.egress_rid;
         }
         workers.apply();
+        strips.apply();
         marking.apply();
         hdr.ipv4.ttl = 64;
         hdr.udp.checksum = 0;

@@ -61,6 +61,8 @@ control Seen(inout metadata_t meta) {
         ranks_low.apply();
         ranks_high.apply();
         order.apply();
+        meta.counted_low = meta.before_low & meta.mask_low;
+        meta.counted_high = meta.before_high & meta.mask_high;
         meta.repeated_low = meta.before_low & meta.rank_low;
         meta.repeated_high = meta.before_high & meta.rank_high;
         meta.missing_low = meta.others_low & ~meta.before_low;

@@ -56,9 +56,11 @@ struct pair_t {
 
 #define WORK(block, i) work##i.apply();
 
-// A READ pass begins with it.
+// A READ pass begins with it, and the first pass of a packet without values.
 control Zeros(inout headers_t hdr) {
     apply {
+        hdr.low.setValid();
+        hdr.high.setValid();
         EACH(PAIRS, ZERO, 0)
     }
 }

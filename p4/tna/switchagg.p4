@@ -50,7 +50,7 @@ control SwitchIngress(
 
     apply {
         if (hdr.chunk.isValid() || meta.short == 1) {
-            if (meta.mode == Mode.READ) {
+            if (meta.mode == Mode.READ || !hdr.low.isValid()) {
                 zeros.apply(hdr);
             }
             admission.apply(hdr, meta);

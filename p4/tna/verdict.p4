@@ -31,6 +31,9 @@ control Verdict(inout headers_t hdr, inout metadata_t meta, inout ingress_intrin
         hdr.again.port = meta.port;
         hdr.again.mode = mode;
         hdr.again.outcome = outcome;
+        hdr.chunk.elements = ELEMENTS; // also if it came without values
+        hdr.udp.length = LENGTH_WHOLE;
+        hdr.ipv4.length = 20 + LENGTH_WHOLE;
         for_tm.ucast_egress_port = PASSES_PORT;
         for_tm.bypass_egress = 1;
     }
@@ -46,7 +49,7 @@ control Verdict(inout headers_t hdr, inout metadata_t meta, inout ingress_intrin
         hdr.chunk.retransmission = 0;
     }
 
-    // A job of one worker: its values are the sums.
+    // Nobody else gives values, as in a job of one worker: its values are the sums.
     action finish_alone() {
         meta.work = WRITE;
         meta.outcome = BROADCAST;
@@ -60,30 +63,31 @@ control Verdict(inout headers_t hdr, inout metadata_t meta, inout ingress_intrin
     table verdicts {
         key = {
             meta.mode: ternary;
-            meta.before_low: ternary;
-            meta.before_high: ternary;
+            meta.counted_low: ternary;
+            meta.counted_high: ternary;
             meta.repeated_low: ternary;
             meta.repeated_high: ternary;
             meta.missing_low: ternary;
             meta.missing_high: ternary;
             hdr.chunk.op: ternary;
+            meta.gives: ternary;
         }
         actions = { absorb; ignore; pass; finish; finish_alone; }
         const default_action = ignore();
         const entries = {
-            (Mode.HARVEST, _, _, _, _, _, _, _): finish(FETCH);
-            (Mode.READ, _, _, _, _, _, _, _): pass(SUM, Mode.HARVEST, REPLY);
-            // nobody before
-            (_, 0, 0, _, _, 0, 0, _): finish_alone();
-            (_, 0, 0, _, _, _, _, _): absorb(WRITE);
-            // a rank's first, and the last that was missing
-            (_, _, _, 0, 0, 0, 0, 0): pass(SUM, Mode.HARVEST, BROADCAST);
-            (_, _, _, 0, 0, 0, 0, 1): pass(MAX, Mode.HARVEST, BROADCAST);
+            (Mode.HARVEST, _, _, _, _, _, _, _, _): finish(FETCH);
+            (Mode.READ, _, _, _, _, _, _, _, _): pass(SUM, Mode.HARVEST, REPLY);
+            // nobody before whose values count; zeros, if the rank gives none
+            (_, 0, 0, _, _, 0, 0, _, _): finish_alone();
+            (_, 0, 0, _, _, _, _, _, _): absorb(WRITE);
+            // a rank's first, and the last that was missing; if it gives none, zeros are added
+            (_, _, _, 0, 0, 0, 0, 1, 1): pass(MAX, Mode.HARVEST, BROADCAST);
+            (_, _, _, 0, 0, 0, 0, _, _): pass(SUM, Mode.HARVEST, BROADCAST);
             // a rank's first
-            (_, _, _, 0, 0, _, _, 0): absorb(SUM);
-            (_, _, _, 0, 0, _, _, 1): absorb(MAX);
+            (_, _, _, 0, 0, _, _, 1, 1): absorb(MAX);
+            (_, _, _, 0, 0, _, _, _, _): absorb(SUM);
             // a rank's second, and none is missing
-            (_, _, _, _, _, 0, 0, _): pass(0, Mode.READ, REPLY);
+            (_, _, _, _, _, 0, 0, _, _): pass(0, Mode.READ, REPLY);
         }
         size = 16;
     }

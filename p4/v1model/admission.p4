@@ -65,9 +65,26 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.outcome = DROP_RANK;
         } else if (!members.apply().hit) {
             meta.outcome = DROP_PORT;
-        } else if (hdr.chunk.elements != meta.elements || !hdr.values0.isValid()) {
-            meta.outcome = DROP_ELEMENTS;
+        } else if (hdr.chunk.route != ALL && (meta.workers < 2 || (bit<8>)hdr.chunk.owner >= meta.workers)) {
+            meta.outcome = DROP_OWNER;
         } else {
+            meta.mask = meta.full;
+            if (hdr.chunk.route != ALL) {
+                bit<64> owner = 64w1 << hdr.chunk.owner;
+                bit<64> givers = hdr.chunk.route == FROM_OWNER ? owner : meta.full & ~owner;
+                if (givers & meta.rank == 0) {
+                    meta.bare = 1;
+                } else {
+                    meta.mask = givers;
+                }
+            }
+            if (meta.bare == 1 && meta.pass == 0) { // routes.p4: it has values in later passes
+                if (hdr.chunk.elements != 0) {
+                    meta.outcome = DROP_ELEMENTS;
+                }
+            } else if (hdr.chunk.elements != meta.elements || !hdr.values0.isValid()) {
+                meta.outcome = DROP_ELEMENTS;
+            }
             meta.index = (bit<32>)meta.pass * (2 * SLOTS) + ((bit<32>)hdr.chunk.slot << 1) + (bit<32>)hdr.chunk.version;
         }
     }

@@ -29,21 +29,23 @@ control Layout(inout headers_t hdr, inout metadata_t meta, in standard_metadata_
                 meta.outcome = DROP_MAGIC;
             } else if (hdr.chunk.wire_version != 2) {
                 meta.outcome = DROP_WIRE_VERSION;
-            } else if (hdr.chunk.route == 3) {
+            } else if (hdr.chunk.route > FROM_OWNER) {
                 meta.outcome = DROP_OP;
-            } else if (hdr.chunk.route == 0 && hdr.chunk.owner != 0) {
+            } else if (hdr.chunk.route == ALL && hdr.chunk.owner != 0) {
                 meta.outcome = DROP_FLAGS;
-            } else if (hdr.chunk.elements == 0 || hdr.chunk.elements > 16000
+            } else if ((hdr.chunk.elements == 0 && hdr.chunk.route == ALL) || hdr.chunk.elements > 16000
                     || payload != (hdr.chunk.elements << 2) + 20) {
                 meta.outcome = DROP_LENGTH;
-            } else if (hdr.chunk.route != 0) {
-                meta.outcome = DROP_OP;
             } else if (standard.checksum_error == 1) {
                 meta.outcome = DROP_CHECKSUM;
-            } else if (hdr.udp.checksum != 0 && hdr.values0.isValid() && meta.pass == 0) {
+            } else if (hdr.udp.checksum != 0 && meta.pass == 0) {
                 // With the checksum among what is summed, a right one makes zero, whichever zero it is. Later passes
                 // bring sums instead of values; a packet whose E isn't the program's can't get past S1.
-                hash(sum, HashAlgorithm.csum16, 16w0, { UDP_COVERS, hdr.udp.checksum }, 32w0x10000);
+                if (hdr.values0.isValid()) {
+                    hash(sum, HashAlgorithm.csum16, 16w0, { UDP_COVERS, hdr.udp.checksum }, 32w0x10000);
+                } else if (hdr.chunk.elements == 0) {
+                    hash(sum, HashAlgorithm.csum16, 16w0, { BARE_COVERS, hdr.udp.checksum }, 32w0x10000);
+                }
                 if (sum != 0) {
                     meta.outcome = DROP_CHECKSUM;
                 }

@@ -38,6 +38,8 @@ struct metadata_t {
     bit<16> first_slot;
     bit<16> last_offset; // of the stream's range
     bit<64> rank;       // the bitmap of this one
+    bit<1>  bare;       // its rank gives no values
+    bit<64> mask;       // of those seen before, the ranks whose values the sums are; if its rank gives none, all
 
     // What the registers said.
     bit<32> index;      // of the slot version, in this pass

@@ -1,6 +1,8 @@
 // S6: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's rank.
 
 control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Strip() strip;
+
     action to_worker(bit<48> mac, bit<32> address, bit<16> port) {
         hdr.ethernet.target = mac;
         hdr.ipv4.target = address;
@@ -32,12 +34,18 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ipv4.ttl = 64;
         meta.rewritten = 1;
         meta.summed = 1;
+        bit<8> receiver = (bit<8>)standard.egress_rid;
         if (meta.outcome == REPLY) {
             hdr.ethernet.target = mac;
             hdr.ipv4.target = address;
             hdr.udp.target = port;
+            receiver = hdr.chunk.rank;
         } else {
             workers.apply();
+        }
+        bit<1> owns = receiver == (bit<8>)hdr.chunk.owner ? 1w1 : 1w0;
+        if ((hdr.chunk.route == TO_OWNER && owns == 0) || (hdr.chunk.route == FROM_OWNER && owns == 1)) {
+            strip.apply(hdr);
         }
     }
 }

@@ -22,9 +22,9 @@
 
 #define COMBINE(block, lanes) \
     if (meta.pass == block) { \
-        if (meta.before == 0) { \
+        if (meta.before & meta.mask == 0) { \
             write##block(); \
-        } else if (meta.before & meta.rank != 0) { \
+        } else if (meta.before & meta.rank != 0 || meta.bare == 1) { \
             read##block(); \
         } else if (hdr.chunk.op == 0) { \
             add##block(); \

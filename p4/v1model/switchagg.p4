@@ -21,6 +21,7 @@
 #include "counters.p4"
 #include "layout.p4"
 #include "admission.p4"
+#include "routes.p4"
 #include "held.p4"
 #include "seen.p4"
 #include "sums.p4"
@@ -33,6 +34,7 @@
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Layout()     layout;
     Admission()  admission;
+    Fill()       fill;
     Held()       held;
     Seen()       seen;
     Sums()       sums;
@@ -50,6 +52,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         layout.apply(hdr, meta, standard);
         if (meta.outcome == UNDECIDED) {
             admission.apply(hdr, meta);
+            if (meta.bare == 1 && meta.pass == 0) {
+                fill.apply(hdr, meta);
+            }
         }
         if (meta.outcome == UNDECIDED) {
             held.apply(hdr, meta);

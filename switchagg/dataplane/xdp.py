@@ -19,7 +19,7 @@ from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
 from switchagg.native.library import OUTCOMES
-from switchagg.wire import FLAGS_ALL, FLAGS_AT, Bundle
+from switchagg.wire import HEADER_BYTES, ROUTE_BITS, Bundle, frame_bytes, headers
 
 ELEMENTS_MTU_1500 = 360
 ELEMENTS_JUMBO = 2240
@@ -36,8 +36,9 @@ EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "result
 _SLOT = struct.Struct("=IIIIQ")
 """lock, job, generation, held, seen; the sums follow."""
 
-_TO_ALL = 0x80
 _HEADERS_BYTES = 42
+_RECEIVER = slice(18, 20)
+"""Where sa_switch tells sa_deliver who gets a result: all (0), or one rank, counted from 1."""
 
 Address = tuple[str, int]
 
@@ -247,8 +248,9 @@ class KernelSwitch:
 class XdpPlane:
     """A data plane as the contract has it, over BPF_PROG_TEST_RUN: every packet goes through the kernel's program.
 
-    Ports are turned into addresses. Not a plane for simulations: a system call per packet, and a kernel object for each
-    instance. jumbo: as for KernelSwitch; the program for MTU 1500 takes frames up to about 3.4 kB.
+    Results of a route go through sa_deliver too, for each receiver by itself, whose copies the loopback interface then
+    drops. Ports are turned into addresses. Not a plane for simulations: a system call per packet, and a kernel object
+    for each instance. jumbo: as for KernelSwitch; the program for MTU 1500 takes frames up to about 3.4 kB.
     """
 
     name = "xdp"
@@ -257,6 +259,7 @@ class XdpPlane:
     def __init__(self, slots: int, elements: int, *, jumbo: bool | None = None, partial: bool = False) -> None:
         self._switch = KernelSwitch(slots, elements, [self.SWITCH[0]], self.SWITCH[1], jumbo=jumbo)
         self._program = self._switch.object.program("sa_switch")
+        self._deliver = self._switch.object.program("sa_deliver")
         self._ports: dict[int, tuple[int, ...]] = {}
         self._partial = partial
 
@@ -274,7 +277,8 @@ class XdpPlane:
     @property
     def counters(self) -> dict[str, int]:
         """As the contract has it; a fresh dict each time."""
-        return {name: packets for name, packets in self._switch.counters().items() if packets}
+        sent = ("results_sent", "send_errors")
+        return {name: packets for name, packets in self._switch.counters().items() if packets and name not in sent}
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs = []
@@ -284,12 +288,22 @@ class XdpPlane:
             if verdict == bpf.XDP_DROP:
                 continue
             assert verdict == bpf.XDP_PASS, verdict
-            result = np.frombuffer(bytearray(frame[_HEADERS_BYTES:]), np.uint8)[np.newaxis, :]
-            to_all = result[0, FLAGS_AT] & _TO_ALL
-            result[0, FLAGS_AT] &= FLAGS_ALL
-            job_id = int.from_bytes(frame[_HEADERS_BYTES + 4 : _HEADERS_BYTES + 6], "big")
-            outputs.append(Output(result, self._ports[job_id] if to_all else (port,)))
+            header = headers(np.frombuffer(frame, np.uint8)[np.newaxis, _HEADERS_BYTES:])[0]
+            ports, to_all = self._ports[header["job"]], frame[_RECEIVER] == bytes(2)
+            if not header["kind"] & ROUTE_BITS:
+                outputs.append(Output(_payload(frame), ports if to_all else (port,)))
+                continue
+            for rank in range(len(ports)) if to_all else (header["rank"],):
+                outputs.append(Output(self._delivered(frame, int(rank)), (ports[rank],)))
         return outputs
+
+    def _delivered(self, frame: bytes, rank: int) -> Bundle:
+        """What sa_deliver makes of a result of a route for one rank."""
+        one = frame[: _RECEIVER.start] + struct.pack("!H", rank + 1) + frame[_RECEIVER.stop :]
+        room = _HEADERS_BYTES + frame_bytes(ELEMENTS_JUMBO)
+        verdict, made, _ = bpf.run(self._deliver, one[: _HEADERS_BYTES + HEADER_BYTES], room=room)
+        assert verdict == bpf.TC_SHOT, verdict
+        return _payload(made)
 
     def close(self) -> None:
         """Unload; it is also done with the last reference."""
@@ -303,6 +317,10 @@ class XdpPlane:
 def address_of(port: int) -> Address:
     """An address for each port number below 2**32: its address in frames."""
     return f"10.{port >> 16 & 255}.{port >> 8 & 255}.{port & 255}", 10_000 + (port >> 24)
+
+
+def _payload(frame: bytes) -> Bundle:
+    return np.frombuffer(bytearray(frame[_HEADERS_BYTES:]), np.uint8)[np.newaxis, :]
 
 
 def frame_of(datagram: bytes, sender: Address, to: Address, *, partial: bool = False) -> bytes:

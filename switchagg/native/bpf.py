@@ -37,6 +37,7 @@ LOSS = "loss.bpf.o"
 
 XDP_DROP = 1
 XDP_PASS = 2
+TC_SHOT = 2
 F_LOCK = 4
 """Flag of a map's lookup and update: hold the value's spin lock."""
 

@@ -109,7 +109,13 @@ MUTATIONS = {
         "hdr.chunk.chunk - chunk; // modulo",
         "chunk - hdr.chunk.chunk; // modulo",
     ),
-    "sums are added to, not overwritten": ("sums.p4", "if (meta.before == 0) {", "if (meta.before == 64w1 << 63) {"),
+    "sums are added to, not overwritten": (
+        "sums.p4",
+        "if (meta.before & meta.mask == 0) {",
+        "if (meta.before & meta.mask == 1 << 40) {",
+    ),
+    "routes are not obeyed": ("admission.p4", "hdr.chunk.route == FROM_OWNER", "hdr.chunk.route == TO_OWNER"),
+    "results have one size": ("results.p4", "hdr.chunk.route == TO_OWNER && owns == 0", "hdr.chunk.route == ALL"),
     "a repeated rank is added again": ("sums.p4", "meta.before & meta.rank != 0", "meta.before & meta.rank == 1 << 40"),
     "repeated packets are broadcast": ("verdict.p4", "if (meta.counted == 1) {", "if (meta.complete == 1) {"),
     "generations are not asked": (

@@ -1,13 +1,14 @@
 """tools/scapy: packets that scapy builds and reads are those of switchagg/wire.py."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from switchagg.wire import Op, Packet, encode
+from switchagg.wire import Op, Packet, Route, encode
 
 pytest.importorskip("scapy", reason="scapy is not installed: pip install scapy")
 
@@ -16,6 +17,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 SENT = Packet(1, 7, 2, 3, Op.MAX, 9, 1, 4294967295, np.array([1, -2, 2**31 - 1, -(2**31)], np.int32), False, True)
+
+BARE = replace(SENT, values=SENT.values[:0], route=Route.TO_OWNER, owner=37)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,7 @@ def built(layers: ModuleType, **changes: object) -> object:
 
 def test_builds_our_bytes(layers: ModuleType) -> None:
     assert bytes(built(layers)) == encode(SENT)
+    assert bytes(built(layers, routing="TO_OWNER", owner=37, values=[])) == encode(BARE)
     assert bytes(built(layers, elements=360))[14:16] == b"\x01\x68"  # also what is wrong can be sent
 
 
@@ -49,6 +53,8 @@ def test_reads_our_bytes(layers: ModuleType) -> None:
     assert (chunk.op, chunk.elements, chunk.chunk) == (1, 4, 4294967295)
     assert str(chunk.flags) == "VERSION+RETRANSMISSION"
     assert chunk.values == SENT.values.tolist()
+    bare = UDP(bytes(UDP(sport=6000, dport=layers.PORT) / encode(BARE)))[layers.Chunk]
+    assert (bare.op, bare.routing, bare.owner, bare.elements, bare.values) == (1, 1, 37, 0, [])
     assert bytes(frame[UDP].payload) == encode(SENT)
 
 
@@ -69,7 +75,7 @@ def test_a_result_answers_its_contribution(layers: ModuleType) -> None:
     assert result().answers(sent)
     assert result().hashret() == sent.hashret()
     wrong = {"flags": "VERSION"}, {"flags": "RESULT"}, {"job": 2}, {"generation": 8}, {"stream": 1}, {"chunk": 5}
-    for changes in (*wrong, {"slot": 8}):
+    for changes in (*wrong, {"slot": 8}, {"routing": "FROM_OWNER"}, {"routing": "FROM_OWNER", "owner": 1}):
         assert not result(**changes).answers(sent)
 
 
@@ -78,6 +84,7 @@ def test_shows_all_fields(layers: ModuleType) -> None:
     for line in ("op        = MAX", "flags     = VERSION+RETRANSMISSION", "elements  = 4", "chunk     = 4294967295"):
         assert line.replace(" ", "") in shown.replace(" ", "")
     assert built(layers).summary() == "switchagg contribution again MAX job 1 rank 3 stream 2 chunk 4294967295"
+    assert "again MAX TO_OWNER 5 job 1" in built(layers, routing=1, owner=5, values=[]).summary()
 
 
 def test_other_payloads_stay_raw(layers: ModuleType) -> None:

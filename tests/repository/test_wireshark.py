@@ -17,7 +17,7 @@ from emulation.mininet import netns
 from p4vm.host.pcap import open_capture, record
 from p4vm.planes.program import headers_of
 from p4vm.planes.traffic_files import sent_by, sent_to
-from switchagg.wire import Op, Packet, encode
+from switchagg.wire import Op, Packet, Route, encode
 from tests.system.xdp_net import star
 from transport.links.udp import SO_RCVBUFFORCE
 
@@ -68,12 +68,13 @@ def to_port(data: bytes, port: int) -> bytes:
 
 
 def test_all_fields(tmp_path: Path) -> None:
-    names = "magic wire_version op flags.retransmission flags.version flags.result job slot generation stream rank"
-    fields = [f"switchagg.{name}" for name in f"{names} elements chunk value".split()]
+    flags = "flags.retransmission flags.version flags.result"
+    names = f"magic wire_version op route owner {flags} job slot generation stream rank elements chunk value"
+    fields = [f"switchagg.{name}" for name in names.split()]
     ((*found, values),) = shown([sent_by(0, SENT)], fields, tmp_path)
     true, false = "1True", "0False"  # older and newer tshark say it differently
-    assert (found[3] in true, found[4] in true, found[5] in false) == (True, True, True)
-    assert found[:3] + found[6:] == ["0x5341", "2", "1", "1", "9", "7", "2", "0", "3", "4294967295"]
+    assert (found[5] in true, found[6] in true, found[7] in false) == (True, True, True)
+    assert found[:5] + found[8:] == ["0x5341", "2", "1", "0", "0", "1", "9", "7", "2", "0", "3", "4294967295"]
     assert values == "1,-2,2147483647"
 
 
@@ -104,6 +105,22 @@ def test_malformed(tmp_path: Path) -> None:
     rows = shown([sent_by(0, data) for data in [*wrong.values(), *more]], ["_ws.expert.message"], tmp_path)
     reasons = [row[0].partition("(P6 ")[2].rstrip(")") for row in rows]
     assert reasons == [*wrong, "length", "length", "length", "length", "short"]
+
+
+def test_routes(tmp_path: Path) -> None:
+    """Who owns what; bare packets, also several in one datagram, are no malformed ones."""
+    given = Packet(1, 7, 2, 0, Op.SUM, 9, 1, 5, VALUES, route=Route.TO_OWNER, owner=37)
+    bare = dataclasses.replace(given, rank=37, values=VALUES[:0])
+    result, more = dataclasses.replace(bare, result=True), dataclasses.replace(bare, chunk=6, slot=10)
+    frames = [sent_by(0, encode(given)), sent_by(37, encode(bare) + encode(more)), sent_to(0, encode(result))]
+    fields = [f"switchagg.{name}" for name in ("route", "owner", "chunk", "hint")]
+    rows = shown(frames, [*fields, "_ws.col.Info", "_ws.expert.group"], tmp_path)
+    assert rows[0][:4] == ["1", "37", "5", "contribution"]
+    assert rows[1][:4] == ["1,1", "37,37", "5,6", "contribution, bare,contribution, bare"]
+    one = "SUM TO_OWNER 37 job 1 rank 37 stream 2"
+    assert rows[1][4:] == [f"2 packets: {one} chunks 5-6 slots 9.1-10.1 contribution, bare", ""]
+    hint = "result to rank 0, caused by rank 37: BROADCAST, bare"
+    assert rows[2][3:] == [hint, f"{one} chunk 5 slot 9.1 {hint}", ""]
 
 
 def bundle(chunks: Sequence[int], values: int = 3) -> bytes:

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from emulation.mininet import netns
 from switchagg.dataplane.xdp import frame_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
-from switchagg.wire import Op, Packet, encode
+from switchagg.wire import Op, Packet, Route, encode
 from tests.system.xdp_net import ROOT, SWITCH, Star, star
 from transport.switch.xdp import XdpSwitch
 
@@ -118,12 +119,14 @@ def test_complete_and_partial_checksums() -> None:
 AT, WORKERS = (SWITCH, 5556), [("10.77.0.1", 7000), ("10.77.0.2", 7000)]
 
 
-def ready(net: Star, ends: contextlib.ExitStack) -> tuple[XdpSwitch, list[socket.socket], list[socket.socket]]:
+def ready(
+    net: Star, ends: contextlib.ExitStack, elements: int = 8
+) -> tuple[XdpSwitch, list[socket.socket], list[socket.socket]]:
     """A switch with a job of WORKERS, their sockets, and sockets that get whole frames, as the switch sent them."""
-    switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(AT, 2, 8))
+    switch = netns.within(net.switch.holder.pid, lambda: XdpSwitch(AT, 2, elements))
     ends.callback(switch.stop)
     netns.within(net.switch.holder.pid, switch.start)
-    switch.admit(JobConfig(5, 9, 2, 8, (StreamConfig(0, 2),)), WORKERS)
+    switch.admit(JobConfig(5, 9, 2, elements, (StreamConfig(0, 2),)), WORKERS)
     sending, arriving = [], []
     for node, address in zip(net.nodes, WORKERS, strict=True):
         pid = node.holder.pid
@@ -202,6 +205,48 @@ def test_requests_without_checksum(last: int) -> None:
                 now = int.from_bytes(frame[40:42], "big")
                 assert now in {checksum(expected, AT, worker), checksum(expected, AT, worker, partial=True)}
         assert switch.counters()["drop_checksum"] == 0
+
+
+def send_and_wait(switch: XdpSwitch, sending: list[socket.socket], packet: Packet) -> None:
+    """Send it, and wait until its rank is seen."""
+    sending[packet.rank].sendto(encode(packet), AT)
+    end = time.monotonic() + 20
+    while packet.rank not in switch.seen(packet.slot, packet.version).ranks:
+        assert time.monotonic() < end
+
+
+@pytest.mark.parametrize("gro", [True, False], ids=["gro", "no-gro"])
+@pytest.mark.parametrize("offload", ["on", "off"])
+@pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
+def test_results_of_routes(mtu: int, elements: int, offload: str, gro: bool) -> None:
+    """S6: in two sizes, whoever's packet completes the chunk, bare or not; lengths and checksums are right (P5)."""
+    with star(2, mtu=mtu, gro=gro) as net, contextlib.ExitStack() as ends:
+        net.switch.sh(f"for p in p0 p1; do ethtool -K $p tso off; ethtool -K $p tx {offload}; done")
+        net.nodes[0].sh(f"ethtool -K eth0 tx {offload}")
+        switch, sending, arriving = ready(net, ends, elements)
+        ways = itertools.product((Route.TO_OWNER, Route.FROM_OWNER), (0, 1), (0, 1))
+        for chunk, (route, owner, last) in enumerate(ways):
+            giver = owner if route is Route.FROM_OWNER else 1 - owner
+            values = np.arange(chunk, chunk + elements, dtype=np.int32)
+            packet = Packet(5, 9, 0, giver, Op.SUM, chunk % 2, chunk // 2 % 2, chunk, values, route=route, owner=owner)
+            bare = dataclasses.replace(packet, rank=1 - giver, values=values[:0])
+            for each in (packet, bare) if giver != last else (bare, packet):
+                send_and_wait(switch, sending, each)
+            for each in (packet, bare):  # and again: what is lost is repaired for the one who asks
+                sending[each.rank].sendto(encode(dataclasses.replace(each, retransmission=True)), AT)
+            for receiver, raw in enumerate(arriving):
+                carried = values[:0] if receiver == giver else values
+                for cause in (last, receiver):
+                    expected = encode(dataclasses.replace(packet, rank=cause, values=carried, result=True))
+                    assert sending[receiver].recv(10_000) == expected
+                    while (frame := raw.recv(10_000))[23] != 17:  # UDP
+                        pass
+                    assert (frame[16:18], frame[42:]) == (struct.pack("!H", 28 + len(expected)), expected)
+                    now = int.from_bytes(frame[40:42], "big")
+                    whole, part = (checksum(expected, AT, WORKERS[receiver], partial=each) for each in (False, True))
+                    assert now == whole or (now == part and offload == "on")
+        counters = switch.counters()
+        assert (counters["drop_checksum"], counters["send_errors"], counters["results_sent"]) == (0, 0, 32)
 
 
 def test_results_leave_through_the_shaper() -> None:

@@ -37,14 +37,14 @@ FLAGS = ["RESULT", "VERSION", "RETRANSMISSION"]
 
 
 class Chunk(Packet):
-    """A contribution, or with the flag RESULT the switch's answer. values: signed 32-bit integers."""
+    """A contribution, or with the flag RESULT the switch's answer. values: signed 32-bit integers; none: it is bare."""
 
     name = "switchagg"
     fields_desc = [  # noqa: RUF012
         XShortField("magic", MAGIC),
         BitField("wire_version", WIRE_VERSION, 4),
         BitEnumField("op", 0, 1, {0: "SUM", 1: "MAX"}),
-        BitEnumField("route", 0, 2, {0: "ALL", 1: "TO_OWNER", 2: "FROM_OWNER"}),
+        BitEnumField("routing", 0, 2, {0: "ALL", 1: "TO_OWNER", 2: "FROM_OWNER"}),  # every Packet has a method `route`
         BitField("owner", 0, 6),
         FlagsField("flags", 0, 3, FLAGS),
         ShortField("job", 0),
@@ -76,12 +76,14 @@ class Chunk(Packet):
             and not other.flags.RESULT
             and self.hashret() == other.hashret()
             and (self.slot, bool(self.flags.VERSION)) == (other.slot, bool(other.flags.VERSION))
+            and (self.routing, self.owner) == (other.routing, other.owner)
         )
 
     def mysummary(self) -> str:
         kind = "result" if self.flags.RESULT else "contribution"
         again = " again" if self.flags.RETRANSMISSION else ""
-        return self.sprintf(f"switchagg {kind}{again} %op% job %job% rank %rank% stream %stream% chunk %chunk%")
+        route = " %routing% %owner%" if self.routing else ""
+        return self.sprintf(f"switchagg {kind}{again} %op%{route} job %job% rank %rank% stream %stream% chunk %chunk%")
 
 
 def decode_as(port: int) -> None:

@@ -95,12 +95,14 @@ local function endpoint(job, address, port)
     return job .. " " .. tostring(address) .. " " .. port
 end
 
--- S5 as far as it shows: a result carries the rank whose packet caused it, and a REPLY goes to that rank alone.
+-- S5 as far as it shows: a result carries the rank whose packet caused it, and a REPLY goes to that rank alone. Bare: it
+-- has no values, for its rank gives none, or got none (P2, S6).
 local function verdict(buffer, at, pinfo)
     local job, rank = buffer(at + 4, 2):uint(), buffer(at + 13, 1):uint()
+    local bare = buffer(at + 14, 2):uint() == 0 and ", bare" or ""
     if buffer(at + 3, 1):bitfield(7, 1) == 0 then
         if not pinfo.visited then ranks[endpoint(job, pinfo.src, pinfo.src_port)] = rank end
-        return buffer(at + 3, 1):bitfield(5, 1) == 1 and "contribution, sent again" or "contribution"
+        return "contribution" .. bare .. (buffer(at + 3, 1):bitfield(5, 1) == 1 and ", sent again" or "")
     end
     local place = pinfo.number .. " " .. at
     if not hints[place] then
@@ -113,7 +115,7 @@ local function verdict(buffer, at, pinfo)
             hints[place] = "result to rank " .. receiver .. ", which caused it: BROADCAST or REPLY"
         end
     end
-    return hints[place]
+    return hints[place] .. bare
 end
 
 local function add_header(buffer, at, tree)
@@ -187,8 +189,10 @@ local function dissect(buffer, at, pinfo, root, pieces)
     local hint = verdict(buffer, at, pinfo)
     tree:add(fields.hint, buffer(at, 0), hint):set_generated()
     if buffer(at + 3, 1):bitfield(5, 1) == 1 then tree:add_proto_expert_info(again) end
+    local route = buffer(at + 2, 1):bitfield(5, 2)
     local before = string.format(
-        "%s job %d rank %d stream %d", OPS[buffer(at + 2, 1):bitfield(4, 1)], buffer(at + 4, 2):uint(),
+        "%s%s job %d rank %d stream %d", OPS[buffer(at + 2, 1):bitfield(4, 1)],
+        route > 0 and " " .. ROUTES[route] .. " " .. buffer(at + 2, 2):bitfield(7, 6) or "", buffer(at + 4, 2):uint(),
         buffer(at + 13, 1):uint(), buffer(at + 12, 1):uint())
     local slot = buffer(at + 6, 2):uint() .. "." .. buffer(at + 3, 1):bitfield(6, 1)
     local chunk = buffer(at + 16, 4):uint()

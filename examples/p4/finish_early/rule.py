@@ -5,7 +5,7 @@ from switchagg.wire import Op, Packet
 
 
 class Rule(Aggregator):
-    """S4 and S5, but a sum is finished when n - 1 of the n workers are in; a MAX when all are."""
+    """S4 and S5, but a sum of all workers is finished when n - 1 of them are in; a MAX, or a route, when all are."""
 
     def _aggregate(self, packet: Packet) -> Decision:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
@@ -16,11 +16,15 @@ class Rule(Aggregator):
         before = self._seen[version][slot] if packet.chunk == held else 0
         now = self._seen[version][slot] = before | bit
         repeated, late = bool(before & bit), self._finished(before, packet)
-        values = self._combine(packet, write=before == 0, read=repeated or late)
+        givers = self._givers(packet)
+        if givers & bit:
+            values = self._combine(packet, write=not before & givers, read=repeated or late)
+        else:
+            values = self._combine(packet, clear=not before, read=True)
         if not self._finished(now, packet):
             return Decision(Verdict.DROP, (), "drop_duplicate" if repeated else "absorbed")
         return self._answer(packet, values, again=repeated or late)
 
     def _finished(self, ranks: int, packet: Packet) -> bool:
         workers = self._jobs[packet.job][0].workers
-        return ranks != 0 and workers - ranks.bit_count() <= (packet.op is Op.SUM)
+        return ranks != 0 and workers - ranks.bit_count() <= (packet.op is Op.SUM and not packet.route)

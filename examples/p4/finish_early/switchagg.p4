@@ -14,10 +14,11 @@
 #endif
 
 // Whether a chunk is finished with these ranks in: op SUM with at most one missing (clearing the lowest bit that is set
-// leaves nothing), op MAX with none, for a scale that doesn't cover every worker's values would let them overflow.
+// leaves nothing), op MAX with none, for a scale that doesn't cover every worker's values would let them overflow; and
+// with none if not all give values, for the only one who does may be the one that is missing.
 #define MISSING(ranks) (meta.full & ~(ranks))
 #define FINISHED(ranks) ((ranks) != 0 \
-    && (hdr.chunk.op == 0 ? MISSING(ranks) & (MISSING(ranks) - 1) : MISSING(ranks)) == 0)
+    && (hdr.chunk.op == 0 && hdr.chunk.route == ALL ? MISSING(ranks) & (MISSING(ranks) - 1) : MISSING(ranks)) == 0)
 
 #include "../values.p4"
 #include "../wire.p4"
@@ -28,6 +29,7 @@
 #include "counters.p4"
 #include "layout.p4"
 #include "admission.p4"
+#include "routes.p4"
 #include "held.p4"
 #include "seen.p4"
 #include "sums.p4"
@@ -40,6 +42,7 @@
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Layout()     layout;
     Admission()  admission;
+    Fill()       fill;
     Held()       held;
     Seen()       seen;
     Sums()       sums;
@@ -57,6 +60,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         layout.apply(hdr, meta, standard);
         if (meta.outcome == UNDECIDED) {
             admission.apply(hdr, meta);
+            if (meta.bare == 1 && meta.pass == 0) {
+                fill.apply(hdr, meta);
+            }
         }
         if (meta.outcome == UNDECIDED) {
             held.apply(hdr, meta);

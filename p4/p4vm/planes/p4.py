@@ -107,7 +107,7 @@ class _Program:
         sent = np.empty((rows, HEADERS_BYTES + size), np.uint8)
         sent[:, :HEADERS_BYTES] = prefix
         sent[:, HEADERS_BYTES:] = bundle
-        counts, frames = self._through(sent, self.control.physical(port))
+        counts, sizes, frames = self._through(sent, self.control.physical(port))
         receivers = _receivers(frames)
         outputs: list[Output] = []
         place = 0
@@ -115,21 +115,28 @@ class _Program:
             packets = sum(1 for _ in run)
             if copies:
                 end = place + copies * packets
-                outputs += _together(frames[place:end], receivers[place:end], copies)
+                outputs += _together(frames[place:end], sizes[place:end], receivers[place:end], copies)
                 place = end
         return outputs
 
-    def _through(self, sent: Bundle, port: int) -> tuple[list[int], Bundle]:
-        """How many frames each packet causes, and all of them; results are as long as what caused them."""
+    def _through(self, sent: Bundle, port: int) -> tuple[list[int], NDArray[np.uint32], Bundle]:
+        """How many frames each packet causes; their sizes, and all of them, a row for each."""
         engine: Any = self._switch.engine  # the native one takes arrays
         rows, size = sent.shape
         if engine.backend == "native":
             offsets = np.arange(0, rows * size + 1, size, dtype=np.uint32)
             batch = engine.run_batch(np.full(rows, port, np.uint16), offsets, sent.reshape(-1))
-            return np.diff(batch.firsts.astype(np.int64)).tolist(), batch.data.reshape(-1, size)
-        made = engine.process_many([port] * rows, [row.tobytes() for row in sent])
-        frames = b"".join(frame for copies in made for _, frame in copies)
-        return [len(copies) for copies in made], np.frombuffer(frames, np.uint8).reshape(-1, size)
+            counts, sizes, data = np.diff(batch.firsts.astype(np.int64)).tolist(), batch.outputs["size"], batch.data
+        else:
+            made = engine.process_many([port] * rows, [row.tobytes() for row in sent])
+            frames = [frame for copies in made for _, frame in copies]
+            counts, sizes = [len(copies) for copies in made], np.array([len(frame) for frame in frames], np.uint32)
+            data = np.frombuffer(b"".join(frames), np.uint8)
+        if (sizes == size).all():
+            return counts, sizes, data.reshape(-1, size)
+        padded = np.zeros((len(sizes), int(sizes.max())), np.uint8)
+        padded[np.arange(padded.shape[1]) < sizes[:, np.newaxis]] = data
+        return counts, sizes, padded
 
     def _run(self, commands: Sequence[str]) -> list[str]:
         with self._switch.batch():
@@ -144,13 +151,17 @@ def _receivers(frames: Bundle) -> NDArray[np.int64]:
     return receivers
 
 
-def _together(frames: Bundle, receivers: NDArray[np.int64], copies: int) -> Iterator[Output]:
-    """Results of packets that cause so many copies each: an output for those in a row that go to the same ports."""
-    ways = receivers.reshape(-1, copies)
+def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.int64], copies: int) -> Iterator[Output]:
+    """Results of packets that cause so many copies each: an output for those in a row that go to the same ports, and
+    with a route one for each size, with values first."""
+    ways = (receivers << 16 | sizes).reshape(-1, copies)
     edges = np.flatnonzero((ways[1:] != ways[:-1]).any(axis=1)) + 1
     for start, end in pairwise([0, *edges.tolist(), len(ways)]):
-        results = frames[start * copies : end * copies : copies, HEADERS_BYTES:].copy()  # the engine's own memory
-        yield Output(results, tuple(ways[start].tolist()))
+        way = [(int(each) & 0xFFFF, int(each) >> 16) for each in ways[start]]
+        for size in sorted({size for size, _ in way}, reverse=True):
+            first = next(place for place, (its, _) in enumerate(way) if its == size)
+            results = frames[start * copies + first : end * copies : copies, HEADERS_BYTES:size].copy()  # the engine's
+            yield Output(results, tuple(port for its, port in way if its == size))
 
 
 def _compiled(elements: int, slots: int, backend: str) -> "Switch":

@@ -15,7 +15,7 @@ import numpy as np
 
 from switchagg.aggregator import Aggregator, Decision
 from switchagg.job import MODULUS, JobConfig, StreamConfig
-from switchagg.wire import Op, Packet, Values, encode
+from switchagg.wire import Op, Packet, Route, Values, encode
 
 TIMEOUT = 8.0
 """After so long an unanswered chunk is sent again; one way takes a packet 1.0."""
@@ -28,6 +28,9 @@ PAUSE = (5.0, 40.0)
 
 MAX_EVERY = 5
 """Each so many chunks one has op MAX, as scale chunks have (W4)."""
+
+ROUTES = (Route.ALL, Route.TO_OWNER, Route.ALL, Route.FROM_OWNER)
+"""Of chunks in turn; each rank of two or more is an owner in its turn."""
 
 EVENTS_PER_PACKET = 200
 """More happen only where nearly nothing arrives."""
@@ -236,9 +239,12 @@ class _Network:
         self.in_flight.add(key)
         slot, version = config.place(stream, chunk)
         op = Op.MAX if chunk % MAX_EVERY == MAX_EVERY - 1 else Op.SUM
+        route = ROUTES[chunk % len(ROUTES)] if config.workers > 1 else Route.ALL
+        owner = chunk // len(ROUTES) % config.workers if route else 0
+        gives = not route or (rank == owner) == (route is Route.FROM_OWNER)
         packet = Packet(
             config.job_id, config.generation, stream, rank, op, slot, version, chunk % MODULUS,
-            values=_values(self.shape, key), retransmission=again,
+            values=_values(self.shape, key)[: None if gives else 0], retransmission=again, route=route, owner=owner,
         )  # fmt: skip
         self._transmit(_Sending(job, packet, why))
         self._at(TIMEOUT * self.rng.uniform(1.0, 1.2), lambda: self._send(job, stream, rank, chunk, "retransmission"))
@@ -301,7 +307,8 @@ def _name(sending: _Sending) -> str:
     place = f"slot {packet.slot} version {packet.version}"
     stream = f"stream {packet.stream} " if len(sending.job.config.streams) > 1 else ""
     op = " MAX" if packet.op is Op.MAX else ""
-    return f"job {packet.job} rank {packet.rank} {stream}chunk {packet.chunk}{op} ({place}), {sending.why}"
+    route = f" {packet.route.name} {packet.owner}" if packet.route else ""
+    return f"job {packet.job} rank {packet.rank} {stream}chunk {packet.chunk}{op}{route} ({place}), {sending.why}"
 
 
 def _values(shape: Shape, key: tuple[int, ...]) -> Values:

@@ -4,7 +4,9 @@
    P6, S1), applies S2 to S5 under the lock of the slot version, and drops them, but for a packet that completes its
    chunk or asks for a result again: that one becomes the result (S6), is marked, and goes up to sa_deliver (tc ingress
    of the same port), which sends a copy to each target. An XDP redirect would be shorter, but bypasses the queueing
-   discipline of the port, and with it the shaper. Built twice: SA_ELEMENTS is the most elements per packet. */
+   discipline of the port, and with it the shaper. Results of a route have two sizes, and a bare packet may cause one
+   with values, for which XDP has no room in the buffers of small frames: sa_deliver makes both, from the slot.
+   Built twice: SA_ELEMENTS is the most elements per packet. */
 #include "rule/wire.h"
 
 #include <linux/bpf.h>
@@ -34,9 +36,8 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 #define SA_HOPS 64u
 #define SA_UDP 17u
 
-/* Between sa_switch and sa_deliver, in flags that are zero on the wire (P6). */
-#define SA_TO_ALL 0x80u
-#define SA_TO_SENDER 0x40u
+/* Who gets the result, from sa_switch to sa_deliver in IPv4's identification: all, or one rank, counted from 1. */
+#define SA_TO_ALL 0u
 
 /* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
 enum sa_extra {
@@ -183,6 +184,12 @@ SA_INLINE uint64_t packet_sum(struct scratch *scratch, uint32_t size) {
     return sum;
 }
 
+/* Of the checksum of a result in the scratch: the sum of what is the same for every target. */
+SA_INLINE uint32_t result_sum(struct scratch *scratch, uint32_t size) {
+    uint16_t udp_bytes = SA_BE16((uint16_t)(size + sizeof(struct udphdr)));
+    return folded(packet_sum(scratch, size) + udp_bytes + udp_bytes + SA_BE16((uint16_t)SA_UDP));
+}
+
 /* Read again before each loop: the verifier infers the number from the iteration that a loop ends in, and would explore
    what follows once for each such number. */
 SA_INLINE uint32_t blocks_of(const struct scratch *scratch) {
@@ -197,7 +204,12 @@ SA_INLINE void combine(enum sa_values action, struct slot *slot, const struct sc
         uint32_t *sums = slot->sums + block * SA_BLOCK;
         const uint32_t *values = scratch->values + block * SA_BLOCK;
 #pragma clang loop unroll(full)
-        for (uint32_t i = 0; i < SA_BLOCK; i++) sums[i] = sa_combine(action, sums[i], SA_BE32(values[i]));
+        for (uint32_t i = 0; i < SA_BLOCK; i++) {
+            if (action == SA_ZERO)
+                ((volatile uint32_t *)sums)[i] = 0; /* or it becomes a call of memset */
+            else
+                sums[i] = sa_combine(action, sums[i], SA_BE32(values[i]));
+        }
     }
 }
 
@@ -235,10 +247,32 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
             combine(SA_ADD, slot, scratch);
         else if (decision.values == SA_MAXIMUM)
             combine(SA_MAXIMUM, slot, scratch);
-        if (outcome == SA_BROADCAST || outcome == SA_REPLY) copy_out(slot, scratch);
+        else if (decision.values == SA_ZERO)
+            combine(SA_ZERO, slot, scratch);
+        if (!sa_route(kind) && (outcome == SA_BROADCAST || outcome == SA_REPLY)) copy_out(slot, scratch);
     }
     bpf_spin_unlock(&slot->lock);
     return (int)outcome;
+}
+
+/* The sums of the chunk in the scratch's header, which was complete, into the scratch; 0 if the slot version holds them
+   no longer: a later chunk has it, or another job, and nobody waits for this result any more. Not inlined, as above. */
+__attribute__((noinline)) int sa_fetch(uint32_t index, uint32_t job_id) {
+    uint32_t zero = 0, there;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    struct slot *slot = bpf_map_lookup_elem(&slots, &index);
+    if (!scratch || !slot) return 0;
+    uint32_t generation = SA_BE32(scratch->header.generation), chunk = SA_BE32(scratch->header.chunk);
+    bpf_spin_lock(&slot->lock);
+    there = slot->job == job_id && slot->generation == generation && slot->held == chunk;
+    if (there) copy_out(slot, scratch);
+    bpf_spin_unlock(&slot->lock);
+    return (int)there;
+}
+
+/* Of the slot version, in `slots`. */
+SA_INLINE uint32_t index_of(const struct sa_header *header) {
+    return 2u * SA_BE16(header->slot) + (SA_BE32(header->kind) & SA_VERSION ? 1 : 0);
 }
 
 /* S1, in its order; SA_ABSORBED if the packet is its job's. */
@@ -254,7 +288,10 @@ SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_heade
     if (rank >= job->workers) return SA_DROP_RANK;
     const struct member *member = &job->members[rank & (SA_WORKERS_MAX - 1)];
     if (member->address != address || member->port != port) return SA_DROP_PORT;
-    if (SA_BE16(header->elements) != job->elements) return SA_DROP_ELEMENTS;
+    uint32_t kind = SA_BE32(header->kind);
+    if (sa_route(kind) && (sa_owner(kind) >= job->workers || job->workers < 2)) return SA_DROP_OWNER;
+    uint32_t elements = sa_givers(kind, job->full) >> (rank & 63) & 1 ? job->elements : 0;
+    if (SA_BE16(header->elements) != elements) return SA_DROP_ELEMENTS;
     return SA_ABSORBED;
 }
 
@@ -290,24 +327,23 @@ SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }
 
-/* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver. The checksum field
-   gets the sum of what is the same for every target. */
+/* The packet in the scratch becomes the frame's payload again, as a result (S6), for sa_deliver; with a route, the header
+   alone. The checksum field gets the sum of what is the same for every target. */
 SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome) {
     uint32_t kind = (SA_BE32(scratch->header.kind) & ~SA_RETRANSMISSION) | SA_RESULT;
     scratch->header.kind = SA_BE32(kind);
-    uint32_t udp_bytes = size + sizeof(struct udphdr);
-    uint64_t sum = packet_sum(scratch, size);
-    sum += SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)udp_bytes) + SA_BE16((uint16_t)SA_UDP);
-    kind |= outcome == SA_BROADCAST ? SA_TO_ALL : SA_TO_SENDER;
-    scratch->header.kind = SA_BE32(kind);
+    if (sa_route(kind)) size = SA_HEADER_BYTES;
+    uint32_t sum = result_sum(scratch, size);
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     if (data + SA_HEADERS_BYTES > end) return XDP_DROP;
     uint16_t *source = data + ETH_ALEN;
     source[0] = configuration.ticket[0];
     source[1] = configuration.ticket[1];
     source[2] = configuration.ticket[2];
-    struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr);
-    udp->check = (uint16_t)folded(sum);
+    struct iphdr *ip = data + sizeof(struct ethhdr);
+    ip->id = SA_BE16((uint16_t)(outcome == SA_BROADCAST ? SA_TO_ALL : scratch->header.rank + 1u));
+    struct udphdr *udp = (void *)(ip + 1);
+    udp->check = (uint16_t)sum;
     if (size > SA_PACKET_MAX || bpf_xdp_store_bytes(ctx, SA_HEADERS_BYTES, scratch, size)) return XDP_DROP;
     return XDP_PASS;
 }
@@ -328,7 +364,6 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
     if (bpf_xdp_load_bytes(ctx, SA_HEADERS_BYTES, scratch, held)) return XDP_DROP;
     const struct sa_header *header = &scratch->header;
     uint32_t outcome = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
-    if (outcome == SA_ABSORBED && sa_route(SA_BE32(header->kind))) outcome = SA_DROP_OP;
     if (outcome != SA_ABSORBED) { /* dropped whatever its checksum */
         count(outcome);
         return XDP_DROP;
@@ -351,8 +386,8 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         return XDP_DROP;
     }
     learn(&job->members[header->rank & (SA_WORKERS_MAX - 1)], ethernet, to, ctx->ingress_ifindex);
-    uint32_t index = 2u * SA_BE16(header->slot) + (SA_BE32(header->kind) & SA_VERSION ? 1 : 0);
-    outcome = (uint32_t)sa_aggregate(index, job_id, generation, job->full);
+    scratch->header.elements = SA_BE16((uint16_t)job->elements); /* of the sums, also where the packet brings none */
+    outcome = (uint32_t)sa_aggregate(index_of(header), job_id, generation, job->full);
     count(outcome);
     if (outcome != SA_BROADCAST && outcome != SA_REPLY) return XDP_DROP;
     return pass_up(ctx, scratch, size, outcome);
@@ -392,9 +427,9 @@ SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
     return now == field;
 }
 
-/* Address the frame to one worker and send a copy of it out of that worker's port, through its queueing discipline. */
-SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint32_t sum, uint32_t partial,
-                       uint32_t kind) {
+/* Address the frame to one worker and send a copy of it out of that worker's port, through its queueing discipline. sum:
+   of the checksum, what is the same for every target. complete: 0xffff, or 0 if the checksum is to be partial. */
+SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint32_t sum, uint32_t complete) {
     uint32_t ifindex = member->ifindex;
     struct impairment *impairment = impairment_of(ifindex);
     if (impairment && sa_random_hit(&impairment->state, impairment->loss_out)) {
@@ -402,17 +437,16 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
         return;
     }
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-    if (data + SA_HEADERS_BYTES + SA_HEADER_BYTES > end) return;
+    if (data + SA_HEADERS_BYTES > end) return;
     uint16_t *ethernet = data;
     struct iphdr *ip = data + sizeof(struct ethhdr);
     struct udphdr *udp = (void *)(ip + 1);
-    struct sa_header *header = (void *)(udp + 1);
 #pragma clang loop unroll(full)
     for (int i = 0; i < 6; i++) ethernet[i] = member->ethernet[i];
     uint32_t saddr = member->switch_address, daddr = member->address, port = member->port;
     uint32_t mark = impairment && (ip->tos & 3) && sa_random_hit(&impairment->state, impairment->mark_out);
     uint8_t tos = ip->tos | (mark ? 3 : 0);
-    uint64_t addresses = address_sum(saddr) + address_sum(daddr), length = udp->len;
+    uint64_t addresses = address_sum(saddr) + address_sum(daddr);
     ip->tos = tos;
     ip->id = 0;
     ip->frag_off = SA_BE16(0x4000);
@@ -423,13 +457,61 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
                                   SA_BE16((uint16_t)(SA_HOPS << 8 | SA_UDP)));
     udp->source = configuration.port;
     udp->dest = (uint16_t)port;
-    uint32_t check = partial ? folded(addresses + length + SA_BE16((uint16_t)SA_UDP))
-                             : (uint16_t)~folded(addresses + sum + configuration.port + port);
-    udp->check = check || partial ? (uint16_t)check : 0xffff;
-    header->kind = SA_BE32(kind);
+    uint32_t check = folded(addresses + sum + (port & complete)) ^ complete;
+    udp->check = (uint16_t)(check ? check : complete);
     int64_t error = ifindex ? bpf_clone_redirect(skb, ifindex, 0) : -1;
     count(error ? SA_SEND_ERRORS : SA_SENT);
     if (mark) count(SA_MARKED);
+}
+
+/* Send the frame, a result of the job in the scratch's header, to those of `targets` that the job has. sum: what
+   `result_sum` says; partial: what `is_partial` says, without a branch, or the verifier would follow both ways for every
+   target. Not inlined, as above. */
+__attribute__((noinline)) int sa_send(struct __sk_buff *skb, uint64_t targets, uint32_t sum, uint32_t partial) {
+    uint32_t zero = 0;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    if (!scratch) return 0;
+    uint32_t job_id = SA_BE16(scratch->header.job), size = SA_HEADER_BYTES + 4u * SA_BE16(scratch->header.elements);
+    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+    if (!job || job->generation != SA_BE32(scratch->header.generation)) return 0; /* evicted meanwhile (S8) */
+    uint32_t workers = job->workers, complete = (partial - 1u) & 0xffff;
+    uint32_t pseudo = SA_BE16((uint16_t)(size + sizeof(struct udphdr))) + SA_BE16((uint16_t)SA_UDP);
+    sum = (folded(sum + configuration.port) & complete) | (folded(pseudo) & ~complete);
+    for (uint32_t target = 0; target < SA_WORKERS_MAX; target++) {
+        if (target >= workers) break;
+        if (targets >> target & 1) deliver(skb, &job->members[target], sum, complete);
+    }
+    return 0;
+}
+
+/* The result of a route (S6) in the frame, with values or bare; the scratch has its header. What `result_sum` says, or
+   negative: no memory, which is counted, or nobody waits for it any more. Not inlined, as above. */
+__attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t bare) {
+    uint32_t zero = 0, elements = 0;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    if (!scratch) return -1;
+    if (!bare) {
+        uint32_t job_id = SA_BE16(scratch->header.job);
+        struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+        if (!job) return -1;
+        elements = job->elements;
+        scratch->header.elements = SA_BE16((uint16_t)elements);
+        if (!sa_fetch(index_of(&scratch->header), job_id)) return -1;
+    }
+    scratch->header.elements = SA_BE16((uint16_t)elements);
+    uint32_t size = SA_HEADER_BYTES + 4 * elements;
+    if (size < SA_HEADER_BYTES || size > SA_PACKET_MAX || bpf_skb_change_tail(skb, SA_HEADERS_BYTES + size, 0) ||
+        bpf_skb_store_bytes(skb, SA_HEADERS_BYTES, scratch, size, 0)) {
+        count(SA_SEND_ERRORS);
+        return -1;
+    }
+    void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+    if (data + SA_HEADERS_BYTES > end) return -1;
+    struct iphdr *ip = data + sizeof(struct ethhdr);
+    struct udphdr *udp = (void *)(ip + 1);
+    ip->tot_len = SA_BE16((uint16_t)(size + sizeof(*ip) + sizeof(*udp)));
+    udp->len = SA_BE16((uint16_t)(size + sizeof(*udp)));
+    return (int)result_sum(scratch, size);
 }
 
 SEC("tc")
@@ -440,25 +522,31 @@ int sa_deliver(struct __sk_buff *skb) {
     if (source[0] != configuration.ticket[0] || source[1] != configuration.ticket[1] ||
         source[2] != configuration.ticket[2])
         return TC_ACT_UNSPEC;
+    uint32_t zero = 0;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     /* Several joined into one by the receiving port (rx-udp-gro-forwarding) can't be told apart here. */
-    if (skb->gso_size || bpf_skb_pull_data(skb, SA_HEADERS_BYTES + SA_HEADER_BYTES)) goto lost;
+    if (!scratch || skb->gso_size || bpf_skb_pull_data(skb, SA_HEADERS_BYTES) ||
+        bpf_skb_load_bytes(skb, SA_HEADERS_BYTES, &scratch->header, SA_HEADER_BYTES))
+        goto lost;
     data = (void *)(long)skb->data;
     end = (void *)(long)skb->data_end;
-    if (data + SA_HEADERS_BYTES + SA_HEADER_BYTES > end) goto lost;
-    const struct udphdr *udp = data + sizeof(struct ethhdr) + sizeof(struct iphdr);
-    const struct sa_header *header = data + SA_HEADERS_BYTES;
-    uint32_t marked = SA_BE32(header->kind), sum = udp->check, rank = header->rank, job_id = SA_BE16(header->job);
-    uint32_t generation = SA_BE32(header->generation);
-    int partial = is_partial(skb, (uint16_t)sum);
+    if (data + SA_HEADERS_BYTES > end) goto lost;
+    const struct iphdr *ip = data + sizeof(struct ethhdr);
+    const struct udphdr *udp = (void *)(ip + 1);
+    uint32_t kind = SA_BE32(scratch->header.kind), to = SA_BE16(ip->id);
+    int sum = udp->check, partial = is_partial(skb, (uint16_t)sum);
     if (partial < 0) goto lost;
-    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
-    if (!job || job->generation != generation) return TC_ACT_SHOT; /* evicted meanwhile (S8) */
-    uint32_t workers = job->workers;
-    for (uint32_t target = 0; target < SA_WORKERS_MAX; target++) {
-        if (target >= workers) break;
-        if (marked & SA_TO_ALL || target == rank)
-            deliver(skb, &job->members[target], sum, partial, marked & ~(0xffu ^ SA_FLAGS_ALL));
+    uint64_t targets = to == SA_TO_ALL ? ~0ull : 1ull << (to - 1 & 63);
+    if (!sa_route(kind)) {
+        sa_send(skb, targets, sum, partial);
+        return TC_ACT_SHOT;
     }
+    uint64_t givers = sa_givers(kind, ~0ull);
+    if (targets & ~givers) {
+        if ((sum = sa_reshape(skb, 0)) < 0) return TC_ACT_SHOT;
+        sa_send(skb, targets & ~givers, sum, partial);
+    }
+    if (targets & givers && (sum = sa_reshape(skb, 1)) >= 0) sa_send(skb, targets & givers, sum, partial);
     return TC_ACT_SHOT;
 lost:
     count(SA_SEND_ERRORS);
