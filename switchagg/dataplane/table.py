@@ -24,6 +24,7 @@ class PlaneKind:
     colour: in its figures.
     elements_most: the largest E it holds; None: any. tested: `auto` takes it if its self-test passes, the first in the
     table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
+    routes: it knows who gives and who gets a chunk (S4, S6); else jobs send all values to all (W15).
     """
 
     name: str
@@ -35,6 +36,7 @@ class PlaneKind:
     tested: bool = False
     compiled: bool = False
     program: bool = False
+    routes: bool = False
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
         if self.make is None:
@@ -65,6 +67,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#0072B2",
             tested=True,
             compiled=True,
+            routes=True,
         ),
         PlaneKind(
             "batched",
@@ -73,6 +76,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="NumPy, bundles of 16 packets",
             colour="#009E73",
             tested=True,
+            routes=True,
         ),
         PlaneKind(
             "reference",
@@ -80,6 +84,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             "the rule in Python, a packet at a time",
             measured="Python, a packet at a time",
             colour="#999999",
+            routes=True,
         ),
         PlaneKind(
             "xdp",

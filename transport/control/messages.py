@@ -122,6 +122,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
 
     streams: (first_slot, window_slots) of each. priorities: class of each; none: all best effort.
     queue_pairs: over RDMA the switch's, by rank; else none. narrowed: why the windows are smaller than wished, or "".
+    routes: whether packets may have other routes than ALL; else calls travel as W15 says.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     priorities: Smalls = []
     queue_pairs: Annotated[list[QueuePair], msgspec.Meta(max_length=64)] = []
     narrowed: str = ""
+    routes: bool = False
 
     def config(self) -> JobConfig:
         """The job as the core knows it."""

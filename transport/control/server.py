@@ -53,7 +53,7 @@ class ControlServer:
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
     host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
     what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
-    each event before it is carried out. Raises OSError if the address can't be had.
+    each event before it is carried out. `routes`: see `Admitted`; of what carries packets. Raises OSError if the address can't be had.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class ControlServer:
         self._ends = QueuePairEnds(host, queue_pairs, secrets=LINKS[link].secrets)
         self._data_address = data_address
         self._link = link
+        self.routes = False
         self._log = log
         self._routes: dict[int, bytes] = {}
         self._stalls = StallDetector()
@@ -228,6 +229,7 @@ class ControlServer:
             priorities=[stream.priority for stream in job.streams],
             queue_pairs=self._ends.of_switch(job),
             narrowed=event.narrowed,
+            routes=self.routes,
         )
 
     def _carry_out(self) -> None:

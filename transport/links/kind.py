@@ -19,7 +19,7 @@ class LinkKind:
     can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
     keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
-    messages: whether packets are joined to messages. congestion_control: whether its mesh lets one choose TCP's
+    messages: whether packets are joined to messages. bare: whether it carries packets of any size (P2). congestion_control: whether its mesh lets one choose TCP's
     (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
@@ -36,6 +36,7 @@ class LinkKind:
     keys: bool = False
     secrets: bool = False
     messages: bool = False
+    bare: bool = True
     congestion_control: bool = False
     link: str = ""
     """The class of its links (`transport.links.link.Link`), made with the address to bind; "": its ends are none."""

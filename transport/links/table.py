@@ -53,6 +53,7 @@ LINKS = {
             cores=("native", "python"),
             only_plane="native",
             messages=True,
+            bare=False,
             place="transport.meshes.opening:bind_tcp",
             mesh="transport.rdma.mesh:open_mesh",
             switch="transport.rdma.switch:open_switch",

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from switchagg.controller import Controller
+from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import (
     Event,
@@ -89,6 +90,7 @@ class SwitchDaemon:
                 "tcp://HOST:PORT, or end the switch that holds it"
             ) from error
         self.control_endpoint: str = self._server.endpoint
+        self._server.routes = options.kind.bare and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
     def start(self) -> None:

@@ -97,7 +97,6 @@ class SwitchSession:
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
         self._codec = options.float_codec
-        self._routed = False
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
@@ -118,6 +117,7 @@ class SwitchSession:
                 self._warn(admitted.narrowed)
             self._calls = CallLedger([stream.priority for stream in self.job.streams])
             self.classes = self._calls.turns.classes
+            self._routed = admitted.routes
             self._generation = self.job.generation
             self._places = {place.rank: place for place in admitted.members}
             self._lease_ns = admitted.lease_ns

@@ -80,7 +80,7 @@ class Uplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    switch: the `to` of its frames.
+    switch: the `to` of its frames. routed: whether it knows routes (W15).
     """
 
     def __init__(
@@ -92,7 +92,9 @@ class AggregationHost:
         on_failure: Callable[[int, StreamFailed], None],
         switch: int,
         codec: str = "",
+        routed: bool = True,
     ) -> None:
+        self._routed = routed
         self.endpoint = Endpoint(job, rank)
         self.drop_checksum = 0
         self._network = network
@@ -122,7 +124,7 @@ class AggregationHost:
         `done` is called once it is complete.
         """
         stream = self._turns.take(priority)
-        call = make_call(array, op, self._job, self._codec, shares_of(kind, root)._replace(routed=False))
+        call = make_call(array, op, self._job, self._codec, shares_of(kind, root)._replace(routed=self._routed))
         of_class = self._job.streams[stream].priority
         call.description = Shown(kind, op, array.dtype, array.size, root).words(self._made[of_class])
         self._made[of_class] += 1

@@ -26,8 +26,11 @@ class SwitchSimulation(Simulation):
             )
         )
         self.hosts: list[AggregationHost] = []
+        routed = DATAPLANES[config.dataplane].routes
         for rank, uplink in enumerate(self.uplinks):
-            host = AggregationHost(self.network, rank, self.job, uplink, self._failed, self.aggregator, config.codec)
+            host = AggregationHost(
+                self.network, rank, self.job, uplink, self._failed, self.aggregator, config.codec, routed
+            )
             self._add_host(host.receive)
             self.hosts.append(host)
 
