@@ -60,7 +60,7 @@ class _Rows:
 
     def __init__(self, array: Array, width: int, layout: Layout) -> None:
         self._array, self._width = array, width
-        self._span = layout.span
+        self._span, self._owner = layout.span, layout.owner
 
     def read(self, data: Sequence[int]) -> Array:
         """(k, width) values of ascending data chunks: a view where they are neighbours in the array."""
@@ -94,7 +94,7 @@ class _Rows:
         """The rows as a view, if they are whole and follow each other."""
         low, high = self._span(data[0])
         if len(data) > 1:
-            if type(_index(data)) is not slice:
+            if type(_index(data)) is not slice or self._owner(data[0]) != self._owner(data[-1]):
                 return None
             high = self._span(data[-1])[1]
         return self._array[low:high].reshape(-1, self._width) if high - low == len(data) * self._width else None

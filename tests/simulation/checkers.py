@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.wire import Op, Packet, Values
+from switchagg.wire import Op, Packet, Values, givers, kind_of
 
 
 class Violation(AssertionError):
@@ -49,7 +49,7 @@ class SlotIsolation:
     """A result combines exactly one contribution of each rank to exactly this chunk: no two chunks are ever mixed."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[int, int, int, int], dict[int, tuple[Op, Values]]] = {}
+        self._sent: dict[tuple[int, int, int, int], dict[int, tuple[int, Values]]] = {}
 
     @staticmethod
     def _key(packet: Packet) -> tuple[int, int, int, int]:
@@ -57,17 +57,22 @@ class SlotIsolation:
 
     def sent(self, packet: Packet) -> None:
         ranks = self._sent.setdefault(self._key(packet), {})
-        earlier = ranks.setdefault(packet.rank, (packet.op, packet.values))
-        if earlier[0] != packet.op or not np.array_equal(earlier[1], packet.values):
+        kind = kind_of(packet.op, 0, packet.route, packet.owner)
+        earlier = ranks.setdefault(packet.rank, (kind, packet.values))
+        if earlier[0] != kind or not np.array_equal(earlier[1], packet.values):
             raise Violation(f"SlotIsolation: rank {packet.rank} sent two versions of {self._key(packet)}")
 
     def result(self, packet: Packet, workers: int) -> None:
         ranks = self._sent.get(self._key(packet), {})
         if len(ranks) != workers:
             raise Violation(f"SlotIsolation: {self._key(packet)} complete with ranks {sorted(ranks)} of {workers}")
-        stacked = np.stack([values for _, values in ranks.values()]).astype(np.int64)
-        ops = {op for op, _ in ranks.values()}
-        want = stacked.max(axis=0) if ops == {Op.MAX} else stacked.sum(axis=0)
+        giving = givers(kind_of(packet.op, 0, packet.route, packet.owner), (1 << workers) - 1)
+        if any(bool(len(values)) != bool(giving >> rank & 1) for rank, (_, values) in ranks.items()):
+            raise Violation(f"SlotIsolation: {self._key(packet)}: who gives values is not who sent them")
+        if not len(packet.values):
+            return
+        stacked = np.stack([values for _, values in ranks.values() if len(values)]).astype(np.int64)
+        want = stacked.max(axis=0) if packet.op is Op.MAX else stacked.sum(axis=0)
         if not np.array_equal(want.astype(np.uint32).view(np.int32), packet.values):
             raise Violation(f"SlotIsolation: {self._key(packet)}: values are not the combination of its contributions")
 

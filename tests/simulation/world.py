@@ -8,7 +8,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
 from switchagg.call import make_call
 from switchagg.dataplane.contract import DataPlane
+from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.layout import shares_of
 from switchagg.native.endpoint import NativeEndpoint
 from switchagg.wire import Bundle, decode
 
@@ -84,25 +86,50 @@ class SimulatedJob:
 
     config: JobConfig
     ports: list[int]
-    inputs: list[list[NDArray[Any]]]
-    """Per call, one array per rank."""
-    ops: list[str]
-    wants: list[NDArray[Any]]
+    drawn: list["Drawn"]
     endpoints: list[AnyEndpoint] = field(default_factory=list)
     calls: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    arrays: dict[tuple[Any, ...], NDArray[Any]] = field(default_factory=dict)
     keep: list[Any] = field(default_factory=list)
     deadlines_ns: list[int] = field(default_factory=list)
     """Per rank, when its timer has work; as of the last time it was given anything."""
     remaining: int = 0
 
 
-def draw_call(rng: random.Random, numbers: np.random.Generator, workers: int) -> tuple[str, list[NDArray[Any]]]:
+class Drawn(NamedTuple):
+    """A collective and its arrays, one for each rank."""
+
+    kind: Kind
+    op: str
+    root: int
+    arrays: list[NDArray[Any]]
+
+    def wants(self, rank: int) -> tuple[slice, NDArray[Any]]:
+        """Which elements a rank has the result of, and the result."""
+        size, workers = len(self.arrays[0]), len(self.arrays)
+        everything = slice(0, size)
+        shards = [slice(r * size // workers, (r + 1) * size // workers) for r in range(workers)]
+        if self.kind == "broadcast":
+            return everything, self.arrays[self.root]
+        if self.kind == "all_gather":
+            return everything, np.concatenate([a[shard] for a, shard in zip(self.arrays, shards, strict=True)])
+        total = (
+            np.max(self.arrays, axis=0) if self.op == "max" else np.sum(self.arrays, axis=0, dtype=self.arrays[0].dtype)
+        )
+        mine = shards[rank] if self.kind == "reduce_scatter" else everything
+        if self.kind == "reduce" and rank != self.root:
+            mine = slice(0, 0)
+        return mine, total[mine]
+
+
+def draw_call(rng: random.Random, numbers: np.random.Generator, workers: int) -> Drawn:
     """Arrays whose sum is exact in every type, so that == is the right comparison also for floats."""
     dtype = rng.choice([np.int32, np.int64, np.float32, np.float32, np.float64])
     size = rng.randint(0, 40)
+    kind = rng.choice(["allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce"])
     op = "max" if dtype is np.int32 and rng.random() < 0.5 else "sum"
     values = numbers.integers(-(2**16), 2**16, (workers, size))
-    return op, [row.astype(dtype) for row in values]
+    return Drawn(kind, op, rng.randrange(workers), [row.astype(dtype) for row in values])  # type: ignore[arg-type]
 
 
 def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) -> SimulatedJob:
@@ -124,10 +151,7 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) 
     )
     numbers = np.random.default_rng(rng.getrandbits(32))
     drawn = [draw_call(rng, numbers, workers) for _ in range(rng.randint(1, 4))]
-    inputs = [arrays for _, arrays in drawn]
-    ops = [op for op, _ in drawn]
-    wants = [np.max(a, axis=0) if op == "max" else np.sum(a, axis=0, dtype=a[0].dtype) for op, a in drawn]
-    return SimulatedJob(config, list(range(first_port, first_port + workers)), inputs, ops, wants)
+    return SimulatedJob(config, list(range(first_port, first_port + workers)), drawn)
 
 
 class World:
@@ -139,7 +163,9 @@ class World:
         faults: Faults | None,
         plane: Callable[[int, int], DataPlane],
         endpoint: Callable[[JobConfig, int], AnyEndpoint] = Endpoint,
+        routed: bool | None = None,
     ) -> None:
+        self._routed = getattr(plane, "routes", False) if routed is None else routed
         self.rng = random.Random(seed)
         self.faults = faults or Faults.drawn(self.rng)
         self.now_ns = 0
@@ -198,14 +224,17 @@ class World:
     def _start(self, job: SimulatedJob) -> None:
         self.plane.admit(job.config, job.ports)
         job.endpoints = [self._endpoint(job.config, rank) for rank in range(job.config.workers)]
-        job.remaining = len(job.inputs) * job.config.workers
+        job.remaining = len(job.drawn) * job.config.workers
         job.calls = {}
         job.deadlines_ns = [NEVER_NS] * job.config.workers
-        for number, (op, arrays) in enumerate(zip(job.ops, job.inputs, strict=True)):
-            for rank, array in enumerate(arrays):
-                call = make_call(array.copy(), op, job.config)
+        for number, drawn in enumerate(job.drawn):
+            shares = shares_of(drawn.kind, drawn.root)._replace(routed=self._routed)
+            for rank, given in enumerate(drawn.arrays):
+                array = given.copy()
+                call = make_call(array, drawn.op, job.config, shares=shares)
                 name = (job.config.job_id, job.config.generation, number, rank)
                 job.calls[id(call)] = name
+                job.arrays[name] = array
                 job.keep.append(call)
                 self.exactly_once.submitted(name)
                 job.endpoints[rank].submit(number % len(job.config.streams), call)
@@ -243,7 +272,8 @@ class World:
                 continue
             name = job.calls[id(event.call)]
             self.exactly_once.completed(name)
-            self.exact_sum.completed(str(name), event.call.array, job.wants[name[2]])  # type: ignore[attr-defined]
+            where, want = job.drawn[name[2]].wants(rank)
+            self.exact_sum.completed(str(name), job.arrays[name][where], want)
             job.remaining -= 1
             self.determinism.happened("completed", self.now_ns, name)
 
@@ -285,7 +315,7 @@ class World:
                     self.isolation.result(
                         packet, next(j for j in self.jobs if j.config.job_id == packet.job).config.workers
                     )
-                    for port in output.ports:
+                    for port in sorted(output.ports):  # a plane may name them in any order
                         self._transmit(port, SWITCH, row.tobytes())
             return
         job = next(j for j in self.jobs if to in j.ports)

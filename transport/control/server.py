@@ -53,7 +53,7 @@ class ControlServer:
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
     host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
     what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
-    each event before it is carried out. `routes`: see `Admitted`; of what carries packets. Raises OSError if the address can't be had.
+    each event before it is carried out. `routes`: see `Admitted`. Raises OSError if the address can't be had.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class LinkKind:
     can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
     space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
     keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
-    messages: whether packets are joined to messages. bare: whether it carries packets of any size (P2). congestion_control: whether its mesh lets one choose TCP's
-    (`transport.meshes.tcp_gathering.TcpOptions`).
+    messages: whether packets are joined to messages. bare: whether it carries packets of any size (P2).
+    congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
     name: str
