@@ -36,7 +36,7 @@ class PlaneKind:
     tested: bool = False
     compiled: bool = False
     program: bool = False
-    routes: bool = False
+    routes: bool = True
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
         if self.make is None:
@@ -67,7 +67,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#0072B2",
             tested=True,
             compiled=True,
-            routes=True,
         ),
         PlaneKind(
             "batched",
@@ -76,7 +75,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="NumPy, bundles of 16 packets",
             colour="#009E73",
             tested=True,
-            routes=True,
         ),
         PlaneKind(
             "reference",
@@ -84,7 +82,6 @@ DATAPLANES: dict[str, PlaneKind] = {
             "the rule in Python, a packet at a time",
             measured="Python, a packet at a time",
             colour="#999999",
-            routes=True,
         ),
         PlaneKind(
             "xdp",

@@ -163,9 +163,8 @@ class World:
         faults: Faults | None,
         plane: Callable[[int, int], DataPlane],
         endpoint: Callable[[JobConfig, int], AnyEndpoint] = Endpoint,
-        routed: bool | None = None,
     ) -> None:
-        self._routed = getattr(plane, "routes", False) if routed is None else routed
+        self._routed = getattr(plane, "routes", False)
         self.rng = random.Random(seed)
         self.faults = faults or Faults.drawn(self.rng)
         self.now_ns = 0
