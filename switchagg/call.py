@@ -25,6 +25,7 @@ from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import WORDS, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, RUN_MAX, Layout, Shares
+from switchagg.priority import parts
 from switchagg.wire import Op, Route, Values, kind_of
 
 SCALES = kind_of(Op.MAX, 0)
@@ -279,6 +280,19 @@ def array_call(
     if row_of(array.dtype, job.elements, used)[0] < 1:
         raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
     return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used, shares)
+
+
+def split(array: Array, job: JobConfig, codec: Codec, streams: Sequence[int]) -> dict[int, Array]:
+    """The parts of a call that is split over these streams, by stream; empty if it is one call (W11)."""
+    used = codec_for(array.dtype, codec)
+    if used is None or array.ndim != 1 or len(streams) == 1:
+        return {}
+    width = row_of(array.dtype, job.elements, used)[1]
+    windows = [job.streams[stream].window_slots for stream in streams]
+    if array.size <= min(windows) * width or not width:
+        return {}
+    cuts = parts(array.size, width, windows)
+    return {stream: array[low:high] for stream, (low, high) in zip(streams, cuts, strict=True)}
 
 
 def make_call(

@@ -36,7 +36,7 @@ class JoinRequest:
     timeout_ns: how long it waits for the others. windows: window of each stream where they differ; window_slots is then
     the first one's. priorities: class of each stream (W10); empty: all best effort. queue_pair: over RDMA, the number
     of its end; ranks that share an address differ in it. codec: name of what sums of floats travel in.
-    packets_held: how many its receive buffer holds, 0: enough (C17).
+    packets_held: how many its receive buffer holds, 0: enough (C17). split: whether long calls are split (W11).
     """
 
     job: str
@@ -53,6 +53,7 @@ class JoinRequest:
     queue_pair: int | None = None
     codec: str = FIXED_POINT.name
     packets_held: int = 0
+    split: bool = False
 
     def narrowed(self, slots: int) -> "JoinRequest":
         """With windows of at most so many slots in all, in proportion; each keeps one."""
@@ -102,7 +103,7 @@ class JoinRequest:
 
     def contradiction(self, other: "JoinRequest") -> str:
         """Where two members of one gathering contradict each other, or "" (C1)."""
-        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec"):
+        for name in ("workers", "elements", "streams", "window_slots", "windows", "priorities", "codec", "split"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
                 return (

@@ -258,6 +258,35 @@ def test_connections_that_share_a_port_one_after_the_other_fill_a_long_way() -> 
     assert times_ns[0] <= 1.05 * times_ns[1]
 
 
+@pytest.mark.parametrize(
+    ("delay_ns", "windows", "gain"), [(5_000_000, (64, 64), 1.6), (5_000_000, (32, 96), 3.0), (10_000, (64, 64), 0.999)]
+)
+def test_w11_a_split_call_has_the_windows_of_all_its_streams(
+    delay_ns: int, windows: tuple[int, int], gain: float
+) -> None:
+    """Where the way is longer than a window; elsewhere it takes no longer than on one."""
+    times, bits = [], []
+    for split_calls in (False, True):
+        link = LinkConfig(1_000_000_000, delay_ns)
+        config = SimulationConfig(2, link, streams=2, windows=windows, split_calls=split_calls)
+        star = SwitchSimulation(config)
+        arrays = [np.sin(np.arange(200_000) * (rank + 1)).astype(np.float32) for rank in range(2)]
+        left = [2]
+
+        def done(star: Any = star, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                star.network.stop()
+
+        for rank, array in enumerate(arrays):
+            star.launch(rank, array, "sum", done)
+        star.run("the call")
+        times.append(star.network.now_ns)
+        bits.append([array.tobytes() for array in arrays])
+    assert times[0] >= gain * times[1]
+    assert bits[0] == bits[1]
+
+
 def test_a_window_smaller_than_the_round_trip_takes_window_over_round_trip() -> None:
     config = star(2, 10_000_000_000, delay_ns=100_000, window_slots=8, streams=1)
     timing = time_allreduce(config, "switch", 1440 * 399)  # and the description

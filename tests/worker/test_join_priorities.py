@@ -56,6 +56,12 @@ def test_c1_ranks_that_disagree_on_classes_or_windows_are_refused_naming_both() 
     }
 
 
+def test_c1_ranks_that_disagree_on_splitting_are_refused_naming_both() -> None:
+    assert refusals(WISH, replace(WISH, split=True)) == [
+        "rank 1 says split is True, rank 0 says False; all ranks must agree"
+    ]
+
+
 def test_the_classes_of_a_job_come_back_from_its_message() -> None:
     admitted = messages.Admitted("j", 1, 2, 2, 360, [(0, 64), (64, 8)], "", 5556, 4, [], [3, 0])
     (frames,) = [messages.decode_answer(messages.encode(admitted))]
@@ -148,3 +154,54 @@ def test_a_call_of_a_class_without_stream_is_refused(daemon: SwitchDaemon) -> No
         session.allreduce(np.ones(3, np.int32), priority=3)
     assert session.allreduce(np.ones(3, np.int32)).result(SOON_S)[0] == 1
     session.close()
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_w11_split_calls_have_the_bits_of_whole_ones_between_calls_that_take_turns(
+    daemon: SwitchDaemon, core: str
+) -> None:
+    if core == "native" and library.missing():
+        pytest.skip(f"native core: {library.missing()}")
+    options = {"priorities": (7, 7, 0), "window_slots": (4, 8, 4), "core": core}
+    random = np.random.default_rng(3)
+    shapes = [
+        (1000, np.float32),
+        (10, np.int32),
+        (129, np.int32),
+        (777, np.float64),
+        (128, np.int64),
+        (5000, np.float32),
+    ]
+    inputs = [[(random.normal(size=size) * 1000).astype(dtype) for size, dtype in shapes] for _ in range(3)]
+    found = []
+    for split in (False, True):
+        sessions = join_all(daemon, f"split {core} {split}", 3 * [{**options, "split_calls": split}])
+
+        def run(rank: int, sessions: list[SwitchSession] = sessions) -> tuple[list[Any], int]:
+            arrays = [array.copy() for array in inputs[rank]]
+            futures = [sessions[rank].allreduce(array) for array in arrays]
+            results = [future.result(SOON_S) for future in futures]
+            assert all(one is other for one, other in zip(results, arrays, strict=True))
+            with sessions[rank]._lock:
+                return [array.tobytes() for array in arrays], sum(sessions[rank]._calls.finished())
+
+        with ThreadPoolExecutor(3) as pool:
+            found.append(list(pool.map(run, range(3))))
+        for session in sessions:
+            session.close()
+    (whole, split_up) = found
+    assert [bits for bits, _ in split_up] == [bits for bits, _ in whole]
+    assert [finished for _, finished in whole] == [6, 6, 6]
+    assert [finished for _, finished in split_up] == [11, 11, 11]  # all but that of ten values are two
+
+
+def test_w12_ranks_whose_split_calls_differ_in_size_are_both_named(daemon: SwitchDaemon) -> None:
+    sessions = join_all(daemon, "differ", 2 * [{"streams": 2, "split_calls": True}])
+    sizes = (2000, 100)  # the second is not split
+    futures = [session.allreduce(np.ones(size, np.int32)) for session, size in zip(sessions, sizes, strict=True)]
+    for future in futures:
+        with pytest.raises(AggregationFailed, match=r"2000|100") as caught:
+            future.result(SOON_S)
+        assert "100" in str(caught.value)
+    for session in sessions:
+        session.close()

@@ -68,7 +68,7 @@ class Gone(msgspec.Struct, frozen=True):
 class Join(msgspec.Struct, frozen=True, tag="join"):
     """Request: see JoinRequest. windows, priorities: one for each stream, or none. queue_pair: ours, over RDMA. link:
     what carries packets, where there are no queue pairs. codec: of sums of floats. packets_held: by our receive buffer,
-    0: enough (C17)."""
+    0: enough (C17). split: long calls (W11)."""
 
     job: Text
     place: Place
@@ -84,6 +84,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     link: Text = "udp"
     codec: Text = FIXED_POINT.name
     packets_held: Small = 0
+    split: bool = False
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

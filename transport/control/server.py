@@ -294,6 +294,7 @@ def _join_request(request: messages.Join) -> JoinRequest:
         "timeout_ns",
         "codec",
         "packets_held",
+        "split",
     )
     return JoinRequest(
         **{name: getattr(request, name) for name in alike},

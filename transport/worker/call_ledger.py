@@ -28,16 +28,23 @@ class CallLedger:
 
     def begin(self, priority: int | None, stream: int | None) -> Call:
         """Enter the next call; returns where it belongs. Raises ValueError for a class or stream there isn't."""
-        chosen = self.turns.take(priority, stream)
-        number = self._made[chosen]
-        self._made[chosen] = number + 1
-        self._pending[chosen][number] = None
-        return chosen, number
+        return self._enter(self.turns.take(priority, stream))
 
-    def made_before(self, call: Call) -> int:
-        """How many calls of its class were made before the newest, which this is."""
-        kind = self._classes[call[0]]
-        return sum(made for made, other in zip(self._made, self._classes, strict=True) if other == kind) - 1
+    def begin_split(self, streams: Sequence[int]) -> list[Call]:
+        """Enter the next call, which is one on each of these streams (W11)."""
+        return [self._enter(stream) for stream in streams]
+
+    def _enter(self, stream: int) -> Call:
+        number = self._made[stream]
+        self._made[stream] = number + 1
+        self._pending[stream][number] = None
+        return stream, number
+
+    def made_before(self, calls: Sequence[Call]) -> int:
+        """How many calls of their class, and parts of calls, were made before the newest, which these are."""
+        kind = self._classes[calls[0][0]]
+        made = sum(made for made, other in zip(self._made, self._classes, strict=True) if other == kind)
+        return made - len(calls)
 
     def finish(self, call: Call) -> None:
         """The call has its result. A failed one is never finished."""

@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -362,3 +362,25 @@ class WorkerLoop(CallLoop[Call]):
             end_ns = min(end_ns, deadline_ns)
         left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
         self._link.wait(left_s, writable=self._unsent is not None or self._held)
+
+
+def all_of(futures: "Sequence[Future[Any]]", result: object) -> "Future[Any]":
+    """Resolves to `result` when all have, or to the exception of the first that fails."""
+    joined: Future[Any] = Future()
+    joined.set_running_or_notify_cancel()
+    lock, left = threading.Lock(), len(futures)
+
+    def one_done(done: "Future[Any]") -> None:
+        nonlocal left
+        failure = done.exception()
+        with lock:
+            last = left > 0 and (left == 1 or failure is not None)
+            left = 0 if failure is not None else left - 1
+        if last and failure is not None:
+            joined.set_exception(failure)
+        elif last:
+            joined.set_result(result)
+
+    for future in futures:
+        future.add_done_callback(one_done)
+    return joined

@@ -23,10 +23,10 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from switchagg.call import array_call, make_call
+from switchagg.call import array_call, make_call, split
 from switchagg.codecs import Array
 from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
@@ -35,6 +35,7 @@ from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import EVERYONE, Shares
 from switchagg.native import library
 from switchagg.native.codec import missing
+from switchagg.wire import Route
 from transport.control import messages
 from transport.control.client import ControlClient
 from transport.group.contract import Matching
@@ -42,7 +43,7 @@ from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
 from transport.worker.ends import Admission, WorkerEnd
 from transport.worker.last_words import last_words, listen
-from transport.worker.loop import CallLoop
+from transport.worker.loop import CallLoop, all_of
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import as_keys
 
@@ -97,6 +98,7 @@ class SwitchSession:
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
         self._codec = options.float_codec
+        self._split_calls = options.split_calls
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
@@ -175,6 +177,7 @@ class SwitchSession:
                 queue_pair=messages.queue_pair(end.queue_pair) if end.queue_pair else None,
                 codec=options.codec,
                 packets_held=end.packets_held,
+                split=options.split_calls,
             )
             return cls(end, wish, switch, options)
         except BaseException:
@@ -216,16 +219,25 @@ class SwitchSession:
         """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
         self._check_process()
         made: Any = array_call if self.core == "native" else make_call
-        call = made(array, op, self.job, self._codec, shares._replace(routed=self._routed))
+        shares = shares._replace(routed=self._routed)
+        cut = {}
+        if self._split_calls and stream is None and shares.route is Route.ALL:
+            cut = split(array, self.job, self._codec, self._calls.turns.streams_of(priority))
+        calls = [made(part, op, self.job, self._codec, shares) for part in cut.values() or (array,)]
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
-            place = self._calls.begin(priority, stream)
-            call.description = shown.words(self._calls.made_before(place))
-            future = loop.submit(place[0], call, array)
-        future.add_done_callback(lambda done: self._finished(place, done))
+            ledger = self._calls
+            places = ledger.begin_split(list(cut)) if cut else [ledger.begin(priority, stream)]
+            words = shown.words(ledger.made_before(places))
+            futures = []
+            for place, call in zip(places, calls, strict=True):
+                call.description = words
+                futures.append(loop.submit(place[0], call, array))
+        for place, future in zip(places, futures, strict=True):
+            future.add_done_callback(partial(self._finished, place))
         self._check_departures()
-        return future
+        return futures[0] if len(futures) == 1 else all_of(futures, array)
 
     def status(self) -> dict[str, Any]:
         """What the switch reports of itself and its jobs, with this job's slots (`seen`). Raises JobError after 5 s."""

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
-from switchagg.call import make_call
+from switchagg.call import make_call, split
 from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.description import Kind, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.layout import shares_of
 from switchagg.priority import StreamTurns
-from switchagg.wire import STREAM_OFFSET, frame_bytes
+from switchagg.wire import STREAM_OFFSET, Route, frame_bytes
 
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
@@ -80,7 +80,7 @@ class Uplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    switch: the `to` of its frames. routed: whether it knows routes (W15).
+    switch: the `to` of its frames. routed: whether it knows routes (W15). split_calls: as of a session's options.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class AggregationHost:
         routed: bool = True,
     ) -> None:
         self._routed = routed
+        self.split_calls = False
         self.endpoint = Endpoint(job, rank)
         self.drop_checksum = 0
         self._network = network
@@ -123,13 +124,27 @@ class AggregationHost:
 
         `done` is called once it is complete.
         """
-        stream = self._turns.take(priority)
-        call = make_call(array, op, self._job, self._codec, shares_of(kind, root)._replace(routed=self._routed))
-        of_class = self._job.streams[stream].priority
-        call.description = Shown(kind, op, array.dtype, array.size, root).words(self._made[of_class])
-        self._made[of_class] += 1
-        self._done[id(call)] = done
-        self.endpoint.submit(stream, call)
+        job, codec, shares = self._job, self._codec, shares_of(kind, root)._replace(routed=self._routed)
+        cut = {}
+        if self.split_calls and shares.route is Route.ALL:
+            cut = split(array, job, codec, self._turns.streams_of(priority))
+        calls = {stream: make_call(part, op, job, codec, shares) for stream, part in cut.items()}
+        calls = calls or {self._turns.take(priority): make_call(array, op, job, codec, shares)}
+        of_class = job.streams[next(iter(calls))].priority
+        words = Shown(kind, op, array.dtype, array.size, root).words(self._made[of_class])
+        self._made[of_class] += len(calls)
+        left = len(calls)
+
+        def part_done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        for stream, call in calls.items():
+            call.description = words
+            self._done[id(call)] = part_done
+            self.endpoint.submit(stream, call)
         self._events()
         self._pump()
 

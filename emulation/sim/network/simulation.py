@@ -43,7 +43,7 @@ class SimulationConfig:
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
-    streams, where they differ.
+    streams, where they differ; split_calls: whether a long call uses all streams of its class.
     codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
     strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
     message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), group (ranks per
@@ -77,6 +77,7 @@ class SimulationConfig:
     windows: tuple[int, ...] = ()
     strict_priority: bool = False
     codec: str = ""
+    split_calls: bool = False
 
     def job(self) -> JobConfig:
         """The one job: streams side by side from slot 0."""
