@@ -19,10 +19,9 @@ from emulation.bounds import elements_most, elements_that_fit
 from emulation.certificate.fidelity import rate_text
 from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
-from emulation.mininet.shaping import UnfitError
+from emulation.mininet.shaping import NetworkSpec, UnfitError
 from emulation.scenario import ALLREDUCE, Scenario, ScenarioError
 from emulation.scenario_tables import Faults, Methods, Sweep, SwitchOptions, TopologyOptions, Workload
-from transport.worker.options import SEGMENTS_MAX
 
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -34,7 +33,6 @@ XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two 
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 WINDOW_SLOTS = 512  # 6 ms at 1 Gb/s: more than a turn of nine processes on two cores, which 256 slots are not
-UNSHAPED_SEGMENTS = 44  # 64 kB in a send: nothing here has a burst that it could exceed
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {
@@ -68,7 +66,7 @@ class Matrix:
     elements: int | None = None
     window_slots: int = 256
     mtu_bytes: int = 1500
-    segments_max: int = SEGMENTS_MAX
+    segments_max: int | None = None  # None: what the links' burst holds
     iterations: int = 0
     warmup: int = 1
     pace: Pace = field(default_factory=Pace)
@@ -84,18 +82,18 @@ class Matrix:
         if elements > (most := elements_most(mtu)):
             raise ScenarioError(f"--elements {elements}: an MTU of {mtu} bytes holds {most}")
         chosen, rivals = methods.parse(self.methods, self.dataplane, self.congestion_control)
+        scenarios = [self._scenario(n, rate, elements, chosen) for n in self.workers for rate in self.rates]
         return [
             Wish(
-                self._scenario(n, rate, elements, chosen),
+                scenario,
                 tuple(chosen),
                 frozenset(rivals),
                 self.dtype,
                 self.pace,
-                self.segments_max,
+                self.segments_max or NetworkSpec.from_scenario(scenario).segments_max,
                 self.loss_by,
             )
-            for n in self.workers
-            for rate in self.rates
+            for scenario in scenarios
         ]
 
     def _scenario(self, workers: int, rate_bps: int, elements: int, chosen: Sequence[Method]) -> Scenario:
@@ -306,7 +304,6 @@ def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
         [0],
         QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
         f"{_switches()},{HOSTS}",
-        segments_max=UNSHAPED_SEGMENTS,
         pace=Pace(cell_s=0.2 if quick else 1.0),
     ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]

@@ -154,6 +154,7 @@ def switch(
     impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[int | None, ELEMENTS] = None,
+    segments: Annotated[int, typer.Option(min=1, max=64, help="Packets per send: what a shaper's burst holds")] = 16,
     advertise: Annotated[str | None, ADVERTISE] = None,
     peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
@@ -181,11 +182,9 @@ def switch(
 
     On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
 
-    **Keys of --impair**: loss, duplicate, reorder, corrupt (probability per packet), delay, jitter, span (how late
-    reordered packets are), rate, queue, ecn (marks above so many bytes), seed
-    """
+    **Keys of --impair**: loss, duplicate, reorder, corrupt (per packet), delay, jitter, span (how late reordered ones
+    are), rate, queue, ecn (marks above so many bytes), seed"""
     with outcomes():
-        from transport.rdma.places import PACKETS_DEFAULT
         from transport.switch.daemon import run_switch
         from transport.switch.options import DaemonOptions
 
@@ -197,13 +196,14 @@ def switch(
                 *_switch_addresses(control, data, dataplane, link, loaded),
                 link=link,
                 keys=loaded,
-                packets=packets or PACKETS_DEFAULT,
+                packets=packets or DaemonOptions.packets,
                 dataplane=dataplane,
                 slots=slots,
                 elements=elements,
                 advertise=None if advertise is None else _host_port("--advertise", advertise),
                 lease_s=lease,
                 peer_quota=_peer_quota(peer_quota or ""),
+                segments_max=segments,
                 interfaces=interface or (),
                 impairments=_impairments(impair, impair_up, impair_down),
             ),

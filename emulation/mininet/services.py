@@ -47,6 +47,7 @@ class SwitchPlace:
     elements: int
     slots: int
     impair: str = ""
+    segments: int = 0  # packets per send; 0: the daemon's own default
 
     @property
     def control(self) -> str:
@@ -58,6 +59,8 @@ class SwitchPlace:
         words = ["--control", self.control, "--data", f"{SWITCH_ADDRESS}:{self.data_port}", "--link", self.link]
         words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
         words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
+        if self.segments:
+            words += ["--segments", str(self.segments)]
         if self.impair:
             words += ["--impair", self.impair]
         command = switchagg_command("switch", *words)

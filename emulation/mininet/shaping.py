@@ -35,6 +35,7 @@ BUNDLE_BYTES = 65_536  # the largest GSO bundle TCP or UDP sends: gso_max_size o
 QUEUE_LEAST_BYTES = 2 * BUNDLE_BYTES  # below, a bfifo drops every large bundle however idle the link is
 UNSHAPED_QUEUE = "pfifo limit 10000"
 BURST_NS = 500_000  # how late HTB's timer may be before rate is lost; also the credit an idle link gathers
+SEGMENTS_USUAL, SEGMENTS_MOST = 16, 64  # packets of a send; kernels before 6.9 refuse more
 RATE_LEAST_BPS, RATE_MOST_BPS = 1_000_000, 100_000_000_000  # below: a frame takes 12 ms; above: no path is that fast
 WORKERS_MOST = 64
 HTB_QDISC, HTB_CLASS = 0x5_0000, 0x5_0001  # 5: and 5:1
@@ -113,6 +114,14 @@ class NetworkSpec:
     def burst_bytes(self) -> int:
         """HTB's burst: what may leave at once after a pause. At least two frames."""
         return max(2 * (self.mtu_bytes + ETHERNET_BYTES), self.rate_bps * BURST_NS // 8_000_000_000)
+
+    @property
+    def segments_max(self) -> int:
+        """Packets that the switch and its workers hand over in one send: as many as the burst and 64 kB hold, at least
+        the usual 16. With priority queues no more, since an urgent packet waits for the send that has begun."""
+        most = max(1, min(SEGMENTS_MOST, BUNDLE_BYTES // self.mtu_bytes))
+        burst = self.burst_bytes // (self.mtu_bytes + ETHERNET_BYTES) if self.rate_bps else most
+        return min(SEGMENTS_USUAL if self.priority_queues else max(SEGMENTS_USUAL, burst), most)
 
     @property
     def netem_wishes(self) -> dict[str, float]:

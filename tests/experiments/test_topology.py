@@ -8,6 +8,7 @@ import pytest
 
 from emulation import scenario
 from emulation.mininet import qdisc, shaping
+from emulation.mininet.services import SwitchPlace
 from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
 
 SPEC = NetworkSpec(workers=4)
@@ -236,3 +237,21 @@ def test_the_custom_file_needs_only_the_standard_library_and_mininet() -> None:
         text = (folder / name).read_text(encoding="utf-8")
         for foreign in ("numpy", "msgspec", "zmq", "typer", "torch"):
             assert f"import {foreign}" not in text, f"{name} imports {foreign}"
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "mtu_bytes", "queues", "packets"),
+    [
+        (100_000_000, 1500, 0, 16),  # as ever: a burst holds 4
+        (1_000_000_000, 1500, 0, 41),  # 62.5 kB
+        (0, 1500, 0, 43),  # 64 kB
+        (0, 9000, 0, 7),
+        (0, 200, 0, 64),
+        (1_000_000_000, 1500, 8, 16),  # an urgent packet must not wait for 41 others
+    ],
+)
+def test_a_send_is_as_long_as_a_burst(rate_bps: int, mtu_bytes: int, queues: int, packets: int) -> None:
+    spec = NetworkSpec(4, rate_bps=rate_bps, mtu_bytes=mtu_bytes, priority_queues=queues)
+    assert spec.segments_max == packets
+    words = SwitchPlace(5555, 5556, "native", "udp", 360, 4096, segments=packets).process().command
+    assert words[words.index("--segments") + 1] == str(packets)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from switchagg.errors import SwitchaggError
+from transport.switch.ends import open_udp
 from transport.switch.impairments import Impairments
 from transport.switch.options import DaemonOptions, default_addresses
 from transport.zeromq.keys import load_keys, make_keys
@@ -25,6 +26,7 @@ from transport.zeromq.keys import load_keys, make_keys
         ({"dataplane": "p4", "elements": 360}, "the data plane p4 holds at most 256: give --elements 256 or less"),
         ({"link": "rdma", "elements": 360}, r"over RDMA a frame fills the path MTU, so one of .*251 \(MTU 1024\)"),
         ({"lease_s": 0.1}, "lease 0.1 s"),
+        ({"segments_max": 65}, "segments 65: 1 to 64"),
         ({"bind_control": "5555"}, "control address '5555': expected tcp://HOST:PORT"),
     ],
 )
@@ -73,3 +75,11 @@ def test_an_address_that_others_reach_is_said_to_be_open(
 )
 def test_packets_are_as_long_as_link_and_data_plane_hold(options: dict[str, Any], elements: int) -> None:
     assert DaemonOptions(bind_data=("127.0.0.1", 0), **options).slot_elements == elements
+
+
+def test_the_link_of_a_switch_sends_as_many_packets_at_once_as_it_is_told() -> None:
+    end = open_udp(
+        DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane="batched", segments_max=41), print, print
+    )
+    end.host.stop()
+    assert end.host._link.segments_max == 41  # type: ignore[attr-defined]

@@ -169,6 +169,16 @@ def test_an_urgent_call_takes_as_long_as_alone_but_for_one_frame_on_each_link() 
     assert urgent_ns(STAR, 2_000_000, 360 * chunks) <= alone_ns + 2 * FRAME_NS
 
 
+@pytest.mark.parametrize("window", [1, 4, 64])
+def test_w10_a_class_s_slots_are_its_own_and_its_share_bounds_how_often_a_call_waits(window: int) -> None:
+    """Bulk never takes them: the call waits for one frame on each link, once for each window that it fills."""
+    chunks = 24
+    star = replace(STAR, windows=(window, 128 - window))
+    alone_ns = urgent_ns(star, 500_000_000, 360 * chunks)
+    windows = -(-(chunks + 1) // window)  # with the description
+    assert urgent_ns(star, 2_013_777, 360 * chunks) <= alone_ns + windows * 2 * FRAME_NS
+
+
 def host_call_ns(method: str, *, strict: bool, bulk: bool) -> int:
     """How long an urgent call of 10 kB takes by a host method, 20 ms after the beginning of a long one, if there is."""
     link = LinkConfig(200_000_000, delay_ns=10_000, queue_bytes=1 << 18)

@@ -18,18 +18,20 @@ class SpareMemory:
 
     def __init__(self) -> None:
         self._spares: list[NDArray[np.uint8]] = [np.empty(1, np.uint8)]
-        self._unused = self._references(0)  # what the interpreter counts for one without users
+        for _, spare in enumerate(self._spares):
+            self._unused = sys.getrefcount(spare)  # what the interpreter counts for one without users, in such a loop
+        del spare
         self._spares.clear()
         self._bytes = 0
 
     def take(self, size_bytes: int) -> memoryview:
         """Writable memory of this size, with anything in it."""
-        spares = self._spares
+        spares, unused, references = self._spares, self._unused, sys.getrefcount
         short = -1  # one that is free and too short
-        for place in range(len(spares)):  # always from the first on: it is the likeliest to be in the cache
-            if self._references(place) <= self._unused:
-                if len(spares[place]) >= size_bytes:
-                    return spares[place].data[:size_bytes]
+        for place, spare in enumerate(spares):  # always from the first on: it is the likeliest to be in the cache
+            if references(spare) <= unused:
+                if len(spare) >= size_bytes:
+                    return spare.data[:size_bytes]
                 short = place
         made = np.empty(size_bytes, np.uint8)
         if short >= 0:
@@ -38,6 +40,3 @@ class SpareMemory:
             self._bytes += size_bytes
             spares.append(made)
         return made.data
-
-    def _references(self, place: int) -> int:
-        return sys.getrefcount(self._spares[place])

@@ -68,6 +68,7 @@ class _Peer:
         "filled",
         "flow",
         "head",
+        "key",
         "marks",
         "member",
         "parts",
@@ -79,6 +80,7 @@ class _Peer:
 
     def __init__(self, member: int, flow: int, connection: socket.socket) -> None:
         self.member, self.flow, self.connection = member, flow, connection
+        self.key = (flow, member)
         self.watched = _INPUT
         self.send_error = ""  # why nothing can be sent any more
         # Going out
@@ -177,22 +179,21 @@ class TcpMesh:
             self._events.append(Sent(ticket))
             return
         peer = flows[flow]
-        self._queue(peer, _HEADER.pack(_MESSAGE, len(head), 0, size) + head)
+        start = _HEADER.pack(_MESSAGE, len(head), 0, size) + head
+        peer.parts.append(start)
         if size:
-            self._queue(peer, data)
+            peer.parts.append(data)
+        peer.queued += len(start) + size
         peer.marks.append((peer.queued, ticket, size))
-
-    def _queue(self, peer: _Peer, part: Buffer) -> None:
-        peer.parts.append(part)
-        peer.queued += len(part)
-        self._unsent[peer.flow, peer.member] = peer
+        self._unsent[peer.key] = peer
 
     def _send(self, peer: _Peer) -> None:
         """Send what the kernel takes; the rest waits for the poll."""
-        parts, marks = peer.parts, peer.marks
+        parts, marks, events = peer.parts, peer.marks, self._events
         counters = self.counters
         while parts:
-            vector = list(islice(parts, _PARTS_MAX))
+            whole = len(parts) <= _PARTS_MAX
+            vector = list(parts) if whole else list(islice(parts, _PARTS_MAX))
             try:
                 taken = peer.connection.sendmsg(vector)
             except (BlockingIOError, InterruptedError):
@@ -202,21 +203,25 @@ class TcpMesh:
                 self._stop_sending(peer, str(error.strerror))
                 return
             counters["sends"] += 1
-            peer.taken += taken
-            whole = len(vector) > 1 or taken == len(vector[0])
-            while taken:
-                first = parts.popleft()
-                if taken < len(first):
-                    parts.appendleft(memoryview(first)[taken:])
-                    whole = False
-                    break
-                taken -= len(first)
-            while marks and marks[0][0] <= peer.taken:
+            at = peer.taken = peer.taken + taken
+            if at == peer.queued:
+                parts.clear()
+            else:
+                for first in vector:
+                    if taken < len(first):
+                        break
+                    taken -= len(first)
+                    parts.popleft()
+                if taken:
+                    parts[0] = memoryview(parts[0])[taken:]
+            done = 0
+            while marks and marks[0][0] <= at:
                 _, ticket, size = marks.popleft()
-                counters["tx_messages"] += 1
+                done += 1
                 counters["tx_bytes"] += size
-                self._events.append(Sent(ticket))
-            if not whole:
+                events.append(Sent(ticket))
+            counters["tx_messages"] += done
+            if whole or taken:  # all, or as much as there was room for
                 break
         watched = _INPUT | select.EPOLLOUT if parts else _INPUT
         if watched != peer.watched:
@@ -389,7 +394,7 @@ class TcpMesh:
             self._stop_sending(peer, reason)
         self._poll.unregister(peer.connection)
         del self._by_descriptor[peer.connection.fileno()]
-        self._unsent.pop((peer.flow, peer.member), None)
+        self._unsent.pop(peer.key, None)
         peer.connection.close()
 
     # Waiting and closing
@@ -442,7 +447,10 @@ class TcpMesh:
             if peer.data is not None:  # the memory that `place` gave may be used for other things now
                 peer.data = np.empty(len(peer.data), np.uint8).data
             if not peer.send_error:
-                self._queue(peer, _HEADER.pack(_LEAVES, 0, 0, 0))
+                leaves = _HEADER.pack(_LEAVES, 0, 0, 0)
+                peer.parts.append(leaves)
+                peer.queued += len(leaves)
+                self._unsent[peer.key] = peer
         while True:
             self._ready = []
             self.receive()

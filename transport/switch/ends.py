@@ -94,7 +94,7 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
         log(f"data plane {XDP}: {kernel.mode}")
         return SwitchEnd(kernel, kernel.address, Choice(XDP, {}))
     chosen = plane_of(options)
-    link: UdpLink = bound(partial(options.kind.opener("link"), options.bind_data))
+    link: UdpLink = bound(partial(options.kind.opener("link"), options.bind_data, segments_max=options.segments_max))
     if not isinstance(chosen.plane, NativePlane):
         return end_of(link, chosen, on_failure)
     host = NativeSwitchLoop(link, chosen.plane, impairments=options.impairments, on_failure=on_failure)

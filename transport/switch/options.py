@@ -12,8 +12,10 @@ from switchagg.quota import PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
+from transport.links.udp import SEGMENTS_HARD_MAX
 from transport.rdma.places import PACKETS_DEFAULT
 from transport.switch.impairments import Impairments
+from transport.worker.options import SEGMENTS_MAX
 from transport.zeromq.keys import Keys
 
 LOOPBACK, ANY = "127.0.0.1", "0.0.0.0"
@@ -46,7 +48,7 @@ class DaemonOptions:
     (`transport.links.table`); over "rdma" bind_data is an address of this host's own with port 4791. packets: most of
     an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
     only whom they allow. peer_quota: what the jobs of one address may have (C16);
-    None: the default.
+    None: the default. segments_max: as of a UdpLink.
     """
 
     bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
@@ -62,6 +64,7 @@ class DaemonOptions:
     packets: int = PACKETS_DEFAULT
     keys: Keys | None = None
     peer_quota: PeerQuota | None = None
+    segments_max: int = SEGMENTS_MAX
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")
@@ -77,6 +80,8 @@ class DaemonOptions:
             raise SwitchaggError(f"slots {self.slots}: 1 to {MAX_SLOTS}")
         if not 1 <= self.lease_s <= 3600:
             raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600, since workers beat every half second")
+        if not 1 <= self.segments_max <= SEGMENTS_HARD_MAX:
+            raise SwitchaggError(f"segments {self.segments_max}: 1 to {SEGMENTS_HARD_MAX} packets per send")
         self._check_link()
         if self.elements is not None:
             self._check_elements(self.elements)
