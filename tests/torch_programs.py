@@ -230,38 +230,85 @@ def hook_on_gloo() -> None:
     dist.destroy_process_group()
 
 
-def fsdp() -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+def fsdp(mesh: Any, policy: Any = None, factor: float = 0.0) -> list[torch.Tensor]:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 31), torch.nn.ReLU(), torch.nn.Linear(31, 5))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+        if factor:
+            layer.set_gradient_divide_factor(factor)
+            layer.set_force_sum_reduction_for_comms(dist.get_backend(mesh.get_group()) == "gloo")  # has no PREMUL_SUM
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(4):
+        inputs, labels = batch(step)
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+
+def zero(group: Any) -> list[torch.Tensor]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(small_model(), process_group=group)
+    how = {
+        "process_group": group,
+        "lr": 0.05,
+        "momentum": 0.9,
+    }  # Adam would enlarge the noise in front of BatchNorm
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, **how)
+    for step in range(3):
+        inputs, labels = batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def tensor_parallel(mesh: Any) -> list[torch.Tensor]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3):
+        inputs = torch.randn(16, 20)  # the same on all ranks
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    return [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+
+def sharded() -> None:
+    """FSDP2, HSDP, ZeRO and tensor parallel: alike on all ranks, what Gloo gives, and nothing of it by Gloo."""
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
     start()
     gloo = dist.new_group(backend="gloo")
 
-    def train_sharded(mesh: Any) -> list[torch.Tensor]:
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
-        for layer in (model[0], model[2], model):
-            fully_shard(layer, mesh=mesh)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        for step in range(4):
-            inputs, labels = batch(step)
-            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        return [parameter.full_tensor().detach() for parameter in model.parameters()]
-
-    from torch.distributed.device_mesh import DeviceMesh
-
-    expected = train_sharded(DeviceMesh.from_group(gloo, "cpu"))
-    for mesh in (
-        init_device_mesh("cpu", (WORLD,)),
-        init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("replicate", "shard")),
+    over_gloo = DeviceMesh.from_group(gloo, "cpu")
+    mesh = init_device_mesh("cpu", (WORLD,))
+    hsdp = init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("replicate", "shard"))
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    for mine, theirs, tolerance in (
+        (fsdp(mesh), fsdp(over_gloo), 1e-4),
+        (fsdp(hsdp), fsdp(over_gloo), 1e-4),
+        (fsdp(mesh, half), fsdp(over_gloo, half), 4e-2),
+        (fsdp(mesh, factor=3.0), fsdp(over_gloo, factor=3.0), 1e-4),
+        (zero(None), zero(gloo), 1e-4),
+        (tensor_parallel(mesh), tensor_parallel(over_gloo), 1e-4),
     ):
-        trained = train_sharded(mesh)
-        for mine, reference in zip(trained, expected, strict=True):
-            assert_same_everywhere(mine)
-            torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-5)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same_everywhere(one)
+            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance / 10)
+    counts = dist.group.WORLD.traffic.counts()
+    assert {kind for kind, ways in counts.items() if "gloo" in ways} <= {"scatter"}, counts  # what a mesh distributes
+    assert {kind for kind, ways in counts.items() if "switch" in ways} >= {"all_gather", "reduce_scatter", "broadcast"}
     dist.destroy_process_group()
 
 
@@ -440,7 +487,7 @@ def debug_detail() -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
-        ddp, hook_on_gloo, fsdp, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
+        ddp, hook_on_gloo, sharded, worker_dies, switch_stops, exit_while_pending, interrupted, falls_back,
         init_only, again, cuda, debug_detail,
     )
 }  # fmt: skip

@@ -135,8 +135,8 @@ def test_hook_on_another_backend(launch: Launch, switch: SwitchDaemon) -> None:
     launch.done()
 
 
-def test_fsdp2(launch: Launch, switch: SwitchDaemon) -> None:
-    launch("fsdp", 2, switch.control_endpoint)
+def test_fsdp2_zero_and_tensor_parallel(launch: Launch, switch: SwitchDaemon) -> None:
+    launch("sharded", 2, switch.control_endpoint)
     launch.done()
 
 

@@ -186,6 +186,28 @@ def test_calls_overlap(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> Non
     assert ranks(2).run(program) == [[2.0 * number for number in range(8)]] * 2
 
 
+def test_an_all_gather_does_not_wait_for_a_reduce_scatter(ranks: Callable[[int], Ranks], switch: FakeSwitch) -> None:
+    """Both are handed to the group before either has ended: their ways on the link are opposite."""
+    started = threading.Barrier(2, action=switch.hold.set)
+    switch.hold.clear()
+
+    def program(rank: int, reducer: Reducer) -> tuple[list[float], list[float]]:
+        place = reducer.ranks()
+        shard, whole = torch.empty(3), torch.empty(4)
+        scatter = layout.reduce_scatter(shard, [torch.arange(6.0)], Op(), place)
+        works = [
+            reducer.start(scatter or [], [shard]),
+            reducer.start(layout.all_gather([whole], torch.full((2,), float(rank)), place), [whole]),
+        ]
+        assert reducer._lanes[0].session._calls == 2
+        started.wait(20)
+        assert all(work.wait(WAIT) for work in works)
+        return shard.tolist(), whole.tolist()
+
+    gathered = [0.0, 0.0, 1.0, 1.0]
+    assert ranks(2).run(program) == [([0.0, 2.0, 4.0], gathered), ([6.0, 8.0, 10.0], gathered)]
+
+
 def test_callbacks_run_off_the_network_thread(ranks: Callable[[int], Ranks]) -> None:
     def program(rank: int, reducer: Reducer) -> str:
         seen: list[str] = []
