@@ -2,6 +2,7 @@
 #include "rule/plane.h"
 #include "rule/slot.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,29 +80,29 @@ SA_VECTORISED static void emit(const uint32_t *restrict sums, uint8_t *restrict 
 
 static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values, uint32_t count) {
     switch (action) {
-    case SA_ZERO: memset(sums, 0, 4 * (size_t)count); break;
     case SA_WRITE: write_values(sums, values, count); break;
     case SA_ADD: add_values(sums, values, count); break;
     case SA_MAXIMUM: take_maxima(sums, values, count); break;
     case SA_KEEP: break;
+    case SA_ZERO: memset(sums, 0, 4 * (size_t)count); break;
     }
 }
 
 static void combine_and_emit(enum sa_values action, uint32_t *sums, const uint8_t *values, uint8_t *out,
                              uint32_t count) {
     switch (action) {
-    case SA_ZERO: memset(sums, 0, 4 * (size_t)count); emit(sums, out, count); break;
     case SA_WRITE: write_and_emit(sums, values, out, count); break;
     case SA_ADD: add_and_emit(sums, values, out, count); break;
     case SA_MAXIMUM: take_maxima_and_emit(sums, values, out, count); break;
     case SA_KEEP: emit(sums, out, count); break;
+    case SA_ZERO: /* a job of one rank alone, which has no routes */ break;
     }
 }
 
 /* ---- packets */
 
 /* Why a well-formed packet is no packet of an admitted job; SA_ABSORBED if it is one (S1). Host byte order. */
-static enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
+SA_INLINE enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
     if (header->kind & SA_RESULT) return SA_DROP_RESULT;
     if (!share) return SA_DROP_JOB;
     if (header->generation != share->generation) return SA_DROP_GENERATION;
@@ -110,29 +111,26 @@ static enum sa_outcome membership_fault(const struct share *share, const struct 
     if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below first_slot: huge */
     if (header->rank >= share->workers) return SA_DROP_RANK;
     if (share->ports[header->rank] != port) return SA_DROP_PORT;
-    if (sa_route(header->kind) && (sa_owner(header->kind) >= share->workers || share->workers < 2)) return SA_DROP_OWNER;
-    uint64_t gives = sa_givers(header->kind, share->full) >> header->rank & 1;
-    if (header->elements != (gives ? share->elements : 0)) return SA_DROP_ELEMENTS;
-    return SA_ABSORBED;
+    uint32_t elements = share->elements;
+    if (sa_route(header->kind) != SA_ROUTE_ALL) {
+        if (sa_owner(header->kind) >= share->workers || share->workers < 2) return SA_DROP_OWNER;
+        if (!(sa_givers(header->kind, share->full) >> header->rank & 1)) elements = 0;
+    }
+    return header->elements == elements ? SA_ABSORBED : SA_DROP_ELEMENTS;
 }
 
-/* Who gets the results of a complete chunk (S5, S6). */
-static void address(const struct share *share, const struct sa_header *header, enum sa_outcome outcome,
+/* Who gets the results of a complete chunk with a route but ALL (S5, S6); gives: whether the packet's rank gives values. */
+static void address(const struct share *share, uint32_t kind, uint32_t rank, bool gives, enum sa_outcome outcome,
                     struct sa_results *results) {
-    uint32_t route = sa_route(header->kind), owner = sa_owner(header->kind);
-    struct sa_targets all = {share->ports, share->workers}, none = {NULL, 0};
-    struct sa_targets one = {&share->ports[route && outcome == SA_BROADCAST ? owner : header->rank], 1};
-    struct sa_targets others = {&share->ports[owner + 1], share->workers - 1};
-    results->size = SA_HEADER_BYTES + 4 * share->elements;
-    results->bare = none;
-    if (route == SA_ROUTE_ALL) {
-        results->valued = outcome == SA_BROADCAST ? all : one;
-    } else if (outcome == SA_REPLY) {
-        results->valued = header->elements ? none : one;
-        results->bare = header->elements ? one : none;
+    const struct sa_targets none = {NULL, 0}, sender = {&share->ports[rank], 1};
+    uint32_t owner = sa_owner(kind);
+    struct sa_targets one = {&share->ports[owner], 1}, others = {&share->ports[owner + 1], share->workers - 1};
+    if (outcome == SA_REPLY) {
+        results->valued = gives ? none : sender;
+        results->bare = gives ? sender : none;
     } else {
-        results->valued = route == SA_ROUTE_TO_OWNER ? one : others;
-        results->bare = route == SA_ROUTE_TO_OWNER ? others : one;
+        results->valued = sa_route(kind) == SA_ROUTE_TO_OWNER ? one : others;
+        results->bare = sa_route(kind) == SA_ROUTE_TO_OWNER ? others : one;
     }
 }
 
@@ -144,14 +142,13 @@ SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint8_t
     memcpy(out + offsetof(struct sa_header, elements), &field, sizeof field);
 }
 
-/* The share is set if there are results. */
-static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
-                                     uint8_t *out, uint8_t *bare, struct sa_results *results,
-                                     const struct share **of) {
-    if (size < SA_HEADER_BYTES) return SA_DROP_SHORT;
+/* Of at least a header. routed: whether the route isn't ALL. */
+SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const uint8_t *datagram, uint32_t size,
+                                     uint32_t port, uint8_t *out, uint8_t *bare, struct sa_results *results) {
     struct sa_header header;
     memcpy(&header, datagram, sizeof header);
     header.kind = SA_BE32(header.kind);
+    if (!routed) header.kind &= ~SA_ROUTE_BITS; /* they are zero: now the compiler knows */
     header.elements = SA_BE16(header.elements);
     enum sa_outcome fault = sa_fault(header.kind, header.elements, size);
     if (fault != SA_ABSORBED) return fault;
@@ -173,7 +170,13 @@ static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *data
         combine(decision.values, sums, values, share->elements);
         return decision.outcome;
     }
-    address(share, &header, decision.outcome, results);
+    results->size = SA_HEADER_BYTES + 4 * share->elements;
+    results->bare = (struct sa_targets){NULL, 0};
+    results->valued = (struct sa_targets){&share->ports[header.rank], 1};
+    if (routed)
+        address(share, header.kind, header.rank, header.elements != 0, decision.outcome, results);
+    else if (decision.outcome == SA_BROADCAST)
+        results->valued = (struct sa_targets){share->ports, share->workers};
     if (results->valued.count) {
         result_header(datagram, share->elements, out);
         combine_and_emit(decision.values, sums, values, out + SA_HEADER_BYTES, share->elements);
@@ -181,16 +184,35 @@ static enum sa_outcome accept_packet(struct sa_plane *plane, const uint8_t *data
         combine(decision.values, sums, values, share->elements);
     }
     if (results->bare.count) result_header(datagram, 0, bare);
-    *of = share;
     return decision.outcome;
+}
+
+/* Apart, so that packets with route ALL pay nothing for the others. */
+__attribute__((noinline)) static enum sa_outcome accept_routed(struct sa_plane *plane, const uint8_t *datagram,
+                                                               uint32_t size, uint32_t port, uint8_t *out,
+                                                               uint8_t *bare, struct sa_results *results) {
+    return accept_one(true, plane, datagram, size, port, out, bare, results);
 }
 
 enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
                                 uint8_t *out, uint8_t *bare, struct sa_results *results) {
-    const struct share *share;
-    enum sa_outcome outcome = accept_packet(plane, datagram, size, port, out, bare, results, &share);
+    enum sa_outcome outcome = SA_DROP_SHORT;
+    if (size >= SA_HEADER_BYTES)
+        outcome = datagram[2] & SA_ROUTE_BITS >> 8 ? accept_routed(plane, datagram, size, port, out, bare, results)
+                                                   : accept_one(false, plane, datagram, size, port, out, bare, results);
     plane->counters[outcome]++;
     return outcome;
+}
+
+/* Ports are a share's own: the same ones are of the same job. */
+static bool same_targets(const struct sa_targets *one, const struct sa_targets *other) {
+    return one->ports == other->ports && one->count == other->count;
+}
+
+static const struct share *share_of(const struct sa_plane *plane, const uint8_t *datagram) {
+    struct sa_header header;
+    memcpy(&header, datagram, sizeof header);
+    return plane->by_id[SA_BE16(header.job)];
 }
 
 static struct sa_ranks ranks_of(const struct share *share, const struct sa_targets *targets) {
@@ -200,23 +222,22 @@ static struct sa_ranks ranks_of(const struct share *share, const struct sa_targe
 
 uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_t rows, uint32_t size, uint32_t port,
                           uint8_t *out, uint8_t *bare, struct sa_run *runs) {
+    struct sa_results last = {.size = 0};
     uint32_t count = 0;
     for (uint32_t row = 0; row < rows; row++) {
-        const struct share *share = NULL;
         struct sa_results results;
         const uint8_t *datagram = bundle + (uint64_t)row * size;
-        plane->counters[accept_packet(plane, datagram, size, port, out, bare, &results, &share)]++;
-        if (!share) continue;
+        enum sa_outcome outcome = sa_plane_accept(plane, datagram, size, port, out, bare, &results);
+        if (outcome != SA_BROADCAST && outcome != SA_REPLY) continue;
         if (results.valued.count) out += results.size;
         if (results.bare.count) bare += SA_HEADER_BYTES;
-        struct sa_run run = {.count = count ? runs[count - 1].count : 0,
-                             .size = results.size,
-                             .job_id = share->job_id,
-                             .valued = ranks_of(share, &results.valued),
-                             .bare = ranks_of(share, &results.bare)};
-        if (!count || memcmp(&run, &runs[count - 1], sizeof run)) {
-            run.count = 0;
-            runs[count++] = run;
+        if (!same_targets(&results.valued, &last.valued) || !same_targets(&results.bare, &last.bare)) {
+            const struct share *share = share_of(plane, datagram);
+            last = results;
+            runs[count++] = (struct sa_run){.size = results.size,
+                                            .job_id = share->job_id,
+                                            .valued = ranks_of(share, &results.valued),
+                                            .bare = ranks_of(share, &results.bare)};
         }
         runs[count - 1].count++;
     }

@@ -25,7 +25,7 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
     uint64_t now = before | bit;
     *held = chunk;
     *seen = now;
-    uint64_t givers = sa_givers(kind, full);
+    uint64_t givers = sa_givers(kind, ~0ull); /* others than the job's are never in `before` */
     if (!(givers & bit))
         decision.values = before ? SA_KEEP : SA_ZERO;
     else if (!(before & givers))

@@ -45,6 +45,7 @@ typedef __s64 int64_t;
 #define SA_ROUTE_ALL 0u        /* all give, all get */
 #define SA_ROUTE_TO_OWNER 1u   /* all but the owner give, it alone gets their sum */
 #define SA_ROUTE_FROM_OWNER 2u /* the owner alone gives, all others get */
+#define SA_ROUTE_BITS 0x600u   /* of `kind`; all zero: ALL */
 
 /* As on the wire: big-endian. Naturally aligned, so that no field needs packing. */
 struct sa_header {
@@ -94,8 +95,8 @@ SA_INLINE uint32_t sa_owner(uint32_t kind) { return kind >> 3 & 63u; }
 
 /* Bitmap of the ranks that give values for a chunk (S4). everyone: that of all ranks of the job. */
 SA_INLINE uint64_t sa_givers(uint32_t kind, uint64_t everyone) {
-    uint64_t owner = 1ull << sa_owner(kind);
     if (sa_route(kind) == SA_ROUTE_ALL) return everyone;
+    uint64_t owner = 1ull << sa_owner(kind);
     return sa_route(kind) == SA_ROUTE_FROM_OWNER ? owner : everyone & ~owner;
 }
 
@@ -103,9 +104,12 @@ SA_INLINE uint64_t sa_givers(uint32_t kind, uint64_t everyone) {
 SA_INLINE enum sa_outcome sa_fault(uint32_t kind, uint32_t elements, uint32_t size) {
     if (kind >> 16 != SA_MAGIC) return SA_DROP_MAGIC;
     if ((kind >> 12 & 15u) != SA_WIRE_VERSION) return SA_DROP_WIRE_VERSION;
-    if (sa_route(kind) > SA_ROUTE_FROM_OWNER) return SA_DROP_OP;
-    if (sa_route(kind) == SA_ROUTE_ALL && sa_owner(kind)) return SA_DROP_FLAGS;
-    if (!elements && sa_route(kind) == SA_ROUTE_ALL) return SA_DROP_LENGTH;
+    if (sa_route(kind) == SA_ROUTE_ALL) {
+        if (sa_owner(kind)) return SA_DROP_FLAGS;
+        if (!elements) return SA_DROP_LENGTH;
+    } else if (sa_route(kind) > SA_ROUTE_FROM_OWNER) {
+        return SA_DROP_OP;
+    }
     if (elements > SA_ELEMENTS_MAX || size != SA_HEADER_BYTES + 4 * elements) return SA_DROP_LENGTH;
     return SA_ABSORBED;
 }
