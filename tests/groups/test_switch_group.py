@@ -137,3 +137,59 @@ def test_different_calls_are_an_error_that_names_both_sides(
 def test_the_link_is_passed_to_the_session(daemon: SwitchDaemon) -> None:
     with pytest.raises(JobError, match="pigeon"):
         open_group("switch", "pigeon", 0, [("", 0)], job="x", options={"switch": daemon.control_endpoint})
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        (("reduce_scatter", "all_gather"), ("reduce_scatter 0 of 20000 int32 (sum)", "all_gather 0 of 20000 int32")),
+        (("reduce", "reduce at 2"), ("reduce 0 of 20000 int32 (sum, root 0)", "reduce 0 of 20000 int32 (sum, root 2)")),
+        (("broadcast", "reduce"), ("broadcast 0 of 20000 int32 (root 0)", "reduce 0 of 20000 int32 (sum, root 0)")),
+        (("all_gather", "shorter all_gather"), ("all_gather 0 of 20000 int32", "all_gather 0 of 19000 int32")),
+    ],
+    ids=["kind", "root", "direction", "size"],
+)
+def test_ranks_that_mean_other_owners_all_get_one_error(
+    daemon: SwitchDaemon, calls: tuple[str, str], words: tuple[str, str], core: str
+) -> None:
+    make: dict[str, Callable[[SwitchGroup], Any]] = {
+        "reduce_scatter": lambda group: group.reduce_scatter(np.ones(20_000, np.int32)),
+        "all_gather": lambda group: group.all_gather(np.ones(20_000, np.int32)),
+        "shorter all_gather": lambda group: group.all_gather(np.ones(19_000, np.int32)),
+        "reduce": lambda group: group.reduce(np.ones(20_000, np.int32)),
+        "reduce at 2": lambda group: group.reduce(np.ones(20_000, np.int32), root=2),
+        "broadcast": lambda group: group.broadcast(np.ones(20_000, np.int32)),
+    }
+    groups = together(daemon, f"{calls} {core}"[:30], core=core)
+    futures = [make[calls[rank == 2]](group) for rank, group in enumerate(groups)]
+    for future in futures:
+        assert isinstance(error := future.exception(SOON_S), AggregationFailed)
+        assert all(each in str(error) for each in words)
+    for group in groups:
+        group.close()
+
+
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_packets_with_values_go_only_where_they_are_needed(daemon: SwitchDaemon, core: str) -> None:
+    """W13: of n shards of R rows a rank sends those of the others in a reduce-scatter, its own in an all-gather."""
+    groups = together(daemon, f"sizes {core}", core=core, streams=1, elements=100)
+    rows, workers = 40, WORKERS
+    size = rows * workers * 100
+    sums = each(groups, lambda group, rank: group.reduce_scatter(np.full(size, rank, np.int32)))
+    assert all((shard == 3).all() for shard in sums)
+    assert all(len(shard) == rows * 100 for shard in sums)
+    described = 20 + 4 * 100
+    sent = rows * (workers - 1) * 420 + rows * 20 + described
+    got = rows * 420 + rows * (workers - 1) * 20 + described
+    for group in groups:
+        assert group.counters["sent"] == rows * workers + 1
+        if not group.counters["retransmitted"] and not group.counters["duplicates"]:
+            assert group.counters["link_sent_bytes"] == sent
+            assert group.counters["link_received_bytes"] == got
+    each(groups, lambda group, rank: group.all_gather(np.full(size, rank, np.int32)))
+    for group in groups:
+        if not group.counters["retransmitted"] and not group.counters["duplicates"]:
+            assert group.counters["link_sent_bytes"] == sent + got
+            assert group.counters["link_received_bytes"] == sent + got
+        group.close()

@@ -21,6 +21,8 @@ struct call {
     uint32_t stream, op, count;
     enum sa_dtype dtype;
     uint32_t bytes;
+    uint32_t route, owner; /* who has the result of what (W13) */
+    bool routed;
     bool small; /* floats that sum exactly */
     bool described;
     uint8_t *arrays[WORKERS], *before[WORKERS], *after[WORKERS];
@@ -106,7 +108,16 @@ static void set_value(const struct call *call, uint8_t *array, uint32_t index, u
     case SA_FLOAT64: memcpy(array + 8 * index, call->small ? (void *)&twice : (void *)&wide, 8); return;
     case SA_INT32: memcpy(array + 4 * index, &low, 4); return;
     case SA_INT64: memcpy(array + 8 * index, &wide, 8); return;
+    case SA_UINT8: array[index] = (uint8_t)low; return;
     }
+}
+
+/* Who owns value `index` of a call that has owners. */
+static uint32_t owner_of(const struct call *call, uint32_t index) {
+    if (call->owner != SA_EACH) return call->owner;
+    uint32_t owner = 0;
+    while (index >= (owner + 1) * call->count / job.workers) owner++;
+    return owner;
 }
 
 /* Check value `index` of a finished call against the contributions. */
@@ -125,6 +136,7 @@ static void check_value(const struct call *call, const uint8_t *array, uint32_t 
         case SA_FLOAT64: memcpy(&twice, from + 8 * index, 8), real_sum += twice; break;
         case SA_INT32: memcpy(&number, from + 4 * index, 4), sum += (uint64_t)number; break;
         case SA_INT64: memcpy(&wide, from + 8 * index, 8), sum += (uint64_t)wide; break;
+        case SA_UINT8: break;
         }
         if (call->dtype == SA_INT32 && number > greatest) greatest = number;
     }
@@ -139,6 +151,7 @@ static void check_value(const struct call *call, const uint8_t *array, uint32_t 
         CHECK(narrow == (call->op == SA_OP_MAX ? (uint32_t)greatest : (uint32_t)sum));
         break;
     case SA_INT64: memcpy(&result, array + 8 * index, 8); CHECK(result == sum); break;
+    case SA_UINT8: CHECK(array[index] == call->before[owner_of(call, index)][index]); break;
     }
 }
 
@@ -149,8 +162,10 @@ static void call_done(uint32_t rank, const struct sa_event *event) {
     call->done[rank] = true;
     memcpy(call->after[rank], call->arrays[rank], call->bytes);
     if (forged) return;
-    for (uint32_t i = 0; i < call->count; i++) check_value(call, call->arrays[rank], i);
-    for (uint32_t other = 0; other < job.workers; other++)
+    if (call->route == SA_ROUTE_TO_OWNER && job.workers == 1) return; /* it has what is its own, as it was */
+    for (uint32_t i = 0; i < call->count; i++)
+        if (call->route != SA_ROUTE_TO_OWNER || owner_of(call, i) == rank) check_value(call, call->arrays[rank], i);
+    for (uint32_t other = 0; call->route != SA_ROUTE_TO_OWNER && other < job.workers; other++)
         CHECK(!call->done[other] || memcmp(call->after[other], call->after[rank], call->bytes) == 0);
 }
 
@@ -180,7 +195,10 @@ static void step_define(void) {
     uint32_t choice = byte(), seed = byte();
     call->stream = choice % job.stream_count;
     call->dtype = (enum sa_dtype)(choice >> 2 & 3);
-    uint32_t bytes = call->dtype == SA_FLOAT32 || call->dtype == SA_INT32 ? 4 : 8;
+    if (choice & 128) call->route = 1 + seed % 2, call->owner = seed & 2 ? SA_EACH : seed % job.workers;
+    call->routed = seed % 8 != 7;
+    if (call->route == SA_ROUTE_FROM_OWNER) call->dtype = SA_UINT8;
+    uint32_t bytes = sa_value_bytes(call->dtype);
     if (bytes == 8 && job.elements < 3) return; /* array_call would refuse it */
     call->op = call->dtype == SA_INT32 && choice & 16 ? SA_OP_MAX : SA_OP_SUM;
     call->small = choice & 32;
@@ -205,10 +223,10 @@ static void submit(uint32_t rank) {
     if (worker->stream_failed[call->stream]) return;
     call->submitted[rank] = true;
     bool whole = call->dtype == SA_INT32 || call->dtype == SA_INT64;
-    uint32_t codec = (uint32_t)sa_codec_number(whole ? "plain" : "fixed_point");
+    uint32_t codec = (uint32_t)sa_codec_number(call->dtype == SA_UINT8 ? "raw" : whole ? "plain" : "fixed_point");
     struct sa_submission submission = {
         .call = index, .data = call->arrays[rank], .count = call->count, .stream = call->stream, .codec = codec,
-        .dtype = call->dtype, .op = call->op, .unit = 1, .description = {call->described, index, call->count, 1u << 31}};
+        .dtype = call->dtype, .op = call->op, .route = call->route, .owner = call->owner, .unit = 1, .routed = call->routed, .description = {call->described, index, call->count, 1u << 31}};
     CHECK(sa_endpoint_submit(worker->endpoint, &submission) == 0);
 }
 
@@ -231,12 +249,13 @@ static uint32_t since_start(uint32_t stream, uint32_t chunk) {
     return number < CHUNKS ? number : CHUNKS;
 }
 
-static void check_frame(uint32_t rank, const uint8_t *frame) {
+static void check_frame(uint32_t rank, const uint8_t *frame, uint32_t size) {
     struct worker *worker = &workers[rank];
     uint32_t stream = frame[12], number;
-    CHECK(sa_fault(field(frame, 0, 4), field(frame, 14, 2), 20 + 4 * job.elements) == SA_ABSORBED);
+    uint32_t gives = sa_givers(field(frame, 0, 4), (1u << job.workers) - 1) >> rank & 1;
+    CHECK(sa_fault(field(frame, 0, 4), field(frame, 14, 2), size) == SA_ABSORBED);
     CHECK(!(frame[3] & SA_RESULT) && field(frame, 4, 2) == job.job_id && field(frame, 8, 4) == job.generation);
-    CHECK(frame[13] == rank && field(frame, 14, 2) == job.elements);
+    CHECK(frame[13] == rank && field(frame, 14, 2) == (gives ? job.elements : 0));
     CHECK(stream < job.stream_count && !worker->stream_failed[stream]);
     number = since_start(stream, field(frame, 16, 4));
     CHECK(number < CHUNKS);
@@ -256,7 +275,7 @@ static void send_frames(uint32_t rank, uint32_t limit) {
     uint32_t count = sa_endpoint_frames_to_send(workers[rank].endpoint, now_ns, limit, frames, &size);
     CHECK(count <= limit);
     for (uint32_t i = 0; i < count; i++) {
-        check_frame(rank, frames + i * size);
+        check_frame(rank, frames + i * size, size);
         under_way(frames + i * size, size, true, rank);
     }
     free(frames);

@@ -131,7 +131,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         ("fuzz_plane", "slot.h", "distance >= 1u << 31", "(int32_t)chunk < (int32_t)*held"),
         ("fuzz_plane", "plane.c", "if (header->rank >= share->workers) return SA_DROP_RANK;", ""),
         ("fuzz_plane", "slot.h", "before ? SA_KEEP : SA_ZERO", "SA_KEEP"),
-        ("fuzz_endpoint", "call.c", "row + 1 < call->rows", "row < call->rows"),
+        ("fuzz_endpoint", "layout.h", "end - span.low < layout->width ? end - span.low :", ""),
         ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
     ],
