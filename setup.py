@@ -32,6 +32,7 @@ BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements
     "xdp_mtu1500.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
     "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
     "loss.bpf.o": ("xdp/loss.bpf.c", []),
+    "copies.bpf.o": ("xdp/copies.bpf.c", []),
 }
 
 

@@ -129,6 +129,8 @@ DATA = typer.Option(
     metavar="HOST:PORT", help="Address of the data plane  [default: the host of --control, port 5556 or the link's]"
 )
 INTERFACE = typer.Option(help="For xdp: where to attach, may be repeated  [default: by --data]")
+SEGMENTS = typer.Option(min=1, max=64, help="Packets per send: what a shaper's burst holds")
+MULTICAST = typer.Option(metavar="INTERFACE", help="Send a result once; at this interface the kernel copies it (BPF)")
 ADVERTISE = typer.Option(metavar="HOST:PORT", help="Data address told to workers, if it isn't the one they see")
 PEER_QUOTA = typer.Option(
     metavar="QUOTA", help="Most for one address, but 127.0.0.1  [default: joins=256,jobs=64,slots=half of --slots]"
@@ -154,7 +156,8 @@ def switch(
     impair_down: Annotated[str | None, IMPAIR_DOWN] = None,
     slots: Annotated[int, typer.Option(min=1, max=65_536, help="Slots for all jobs together")] = 4096,
     elements: Annotated[int | None, ELEMENTS] = None,
-    segments: Annotated[int, typer.Option(min=1, max=64, help="Packets per send: what a shaper's burst holds")] = 16,
+    segments: Annotated[int, SEGMENTS] = 16,
+    multicast: Annotated[str, MULTICAST] = "",
     advertise: Annotated[str | None, ADVERTISE] = None,
     peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
@@ -204,6 +207,7 @@ def switch(
                 lease_s=lease,
                 peer_quota=_peer_quota(peer_quota or ""),
                 segments_max=segments,
+                multicast=multicast,
                 interfaces=interface or (),
                 impairments=_impairments(impair, impair_up, impair_down),
             ),

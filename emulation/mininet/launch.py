@@ -167,12 +167,20 @@ class RunningScenario:
             elements=elements_of(method, options.elements, scenario.topology.mtu_bytes),
             slots=(max(options.streams, CLASSES) if method.schedule else options.streams) * options.window_slots,
             segments=self._segments_max if method.link == "udp" else 0,
+            multicast=self._multicast(method, options.dataplane),
             impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
         )
         running = self.star.start_data_plane(place.process(log_path))
         switch = Switch(name, "the switch", running, ends=False, control=place.control)
         self.switches.append(switch)
         return switch
+
+    def _multicast(self, method: MethodName, dataplane: str) -> str:
+        """Where the kernel copies results for all workers: at the bridge, where BPF may; "" if each gets its own."""
+        from switchagg.native import bpf, multicast
+
+        fits = method.link == "udp" and dataplane in ("auto", "native") and self._loss_by != BY_SWITCH
+        return self.star.spec.links.aggregator if fits and not bpf.missing((multicast.OBJECT,)) else ""
 
     def start_servers(self, method: MethodName, timeout_s: float, folder: Path) -> None:
         """Starts a parameter server on each of the servers' hosts, and waits until it waits for the workers.

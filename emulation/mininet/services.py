@@ -48,6 +48,7 @@ class SwitchPlace:
     slots: int
     impair: str = ""
     segments: int = 0  # packets per send; 0: the daemon's own default
+    multicast: str = ""  # interface where the kernel copies results for all workers
 
     @property
     def control(self) -> str:
@@ -61,6 +62,8 @@ class SwitchPlace:
         words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
         if self.segments:
             words += ["--segments", str(self.segments)]
+        if self.multicast:
+            words += ["--multicast", self.multicast]
         if self.impair:
             words += ["--impair", self.impair]
         command = switchagg_command("switch", *words)

@@ -13,6 +13,7 @@ from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.membership import Address
+from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.links.link import Link
 from transport.links.udp import UdpLink
@@ -97,8 +98,24 @@ def open_udp(options: DaemonOptions, log: Log, on_failure: OnFailure) -> SwitchE
     link: UdpLink = bound(partial(options.kind.opener("link"), options.bind_data, segments_max=options.segments_max))
     if not isinstance(chosen.plane, NativePlane):
         return end_of(link, chosen, on_failure)
-    host = NativeSwitchLoop(link, chosen.plane, impairments=options.impairments, on_failure=on_failure)
+    host = NativeSwitchLoop(
+        link,
+        chosen.plane,
+        impairments=options.impairments,
+        multicast=_multicast(options.multicast, link, log),
+        log=log,
+        on_failure=on_failure,
+    )
     return SwitchEnd(host, link.address, chosen.choice, link.slowness, packets_held=_packets_held(link))
+
+
+def _multicast(interface: str, link: UdpLink, log: Log) -> Multicast | None:
+    """As asked for, or None with the reason in the log."""
+    try:
+        return Multicast(interface, link.fileno(), link.address[1]) if interface else None
+    except (SwitchaggError, OSError) as error:
+        log(f"no multicast, results go to each worker by itself: {error}")
+        return None
 
 
 def _packets_held(link: Link) -> Callable[[int], int]:

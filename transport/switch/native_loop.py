@@ -10,12 +10,14 @@ import ctypes
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from switchagg.dataplane.native import NativePlane
-from switchagg.errors import JobError
+from switchagg.errors import JobError, SwitchaggError
+from switchagg.job import JobConfig
 from switchagg.native import library
+from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
@@ -109,6 +111,7 @@ class SwitchConfig(ctypes.Structure):
 class NativeSwitchLoop(CommandLoop[Port]):
     """Runs a NativePlane on a UdpLink; see CommandLoop. Raises JobError for another link or data plane.
 
+    multicast: copies what goes to several workers of a job, where they can be reached so; what is decided, is logged.
     impairments: what the links do. Without, queues hold up to 4 MB per port of what the kernel has no room for. What
     exceeds a queue is dropped and counted (drop_queue_full on the way down), and so is what exceeds the memory for all
     packets that wait or are in flight (drop_pool). The socket is one for all ports: a sender that floods it can
@@ -124,6 +127,8 @@ class NativeSwitchLoop(CommandLoop[Port]):
         dataplane: NativePlane,
         *,
         impairments: Impairments | None = None,
+        multicast: Multicast | None = None,
+        log: Callable[[str], None] = lambda line: None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         if not isinstance(link, UdpLink) or not isinstance(dataplane, NativePlane):
@@ -131,6 +136,7 @@ class NativeSwitchLoop(CommandLoop[Port]):
             raise JobError(f"the native switch loop needs a NativePlane on a UdpLink, not a {names}")
         super().__init__(link, dataplane, on_failure)
         self._impaired = impairments is not None
+        self._multicast, self._log = multicast, log
         self._library = switch_library()
         self._pid = os.getpid()
         size = frame_bytes(dataplane.elements)
@@ -152,6 +158,25 @@ class NativeSwitchLoop(CommandLoop[Port]):
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
 
+    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+        super()._admit(job, addresses)
+        if self._multicast is None:
+            return
+        try:
+            self._multicast.admit(job.job_id, addresses)
+            self._log(f"job {job.job_id}: each result leaves once, and {self._multicast.interface} copies it for all")
+        except SwitchaggError as error:
+            self._log(f"job {job.job_id}: results go to each worker by itself: {error}")
+            self._library.sa_switch_multicast(self._switch, job.job_id, False)
+        else:
+            self._library.sa_switch_multicast(self._switch, job.job_id, True)
+
+    def _evict(self, job_id: int) -> None:
+        self._library.sa_switch_multicast(self._switch, job_id, False)
+        super()._evict(job_id)
+        if self._multicast is not None:
+            self._multicast.evict(job_id)
+
     def _open_port(self, number: int, address: Address) -> Port:
         if self._library.sa_switch_set_port(self._switch, number, ctypes.byref(native_address(address))):
             raise MemoryError(f"no memory for port {number}")
@@ -171,6 +196,8 @@ class NativeSwitchLoop(CommandLoop[Port]):
             atexit.unregister(self._stop_at_exit)
             self._udp.close()
             self._library.sa_switch_free(switch)
+            if self._multicast is not None:
+                self._multicast.close()
         super()._close()
 
     def _stop_at_exit(self) -> None:
@@ -219,6 +246,7 @@ def switch_library() -> ctypes.CDLL:
         (loaded.sa_switch_free, None, (pointer,)),
         (loaded.sa_switch_set_port, ctypes.c_int, (pointer, u32, ctypes.POINTER(NativeAddress))),
         (loaded.sa_switch_clear_port, None, (pointer, u32)),
+        (loaded.sa_switch_multicast, None, (pointer, u32, ctypes.c_bool)),
         (loaded.sa_switch_run, ctypes.c_int, (pointer, ctypes.c_int64)),
         (loaded.sa_switch_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
     ):

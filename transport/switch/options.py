@@ -48,7 +48,8 @@ class DaemonOptions:
     (`transport.links.table`); over "rdma" bind_data is an address of this host's own with port 4791. packets: most of
     an RDMA message of results. keys: of the control plane, and of packets over a link that has keys: encrypt and let in
     only whom they allow. peer_quota: what the jobs of one address may have (C16);
-    None: the default. segments_max: as of a UdpLink.
+    None: the default. segments_max: as of a UdpLink. multicast: the interface where the kernel copies results
+    for all workers of a job (`switchagg.native.multicast`); "": each is sent to each worker.
     """
 
     bind_control: str = f"tcp://{LOOPBACK}:{CONTROL_PORT}"
@@ -65,6 +66,7 @@ class DaemonOptions:
     keys: Keys | None = None
     peer_quota: PeerQuota | None = None
     segments_max: int = SEGMENTS_MAX
+    multicast: str = ""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")
@@ -82,6 +84,8 @@ class DaemonOptions:
             raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600, since workers beat every half second")
         if not 1 <= self.segments_max <= SEGMENTS_HARD_MAX:
             raise SwitchaggError(f"segments {self.segments_max}: 1 to {SEGMENTS_HARD_MAX} packets per send")
+        if self.multicast and (self.plane not in (AUTO, NATIVE) or self.link != "udp" or self.impairments is not None):
+            raise SwitchaggError(f"multicast needs the data plane {NATIVE} over UDP, without impairments")
         self._check_link()
         if self.elements is not None:
             self._check_elements(self.elements)

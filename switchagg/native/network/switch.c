@@ -1,91 +1,13 @@
 /* See switch.h. */
 #define _GNU_SOURCE
-#include "network/switch.h"
+#include "network/switch_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 
 #include "abi.h"
-#include "rule/directory.h"
-#include "network/timeline.h"
-#include "rule/wire.h"
-
-#define ARENA_BYTES (4u * 65536u) /* results of one flush; with what is received it stays in the second-level cache */
-#define RESULTS_MAX 64u           /* packets of one flush: few, so that results leave early, yet four sends of 16 */
-#define GROUPS_MAX 16u
-#define MESSAGES_MAX 64u
-#define SEGMENTS_MAX 64u
-#define ITERATIONS_PER_CHECK 8u /* iterations under load between two checks of the eventfd */
-
-struct lane {
-    struct sa_queue queue;
-    uint64_t key;    /* of its faults */
-    uint64_t number; /* of its next packet */
-    bool scheduled;  /* its queue's next departure is on the timeline */
-};
-
-struct port {
-    struct sa_address address;
-    uint32_t number;
-    bool waiting; /* its outbox isn't empty, and it is in the ring */
-    struct port *next_waiting;
-    struct lane lanes[SA_DIRECTIONS];
-    struct sa_queue outbox; /* what may be sent when the kernel has room */
-};
-
-/* Results for the same ports, of the same size and TOS: one bundle for each port. */
-struct group {
-    const uint32_t *ports;
-    uint32_t count; /* ports */
-    uint32_t size;
-    uint32_t rows;
-    uint32_t first; /* of its frames */
-    uint8_t tos;
-};
-
-struct result {
-    const uint8_t *bytes;
-    uint32_t group;
-};
-
-struct sa_switch {
-    struct sa_switch_config config;
-    uint64_t counters[SA_SWITCH_COUNTERS];
-    struct sa_pool *pool;
-    struct sa_timeline timeline;
-    bool rated[SA_DIRECTIONS];
-    bool faulty[SA_DIRECTIONS];
-    bool active[SA_DIRECTIONS]; /* one of these */
-    bool timed;                 /* some packets arrive late */
-    int64_t grain_ns;
-    /* ports, by number and by address */
-    struct port **ports;
-    uint32_t ports_size;
-    struct sa_directory directory;
-    /* results not yet sent */
-    uint8_t *arena;
-    uint32_t arena_used;
-    uint8_t bare[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
-    uint32_t bare_used;
-    uint32_t result_count;
-    uint32_t group_count;
-    struct result results[RESULTS_MAX];
-    struct group groups[GROUPS_MAX];
-    const uint8_t *frames[RESULTS_MAX]; /* in the order of their groups */
-    /* sends */
-    uint32_t message_count;
-    struct sa_udp_message messages[MESSAGES_MAX];
-    struct port *addressees[MESSAGES_MAX];
-    struct sa_packet *packets[MESSAGES_MAX][SEGMENTS_MAX];
-    const uint8_t *gathered[MESSAGES_MAX][SEGMENTS_MAX];
-    struct port *first_waiting; /* the ring: the next to send */
-    struct port *last_waiting;
-    bool full; /* the kernel had no room in this iteration */
-    int64_t now_ns;
-    int64_t flushed_ns; /* when outboxes were emptied last */
-    int error;          /* -errno */
-};
 
 /* ---- ports */
 
@@ -150,6 +72,10 @@ SA_EXPORT void sa_switch_clear_port(struct sa_switch *sw, uint32_t number) {
     sa_directory_remove(&sw->directory, &port->address);
     sw->ports[number] = NULL;
     free(port);
+}
+
+SA_EXPORT void sa_switch_multicast(struct sa_switch *sw, uint32_t job_id, bool on) {
+    sw->multicast[job_id % SA_JOBS] = on;
 }
 
 /* ---- outboxes: what waits for room in the kernel, or to be sent together */
@@ -258,9 +184,37 @@ static void send_messages(struct sa_switch *sw) {
         const struct sa_udp_message *message = &sw->messages[index];
         if (message->accepted == message->rows) continue;
         sw->full = true;
-        park(sw, sw->addressees[index], message, message->accepted);
+        const struct group *group = sw->multicasts[index];
+        if (!group) park(sw, sw->addressees[index], message, message->accepted);
+        for (uint32_t i = 0; group && i < group->count; i++)
+            park(sw, port_of(sw, group->ports[i]), message, message->accepted);
     }
     sw->message_count = 0;
+}
+
+static void add_message(struct sa_switch *sw, struct sa_udp_message message, struct port *port,
+                        const struct group *group) {
+    if (sw->message_count == MESSAGES_MAX) send_messages(sw);
+    message.to = port ? &port->address : &group->address;
+    sw->addressees[sw->message_count] = port;
+    sw->multicasts[sw->message_count] = group;
+    sw->messages[sw->message_count++] = message;
+}
+
+/* Can the kernel copy these results for all their ports? Then the group has the address that stands for them. */
+static bool is_multicast(struct sa_switch *sw, struct group *group) {
+    struct sa_header header;
+    memcpy(&header, sw->frames[group->first], sizeof header);
+    uint32_t job = SA_BE16(header.job), kind = SA_BE32(header.kind);
+    if (group->count < 2 || !sw->multicast[job] || sw->full) return false;
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct port *port = port_of(sw, group->ports[i]);
+        if (!port || port->waiting) return false;
+    }
+    uint32_t without = sa_route(kind) == SA_ROUTE_ALL ? 0 : SA_GROUP_WITHOUT | sa_owner(kind);
+    group->address = (struct sa_address){.family = AF_INET, .port = GROUP_PORT,
+                                        .host = {SA_GROUP, (uint8_t)without, (uint8_t)(job >> 8), (uint8_t)job}};
+    return true;
 }
 
 /* The memory of a group's results if they lie back to back, else NULL. */
@@ -269,23 +223,23 @@ static const uint8_t *one_piece(const struct sa_switch *sw, const struct group *
     return last == first + (size_t)(group->rows - 1) * group->size ? first : NULL;
 }
 
-static void send_group(struct sa_switch *sw, const struct group *group) {
+static void send_group(struct sa_switch *sw, struct group *group) {
     struct sa_udp_message message = {.bytes = one_piece(sw, group),
                                      .frames = &sw->frames[group->first],
                                      .rows = group->rows,
                                      .size = group->size,
                                      .tos = group->tos ? group->tos : SA_TOS_OF_SOCKET};
+    if (is_multicast(sw, group)) {
+        add_message(sw, message, NULL, group);
+        return;
+    }
     for (uint32_t i = 0; i < group->count; i++) {
         struct port *port = port_of(sw, group->ports[i]);
         if (!port) continue;
-        if (port->waiting || sw->full) { /* keep the order: packets wait already */
+        if (port->waiting || sw->full) /* keep the order: packets wait already */
             park(sw, port, &message, 0);
-            continue;
-        }
-        if (sw->message_count == MESSAGES_MAX) send_messages(sw);
-        message.to = &port->address;
-        sw->addressees[sw->message_count] = port;
-        sw->messages[sw->message_count++] = message;
+        else
+            add_message(sw, message, port, NULL);
     }
 }
 

@@ -64,6 +64,10 @@ int sa_switch_set_port(struct sa_switch *sw, uint32_t number, const struct sa_ad
 /* Remove a port and drop all that waits for it. Its jobs must have been evicted from the plane. */
 void sa_switch_clear_port(struct sa_switch *sw, uint32_t number);
 
+/* Whether results for several workers of a job are sent once, to its group (SA_GROUP), which the kernel copies for each.
+   IPv4. Without a queue, a rate or impairments down; while a port has a backlog each gets its own. */
+void sa_switch_multicast(struct sa_switch *sw, uint32_t job_id, bool on);
+
 /* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use ports,
    plane and counters between two runs. */
 int sa_switch_run(struct sa_switch *sw, int64_t until_ns);

@@ -47,6 +47,10 @@ typedef __s64 int64_t;
 #define SA_ROUTE_FROM_OWNER 2u /* the owner alone gives, all others get */
 #define SA_ROUTE_BITS 0x600u   /* of `kind`; all zero: ALL */
 
+/* Multicast: results of a job go to 239.RANKS.JOB.JOB, all workers' or, with SA_GROUP_WITHOUT, those of all but one. */
+#define SA_GROUP 239u
+#define SA_GROUP_WITHOUT 128u
+
 /* As on the wire: big-endian. Naturally aligned, so that no field needs packing. */
 struct sa_header {
     uint32_t kind; /* magic, wire version, op, route, owner, flags */

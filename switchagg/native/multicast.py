@@ -1,0 +1,104 @@
+"""Multicast: one packet for all workers of a job, from which the kernel makes each worker's (BPF, xdp/copies.bpf.c).
+
+The switch sends a result once to a group that stands for the job, 239.x, out of one interface; there a program copies
+it for each worker, with its own addresses. So a result is copied into the kernel once, not once per worker, and workers
+notice nothing: each gets a datagram addressed to itself, over its own port with its own shaping.
+"""
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from switchagg.errors import SwitchaggError
+from switchagg.native import bpf
+from switchagg.native.libbpf import LinkOptions, libbpf, why
+
+OBJECT = "copies.bpf.o"
+TTL = 64
+WORKERS_MAX = 64
+_ATTACH_TCX_EGRESS = 47
+_COMPLETE = 2  # a neighbour whose MAC address is known
+
+
+class Member(ctypes.Structure):
+    """`struct member` of copies.bpf.c, as on the wire."""
+
+    _fields_ = [("mac", ctypes.c_uint8 * 6), ("port", ctypes.c_uint8 * 2), ("address", ctypes.c_uint8 * 4)]
+
+
+class Job(ctypes.Structure):
+    """`struct job` of copies.bpf.c."""
+
+    _fields_ = [
+        ("workers", ctypes.c_uint32),
+        ("port", ctypes.c_uint8 * 2),
+        ("unused", ctypes.c_uint16),
+        ("members", Member * WORKERS_MAX),
+    ]
+
+
+class Multicast:
+    """Copies what `descriptor`, a UDP socket over IPv4 bound to `port`, sends to groups of jobs, at `interface`.
+
+    In the caller's network namespace, until `close` or the end of this process. Raises SwitchaggError.
+    """
+
+    def __init__(self, interface: str, descriptor: int, port: int) -> None:
+        self.interface, self._port = interface, port
+        index = bpf.interface_index(interface)
+        self._object = bpf.Object(OBJECT, values={"jobs": ctypes.sizeof(Job)})
+        try:
+            self._jobs = self._object.map("jobs")
+            options = LinkOptions(sz=ctypes.sizeof(LinkOptions))
+            program = self._object.program("sa_copy")
+            attached = libbpf().bpf_link_create(program, index, _ATTACH_TCX_EGRESS, ctypes.byref(options))
+            if attached < 0:
+                raise SwitchaggError(f"{interface}: a program at its way out (tcx, Linux 6.6): {why(attached)}")
+            self._link = bpf.Attachment(attached)
+            with socket.socket(fileno=os.dup(descriptor)) as shared:
+                out = struct.pack("=4s4si", bytes(4), bytes(4), index)
+                shared.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, out)
+                shared.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, TTL)
+                shared.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def admit(self, job_id: int, addresses: Sequence[tuple[str, int]]) -> None:
+        """Copy the results of a job for its workers, by rank. Raises SwitchaggError where one can't be reached so."""
+        neighbours = _neighbours(self.interface)
+        job = Job(len(addresses), _port(self._port))
+        for rank, (host, port) in enumerate(addresses):
+            if host not in neighbours:
+                raise SwitchaggError(f"{host} is no neighbour at {self.interface} whose MAC address is known")
+            job.members[rank] = Member(
+                (ctypes.c_uint8 * 6)(*neighbours[host]), _port(port), (ctypes.c_uint8 * 4)(*socket.inet_aton(host))
+            )
+        self._jobs.update(job_id, bytes(job))
+
+    def evict(self, job_id: int) -> None:
+        """Forget a job; again is allowed."""
+        self._jobs.delete(job_id)
+
+    def close(self) -> None:
+        """Detach; again is allowed."""
+        if link := getattr(self, "_link", None):
+            link.close()
+        self._object.close()
+
+
+def _port(port: int) -> "ctypes.Array[ctypes.c_uint8]":
+    return (ctypes.c_uint8 * 2)(*port.to_bytes(2, "big"))
+
+
+def _neighbours(interface: str) -> dict[str, bytes]:
+    """IPv4 address -> MAC address, of the hosts behind an interface."""
+    rows = (line.split() for line in Path("/proc/thread-self/net/arp").read_text(encoding="ascii").splitlines()[1:])
+    return {
+        row[0]: bytes.fromhex(row[3].replace(":", ""))
+        for row in rows
+        if row[5] == interface and int(row[2], 16) & _COMPLETE
+    }
