@@ -177,8 +177,6 @@ def switch(
 
     `sudo switchagg switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
 
-    `switchagg switch --link rdma --control tcp://10.0.0.1:5555`
-
     `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
 
     `switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
@@ -193,10 +191,9 @@ def switch(
 
         _check_dataplane(dataplane)
         _check_link(link, packets)
-        loaded = _keys(keys)
         status = run_switch(
             DaemonOptions(
-                *_switch_addresses(control, data, dataplane, link, loaded),
+                *_switch_addresses(control, data, dataplane, link, loaded := _keys(keys)),
                 link=link,
                 keys=loaded,
                 packets=packets or DaemonOptions.packets,
