@@ -22,10 +22,11 @@ import numpy as np
 from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, codec_for
 from switchagg.codecs.codec import LEAST_CODE
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
-from switchagg.description import WORDS, Words
+from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, RUN_MAX, Layout, Shares
 from switchagg.priority import parts
+from switchagg.small_call import WIDE, SmallCall, small_rows
 from switchagg.wire import Op, Route, Values, kind_of
 
 SCALES = kind_of(Op.MAX, 0)
@@ -41,6 +42,9 @@ class Call(Protocol):
     """How many leading chunks may be sent now; never decreases, and only `write` raises it."""
     description: Words | None
     """What all workers are told of the call, and compare (W12); None: nothing."""
+
+    undecided: bool
+    """Whether it isn't known yet how many chunks it has (W16): later calls wait for that."""
 
     def begin(self, rank: int, window: int) -> None:
         """Called once, by the endpoint that the call is submitted to. window: slots of its stream."""
@@ -120,6 +124,8 @@ class ArrayCall:
 
 class ChunkedCall:
     """A collective on an array, for a core that asks for its chunks (`Call`)."""
+
+    undecided = False
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
@@ -291,22 +297,31 @@ def split(array: Array, job: JobConfig, codec: Codec, streams: Sequence[int]) ->
     windows = [job.streams[stream].window_slots for stream in streams]
     if array.size <= min(windows) * width or not width:
         return {}
-    cuts = parts(array.size, width, windows)
-    return {stream: array[low:high] for stream, (low, high) in zip(streams, cuts, strict=True)}
+    pieces = [array[low:high] for low, high in parts(array.size, width, windows)]
+    if any(small_rows(piece, Op.SUM, used, EVERYONE, job.elements, job.workers) for piece in pieces):
+        return {}  # its bits would be others
+    return dict(zip(streams, pieces, strict=True))
 
 
 def make_call(
     array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
-) -> ChunkedCall:
+) -> ChunkedCall | SmallCall:
     """The call that does it, in place. Raises ValueError as `array_call` does."""
-    return ChunkedCall(array_call(array, op, job, codec, shares), job.elements, job.workers)
+    call = array_call(array, op, job, codec, shares)
+    rows = small_rows(array, call.op, call.codec, shares, job.elements, job.workers)
+    if rows:
+        return SmallCall(array, call.codec, rows, job.elements, job.workers)
+    return ChunkedCall(call, job.elements, job.workers)
 
 
-def description_call(words: Words, rank: int, job: JobConfig) -> ChunkedCall:
-    """The call that precedes a described one: its array has the words of every rank then, WORDS of each (W12)."""
-    array = np.zeros(WORDS * job.workers, np.int32)
-    array.view(np.uint32)[WORDS * rank : WORDS * (rank + 1)] = words
-    return ChunkedCall(ArrayCall(array, Op.SUM, PLAIN), job.elements, job.workers)
+def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequence[int] | Codes = ()) -> ChunkedCall:
+    """The call that precedes a described or a small one: its array has the words of every rank then, WORDS of each, and
+    the greatest of the codes of a small one (W12, W16)."""
+    array = np.full(WORDS * job.workers + len(codes), NOTHING, np.int32)
+    if words is not None:
+        array.view(np.uint32)[WORDS * rank : WORDS * (rank + 1)] = words
+    array[WORDS * job.workers :] = codes
+    return ChunkedCall(ArrayCall(array, Op.MAX, PLAIN), job.elements, job.workers)
 
 
 def rounds_of(
@@ -319,6 +334,8 @@ def rounds_of(
     codec: one that adds. shares: whose rows they would be there.
     """
     words, width = row_of(array.dtype, elements, codec)
+    if small_rows(array, Op.SUM, codec, shares, elements, workers):
+        codec, words, width = WIDE, elements // 2, elements // 2
     layout = Layout(shares, len(array), width, workers, 0)
     if not layout.chunks:
         return

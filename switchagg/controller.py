@@ -25,6 +25,7 @@ from switchagg.membership import (
     JoinRequest,
     Member,
     MemberLeft,
+    PeerQuota,
     Running,
     RunningJob,
     Seat,
@@ -32,7 +33,6 @@ from switchagg.membership import (
     Waiting,
     fitted,
 )
-from switchagg.quota import PeerQuota
 
 WAITING_MAX = 1024
 """Most members that gather at one time: foreign joins can't grow the switch's memory without bound."""

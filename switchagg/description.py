@@ -46,6 +46,9 @@ def asked_for(op: str, dtype: str, by: str) -> int:
     return found or (_NUMBERS.get((op, ""), 0) if op != by else 0)
 
 
+NOTHING = -(1 << 31)
+"""What a description has for other ranks: MAX leaves any word beside it."""
+
 WORDS = 4
 Words = tuple[int, ...]
 

@@ -21,6 +21,7 @@ from switchagg.call import ArrayCall, Call, ChunkedCall, description_call
 from switchagg.description import WORDS, difference
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
+from switchagg.small_call import Predictions, SmallCall
 from switchagg.window import Running, Window
 from switchagg.wire import (
     FLAG_RESULT,
@@ -82,6 +83,7 @@ class Endpoint:
         self.counters = {"sent": 0, "retransmitted": 0, "timeouts": 0, "results": 0, "duplicates": 0}
         self._frame_bytes = frame_bytes(job.elements)
         self._events: deque[Event] = deque()
+        self._predictions = Predictions()
         self._windows = [Window(job, stream) for stream in range(len(job.streams))]
         self._by_priority = sorted(self._windows, key=lambda window: window.priority)
 
@@ -91,8 +93,11 @@ class Endpoint:
         """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
         window = self._windows[stream]
         call.begin(self.rank, window.window)
-        if call.description is not None:
-            window.submit(description_call(call.description, self.rank, self.job), describes=True)
+        if isinstance(call, SmallCall):
+            codes = call.predict(self._predictions)
+            window.submit(description_call(call.description, self.rank, self.job, codes), describes=call)
+        elif call.description is not None:
+            window.submit(description_call(call.description, self.rank, self.job), describes=call)
         if call.chunks or call.description is not None:
             window.submit(call)
         else:
@@ -129,7 +134,8 @@ class Endpoint:
             running.missing -= len(rows)
             self.counters["results"] += len(rows)
         for window in touched.values():
-            self._complete(window, window.after_results())
+            window.after_results()
+            self._complete(window)
 
     def handle_timer(self, now_ns: int) -> None:
         """Act on deadlines that have passed; harmless when none has (W7, W9)."""
@@ -229,19 +235,30 @@ class Endpoint:
         window.failed = True
         self._events.append(StreamFailed(window.stream, slot, version, chunk, window.timeouts, "no result"))
 
-    def _complete(self, window: Window, done: Sequence[Running]) -> None:
-        """Report these calls, up to one that another worker has described differently: it ends the stream (W12)."""
-        for running in done:
-            if window.differs:
-                return
-            if running.describes:
-                self._judge(window, running)
-            else:
+    def _complete(self, window: Window) -> None:
+        """Report calls, up to one that another worker has described differently: it ends the stream (W12)."""
+        while not window.differs and (running := window.next_complete()) is not None:
+            if running.describes is None:
                 self._events.append(CallCompleted(window.stream, running.call))
+                continue
+            self._judge(window, running)
+            if isinstance(running.describes, SmallCall) and not window.differs:
+                self._decide(window, running)
+
+    def _decide(self, window: Window, head: Running) -> None:
+        """Whether the data that was sent with this head counts, or goes again (W16)."""
+        assert isinstance(head.call, ChunkedCall)
+        assert isinstance(head.describes, SmallCall)
+        if head.describes.decide(head.call.array[WORDS * self.job.workers :], self._predictions):
+            self._count("predicted", 1)
+        else:
+            self._count("repeated", 1)
+            window.lengthen(head.describes)
+        window.raise_limit()
 
     def _judge(self, window: Window, running: Running) -> None:
         assert isinstance(running.call, ChunkedCall)
-        told = running.call.array.view(np.uint32).reshape(-1, WORDS).tolist()
+        told = running.call.array.view(np.uint32)[: WORDS * self.job.workers].reshape(-1, WORDS).tolist()
         mine = told[self.rank]
         other = next((rank for rank, words in enumerate(told) if words != mine), None)
         if other is None:

@@ -24,14 +24,14 @@ OVERTAKEN = 4
 class Running:
     """A submitted call: its chunks are base … end - 1 of the stream, `missing` of them without a result.
 
-    describes: it is the description of the call that follows it (W12).
+    describes: the call that follows it, of which it is the description or the head (W12, W16).
     """
 
     call: Call
     base: int
     end: int
     missing: int
-    describes: bool
+    describes: Call | None
 
 
 class Window:
@@ -72,11 +72,22 @@ class Window:
         self._lowest: deque[int] = deque()  # chunks in flight at the last timeout, not yet resent for it, in order
         self._resend_due = 0  # chunks to resend because of results of retransmissions in this bundle
 
-    def submit(self, call: Call, *, describes: bool = False) -> None:
+    def submit(self, call: Call, *, describes: Call | None = None) -> None:
         """Append a call, with at least one chunk unless it is described (W3, W12)."""
         self.running.append(Running(call, self._end, self._end + call.chunks, call.chunks, describes))
         self._end += call.chunks
         self.raise_limit()
+
+    def lengthen(self, call: Call) -> None:
+        """A running call was undecided and has more chunks now; none of a later call has been sent (W16)."""
+        running = next(running for running in self.running if running.call is call)
+        more = running.base + call.chunks - running.end
+        running.missing += more
+        running.end += more
+        for later in itertools.islice(self.running, self.running.index(running) + 1, None):
+            later.base += more
+            later.end += more
+        self._end += more
 
     def peek(self) -> tuple[int, bool] | None:
         """(chunk, whether it was sent before) of the next frame; None if nothing may be sent."""
@@ -132,11 +143,8 @@ class Window:
         heapq.heappush(self._free, chunk + self.window)
         return chunk
 
-    def after_results(self) -> list[Running]:
-        """Update the RTO, the limit and what counts as lost after a bundle of results; the calls that are complete.
-
-        None beyond a description that is still missing results: until it is judged, no later sum counts (W12).
-        """
+    def after_results(self) -> None:
+        """Update the RTO, the limit and what counts as lost after a bundle of results."""
         if self._rtt_ns is not None:
             self._timeout.sample(self._rtt_ns)
             self._rtt_ns = None
@@ -145,20 +153,28 @@ class Window:
         elif self._recovering:
             self._resend_newest(self._resend_due)
         self._resend_due = 0
-        judged = itertools.takewhile(lambda running: not (running.describes and running.missing), self.running)
-        done = [running for running in judged if not running.missing]
-        if done:
-            self.running = deque(running for running in self.running if running not in done)
         self.raise_limit()
         while (oldest := self.oldest()) is not None and oldest[0] < self._newest[0]:
             self._mark(oldest[1])
-        return done
+
+    def next_complete(self) -> Running | None:
+        """Take off the first call that is complete; None if there is none.
+
+        None beyond a description that is still missing results: until it is judged, no later sum counts (W12).
+        """
+        for running in self.running:
+            if not running.missing:
+                self.running.remove(running)
+                return running
+            if running.describes is not None:
+                break
+        return None
 
     def raise_limit(self) -> None:
-        """Allow the chunks up to the first whose call isn't ready for it (W4)."""
+        """Allow the chunks up to the first whose call isn't ready for it, or has no number yet (W4, W16)."""
         for running in self.running:
             self._limit = max(self._limit, running.base + running.call.ready_chunks)
-            if running.call.ready_chunks < running.call.chunks:
+            if running.call.undecided or running.call.ready_chunks < running.call.chunks:
                 return
 
     def deadline_ns(self) -> int | None:

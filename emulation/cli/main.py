@@ -18,7 +18,7 @@ except KeyboardInterrupt:  # nothing has been started yet
     sys.exit(130)
 
 if TYPE_CHECKING:
-    from switchagg.quota import PeerQuota
+    from switchagg.membership import PeerQuota
     from transport.switch.impairments import Impairments
 
 from emulation.cli.bench import app as bench
@@ -265,7 +265,7 @@ def _impairments(both: str | None, up: str | None, down: str | None) -> Impairme
 
 
 def _peer_quota(text: str) -> PeerQuota:
-    from switchagg.quota import parse_peer_quota
+    from switchagg.membership import parse_peer_quota
 
     try:
         return parse_peer_quota(text)

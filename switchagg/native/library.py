@@ -56,6 +56,8 @@ ENDPOINT_COUNTERS = (
     "drop_job",
     "drop_generation",
     "drop_foreign",
+    "predicted",
+    "repeated",
 )
 """Counters of an endpoint, in the order of `enum sa_endpoint_counter`."""
 

@@ -115,7 +115,7 @@ class Script:
             rng.choice([0, 9, 65535]),
             rng.randrange(MODULUS),
             rng.choice([1, 1, 2, 3]),
-            rng.choice([1, 3, 8, 17]),
+            rng.choice([1, 3, 8, 17, 25]),
             tuple(streams),
             rto_initial_ns=50 * MS,
             rto_min_ns=rng.choice([MS, 10 * MS]),
@@ -158,7 +158,7 @@ class Script:
         root, unit = self.rng.randrange(len(self.pairs)), self.rng.choice([1, 1, 2])
         shares = shares_of(kind, root, unit)._replace(routed=self.routed)
         stream = self.rng.randrange(len(self.job.streams))
-        size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(400)])
+        size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(30), self.rng.randrange(400)])
         told = Shown(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
         odd = self.rng.randrange(-20, len(self.pairs))
         for number, pair in enumerate(self.pairs):
@@ -255,7 +255,7 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     """Calls end, streams give up, chunks are resent by evidence and by timers, and every counter counts."""
     events: list[str] = []
     counters: dict[str, int] = {}
-    for seed in range(60):
+    for seed in range(80):
         script = Script(seed)
         script.run()
         events += script.events
@@ -266,4 +266,4 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     assert events.count("StreamFailed") > 3
     assert events.count("Differs") > 5
     assert all(count > 5 for count in counters.values()), counters
-    assert len(counters) == 14
+    assert len(counters) == 16

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import ChunkedCall, make_call
+from switchagg.call import ChunkedCall, array_call, make_call
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.layout import Layout, Shares, shares_of
+from switchagg.layout import EVERYONE, Layout, Shares, shares_of
 from switchagg.wire import Op, Route, givers, op_of
 
 
 def job(workers: int, elements: int) -> JobConfig:
     return JobConfig(1, 1, workers, elements, (StreamConfig(0, 4),))
+
+
+def chunked(array: NDArray[Any], op: str, job: JobConfig, shares: Shares = EVERYONE) -> ChunkedCall:
+    """As `make_call`, also where the call is small (W15)."""
+    return ChunkedCall(array_call(array, op, job, shares=shares), job.elements, job.workers)
 
 
 def run(calls: list[ChunkedCall], rng: random.Random) -> None:
@@ -59,7 +64,7 @@ def test_sum(dtype: type, size: int, elements: int) -> None:
     surroundings = [np.full(size + 2, 7, dtype) for _ in range(workers)]
     for around, contribution in zip(surroundings, contributions, strict=True):
         around[1:-1] = contribution
-    calls = [make_call(around[1:-1], "sum", job(workers, elements)) for around in surroundings]
+    calls = [chunked(around[1:-1], "sum", job(workers, elements)) for around in surroundings]
     run(calls, rng)
     for around in surroundings:
         assert around[1:-1].tolist() == want.tolist()
@@ -69,20 +74,20 @@ def test_sum(dtype: type, size: int, elements: int) -> None:
 def test_max() -> None:
     values = np.random.default_rng(1).integers(-(2**31), 2**31, (4, 50)).astype(np.int32)
     want = values.max(axis=0)
-    calls = [make_call(v, "max", job(4, 8)) for v in values]
+    calls = [chunked(v, "max", job(4, 8)) for v in values]
     run(calls, random.Random(1))
     assert all((v == want).all() for v in values)
 
 
 def test_int64_wraps_as_int64_does() -> None:
     values = [np.array([2**63 - 1, -(2**63), -1], np.int64) for _ in range(2)]
-    run([make_call(v, "sum", job(2, 6)) for v in values], random.Random(1))
+    run([chunked(v, "sum", job(2, 6)) for v in values], random.Random(1))
     assert values[0].tolist() == values[1].tolist() == [-2, 0, -2]
 
 
 def test_layout_sends_exponents_a_group_ahead() -> None:
     """W4 with E = 2: five data chunks in groups of two: S0 S1 D0 D1 S2 D2 D3 D4."""
-    call = make_call(np.arange(1, 11, dtype=np.float32), "sum", job(1, 2))
+    call = chunked(np.arange(1, 11, dtype=np.float32), "sum", job(1, 2))
     assert call.chunks == 8
     assert call.ready_chunks == 2
     assert [op_of(call.kind(position)) for position in range(4)] == [Op.MAX, Op.MAX, Op.SUM, Op.SUM]
@@ -155,7 +160,7 @@ def test_shards_take_turns_of_runs_that_fill_a_quarter_of_the_window() -> None:
 def collective(kind: str, arrays: list[NDArray[Any]], op: str, root: int, elements: int, routed: bool) -> None:
     """All ranks' calls of one kind, in place, through the exact switch; all that may not change is checked."""
     shares = shares_of(kind, root)._replace(routed=routed)  # type: ignore[arg-type]
-    calls = [make_call(array, op, job(len(arrays), elements), shares=shares) for array in arrays]
+    calls = [chunked(array, op, job(len(arrays), elements), shares=shares) for array in arrays]
     run(calls, random.Random(elements))
 
 

@@ -19,7 +19,7 @@ from native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = {
     "fuzz_plane": ["plane.c"],
-    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", *CODECS],
+    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "small_call.c", *CODECS],
     "fuzz_qp": [
         "qp.c",
         "qp_request.c",

@@ -43,6 +43,7 @@ CORE = {
     "call",
     "description",
     "layout",
+    "small_call",
 }
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}

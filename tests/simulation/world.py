@@ -142,7 +142,7 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) 
         job_id,
         rng.randrange(1 << 32),
         workers,
-        rng.choice([3, 4, 8]),
+        rng.choice([3, 4, 8, 24]),  # 24: room for small calls
         tuple(streams),
         rto_initial_ns=50 * MS,
         rto_min_ns=10 * MS,
@@ -183,7 +183,7 @@ class World:
             self.jobs.append(draw_job(self.rng, job_id, slot, port))
             slot = self.jobs[-1].config.slots[1]
             port += self.jobs[-1].config.workers
-        self.plane = plane(slot, 8)
+        self.plane = plane(slot, 24)
         self._endpoint = endpoint
 
     # ---- running

@@ -7,8 +7,7 @@ from ipaddress import ip_address
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS
-from switchagg.membership import Address
-from switchagg.quota import PeerQuota
+from switchagg.membership import Address, PeerQuota
 from transport.links.addresses import parse_endpoint
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with

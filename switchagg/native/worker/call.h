@@ -18,6 +18,8 @@ struct sa_caller {
     uint32_t *scratch; /* E elements, for a moment */
 };
 
+struct sa_small;
+
 struct sa_call {
     const struct sa_call_form *form;
     struct sa_coding coding;
@@ -35,6 +37,8 @@ struct sa_call {
     uint32_t route;  /* who gives the values, and who gets the results */
     uint32_t routed; /* the packets say so; else all ranks send and get values */
     uint32_t *scratch;
+    struct sa_small *small; /* of a small call */
+    uint32_t undecided;     /* it isn't known yet how many chunks it has (W16): later calls wait for that */
 };
 
 /* How a call is laid out in chunks. */

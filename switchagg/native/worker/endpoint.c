@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "abi.h"
+#include "worker/small_call.h"
 #include "worker/window.h"
 
 /* The bits of a packet's kind that are its route and owner. */
@@ -22,7 +23,9 @@ struct sa_endpoint {
     struct sa_window **by_priority; /* in the order of sending: urgent ones first, equal ones round robin */
     struct sa_window **next_order;     /* scratch for the next order */
     struct sa_window **touched;     /* by the bundle that is being received, in that order */
+    uint32_t fixed_point, wide;     /* codecs: of floats, and of small calls of them */
     uint32_t plain;                 /* the codec of descriptions */
+    struct sa_predictions predictions;
     uint32_t *scratch;              /* E elements, for sa_call_form.write */
     struct sa_waiting_event *events, *last_event;
     uint64_t counters[SA_ENDPOINT_COUNTERS];
@@ -64,33 +67,60 @@ SA_EXPORT uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct s
 /* ---- commands */
 
 /* extra: bytes behind it, for its codes or words. NULL: no memory. */
-static struct sa_running *sa_running_new(const struct sa_endpoint *endpoint, const struct sa_submission *submission,
-                                         const struct sa_coding *coding, uint64_t extra) {
-    struct sa_caller caller = {
-        endpoint->header.rank, endpoint->windows[submission->stream].window, endpoint->scratch};
+static struct sa_running *sa_running_new(const struct sa_submission *submission, uint64_t extra) {
     uint64_t bytes = sizeof(struct sa_running) + extra;
     struct sa_running *running = malloc(bytes);
     if (!running) return NULL;
     *running = (struct sa_running){.bytes = bytes};
     running->waiting.event =
         (struct sa_event){.kind = SA_CALL_COMPLETED, .stream = submission->stream, .call = submission->call};
-    void *codes = running + 1;
-    sa_call_init(&running->call, coding, submission, &caller, codes);
     return running;
 }
 
-/* The call that tells all workers of the next one: each fills its own words, with all else zero (W12). */
-static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
-    uint64_t count = (uint64_t)SA_WORDS * endpoint->workers;
-    struct sa_submission words = {.stream = submission->stream, .op = SA_OP_SUM, .count = count, .unit = 1};
+static void sa_chunked_init(const struct sa_endpoint *endpoint, struct sa_running *running,
+                            const struct sa_submission *submission, const struct sa_coding *coding) {
+    struct sa_caller caller = {
+        endpoint->header.rank, endpoint->windows[submission->stream].window, endpoint->scratch};
+    sa_call_init(&running->call, coding, submission, &caller, (int16_t *)(running + 1));
+}
+
+/* The call that tells all workers of the next one: each fills its own words, and the codes of a small one (W12, W16). */
+static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const struct sa_submission *submission,
+                                             struct sa_running *described) {
+    struct sa_small *small = described->call.small;
+    uint64_t words = (uint64_t)SA_WORDS * endpoint->workers, count = words + (small ? 3 * small->rows : 0);
+    struct sa_submission told = {.stream = submission->stream, .op = SA_OP_MAX, .count = count, .unit = 1};
+    struct sa_running *running = sa_running_new(&told, sizeof(int32_t) * count);
+    if (!running) return NULL;
     struct sa_coding coding;
     sa_coding_begin(&coding, endpoint->plain, SA_INT32, endpoint->elements, endpoint->workers);
-    struct sa_running *running = sa_running_new(endpoint, &words, &coding, sizeof(uint32_t) * count);
-    if (!running) return NULL;
-    uint32_t *own = memset(running + 1, 0, sizeof(uint32_t) * count);
-    memcpy(own + SA_WORDS * endpoint->header.rank, submission->description, sizeof submission->description);
+    sa_chunked_init(endpoint, running, &told, &coding);
+    int32_t *own = (int32_t *)(running + 1);
+    for (uint64_t i = 0; i < words; i++) own[i] = INT32_MIN;
+    if (submission->description[0])
+        memcpy(own + SA_WORDS * endpoint->header.rank, submission->description, sizeof submission->description);
+    if (small) sa_small_predict(&described->call, &endpoint->predictions, own + words);
     running->call.data = (uint8_t *)own;
-    running->describes = 1;
+    running->describes = described;
+    return running;
+}
+
+static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
+    uint32_t rows = 0;
+    if (submission->codec == endpoint->fixed_point && submission->dtype == SA_FLOAT32 &&
+        submission->op == SA_OP_SUM && submission->route == SA_ROUTE_ALL)
+        rows = sa_small_rows(endpoint->elements, endpoint->workers, submission->count);
+    struct sa_coding coding;
+    sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype, endpoint->elements,
+                    endpoint->workers);
+    uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
+                          : sizeof(int16_t) * sa_call_codes(&coding, submission);
+    struct sa_running *running = sa_running_new(submission, extra);
+    if (!running) return NULL;
+    if (rows)
+        sa_small_init(&running->call, &coding, submission, (struct sa_small *)(running + 1));
+    else
+        sa_chunked_init(endpoint, running, submission, &coding);
     return running;
 }
 
@@ -100,14 +130,11 @@ static void sa_enqueue(struct sa_endpoint *endpoint, uint32_t stream, struct sa_
 }
 
 SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
-    struct sa_coding coding;
-    sa_coding_begin(&coding, submission->codec, submission->dtype, endpoint->elements, endpoint->workers);
-    struct sa_running *description = NULL;
-    if (submission->description[0] && !(description = sa_description_new(endpoint, submission))) return -1;
-    uint64_t codes = sizeof(int16_t) * sa_call_codes(&coding, submission);
-    struct sa_running *running = sa_running_new(endpoint, submission, &coding, codes);
-    if (!running) {
-        free(description);
+    struct sa_running *running = sa_described_new(endpoint, submission), *description = NULL;
+    if (!running) return -1;
+    if ((submission->description[0] || running->call.small) &&
+        !(description = sa_description_new(endpoint, submission, running))) {
+        free(running);
         return -1;
     }
     if (description) sa_enqueue(endpoint, submission->stream, description);
@@ -199,15 +226,25 @@ static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, con
     window->failed = window->differs = 1;
 }
 
-/* Report these calls, up to one that another worker has described differently. */
-static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window, struct sa_running *done) {
-    for (struct sa_running *after; done; done = after) {
-        after = done->after;
-        if (done->describes && !window->differs) sa_judge(endpoint, window, done);
-        if (done->describes || window->differs)
-            sa_free_call(endpoint, done);
-        else
+/* Whether the data that was sent with a small call's head counts, or goes again (W16). */
+static void sa_decide(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *head) {
+    const int32_t *codes = (const int32_t *)head->call.data + SA_WORDS * endpoint->workers;
+    int hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
+    endpoint->counters[hit ? SA_PREDICTED : SA_REPEATED]++;
+    sa_window_decided(window, head->describes);
+}
+
+/* Report calls, up to one that another worker has described differently. */
+static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window) {
+    struct sa_running *done;
+    while (!window->differs && (done = sa_window_next_complete(window))) {
+        if (!done->describes) {
             sa_add_event(endpoint, &done->waiting);
+            continue;
+        }
+        sa_judge(endpoint, window, done);
+        if (!window->differs && done->describes->call.small) sa_decide(endpoint, window, done);
+        sa_free_call(endpoint, done);
     }
 }
 
@@ -221,7 +258,8 @@ SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *
     for (uint64_t row = 0; row < rows; row++) sa_take(endpoint, bundle + row * size, size, now_ns, &touched);
     for (uint32_t i = 0; i < touched; i++) {
         endpoint->touched[i]->touched = 0;
-        sa_complete(endpoint, endpoint->touched[i], sa_window_after_results(endpoint->touched[i]));
+        sa_window_after_results(endpoint->touched[i]);
+        sa_complete(endpoint, endpoint->touched[i]);
     }
 }
 
@@ -374,6 +412,8 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->stream_count = streams;
     endpoint->retry_limit = job->retry_limit;
     endpoint->plain = (uint32_t)sa_codec_number("plain");
+    endpoint->fixed_point = (uint32_t)sa_codec_number("fixed_point");
+    endpoint->wide = (uint32_t)sa_codec_number("wide_fixed_point");
     endpoint->bytes =
         sizeof *endpoint + 3ull * streams * sizeof(struct sa_window *) + job->elements * sizeof *endpoint->scratch;
     endpoint->windows = calloc(streams, sizeof *endpoint->windows);

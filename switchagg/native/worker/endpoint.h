@@ -60,6 +60,8 @@ enum sa_endpoint_counter {
     SA_BAD_JOB,
     SA_BAD_GENERATION,
     SA_BAD_FOREIGN,
+    SA_PREDICTED, /* small calls that took one round trip (W16), */
+    SA_REPEATED,  /* and two */
     SA_ENDPOINT_COUNTERS
 };
 

@@ -101,13 +101,13 @@ static void sa_pop_free(struct sa_window *window) {
 
 /* ---- calls */
 
-/* Allow the chunks up to the first whose call isn't ready for it (W4). */
+/* Allow the chunks up to the first whose call isn't ready for it, or has no number yet (W4, W16). */
 static void sa_raise_limit(struct sa_window *window) {
     struct sa_running *running = window->unready;
     for (; running; running = running->after) {
         uint64_t limit = running->base + running->call.ready;
         if (limit > window->limit) window->limit = limit;
-        if (running->call.ready < running->call.chunks) break;
+        if (running->call.undecided || running->call.ready < running->call.chunks) break;
     }
     window->unready = running;
 }
@@ -268,30 +268,42 @@ static void sa_sample(struct sa_window *window) {
     window->sampled = 0;
 }
 
-struct sa_running *sa_window_after_results(struct sa_window *window) {
-    struct sa_running *done = NULL, **last = &done;
+void sa_window_after_results(struct sa_window *window) {
     if (window->sampled) sa_sample(window);
     if (window->certain)
         sa_resend_lowest(window, window->resend_due);
     else if (window->recovering)
         sa_resend_newest(window, window->resend_due);
     window->resend_due = 0;
-    for (struct sa_running *running = window->running, *after; window->complete; running = after) {
-        after = running->after;
-        if (running->missing && running->describes) break;
-        if (running->missing) continue;
-        sa_unlink(window, running);
-        running->after = NULL;
-        *last = running;
-        last = &running->after;
-        window->complete--;
-    }
     sa_raise_limit(window);
     for (;;) {
         uint32_t oldest = window->lists[SA_IN_FLIGHT].head;
-        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return done;
+        if (oldest == SA_NO_SLOT || window->slots[oldest].transmission + 1 >= window->newest[0]) return;
         sa_mark(window, oldest);
     }
+}
+
+struct sa_running *sa_window_next_complete(struct sa_window *window) {
+    struct sa_running *running = window->complete ? window->running : NULL;
+    for (; running && running->missing; running = running->after)
+        if (running->describes) return NULL;
+    if (!running) return NULL;
+    sa_unlink(window, running);
+    window->complete--;
+    return running;
+}
+
+void sa_window_decided(struct sa_window *window, struct sa_running *running) {
+    uint64_t more = running->base + running->call.chunks - running->end;
+    if (more && !running->missing) window->complete--;
+    running->missing += more;
+    running->end += more;
+    for (struct sa_running *later = running->after; later; later = later->after) { /* none has sent anything */
+        later->base += more;
+        later->end += more;
+    }
+    window->end += more;
+    sa_raise_limit(window);
 }
 
 /* ---- time */

@@ -18,13 +18,14 @@ struct sa_waiting_event {
 };
 
 /* A submitted call: chunks base ... end - 1 of the stream, `missing` of them without a result. `waiting` comes first,
-   so that the event of a call's end is the call. `describes`: it is the description of the call after it (W12). */
+   so that the event of a call's end is the call. `describes`: the call after it, of which it is the description or the
+   head (W12, W16). */
 struct sa_running {
     struct sa_waiting_event waiting;
     struct sa_running *before, *after;
     uint64_t base, end, missing;
     uint64_t bytes; /* of this block of memory */
-    uint32_t describes;
+    struct sa_running *describes;
     struct sa_call call;
 };
 
@@ -104,9 +105,15 @@ void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns);
 /* The chunk in flight in a slot has its result: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
-/* Update the RTO, the limit and what counts as lost after a bundle of results. Returns the complete calls, linked
-   by `after`, no longer part of the window; none beyond a description that is still missing results (W12). */
-struct sa_running *sa_window_after_results(struct sa_window *window);
+/* Update the RTO, the limit and what counts as lost after a bundle of results. */
+void sa_window_after_results(struct sa_window *window);
+
+/* Take off the first call that is complete; NULL if there is none, or none before a description that is still missing
+   results (W12). */
+struct sa_running *sa_window_next_complete(struct sa_window *window);
+
+/* It is known now how many chunks a call has (W16). */
+void sa_window_decided(struct sa_window *window, struct sa_running *running);
 
 /* When the window times out; -1 if nothing is in flight (W7). */
 int64_t sa_window_deadline_ns(const struct sa_window *window);

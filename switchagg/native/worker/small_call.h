@@ -1,0 +1,44 @@
+/* A small call: so few float32 values that their codes are predicted, and one round trip is enough (F8, W16 of
+   PROTOCOL.md), as switchagg/small_call.py. Its head, one chunk with the codes, goes before it. */
+#ifndef SWITCHAGG_SMALL_CALL_H
+#define SWITCHAGG_SMALL_CALL_H
+
+#include "worker/call.h"
+
+#define SA_SMALL_ROWS 8u
+#define SA_PLACES 61u /* a prime, so that round numbers of values spread */
+
+/* The codes on which ranks agreed last, by the number of values of the call, modulo SA_PLACES. */
+struct sa_predictions {
+    struct sa_prediction {
+        uint64_t count;
+        int16_t codes[SA_SMALL_ROWS];
+    } places[SA_PLACES];
+};
+
+/* Behind it lie its results that came before the head's; then, if the data goes again, its values. */
+struct sa_small {
+    uint32_t rows;
+    uint32_t held; /* which results, a bit each */
+    uint32_t again;
+    int16_t predicted[SA_SMALL_ROWS], agreed[SA_SMALL_ROWS];
+    uint32_t kept[];
+};
+
+/* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. */
+uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count);
+
+/* Of a struct sa_small. */
+uint64_t sa_small_bytes(uint32_t elements, uint32_t rows);
+
+/* coding: of wide_fixed_point. small: sa_small_bytes of memory. */
+void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
+                   struct sa_small *small);
+
+/* Write what the head has of this call, 3 * rows codes: its own, the predicted ones, their negatives. Once. */
+void sa_small_predict(struct sa_call *call, const struct sa_predictions *predictions, int32_t *codes);
+
+/* Take what the head's result has of it; whether all ranks predicted the agreed codes. If not, there are more chunks. */
+int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes);
+
+#endif

@@ -1,0 +1,141 @@
+"""A small call: so few float32 values that their codes are predicted, and one round trip is enough (rules F8 and W16).
+
+    H D D ... D               the data under predicted codes; it counts if all ranks have predicted the agreed ones
+    H D D ... D  D D ... D    else all ranks, which see the same head H, send it again under those
+
+The head (op MAX) has the call's description, each row's code, the predicted one and its negative. What a rank predicts
+decides how long the call takes, never what comes out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, Array, CallShape, Codec, Codes
+from switchagg.codecs.fixed_point import FixedPoint
+from switchagg.codecs.wide_fixed_point import WideFixedPoint, from_words, to_words
+from switchagg.description import WORDS, Words
+from switchagg.layout import EVERYONE, Shares
+from switchagg.wire import Op, Values, kind_of
+
+ROWS_MAX = 8
+"""Of a small call: four chunks of float32, in two words each."""
+
+WIDE = WideFixedPoint()
+
+
+def small_rows(array: Array, op: Op, codec: Codec, shares: Shares, elements: int, workers: int) -> int:
+    """R, if the call of this array is small; else 0."""
+    width = elements // 2
+    if array.dtype != np.float32 or op is not Op.SUM or type(codec) is not FixedPoint or shares.route:
+        return 0
+    if not 0 < len(array) <= ROWS_MAX * width:
+        return 0
+    rows = -(-len(array) // width)
+    return rows if 3 * rows + WORDS * workers <= elements else 0
+
+
+class Predictions:
+    """The codes on which ranks agreed last, by the number of values of the call; of one endpoint, for all its streams.
+
+    Two numbers that share a place forget each other's.
+    """
+
+    PLACES = 61  # a prime, so that round numbers of values spread
+
+    def __init__(self) -> None:
+        self._places: list[tuple[int, Codes]] = [(0, np.empty(0, np.int32))] * self.PLACES
+
+    def of(self, count: int, own: Codes) -> Codes:
+        """For a call of `count` values whose own codes these are: no lower, as a lower one can't be agreed."""
+        last_count, last = self._places[count % self.PLACES]
+        return np.maximum(own, last) if last_count == count else own
+
+    def agreed(self, count: int, codes: Codes) -> None:
+        """Zeros, NaN and infinities are no news of what is usual."""
+        last_count, last = self._places[count % self.PLACES]
+        if last_count != count:
+            last = np.full(len(codes), LEAST_CODE, np.int32)
+        usual = (codes > LEAST_CODE) & (codes < GREATEST_CODE)
+        self._places[count % self.PLACES] = (count, np.where(usual, codes, last))
+
+
+class SmallCall:
+    """The small call of an array, for a core that asks for its chunks (`Call`): the data after its head."""
+
+    op = Op.SUM
+
+    def __init__(self, array: Array, codec: Codec, rows: int, elements: int, workers: int) -> None:
+        self.array, self.codec, self.shares = array, codec, EVERYONE
+        self.description: Words | None = None
+        self._rows, self._elements, self._workers = rows, elements, workers
+        self.begin(0, 0)
+
+    def begin(self, rank: int, window: int) -> None:
+        """See `Call`."""
+        shape = CallShape(self.array.dtype, self._rows, self._elements // 2, self._workers)
+        self._predicted, self._agreed = WIDE.begin(shape), WIDE.begin(shape)
+        self._held: dict[int, Values] = {}  # results that came before the head's
+        self._again: Array | None = None  # the values, if they go again: then the array fills with sums
+        self.undecided = True
+        self.chunks = self.ready_chunks = self._rows
+
+    def predict(self, predictions: Predictions) -> Codes:
+        """What the head has of this call (3 * R): own codes, predicted ones, their negatives. To be called once."""
+        own = self._predicted.prepare(self._values(range(self._rows)), slice(0, self._rows))
+        predicted = predictions.of(len(self.array), own)
+        self._predicted.agree(0, predicted)
+        return np.concatenate((own, predicted, -predicted))
+
+    def decide(self, agreed: Codes, predictions: Predictions) -> bool:
+        """Take what the head's result has of this call; whether all ranks predicted the agreed codes. If not, there are
+        more chunks now."""
+        codes, highest, lowest = agreed.astype(np.int64).reshape(3, self._rows)
+        # a row of zeros, and one that becomes NaN, is the same under any prediction
+        special = (codes <= LEAST_CODE) | (codes >= GREATEST_CODE)
+        hit = bool((special | ((highest == codes) & (lowest == -codes))).all())
+        usable = np.clip(codes, LEAST_CODE, GREATEST_CODE).astype(np.int32)
+        self._agreed.agree(0, usable)
+        predictions.agreed(len(self.array), usable)
+        self.undecided = False
+        if hit:
+            for row, values in self._held.items():
+                self._store(row, values)
+        else:
+            self._again = self._values(range(self._rows))
+            self.chunks = self.ready_chunks = 2 * self._rows
+        self._held.clear()
+        return hit
+
+    def kind(self, position: int) -> int:
+        return kind_of(Op.SUM, 0)
+
+    def read(self, positions: Sequence[int]) -> Values:
+        values = np.zeros((len(positions), self._elements), np.int32)
+        for coding, first in ((self._predicted, 0), (self._agreed, self._rows)):
+            chosen = [k for k, p in enumerate(positions) if 0 <= p - first < self._rows]
+            if chosen:
+                rows = [positions[k] - first for k in chosen]
+                values[chosen] = to_words(coding.encode(self._values(rows), rows), self._elements, self._workers)
+        return values
+
+    def write(self, positions: Sequence[int], values: Values) -> None:
+        for position, row in zip(positions, values, strict=True):
+            if self.undecided:
+                self._held[position] = row.copy()
+            elif (self._again is not None) is (position >= self._rows):
+                self._store(position % self._rows, row)
+
+    def _values(self, rows: Sequence[int]) -> Array:
+        """(k, width) copy, the call's last row padded with zeros."""
+        if self._again is not None:
+            return self._again[rows]
+        padded = np.zeros((self._rows, self._elements // 2), self.array.dtype)
+        padded.reshape(-1)[: len(self.array)] = self.array
+        return padded[rows]
+
+    def _store(self, row: int, sums: Values) -> None:
+        width = self._elements // 2
+        values = self._agreed.decode(from_words(sums[np.newaxis], self._workers), [row])[0]
+        target = self.array[row * width : (row + 1) * width]
+        target[:] = values[: len(target)]
