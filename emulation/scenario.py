@@ -423,6 +423,11 @@ def _check_compute(scenario: Scenario) -> None:
 def _check_parallel(scenario: Scenario) -> None:
     """What goes with a model that no rank has all of."""
     kind = WORKLOADS[scenario.workload.name]
+    if kind.workers and scenario.topology.workers not in kind.workers:
+        raise ScenarioError(
+            f"{scenario.file}: [topology] workers: {scenario.topology.workers} can't share [workload] name = "
+            f"'{kind.name}'; allowed: {', '.join(map(str, kind.workers))}"
+        )
     if kind.parallel == DDP:
         return
     for backend, methods in vars(scenario.methods).items():

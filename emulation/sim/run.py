@@ -24,11 +24,13 @@ from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
+from emulation.sim.tensor import TensorTraining
 from emulation.sim.training import Progress, Training
 from emulation.sim.tuning import tuned
 from emulation.training.replicas import Replicas
-from emulation.training.tasks.table import DDP, FSDP, WORKLOADS
+from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
 from emulation.training.tasks.task import WorkloadError
+from emulation.training.tensor_ranks import TensorReplicas
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName
@@ -40,7 +42,7 @@ RING_MESSAGE_BYTES = 65_536  # at most; cut to whole frames
 ACK_EVERY_SEGMENTS = 16  # as receivers that merge segments do (GRO); every second one would cost the ring 2 %
 SMALL_BYTES, LARGE_BYTES = 4_000, 1_000_000
 """Allreduces from which the cost of a transfer is fitted, where a policy weighs it."""
-TRAININGS: dict[str, type[Training]] = {DDP: Training, FSDP: ShardedTraining}
+TRAININGS: dict[str, type[Training]] = {DDP: Training, FSDP: ShardedTraining, TP: TensorTraining}
 """By how ranks share a model."""
 
 
@@ -55,7 +57,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     parallel = WORKLOADS[workload.name].parallel
     each_parameter = method.schedule or scenario.asynchronous(method) or parallel != DDP
     try:
-        replicas = Replicas(
+        replicas = (TensorReplicas if parallel == TP else Replicas)(
             workload.name,
             scenario.seed,
             scenario.topology.workers,

@@ -11,7 +11,7 @@ backward pass begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -132,12 +132,85 @@ class ShardedTraining(Training):
         return {"unit_bytes": sizes}
 
 
-class ShardedRank(RankClock):
+class ProgramRank(RankClock):
     """One rank's way through the iterations: a program that waits for time to pass and for transfers to end."""
+
+    def __init__(self, training: Training, rank: int) -> None:
+        super().__init__(training, rank)
+        self.complete = False  # it has ended for good
+        self._program: Generator[Step, None, None]
+        self._waits_for: Transfer | None = None
+        self._moved: list[tuple[int, int]] = []
+
+    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Start the next iteration."""
+        if self.iteration == self._training.warmup_iterations:
+            self._count_wire()
+        self._begin_ns, self._moved = self._network.now_ns, []
+        self._compute_ns = self._training.compute.ns(self._rank, self.iteration)
+        self._program = self._iteration()
+        self._go()
+
+    def _iteration(self) -> Generator[Step, None, None]:
+        """Its program, up to the step of the optimiser."""
+        raise NotImplementedError
+
+    def _computing(self, name: str, share: float) -> int:
+        duration_ns = round(self._compute_ns * share)
+        if kept(self.iteration, self._training.warmup_iterations) and duration_ns:
+            begin_ns = self._network.now_ns - self._training.begun_ns
+            self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns, begin_ns + duration_ns))
+        return duration_ns
+
+    def _start(self, kind: Kind, unit: str, array: Array) -> Transfer:
+        transfer = Transfer(kind, unit, array, self._network.now_ns)
+        call = Call(array, "sum", partial(self._ended, transfer), kind=kind)
+        self._training.simulation.begin(self._rank, call)
+        return transfer
+
+    def _ended(self, transfer: Transfer) -> None:
+        training, now_ns = self._training, self._network.now_ns
+        transfer.ended = True
+        self._moved.append((transfer.begun_ns, now_ns))
+        if kept(self.iteration, training.warmup_iterations):
+            name, begun_ns = f"{transfer.kind.replace('_', '-')} {transfer.unit}", training.begun_ns
+            at_ns = transfer.begun_ns - begun_ns, now_ns - begun_ns
+            self.spans.append(Span(self._rank, NETWORK, name, self.iteration, *at_ns, transfer.array.nbytes))
+        if self._waits_for is transfer:
+            self._waits_for = None
+            self._network.schedule(now_ns, self._go)
+
+    def _go(self, *_: object) -> None:
+        """Go on with the program until it waits."""
+        for step in self._program:
+            if isinstance(step, int):
+                self._network.schedule(self._network.now_ns + step, self._go)
+                return
+            if not step.ended:
+                self._waits_for = step
+                return
+        if not self.complete:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The program of an iteration is over: one step of the optimiser, and on."""
+        training = self._training
+        self._step()
+        self.ends_ns.append(self._network.now_ns - training.begun_ns)
+        self.communications_ns.append(union_ns(self._moved))
+        self.iteration += 1
+        if self.iteration == training.iterations:
+            self._count_wire()
+        training.finished(self._rank, self.iteration - 1)
+        if self.iteration < training.iterations:
+            self._go_on()
+
+
+class ShardedRank(ProgramRank):
+    """One rank under FSDP2."""
 
     def __init__(self, training: ShardedTraining, rank: int) -> None:
         super().__init__(training, rank)
-        self.complete = False  # all parameters are gathered, in the end
         self._sharded = training
         self._weights = training.replicas.weights_of(rank)
         flats = {
@@ -145,9 +218,6 @@ class ShardedRank(RankClock):
         }
         shards = {unit: own_shard(flat, rank, training.workers).copy() for unit, flat in flats.items()}
         self.shards = Shards(training.replicas.workloads[rank], shards)
-        self._program: Iterator[Step] = iter(())
-        self._waits_for: Transfer | None = None
-        self._moved: list[tuple[int, int]] = []
 
     def unit_bytes(self, unit: str) -> int:
         return sum(self._weights[index].nbytes for index in self._sharded.units.parameters[unit])
@@ -160,16 +230,7 @@ class ShardedRank(RankClock):
             np.copyto(weights, whole[low : low + weights.size])
             low += weights.size
 
-    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
-        """Start the next iteration."""
-        if self.iteration == self._training.warmup_iterations:
-            self._count_wire()
-        self._begin_ns, self._moved = self._network.now_ns, []
-        self._compute_ns = self._training.compute.ns(self._rank, self.iteration)
-        self._program = self._iteration()
-        self._go()
-
-    def _iteration(self) -> Iterator[Step]:
+    def _iteration(self) -> Generator[Step, None, None]:
         """See the module."""
         segments, replicas = self._sharded.units.segments, self._training.replicas
         gathers: dict[str, Transfer] = {}
@@ -228,68 +289,21 @@ class ShardedRank(RankClock):
         mine /= self._training.workers
         self.shards.set_gradient(transfer.unit, mine)
 
-    def _computing(self, name: str, share: float) -> int:
-        duration_ns = round(self._compute_ns * share)
-        if kept(self.iteration, self._training.warmup_iterations) and duration_ns:
-            begin_ns = self._network.now_ns - self._training.begun_ns
-            self.spans.append(Span(self._rank, COMPUTE, name, self.iteration, begin_ns, begin_ns + duration_ns))
-        return duration_ns
-
     def _gather(self, unit: str) -> Transfer:
         """Start to gather a unit's parameters from all ranks' shards."""
         whole = np.zeros(self.unit_bytes(unit) // 4, np.float32)
         np.copyto(own_shard(whole, self._rank, self._training.workers), self.shards.arrays[unit])
         return self._start("all_gather", unit, whole)
 
-    def _start(self, kind: Kind, unit: str, array: Array) -> Transfer:
-        transfer = Transfer(kind, unit, array, self._network.now_ns)
-        call = Call(array, "sum", partial(self._ended, transfer), kind=kind)
-        self._training.simulation.begin(self._rank, call)
-        return transfer
-
-    def _ended(self, transfer: Transfer) -> None:
-        training, now_ns = self._training, self._network.now_ns
-        transfer.ended = True
-        self._moved.append((transfer.begun_ns, now_ns))
-        if kept(self.iteration, training.warmup_iterations):
-            name, begun_ns = f"{transfer.kind.replace('_', '-')} {transfer.unit}", training.begun_ns
-            at_ns = transfer.begun_ns - begun_ns, now_ns - begun_ns
-            self.spans.append(Span(self._rank, NETWORK, name, self.iteration, *at_ns, transfer.array.nbytes))
-        if self._waits_for is transfer:
-            self._waits_for = None
-            self._network.schedule(now_ns, self._go)
-
-    def _go(self, *_: object) -> None:
-        """Go on with the program until it waits."""
-        for step in self._program:
-            if isinstance(step, int):
-                self._network.schedule(self._network.now_ns + step, self._go)
-                return
-            if not step.ended:
-                self._waits_for = step
-                return
-        if not self.complete:
-            self._finish()
-
-    def _finish(self) -> None:
-        """The program of an iteration is over: one step of the optimiser, and on."""
-        training = self._training
+    def _step(self) -> None:
         self.shards.step(self.iteration)
-        self.ends_ns.append(self._network.now_ns - training.begun_ns)
-        self.communications_ns.append(union_ns(self._moved))
-        self.iteration += 1
-        if self.iteration == training.iterations:
-            self._count_wire()
-        training.finished(self._rank, self.iteration - 1)
-        if self.iteration < training.iterations:
-            self._go_on()
 
     def gather_all(self) -> None:
         """In the end: all parameters, as a forward pass would gather them."""
         self._program = self._gathering()
         self._go()
 
-    def _gathering(self) -> Iterator[Step]:
+    def _gathering(self) -> Generator[Step, None, None]:
         for unit in self._sharded.units.parameters:
             transfer = self._gather(unit)
             yield transfer

@@ -206,6 +206,11 @@ class Training:
         self.simulation.network.stop()
 
     @property
+    def gradient_bytes(self) -> int:
+        """Summed over ranks in an iteration."""
+        return self.replicas.gradient_bytes
+
+    @property
     def collective_bytes(self) -> dict[Kind, int]:
         """Of the arrays of each kind of collective in an iteration, where there are others than allreduces."""
         return {}
@@ -235,7 +240,7 @@ class Training:
                 for iteration, accuracy, loss in self._scores
             ],
             parameters=self.replicas.parameters,
-            gradient_bytes=self.replicas.gradient_bytes,
+            gradient_bytes=self.gradient_bytes,
             collective_bytes=self.collective_bytes,
             wire_tx_bytes_per_rank=[sent for sent, _ in wire],
             wire_rx_bytes_per_rank=[received for _, received in wire],

@@ -139,8 +139,7 @@ class Trainer:
         workload = build_workload(
             plan.name,
             config.scenario.seed,
-            config.rank,
-            config.workers,
+            *self._share(),
             plan.batch_per_worker,
             plan.iterations,
             plan.optimizer,
@@ -162,7 +161,7 @@ class Trainer:
         send_report(
             Finished(
                 parameters=workload.parameters,
-                gradient_bytes=workload.gradient_bytes,
+                gradient_bytes=self._gradient_bytes(workload),
                 parameter_hash=workload.parameter_sha256(),
                 retransmissions=self._counters().get("retransmitted", 0),
                 counters=self._counters(),
@@ -172,6 +171,10 @@ class Trainer:
                 notes=notes,
             )
         )
+
+    def _share(self) -> tuple[int, int]:
+        """Of the data: which of how many."""
+        return self.config.rank, self.config.workers
 
     def _attach(self, workload: Workload) -> None:
         """Connect to the other ranks, and let gradients be reduced from now on. Threads that carry packets start
@@ -201,6 +204,10 @@ class Trainer:
     def _facts(self) -> dict[str, Any]:
         """What is to be known of the schedule; of DDP's own nothing."""
         return {}
+
+    def _gradient_bytes(self, workload: Workload) -> int:
+        """Summed over ranks in an iteration."""
+        return workload.gradient_bytes
 
     def _collective_bytes(self) -> dict[Kind, int]:
         """Bytes of the arrays of each kind of collective in an iteration, where there are others than allreduces."""

@@ -133,6 +133,7 @@ class FsdpTrainer(Trainer):
     check that they are the same everywhere."""
 
     _model: Any
+    _collectives: Any
 
     def _attach(self, workload: Workload) -> None:
         join_process_group(self.config)
@@ -183,13 +184,19 @@ class FsdpTrainer(Trainer):
             unit.unshard()
         return list(self._model.parameters())
 
+    def _loss(self, workload: Workload, iteration: int) -> torch.Tensor:
+        return workload.loss(self._model, iteration)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
     def _iterate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         collectives = self._collectives
         collectives.reset()
         start_ns = time.monotonic_ns()
-        loss = workload.loss(self._model, iteration)
+        loss = self._loss(workload, iteration)
         forward_end_ns = time.monotonic_ns()
-        loss.backward()
+        self._backward(loss)
         collectives.finish()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)

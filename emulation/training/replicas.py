@@ -70,13 +70,17 @@ class Replicas:
     ) -> None:
         compute_on_one_thread()
         self.workloads = [
-            build_workload(name, seed, rank, workers, batch_per_worker, iterations, optimizer)
-            for rank in range(workers)
+            build_workload(name, seed, *share, batch_per_worker, iterations, optimizer)
+            for share in self._shares(workers)
         ]
         self._parameters = [list(workload.model.parameters()) for workload in self.workloads]
         self.losses = [math.nan] * workers
         self.layers = self._trace_forward()
         self.buckets, self.forward_fraction = self._trace(bucket_bytes)
+
+    def _shares(self, workers: int) -> Sequence[tuple[int, int]]:
+        """Of the data, by rank: which of how many."""
+        return [(rank, workers) for rank in range(workers)]
 
     @property
     def parameters(self) -> int:

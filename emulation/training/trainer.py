@@ -35,11 +35,12 @@ from emulation.training.fsdp_trainer import FsdpTrainer
 from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.ps_trainer import PsTrainer
 from emulation.training.scheduled_trainer import ScheduledTrainer
-from emulation.training.tasks.table import DDP, FSDP, WORKLOADS
+from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
+from emulation.training.tensor_trainer import TensorTrainer
 
 EXIT_SECONDS = 10  # after `finished`: leaving the process group may not take longer
 MESSAGE_LENGTH_MAX = 400
-TRAINERS: dict[str, type[Trainer]] = {DDP: Trainer, FSDP: FsdpTrainer}
+TRAINERS: dict[str, type[Trainer]] = {DDP: Trainer, FSDP: FsdpTrainer, TP: TensorTrainer}
 """By how ranks share a model."""
 
 

@@ -224,6 +224,39 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
     assert (evaluated.iteration, evaluated.loss) == (ITERATIONS - 1, virtual.evaluations[-1].loss)
 
 
+CUT = """
+from torch import nn
+from emulation.training.tasks.table import TP, WORKLOADS, WorkloadKind
+from emulation.training.tasks.text import Gpt
+from emulation.training.tasks.text_tensor import SharedBlock, TensorText
+class Small(TensorText):
+    def build_model(self) -> nn.Module:
+        return Gpt(256, self.context, 16, heads=2, blocks=1, block=SharedBlock)
+WORKLOADS["digits"] = WorkloadKind("digits", Small, parallel=TP)
+"""
+
+
+def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
+    start: Callable[..., list[Member]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to rounding: PyTorch adds a bias at another place."""
+    configurations = [configuration(rank, iterations=3) for rank in range(2)]
+    members = start(*configurations, program=("-c", f"{CUT}\nfrom emulation.training.trainer import main\nmain()"))
+    follow(members)
+    table: dict[str, Any] = {}
+    monkeypatch.setitem(WORKLOADS, "digits", WORKLOADS["digits"])
+    exec(CUT, table)
+    workload = dataclasses.replace(configurations[0]["scenario"].workload, compute_ns=1_000_000)
+    scenario = dataclasses.replace(configurations[0]["scenario"], workload=workload)
+    virtual = run_method(scenario, parse_method("gloo"), Path(), lambda *_: None)
+    finished = [member.named(Finished)[0] for member in members]
+    assert len({each.parameter_hash for each in finished}) == 1
+    assert finished[0].collective_bytes == virtual.collective_bytes
+    assert (finished[0].parameters, finished[0].gradient_bytes) == (virtual.parameters, virtual.gradient_bytes)
+    losses = [entry.loss for entry in members[0].named(Iteration)]
+    assert losses == pytest.approx([record.loss for record in virtual.iterations], rel=1e-5)
+
+
 def check_buckets(member: Member, replicas: Replicas) -> None:
     """DDP's own first iteration is one bucket; from then on they are as the replicas lay them out."""
     sizes = [[bucket.size_bytes for bucket in entry.buckets] for entry in member.named(Iteration)]

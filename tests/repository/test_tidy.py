@@ -64,6 +64,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/trainer.py",
         "emulation/training/ddp_trainer.py",
         "emulation/training/fsdp_trainer.py",
+        "emulation/training/tensor_trainer.py",
+        "emulation/training/tensor_ranks.py",
         "emulation/training/units.py",
         "emulation/bench/allreduce/gloo.py",
     ),

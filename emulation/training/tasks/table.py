@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from emulation.training.tasks.task import Task
 
 
-DDP, FSDP = "ddp", "fsdp"
-"""How ranks share a model: each has all of it; each has a shard of every parameter, gathered when it is needed."""
+DDP, FSDP, TP = "ddp", "fsdp", "tp"
+"""How ranks share a model: each has all of it; each has a shard of every parameter, gathered when it is needed; each
+computes with some columns and rows of every layer."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class WorkloadKind:
 
     make: gives its Task, or "module:attribute", imported when a trainer needs it. samples: what it has to learn from,
     where that is the same on every machine, so that too large a batch is refused at once; None: the task says.
-    parallel: one of the above.
+    parallel: one of the above. workers: how many there may be; (): any number.
     """
 
     name: str
@@ -29,6 +30,7 @@ class WorkloadKind:
     samples: int | None = None
     unit: str = "samples"
     parallel: str = DDP
+    workers: tuple[int, ...] = ()
 
     def task(self) -> Task:
         """Its data and model. Raises WorkloadError."""
@@ -45,6 +47,7 @@ WORKLOADS: dict[str, WorkloadKind] = {
         WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
         WorkloadKind("text", "emulation.training.tasks.text:Text"),
         WorkloadKind("fsdp", "emulation.training.tasks.text:Text", parallel=FSDP),
+        WorkloadKind("tp", "emulation.training.tasks.text_tensor:TensorText", parallel=TP, workers=(2, 4, 8)),
     )
 }
 

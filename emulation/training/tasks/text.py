@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,13 +90,25 @@ def _windows(text: np.ndarray, starts: np.ndarray, context: int) -> Batch:
 
 
 class Gpt(nn.Module):
-    """Decoder-only transformer, pre-norm, output layer tied to the embedding. (b, positions) -> (b, positions, v)."""
+    """Decoder-only transformer, pre-norm, output layer tied to the embedding. (b, positions) -> (b, positions, v).
 
-    def __init__(self, vocabulary: int, context: int, width: int, heads: int, blocks: int) -> None:
+    block: made of (width, heads); default: GptBlock.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        context: int,
+        width: int,
+        heads: int,
+        blocks: int,
+        block: Callable[[int, int], nn.Module] | None = None,
+    ) -> None:
         super().__init__()
+        block = block or GptBlock
         self.symbols = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(GptBlock(width, heads) for _ in range(blocks))
+        self.blocks = nn.ModuleList(block(width, heads) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         for name, parameter in self.named_parameters():
             if name.endswith(("symbols.weight", "positions.weight", "linear.weight")):
