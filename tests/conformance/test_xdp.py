@@ -5,6 +5,7 @@ runs can't show (several CPUs, real interfaces) is in tests/system/test_xdp_veth
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.xdp import XdpPlane, address_of, frame_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import bpf
-from switchagg.wire import Op, Packet, encode
+from switchagg.wire import Op, Packet, Route, encode
 from tests.conformance.test_random_traffic import check_agreement
 from tests.conformance.test_vectors import VECTORS, Runner
 
@@ -148,6 +149,19 @@ def test_padding_of_a_short_frame_is_not_payload(plane: XdpPlane) -> None:
     frame = frame_of(packet(), address_of(1), plane.SWITCH) + bytes(11)
     assert run(plane, frame) == bpf.XDP_DROP
     assert plane.counters == {"absorbed": 1}
+
+
+def test_a_padded_bare_packet_causes_results_without_padding(plane: XdpPlane) -> None:
+    """S6: sa_deliver gives frames the size that they say they have, here the bare one that it sends last."""
+    given = Packet(5, 9, 0, 0, Op.SUM, 0, 0, 0, np.arange(8, dtype=np.int32), route=Route.FROM_OWNER)
+    bare = replace(given, rank=1, values=given.values[:0])
+    assert run(plane, frame_of(encode(given), address_of(1), plane.SWITCH)) == bpf.XDP_DROP
+    program, deliver = (plane._switch.object.program(name) for name in ("sa_switch", "sa_deliver"))
+    verdict, frame, _ = bpf.run(program, frame_of(encode(bare), address_of(2), plane.SWITCH) + bytes(11))
+    assert (verdict, len(frame)) == (bpf.XDP_PASS, 62 + 11)
+    _, made, _ = bpf.run(deliver, frame, room=200)
+    assert made[42:] == encode(replace(bare, result=True))
+    assert (made[16:18], made[38:40]) == (b"\0\x30", b"\0\x1c")
 
 
 def test_a_slot_given_to_another_job_is_not_touched(plane: XdpPlane) -> None:
