@@ -33,7 +33,11 @@ class DataPlane(Protocol):
         """Forget a job; unknown ones are ignored (S8)."""
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
-        """Decide on every row of a bundle (m, size) that came in by `port`; never raises, for any bytes."""
+        """Decide on every row of a bundle (m, size) that came in by `port`; never raises, for any bytes.
+
+        With a route a packet may cause two results, with values and bare ones, in an output each and never to the same
+        port. Each port gets the results of a bundle in the order of the packets that caused them.
+        """
 
     def seen(self, slot: int, version: int) -> SlotView:
         """What a slot version of an admitted job holds. Raises KeyError for a slot no job owns."""
