@@ -210,14 +210,25 @@ def array_dtype(dtype: torch.dtype) -> "np.dtype[Any]":
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or, of a type that NumPy hasn't, its bits."""
-    try:
-        torch.empty(0, dtype=tensor.dtype).numpy()
-    except TypeError:
-        return tensor.view(_BITS[tensor.element_size()])
-    return tensor
+    return tensor if _in_numpy(tensor.dtype) else tensor.view(_BITS[tensor.element_size()])
 
 
 # Private
+
+
+@lru_cache
+def _in_numpy(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except TypeError:
+        return False
+    return True
+
+
+@lru_cache
+def _wire_dtype(dtype: torch.dtype, op: str, switch: bool) -> torch.dtype | None:
+    name = tensor_dtype(str(dtype).removeprefix("torch."), op, SWITCH if switch else None)
+    return None if name is None else getattr(torch, name)
 
 
 def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = None) -> torch.dtype | None:
@@ -230,8 +241,7 @@ def _wire(tensor: torch.Tensor, op: Op, ranks: Ranks, size_bytes: int | None = N
         or (ranks.switch and dtype.itemsize == 1 and (size_bytes or tensor.nbytes) > NARROW_BYTES_MAX)
     ):
         return None
-    name = tensor_dtype(str(dtype).removeprefix("torch."), op.wire, SWITCH if ranks.switch else None)
-    return None if name is None else getattr(torch, name)
+    return _wire_dtype(dtype, op.wire, ranks.switch)
 
 
 def _combined(kind: Kind, layout: Layout, own: tuple[int, int], op: Op, ranks: Ranks, root: int = 0) -> Part:
