@@ -18,11 +18,15 @@ struct sa_content {
     int scale;
 };
 
-static struct sa_content sa_content(const struct sa_call *call, uint64_t position) {
+static struct sa_content sa_content(struct sa_call *call, uint64_t position) {
     if (!call->groups) return (struct sa_content){position, 0};
     if (position == 0) return (struct sa_content){0, 1};
     uint64_t block = call->coding.elements + 1ull; /* a group's data and, before it, the next group's scale chunk */
-    uint64_t group = (position - 1) / block, rest = position - 1 - group * block;
+    uint64_t group = call->near, rest = position - 1 - group * block;
+    if (rest >= block) { /* or wrapped: it is of an earlier one */
+        group = call->near = sa_quotient(position - 1, block);
+        rest = position - 1 - group * block;
+    }
     if (group + 1 < call->groups) {
         if (rest == 0) return (struct sa_content){group + 1, 1};
         rest--;
@@ -95,7 +99,7 @@ SA_VECTORISED static void sa_max_own(const sa_uint32_at *restrict sums, uint32_t
     }
 }
 
-static uint32_t sa_chunked_kind(const struct sa_call *call, uint64_t position) {
+static uint32_t sa_chunked_kind(struct sa_call *call, uint64_t position) {
     struct sa_content content = sa_content(call, position);
     if (content.scale) return sa_kind(SA_OP_MAX, SA_ROUTE_ALL, 0, 0);
     if (!call->routed) return sa_kind(call->op, SA_ROUTE_ALL, 0, 0);

@@ -28,6 +28,7 @@ struct sa_call {
     uint64_t groups; /* of data chunks with a scale chunk each; 0: no agreement */
     uint64_t chunks;
     uint64_t ready;  /* leading chunks that may be sent now */
+    uint64_t near;   /* group of the last chunk asked for, mostly the next one's, too: saves divisions */
     uint64_t known;  /* leading groups whose codes are agreed */
     uint64_t prepared; /* leading data chunks with a code in `codes` */
     int16_t *codes;  /* of each data chunk, if agreed on: this worker's own until then */
@@ -44,7 +45,7 @@ struct sa_call {
 /* How a call is laid out in chunks. */
 struct sa_call_form {
     /* Op, route and owner of a chunk's packets: sa_kind without flags. */
-    uint32_t (*kind)(const struct sa_call *call, uint64_t position);
+    uint32_t (*kind)(struct sa_call *call, uint64_t position);
 
     /* Write the payload of a chunk that is ready and not yet answered, and for which this rank gives values. */
     void (*read)(struct sa_call *call, uint64_t position, uint8_t *payload);

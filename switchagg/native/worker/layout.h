@@ -24,6 +24,9 @@ struct sa_span {
     uint32_t owner;
 };
 
+/* a / b: in 32 bits where they suffice, which takes half the time on many processors. */
+static inline uint64_t sa_quotient(uint64_t a, uint64_t b) { return (a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b; }
+
 static inline void sa_layout_init(struct sa_layout *layout, uint64_t count, uint32_t unit, uint32_t owner,
                                   uint32_t workers) {
     *layout = (struct sa_layout){.count = count, .unit = unit, .units = count / unit, .owner = owner};
@@ -50,11 +53,11 @@ static inline struct sa_span sa_layout_span(const struct sa_layout *layout, uint
     uint64_t begin = 0, end = layout->count, row = chunk;
     uint32_t owner = layout->owner;
     if (owner == SA_EACH) {
-        uint64_t turn = chunk / ((uint64_t)layout->run * layout->shards), first = turn * layout->run;
+        uint64_t turn = sa_quotient(chunk, (uint64_t)layout->run * layout->shards), first = turn * layout->run;
         uint64_t rest = chunk - first * layout->shards;
         uint64_t rows = layout->rows - first < layout->run ? layout->rows - first : layout->run;
-        owner = (uint32_t)(rest / rows);
-        row = first + rest % rows;
+        owner = (uint32_t)sa_quotient(rest, rows);
+        row = first + rest - owner * rows;
         begin = sa_shard_begin(layout, owner) * layout->unit;
         end = sa_shard_begin(layout, owner + 1) * layout->unit;
     }

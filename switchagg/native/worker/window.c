@@ -158,7 +158,7 @@ uint32_t sa_window_peek(struct sa_window *window) {
     if (offset == SA_NO_SLOT) return SA_NO_SLOT;
     struct sa_slot *slot = &window->slots[offset];
     slot->running = sa_call_of(window, slot->chunk);
-    const struct sa_call *call = &slot->running->call;
+    struct sa_call *call = &slot->running->call;
     slot->kind = call->form->kind(call, slot->chunk - slot->running->base);
     return offset;
 }
