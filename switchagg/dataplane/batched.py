@@ -210,9 +210,12 @@ def _stranger(
         return "rank"
     if share.ports[rank] != port:
         return "port"
-    if kind & ROUTE_BITS and not owner_of(kind) < job.workers > 1:
-        return "owner"
-    return "" if elements == (job.elements if givers(kind, share.full) >> rank & 1 else 0) else "elements"
+    wanted = job.elements
+    if kind & ROUTE_BITS:
+        if not owner_of(kind) < job.workers > 1:
+            return "owner"
+        wanted *= givers(kind, share.full) >> rank & 1
+    return "" if elements == wanted else "elements"
 
 
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
@@ -227,7 +230,7 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
     now = before | bit
     share.held[index] = chunk
     share.seen[index] = now
-    gave = givers(kind, share.full)
+    gave = givers(kind, share.full) if kind & ROUTE_BITS else share.full
     if gave & bit and not before & bit:
         target = group.write if not before & gave else group.maximum if kind & MAX_BIT else group.add
         target[0].append(row)

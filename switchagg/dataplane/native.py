@@ -93,18 +93,21 @@ class NativePlane:
         rows, size = bundle.shape
         if not bundle.flags.c_contiguous:
             bundle = np.ascontiguousarray(bundle)
-        largest = max((frame_bytes(job.elements) for job, _ in self._jobs.values()), default=0)
-        results = np.empty(rows * largest, np.uint8)
-        bare = np.empty((rows, HEADER_BYTES), np.uint8)
+        largest = size  # of a result: packets with values cause no larger ones
+        if size <= HEADER_BYTES:
+            largest = max((frame_bytes(job.elements) for job, _ in self._jobs.values()), default=0)
+        results = np.empty(rows * (largest + HEADER_BYTES), np.uint8)
+        bare = results[rows * largest :].reshape(rows, HEADER_BYTES)
         runs = np.empty(rows, RUN)
+        out = results.ctypes.data
         count = self._library.sa_plane_process(
             self._plane,
             bundle.ctypes.data,
             rows,
             size,
             port,
-            results.ctypes.data,
-            bare.ctypes.data,
+            out,
+            out + rows * largest,
             runs.ctypes.data,
         )
         outputs = []
