@@ -117,6 +117,10 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     ratio = _speed(ours) / _speed(ring) if ours and ring else None
     because = f"ring: {_speed(ring) * 8e-9:.3g} Gb/s with {ring['variant']}" if ring else ""
     yield _verdict("the same, over an unshaped TCP ring at its best size", 1.0, ratio, "x", because)
+    large = _one(found, name="switch:native", size_bytes=BUCKET_BYTES)
+    for where, target_ns in (("worker", 450), ("switch", 200)):
+        measured = _value(large, f"{where}_cpu_ns_per_packet")
+        yield _verdict(f"25 MB, unshaped, n = 4: CPU per packet, {where}", target_ns, measured, "ns", at_most=True)
 
 
 def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
