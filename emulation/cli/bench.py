@@ -159,6 +159,25 @@ def where(
             typer.echo(line)
 
 
+@app.command()
+def urgent(
+    workers: Annotated[int, typer.Option(min=2, max=16)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link")] = "200M",
+    size: Annotated[str, typer.Option(help="Of a rank's array in the long calls")] = "25MB",
+) -> None:
+    """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
+    with outcomes():
+        from emulation.bench import arithmetic, suite
+        from emulation.bench.urgent import measure
+        from transport.links.table import links_with
+
+        suite.require()
+        rate_bps = _parsed("--rate", arithmetic.parse_rate, rate)
+        bulk_bytes = _parsed("--size", arithmetic.parse_size, size)
+        for line in measure(links_with("mesh"), workers, rate_bps, bulk_bytes, _log):
+            typer.echo(line)
+
+
 class _Printer:
     """Prints rows as they come, each network under its heading."""
 

@@ -12,7 +12,7 @@ from switchagg.wire import Bundle
 from tests.contract.meshes import KINDS, connect_all, free_addresses, received, turn
 from transport.links.link import Address
 from transport.links.udp import UdpLink
-from transport.meshes.mesh import Lost, Sent
+from transport.meshes.mesh import Lost, Received, Sent
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
 
 
@@ -21,7 +21,7 @@ class BadLink(UdpLink):
 
     bad = 0.0
 
-    def send(self, bundle: Bundle, to: Address, tos: int | None = None) -> int:
+    def send(self, bundle: Bundle, to: Address, tos: int | None = None, *, overdraw: bool = False) -> int:
         if not self.bad:
             return super().send(bundle, to)
         chance = self.__dict__.setdefault("chance", np.random.default_rng(5))
@@ -172,3 +172,18 @@ def test_the_tos_byte_is_set_on_a_link_that_was_bound_before() -> None:
     mesh = UdpMesh.connect(0, [link.address], link=link, options=UdpMeshOptions(tos=0xB8))
     assert link._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0xB8
     mesh.close()
+
+
+def test_the_most_urgent_flow_alone_sends_beyond_the_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = connect_all(KINDS["udp"], free_addresses(2), [{"job": "a", "classes": (0, 7)}] * 2)
+    assert here._link.credit_bytes > 0
+    with monkeypatch.context() as full:
+        full.setattr(here._link, "has_room", lambda: False)
+        here.send(1, b"bulk", bytes(5000), 1, 1)
+        here.send(1, b"urgent", bytes(5000), 2, 0)
+        found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
+        assert [head for _, head, _ in received(found)] == [b"urgent"]
+    found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
+    assert [head for _, head, _ in received(found)] == [b"bulk"]
+    here.close()
+    there.close()

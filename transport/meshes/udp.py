@@ -44,6 +44,9 @@ CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 
 """With header, UDP and IP 1440 bytes fill an Ethernet MTU of 1500. The window, 4 ms at 1 Gb/s, is all that bounds what
 is in flight. A dead member is detected by silence, not by counting timeouts."""
 
+CREDIT_BYTES = 1 << 17
+"""How much of what isn't the most urgent class may lie in the socket, where there are classes."""
+
 HELLO_EVERY_S = 0.05
 _NUMBERS = struct.Struct(">IIB")
 _WORD = struct.Struct(">6sI")
@@ -68,10 +71,11 @@ class UdpMeshOptions:
 
 
 class _Flow:
-    """A connection to a member, and one from it. tos: of its datagrams; None: the socket's."""
+    """A connection to a member, and one from it. place: in the mesh's classes. tos: of its datagrams; None: the
+    socket's."""
 
-    def __init__(self, peer: "_Peer", sender: Sender, receiver: Receiver, tos: int | None) -> None:
-        self.peer, self.sender, self.receiver, self.tos = peer, sender, receiver, tos
+    def __init__(self, peer: "_Peer", place: int, sender: Sender, receiver: Receiver, tos: int | None) -> None:
+        self.peer, self.place, self.sender, self.receiver, self.tos = peer, place, sender, receiver, tos
         self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
         self.segments = 0
         self.unsent: list[Bundle] = []
@@ -152,6 +156,8 @@ class UdpMesh:
         try:
             if options.tos:
                 link.set_tos(options.tos)
+            if classes:
+                link.set_credit(CREDIT_BYTES)
             mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
             mesh = cls(mine, addresses, link, options, classes)
             mesh._connect_all(timeout_s)
@@ -250,6 +256,7 @@ class UdpMesh:
             peer.flows = [
                 _Flow(
                     peer,
+                    place,
                     Sender(self._config, number + place, self._mine.job, peer.member),
                     Receiver(self._config, self._number + place),
                     tos,
@@ -263,7 +270,7 @@ class UdpMesh:
 
     def _transmit(self, frame: bytes, address: Address, tos: int | None = None) -> None:
         """A datagram that may get lost."""
-        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address, tos)
+        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address, tos, overdraw=True)
 
     # Sending
 
@@ -304,10 +311,11 @@ class UdpMesh:
         self._deadline_ns = 0  # there may be more
 
     def _push(self, flow: _Flow) -> bool:
-        """Send the flow's bundles; False if the link is full."""
+        """Send the flow's bundles; False if the link is full. The most urgent flow may send beyond the credit: all
+        share the socket's buffer."""
         while flow.unsent:
             bundle = flow.unsent[0]
-            accepted = self._link.send(bundle, flow.peer.address, flow.tos)
+            accepted = self._link.send(bundle, flow.peer.address, flow.tos, overdraw=not flow.place)
             if accepted < len(bundle):
                 flow.unsent[0] = bundle[accepted:]
                 return False
