@@ -31,8 +31,9 @@ WORKERS = 8
 DELAYS_NS = (1_000_000, 20_000)
 SIZES = tuple(256 * 4**step for step in range(9))  # 256 B … 16 MB
 FLOATS = "switch, float32"
-"""Beside the integers that all others sum: of floats a switch agrees on exponents first."""
+"""Beside the integers that all others sum: of floats, but for few, a switch agrees on exponents first."""
 METHODS = ("switch", FLOATS, *host_methods())
+SMALL_BYTES = 4 * 1440
 LONG_BYTES = 1 << 20  # beyond, only what sends no more bytes than the ring
 ROUTE_WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -71,6 +72,8 @@ def model_s(config: SimulationConfig, method: str, size_bytes: int) -> float:
     """What the model predicts."""
     if method in ("switch", FLOATS):
         frame = LinkCost((2 * config.link.delay_ns) / 1e9 + 1502 * 8 / RATE_BPS, 8 / RATE_BPS)
+        if method == FLOATS and size_bytes <= SMALL_BYTES:  # in two words, with a head, in one round trip (W16)
+            return switch_seconds(2 * size_bytes + 1440, frame, 1502 / 1440)
         exponents_s = switch_seconds(1440, frame, 1502 / 1440) if method == FLOATS else 0.0  # later ones go beside data
         return exponents_s + switch_seconds(size_bytes, frame, 1502 / 1440)
     return predict(method, config.workers, size_bytes, link_cost(config))
