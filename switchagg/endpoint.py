@@ -21,6 +21,7 @@ from switchagg.call import ArrayCall, Call, ChunkedCall, description_call
 from switchagg.description import WORDS, difference
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
+from switchagg.rto import RetransmissionTimeout
 from switchagg.small_call import Predictions, SmallCall
 from switchagg.window import Running, Window
 from switchagg.wire import (
@@ -84,7 +85,11 @@ class Endpoint:
         self._frame_bytes = frame_bytes(job.elements)
         self._events: deque[Event] = deque()
         self._predictions = Predictions()
-        self._windows = [Window(job, stream) for stream in range(len(job.streams))]
+        timeouts = {
+            config.priority: RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
+            for config in job.streams
+        }
+        self._windows = [Window(job, stream, timeouts[config.priority]) for stream, config in enumerate(job.streams)]
         self._by_priority = sorted(self._windows, key=lambda window: window.priority)
 
     # commands

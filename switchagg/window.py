@@ -35,9 +35,12 @@ class Running:
 
 
 class Window:
-    """Lists are indexed by the offset of the slot in the stream's range; a chunk's offset is chunk mod window."""
+    """Lists are indexed by the offset of the slot in the stream's range; a chunk's offset is chunk mod window.
 
-    def __init__(self, job: JobConfig, stream: int) -> None:
+    timeout: what all streams of this priority share (W7).
+    """
+
+    def __init__(self, job: JobConfig, stream: int, timeout: RetransmissionTimeout) -> None:
         config = job.streams[stream]
         window = config.window_slots
         self.stream = stream
@@ -64,7 +67,7 @@ class Window:
         # Heap of the latest answered first transmissions: what was sent before the least of them is lost (W8)
         self._newest = [-1] * OVERTAKEN
         self._rtt_ns: int | None = None  # a sample not yet taken into account
-        self._timeout = RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
+        self._timeout = timeout
         self._timer_start_ns = 0  # the last result or timeout
         self._recovering = False  # from a timeout until a first transmission that came before it is answered
         self._before_timeout = 0  # transmissions below were sent before the last timeout

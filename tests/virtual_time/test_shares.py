@@ -73,3 +73,26 @@ def test_both_at_once_fill_both_directions() -> None:
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])
 def test_faults_change_no_value(kind: str) -> None:
     check(kind, timed([kind], loss=0.02, duplicate=0.02, reorder=0.05)[2])
+
+
+def test_a_call_behind_another_one_s_queue_is_not_resent() -> None:
+    """W7: its stream last saw round trips of an idle link, but what the other stream measures counts for both."""
+    simulation = SIMULATIONS["switch"](
+        SimulationConfig(workers=WORKERS, link=LinkConfig(RATE_BPS, 50_000), elements=ELEMENTS)
+    )
+    left = [3 * WORKERS]
+
+    def done() -> None:
+        left[0] -= 1
+        if not left[0]:
+            simulation.network.stop()
+
+    def launch(kind: Any, rows: int) -> None:
+        for rank in range(WORKERS):
+            simulation.launch(rank, np.ones(WORKERS * rows * ELEMENTS, np.int32), "sum", done, kind=kind)
+
+    launch("reduce_scatter", 20)
+    simulation.network.schedule(20_000_000, lambda *_: launch("all_gather", ROWS))
+    simulation.network.schedule(35_000_000, lambda *_: launch("reduce_scatter", 20))
+    simulation.network.run("the collectives")
+    assert simulation.retransmissions() == 0

@@ -424,7 +424,7 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched ||
                   !endpoint->scratch;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
-        missing = sa_window_init(&endpoint->windows[stream], job, stream);
+        missing = sa_window_init(endpoint->windows, job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);
     }
     if (missing) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #define SA_BACKOFF_MAX 20u
+#define SA_GRANULARITY_NS 1000000 /* G of RFC 6298, as GRANULARITY_NS in switchagg/rto.py */
 #define SA_RTT_MAX_NS (1ll << 58) /* nine years; keeps the sums of `sample` in range whatever the caller's clock says */
 
 /* ---- lists through the slots */
@@ -251,20 +252,22 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
 /* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). Shifts of signed numbers round
    down, as Python's divisions do. */
 static void sa_sample(struct sa_window *window) {
+    struct sa_timeout *timeout = window->timeout;
     int64_t rtt_ns = window->rtt_ns;
     if (rtt_ns > SA_RTT_MAX_NS) rtt_ns = SA_RTT_MAX_NS;
     if (rtt_ns < -SA_RTT_MAX_NS) rtt_ns = -SA_RTT_MAX_NS;
-    if (window->srtt_ns == 0) {
-        window->srtt_ns = rtt_ns;
-        window->rttvar_ns = rtt_ns >> 1;
+    if (timeout->srtt_ns == 0) {
+        timeout->srtt_ns = rtt_ns;
+        timeout->rttvar_ns = rtt_ns >> 1;
     } else {
-        int64_t off_ns = window->srtt_ns - rtt_ns;
-        window->rttvar_ns = (3 * window->rttvar_ns + (off_ns < 0 ? -off_ns : off_ns)) >> 2;
-        window->srtt_ns = (7 * window->srtt_ns + rtt_ns) >> 3;
+        int64_t off_ns = timeout->srtt_ns - rtt_ns;
+        timeout->rttvar_ns = (3 * timeout->rttvar_ns + (off_ns < 0 ? -off_ns : off_ns)) >> 2;
+        timeout->srtt_ns = (7 * timeout->srtt_ns + rtt_ns) >> 3;
     }
-    int64_t rto_ns = window->srtt_ns + 4 * window->rttvar_ns;
-    if (rto_ns < window->rto_min_ns) rto_ns = window->rto_min_ns;
-    window->rto_ns = rto_ns < window->rto_max_ns ? rto_ns : window->rto_max_ns;
+    int64_t spread_ns = 4 * timeout->rttvar_ns;
+    int64_t rto_ns = timeout->srtt_ns + (spread_ns > SA_GRANULARITY_NS ? spread_ns : SA_GRANULARITY_NS);
+    if (rto_ns < timeout->rto_min_ns) rto_ns = timeout->rto_min_ns;
+    timeout->rto_ns = rto_ns < timeout->rto_max_ns ? rto_ns : timeout->rto_max_ns;
     window->sampled = 0;
 }
 
@@ -315,8 +318,9 @@ int64_t sa_window_deadline_ns(const struct sa_window *window) {
     int64_t since_ns = window->timer_start_ns, deadline_ns;
     if (oldest != SA_NO_SLOT && window->slots[oldest].sent_ns > since_ns) since_ns = window->slots[oldest].sent_ns;
     uint32_t doublings = window->timeouts < SA_BACKOFF_MAX ? window->timeouts : SA_BACKOFF_MAX;
-    int64_t wait_ns = window->rto_max_ns;
-    if (window->rto_ns <= window->rto_max_ns >> doublings) wait_ns = window->rto_ns << doublings;
+    const struct sa_timeout *timeout = window->timeout;
+    int64_t wait_ns = timeout->rto_max_ns;
+    if (timeout->rto_ns <= timeout->rto_max_ns >> doublings) wait_ns = timeout->rto_ns << doublings;
     return __builtin_add_overflow(since_ns, wait_ns, &deadline_ns) ? INT64_MAX : deadline_ns;
 }
 
@@ -357,7 +361,9 @@ void sa_window_start_at(struct sa_window *window, uint64_t chunk) {
     }
 }
 
-int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t stream) {
+int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t stream) {
+    struct sa_window *window = &windows[stream], *first = windows;
+    while (first < window && first->priority != job->streams[stream].priority) first++;
     const struct sa_stream *config = &job->streams[stream];
     *window = (struct sa_window){
         .stream = stream,
@@ -368,9 +374,8 @@ int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t 
         .ring = calloc(config->window, sizeof(uint32_t)),
         .heap = calloc(config->window, sizeof(uint32_t)),
         .lowest = calloc(config->window, sizeof(uint32_t)),
-        .rto_ns = job->rto_initial_ns,
-        .rto_min_ns = job->rto_min_ns,
-        .rto_max_ns = job->rto_max_ns,
+        .own_timeout = {.rto_ns = job->rto_initial_ns, .rto_min_ns = job->rto_min_ns, .rto_max_ns = job->rto_max_ns},
+        .timeout = &first->own_timeout,
     };
     for (int state = 0; state < 3; state++) window->lists[state] = (struct sa_list){SA_NO_SLOT, SA_NO_SLOT};
     if (!window->slots || !window->ring || !window->heap || !window->lowest) return -1;

@@ -48,6 +48,11 @@ struct sa_list {
     uint32_t head, tail;
 };
 
+/* The retransmission timeout of RFC 6298 (W7). */
+struct sa_timeout {
+    int64_t srtt_ns, rttvar_ns, rto_ns, rto_min_ns, rto_max_ns;
+};
+
 struct sa_window {
     uint32_t stream, first_slot, window;
     int32_t priority;
@@ -70,7 +75,9 @@ struct sa_window {
     uint64_t transmissions;
     uint64_t newest[SA_OVERTAKEN]; /* answered first transmissions plus 1, the least one first: evidence of loss (W8) */
 
-    int64_t srtt_ns, rttvar_ns, rtt_ns, rto_ns, rto_min_ns, rto_max_ns;
+    struct sa_timeout own_timeout;
+    struct sa_timeout *timeout; /* that of the first stream of this priority (W7) */
+    int64_t rtt_ns;
     int64_t timer_start_ns;  /* the last result or timeout */
     uint32_t sampled;        /* rtt_ns has a sample not yet taken into account */
     uint64_t before_timeout; /* transmissions below were sent before the last timeout */
@@ -84,8 +91,8 @@ struct sa_window {
     struct sa_waiting_event failure;
 };
 
-/* 0, or -1: no memory. */
-int sa_window_init(struct sa_window *window, const struct sa_job *job, uint32_t stream);
+/* windows: those of all streams, of which those before this one are initialised. 0, or -1: no memory. */
+int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t stream);
 void sa_window_end(struct sa_window *window);
 uint64_t sa_window_bytes(const struct sa_window *window);
 
