@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 GRANULARITY_NS = 1_000_000
 """G of RFC 6298: what the timeout exceeds the smoothed round trip by at least. A full queue's round trips hardly vary,
 and one that takes a little longer is none that was lost."""
