@@ -81,7 +81,8 @@ class MethodResult:
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
     # Bytes of the arrays of each kind of collective in an iteration; empty: allreduces of the gradients
     collective_bytes: Mapping[Kind, int] = field(default_factory=dict)
-    worker_counters: dict[str, int] = field(default_factory=dict)  # with other kinds: which way each went, all ranks
+    # What PyTorch's calls took on rank 0, over the whole run: kind -> way -> "calls" and "bytes"; in Mininet
+    ways: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
 
 
 def gradient_delays(counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -213,8 +214,9 @@ def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) 
             entry["environment"]["dataplane"] = scenario.switch.dataplane  # `auto` differs by machine; results don't
         if not entry["wire_tx_bytes_per_server"]:
             del entry["wire_tx_bytes_per_server"], entry["wire_rx_bytes_per_server"]
-        if not entry["collective_bytes"]:
-            del entry["collective_bytes"], entry["worker_counters"]
+        for key in ("collective_bytes", "ways"):
+            if not entry[key]:
+                del entry[key]
     summaries = {entry["method"]: entry["summary"] for entry in methods}
     for entry in methods:
         compared = baseline in summaries and entry["method"] != baseline

@@ -10,7 +10,6 @@ import dataclasses
 import statistics
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -257,7 +256,7 @@ def _result(
         parameters=finals[0].parameters,
         gradient_bytes=finals[0].gradient_bytes,
         collective_bytes=finals[0].collective_bytes,
-        worker_counters=dict(sum((Counter(final.counters) for final in finals), Counter())),
+        ways=finals[0].ways,
         wire_tx_bytes_per_rank=observed.traffic.up_bytes[: len(members)],
         wire_rx_bytes_per_rank=observed.traffic.down_bytes[: len(members)],
         wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) :],

@@ -125,6 +125,7 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         row("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
         row("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
         *_server_rows(summaries),
+        *_way_rows(methods),
         row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
         row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
         row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
@@ -230,6 +231,23 @@ def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
         (f"Wire bytes per server, {what}", [cell(numbers, direction) for numbers in summaries])
         for what, direction in (("sent", "tx"), ("received", "rx"))
     ]
+
+
+def _way_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """Which way PyTorch's calls took; none where nobody counted them."""
+    if not any("ways" in entry for entry in methods):
+        return []
+    return [("Calls of a rank, by their way", [_ways(entry.get("ways", {})) for entry in methods])]
+
+
+def _ways(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+    taken: dict[str, list[tuple[str, int, int]]] = {}
+    for kind, by_way in sorted(ways.items()):
+        for way, count in by_way.items():
+            taken.setdefault(way, []).append((kind, count["calls"], count["bytes"]))
+    shares = [f"{way} {wording.bytes_text(sum(size for *_, size in kinds))}" for way, kinds in taken.items()]
+    calls = [f"{way}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for way, kinds in taken.items()]
+    return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
 
 
 def _algbw(bytes_per_s: float | None) -> str:

@@ -166,6 +166,7 @@ class Trainer:
                 retransmissions=self._counters().get("retransmitted", 0),
                 counters=self._counters(),
                 collective_bytes=self._collective_bytes(),
+                ways=self._ways(),
                 core=self._core(),
                 facts=self._facts(),
                 notes=notes,
@@ -308,6 +309,13 @@ class Trainer:
             return dict(self._group.counters)
         counters: dict[str, int] = {} if self.name.method == "gloo" else switch_group().reducer.counters()
         return counters
+
+    def _ways(self) -> dict[str, dict[str, dict[str, int]]]:
+        """See `Finished`; nothing is known of Gloo's own process group."""
+        ways: dict[str, dict[str, dict[str, int]]] = {}
+        if self.name.method != "gloo" and self._group is None:
+            ways = switch_group().traffic.counts()
+        return ways
 
 
 def switch_group() -> Any:

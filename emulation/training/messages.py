@@ -127,6 +127,8 @@ class Finished(Report):
     notes: list[str]
     # Of the arrays of each kind in an iteration; empty: the gradients' sums alone
     collective_bytes: dict[Kind, int] = msgspec.field(default_factory=dict)
+    # What the process group's calls took, over the whole run: kind -> way -> "calls" and "bytes"
+    ways: dict[str, dict[str, dict[str, int]]] = msgspec.field(default_factory=dict)
 
 
 class TrainingFailed(Failed, tag="failed"):

@@ -184,6 +184,19 @@ def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
     assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.50×")  # noqa: RUF001
 
 
+def test_what_pytorch_s_calls_took_has_a_row_where_it_was_counted() -> None:
+    ways = {
+        "all_gather": {"switch": {"calls": 12, "bytes": 86_000_000}},
+        "broadcast": {"gloo": {"calls": 1, "bytes": 8}, "switch": {"calls": 2, "bytes": 16}},
+    }
+    built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000, ways=ways)])
+    assert dict(table_rows(built))["Calls of a rank, by their way"] == [
+        ("–", ""),  # noqa: RUF001
+        ("switch 86.0 MB, gloo 8 B", "switch: 12 all_gather, 2 broadcast; gloo: 1 broadcast"),
+    ]
+    assert not any("way" in label for label, _ in table_rows(sim_document()))
+
+
 def test_servers_with_links_of_their_own_have_rows_and_a_bound_that_names_the_link() -> None:
     given = dataclasses.replace(SCENARIO, ps=ParameterServer(servers=2, mode="backup", backups=1))
     sent = {"wire_tx_bytes_per_server": [6_300_000, 6_600_000], "wire_rx_bytes_per_server": [6_300_000] * 2}
