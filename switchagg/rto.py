@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass
 
-GRANULARITY_NS = 1_000_000
-"""G of RFC 6298: what the timeout exceeds the smoothed round trip by at least. A full queue's round trips hardly vary,
-and one that takes a little longer is none that was lost."""
-
 
 @dataclass(slots=True, eq=False)
 class RetransmissionTimeout:
@@ -27,7 +23,7 @@ class RetransmissionTimeout:
         else:
             self.rttvar_ns = (3 * self.rttvar_ns + abs(self.srtt_ns - rtt_ns)) // 4
             self.srtt_ns = (7 * self.srtt_ns + rtt_ns) // 8
-        self.rto_ns = min(max(self.srtt_ns + max(GRANULARITY_NS, 4 * self.rttvar_ns), self.min_ns), self.max_ns)
+        self.rto_ns = min(max(self.srtt_ns + 4 * self.rttvar_ns, self.min_ns), self.max_ns)
 
     def back_off(self) -> None:
         """Double the timeout, until the next sample."""

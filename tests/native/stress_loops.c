@@ -102,7 +102,7 @@ static void *submit(void *at) {
         for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
         struct sa_submission submission = {
             .call = call, .data = array, .count = VALUES, .stream = stream, .codec = plain, .dtype = SA_INT32,
-            .op = SA_OP_SUM, .description = {call % 2, call, VALUES, stream}};
+            .op = SA_OP_SUM, .unit = 1, .description = {call % 2, call, VALUES, stream}};
         REQUIRE(!sa_worker_submit(workers[rank], &submission));
         if (call % 5 == 4) wait_for(rank, stream, call + 1);
     }

@@ -9,7 +9,19 @@ import pytest
 
 from native.core_sources import CODECS, CORE, ROOT, planted, source
 
-SOURCES = ("worker", "switch", "queue", "impair", "timeline", "directory", "udp", "endpoint", "window", "call")
+SOURCES = (
+    "worker",
+    "switch",
+    "queue",
+    "impair",
+    "timeline",
+    "directory",
+    "udp",
+    "endpoint",
+    "window",
+    "call",
+    "small_call",
+)
 SOURCES += ("plane", *(name.removesuffix(".c") for name in CODECS))
 # The sanitizer can't see code that is chosen while the program is loaded, before it runs itself.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-DSA_NO_CLONES", "-fsanitize=thread"]

@@ -93,6 +93,6 @@ def test_a_call_behind_another_one_s_queue_is_not_resent() -> None:
 
     launch("reduce_scatter", 20)
     simulation.network.schedule(20_000_000, lambda *_: launch("all_gather", ROWS))
-    simulation.network.schedule(35_000_000, lambda *_: launch("reduce_scatter", 20))
+    simulation.network.schedule(24_000_000, lambda *_: launch("reduce_scatter", 20))
     simulation.network.run("the collectives")
     assert simulation.retransmissions() == 0

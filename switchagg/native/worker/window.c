@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #define SA_BACKOFF_MAX 20u
-#define SA_GRANULARITY_NS 1000000 /* G of RFC 6298, as GRANULARITY_NS in switchagg/rto.py */
 #define SA_RTT_MAX_NS (1ll << 58) /* nine years; keeps the sums of `sample` in range whatever the caller's clock says */
 
 /* ---- lists through the slots */
@@ -264,8 +263,7 @@ static void sa_sample(struct sa_window *window) {
         timeout->rttvar_ns = (3 * timeout->rttvar_ns + (off_ns < 0 ? -off_ns : off_ns)) >> 2;
         timeout->srtt_ns = (7 * timeout->srtt_ns + rtt_ns) >> 3;
     }
-    int64_t spread_ns = 4 * timeout->rttvar_ns;
-    int64_t rto_ns = timeout->srtt_ns + (spread_ns > SA_GRANULARITY_NS ? spread_ns : SA_GRANULARITY_NS);
+    int64_t rto_ns = timeout->srtt_ns + 4 * timeout->rttvar_ns;
     if (rto_ns < timeout->rto_min_ns) rto_ns = timeout->rto_min_ns;
     timeout->rto_ns = rto_ns < timeout->rto_max_ns ? rto_ns : timeout->rto_max_ns;
     window->sampled = 0;
