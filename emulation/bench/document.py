@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunFailed(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise RunFailed(f"{path}: not a benchmark's results (schema {SCHEMA})")
+        raise RunFailed(f"{path}: not a benchmark's results (schema {SCHEMA}); remove it, or choose another --out")
     return found
 
 
