@@ -311,11 +311,9 @@ class Trainer:
         return counters
 
     def _ways(self) -> dict[str, dict[str, dict[str, int]]]:
-        """See `Finished`; nothing is known of Gloo's own process group."""
-        ways: dict[str, dict[str, dict[str, int]]] = {}
-        if self.name.method != "gloo" and self._group is None:
-            ways = switch_group().traffic.counts()
-        return ways
+        """See `Finished`. Nothing is known where the process group is Gloo's own, as beside parameter servers."""
+        traffic = getattr(switch_group(), "traffic", None)
+        return {} if traffic is None else dict(traffic.counts())
 
 
 def switch_group() -> Any:
