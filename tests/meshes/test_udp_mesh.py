@@ -115,7 +115,7 @@ def test_a_restarted_member_is_lost_and_not_taken_for_the_earlier_one() -> None:
     links = [UdpLink(("127.0.0.1", 0)) for _ in range(2)]
     places = [link.address for link in links]
     one, two = meet(2, links)
-    two._link.close()  # dies without a word
+    two._links[0].close()  # dies without a word
     again = connect_all(
         KINDS["udp"], places, [{"member": 1, "job": "a", "timeout_s": 0.5}]
     )  # the first life's partner isn't there to answer
@@ -133,9 +133,9 @@ def test_frames_of_unknown_senders_are_counted() -> None:
     frames[:10, :2] = np.frombuffer(b"RT", np.uint8)
     frames[10:20, :6] = np.frombuffer(b"sahelo", np.uint8)
     frames[20:30, :6] = np.frombuffer(b"saping", np.uint8)
-    stranger.send(frames, one._link.address)
-    stranger.send(frames[:, :10].copy(), one._link.address)
-    two._link.send(frames[10:, :10].copy(), one._link.address)  # from a member's address, but none of its frames
+    stranger.send(frames, one._links[0].address)
+    stranger.send(frames[:, :10].copy(), one._links[0].address)
+    two._links[0].send(frames[10:, :10].copy(), one._links[0].address)  # a member's address, none of its frames
     turn([one], lambda _: one.counters["drop_stranger"] >= before + 110)
     two.send(0, b"", b"still", 1)
     assert received(turn([one, two], lambda found: bool(found[0]))[0]) == [(1, b"", b"still")]
@@ -174,16 +174,45 @@ def test_the_tos_byte_is_set_on_a_link_that_was_bound_before() -> None:
     mesh.close()
 
 
-def test_the_most_urgent_flow_alone_sends_beyond_the_credit(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = connect_all(KINDS["udp"], free_addresses(2), [{"job": "a", "classes": (0, 7)}] * 2)
-    assert here._link.credit_bytes > 0
+def classed() -> list[Any]:
+    found = connect_all(KINDS["udp"], free_addresses(2), [{"job": "a", "classes": (0, 3, 7)}] * 2)
+    assert all(isinstance(mesh, UdpMesh) for mesh in found), found
+    return found
+
+
+def test_a_class_has_a_socket_with_its_dscp_and_so_priority() -> None:
+    meshes = classed()
+    for mesh in meshes:
+        sockets = [link._socket for link in mesh._links]
+        assert [each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2 for each in sockets] == [56, 32, 0]
+        assert [each.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) for each in sockets] == [6, 4, 0]
+        mesh.close()
+
+
+def test_an_urgent_message_passes_a_full_socket_of_another_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = classed()
     with monkeypatch.context() as full:
-        full.setattr(here._link, "has_room", lambda: False)
-        here.send(1, b"bulk", bytes(5000), 1, 1)
+        full.setattr(here._links[2], "has_room", lambda: False)
+        here.send(1, b"bulk", bytes(5000), 1, 2)
         here.send(1, b"urgent", bytes(5000), 2, 0)
         found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
         assert [head for _, head, _ in received(found)] == [b"urgent"]
+    here.receive()
+    assert there._wait(5.0)  # that class's socket ends it, too
     found = turn([here, there], lambda events: any(isinstance(event, Received) for event in events[1]))[1]
     assert [head for _, head, _ in received(found)] == [b"bulk"]
+    here.close()
+    there.close()
+
+
+def test_an_urgent_message_is_read_before_what_of_other_classes_came_earlier() -> None:
+    here, there = classed()
+    here.send(1, b"bulk", bytes(400_000), 1, 2)
+    while here._links[2].counters["sent_bytes"] < 400_000:
+        here.receive()
+    here.send(1, b"urgent", bytes(5000), 2, 0)
+    here.receive()
+    assert received(there.receive()) == [(0, b"urgent", bytes(5000))]
+    assert turn([here, there], lambda events: bool(received(events[1])))[1][0].head == b"bulk"
     here.close()
     there.close()

@@ -14,13 +14,14 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from switchagg.errors import JobError
-from switchagg.priority import socket_priority_of_tos
+from switchagg.priority import socket_priority_of, socket_priority_of_tos, tos_of
 from switchagg.wire import Bundle
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.link import Address, LinkClosed
@@ -145,9 +146,8 @@ class UdpLink:
         except BaseException:
             self._socket.close()
             raise
-        self._polled = select.POLLIN
+        self._polled = 0
         self._poll = select.poll()
-        self._poll.register(self._socket, self._polled)
         self._poll.register(self._wake_fd, select.POLLIN)
 
     # Addresses
@@ -330,21 +330,31 @@ class UdpLink:
 
     # Waiting and closing
 
-    def wait(self, timeout_s: float | None, *, writable: bool = False) -> bool:
-        """See `Link.wait`. The timeout is rounded up to a millisecond."""
+    def wait(
+        self, timeout_s: float | None, *, writable: bool = False, also: Iterable[tuple["UdpLink", bool]] = ()
+    ) -> bool:
+        """See `Link.wait`. The timeout is rounded up to a millisecond. also: links that end the wait, too, each with
+        its own `writable`; always the same ones, which are waited for nowhere else."""
         self._require_open()
-        backoff = writable and self._backoff
+        backoff = self._watch(self._poll, writable)
+        for link, wants_room in also:
+            backoff = link._watch(self._poll, wants_room) or backoff
         if backoff:
             timeout_s = _BACKOFF_S if timeout_s is None else min(timeout_s, _BACKOFF_S)
-        events = select.POLLIN | select.POLLOUT if writable and not backoff else select.POLLIN
-        if events != self._polled:
-            self._poll.modify(self._socket, events)
-            self._polled = events
         ready = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
         for descriptor, _event in ready:
             if descriptor == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
         return bool(ready) or backoff
+
+    def _watch(self, poll: "select.poll", writable: bool) -> bool:
+        """Have `poll` end when there is something for us; True if it can't tell when there is room again."""
+        backoff = writable and self._backoff
+        events = select.POLLIN | select.POLLOUT if writable and not backoff else select.POLLIN
+        if events != self._polled:
+            poll.register(self._socket, events)
+            self._polled = events
+        return backoff
 
     def wake(self) -> None:
         """See `Link.wake`."""
@@ -407,6 +417,11 @@ class UdpLink:
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
         else:
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+
+    def set_class(self, kind: int) -> None:
+        """The priority class of all packets from now on: its DSCP in our TOS byte, and its SO_PRIORITY."""
+        self.set_tos(tos_of(kind, self.tos))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, socket_priority_of(kind))
 
     def _size_buffer(self, force: int, ordinary: int, size_bytes: int) -> int:
         """Ask for a buffer, past the system's limit if we may; returns the size granted.

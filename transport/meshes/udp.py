@@ -1,26 +1,31 @@
-"""UdpMesh: messages over one UDP socket, made reliable by `transport.meshes.reliable`; a `transport.meshes.mesh.Mesh`.
+"""UdpMesh: messages over UDP sockets, made reliable by `transport.meshes.reliable`; a `transport.meshes.mesh.Mesh`.
 
 Every pair of members has a connection in each direction, whose number the receiver has chosen at random, or one for
 each class, with the numbers that follow: datagrams of an earlier process of a member, or of unknown senders, don't fit
-and are counted. On the wire a message is u8 bytes of head | head | data, cut into segments; beside those, datagrams are
+and are counted. Each class has a socket, so that nothing waits in a buffer of the kernel behind less urgent datagrams;
+the most urgent one's is at the member's address, hellos name the ports of the others, on the same host. On the wire a
+message is u8 bytes of head | head | data, cut into segments; beside those, datagrams are
 
     a hello: `transport.meshes.hello` | u32 own number | u32 number of the other, 0 while it isn't known | u8 1: answer
+      | 7 u16 ports of the second and further classes, 0 for none
     "saping" or "sabye!" | u32 number of the receiver
     a refusal: `transport.meshes.hello`
 """
 
+import contextlib
 import secrets
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from switchagg.errors import AggregationFailed, DecodeError, JobError
-from switchagg.priority import CLASSES, tos_of
+from switchagg.priority import CLASSES
 from switchagg.wire import Bundle
 from transport.links.link import Address, LinkClosed
 from transport.links.udp import UdpLink
@@ -45,10 +50,10 @@ CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 
 is in flight. A dead member is detected by silence, not by counting timeouts."""
 
 CREDIT_BYTES = 1 << 17
-"""How much of what isn't the most urgent class may lie in the socket, where there are classes."""
+"""How much may lie in a socket, where there are classes."""
 
 HELLO_EVERY_S = 0.05
-_NUMBERS = struct.Struct(">IIB")
+_NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
 _WORD = struct.Struct(">6sI")
 _PING, _BYE = b"saping", b"sabye!"
 _RELIABLE = b"RT"
@@ -71,11 +76,10 @@ class UdpMeshOptions:
 
 
 class _Flow:
-    """A connection to a member, and one from it. place: in the mesh's classes. tos: of its datagrams; None: the
-    socket's."""
+    """A connection to a member, and one from it: over this link, to that address."""
 
-    def __init__(self, peer: "_Peer", place: int, sender: Sender, receiver: Receiver, tos: int | None) -> None:
-        self.peer, self.place, self.sender, self.receiver, self.tos = peer, place, sender, receiver, tos
+    def __init__(self, peer: "_Peer", link: UdpLink, address: Address, sender: Sender, receiver: Receiver) -> None:
+        self.peer, self.link, self.address, self.sender, self.receiver = peer, link, address, sender, receiver
         self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
         self.segments = 0
         self.unsent: list[Bundle] = []
@@ -96,7 +100,7 @@ class UdpMesh:
     """One member's end of a mesh over UDP. Made by `connect`.
 
     Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_stranger` (datagrams that are none
-    of this job's), and the link's counters with the prefix link_.
+    of this job's), and the links' counters, added up, with the prefix link_.
     """
 
     link = "udp"
@@ -106,15 +110,14 @@ class UdpMesh:
         self,
         mine: Hello,
         addresses: Sequence[Address],
-        link: UdpLink,
+        links: Sequence[UdpLink],
         options: UdpMeshOptions,
         classes: tuple[int, ...] = (),
     ) -> None:
-        """Private: see `connect`."""
+        """Private: see `connect`. links: of the classes, or the only one."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._marks: list[int | None] = [tos_of(kind, options.tos) for kind in classes] or [None]
         self.details: dict[str, Any] = {}
-        self._mine, self._link, self._config = mine, link, options.config
+        self._mine, self._links, self._config = mine, links, options.config
         self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
         self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
@@ -124,7 +127,7 @@ class UdpMesh:
         self._events: list[Event] = []
         now_ns = time.monotonic_ns()
         self._peers = {
-            member: _Peer(member, link.resolve(address), now_ns)
+            member: _Peer(member, links[0].resolve(address), now_ns)
             for member, address in enumerate(addresses)
             if member != mine.member
         }
@@ -152,18 +155,21 @@ class UdpMesh:
         mesh. Raises JobError that names the members that are missing, or both sides of a disagreement.
         """
         options = options or UdpMeshOptions()
-        link = link or UdpLink(addresses[member])
-        try:
-            if options.tos:
-                link.set_tos(options.tos)
-            if classes:
-                link.set_credit(CREDIT_BYTES)
+        links = [link or UdpLink(addresses[member])]
+        with contextlib.ExitStack() as failing:
+            failing.callback(_close_all, links)
+            for _ in classes[1:]:
+                links.append(UdpLink((links[0].address[0], 0)))
+            for place, each in enumerate(links):
+                if options.tos:
+                    each.set_tos(options.tos)
+                if classes:
+                    each.set_class(classes[place])
+                    each.set_credit(CREDIT_BYTES)
             mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
-            mesh = cls(mine, addresses, link, options, classes)
+            mesh = cls(mine, addresses, links, options, classes)
             mesh._connect_all(timeout_s)
-        except BaseException:
-            link.close()
-            raise
+            failing.pop_all()
         return mesh
 
     @property
@@ -174,7 +180,9 @@ class UdpMesh:
             for flow in peer.flows:
                 for name in self._past:
                     counted[name] += flow.sender.counters[name]
-        return {**counted, **{f"link_{name}": value for name, value in self._link.counters.items()}}
+        for name in self._links[0].counters:
+            counted[f"link_{name}"] = sum(link.counters[name] for link in self._links)
+        return counted
 
     # Meeting
 
@@ -199,7 +207,7 @@ class UdpMesh:
                 self._pass_refusal_on(until)
             if lost := next((event for event in self._events if isinstance(event, Lost)), None):
                 raise JobError(f"job {self._mine.job}: member {lost.member} came and left again: {lost.reason}")
-            self._link.wait(max(0.0, min(hello_at, until) - time.monotonic()))
+            self._wait(max(0.0, min(hello_at, until) - time.monotonic()))
 
     def _refuse(self, words: str, to_others: str, member: int) -> None:
         """The job can't begin, as this member knows, too."""
@@ -213,7 +221,7 @@ class UdpMesh:
         while time.monotonic() < until and not self._informed >= set(self._peers):
             for peer in self._peers.values():
                 self._transmit(self._refusal_frame, peer.address)
-            self._link.wait(HELLO_EVERY_S)
+            self._wait(HELLO_EVERY_S)
             self._run_once(connecting=True)
         for peer in self._peers.values():  # who was the last to come may not have it
             self._transmit(self._refusal_frame, peer.address)
@@ -221,7 +229,10 @@ class UdpMesh:
 
     def _send_hello(self, address: Address, peer: _Peer | None, ask: bool) -> None:
         hello = self._mine if peer is None else replace(self._mine, to=peer.member)
-        self._transmit(hello.pack() + _NUMBERS.pack(self._number, peer.number if peer is not None else 0, ask), address)
+        ports = [link.address[1] for link in self._links[1:]]
+        theirs = peer.number if peer is not None else 0
+        numbers = _NUMBERS.pack(self._number, theirs, ask, *ports, *[0] * (CLASSES - 1 - len(ports)))
+        self._transmit(hello.pack() + numbers, address)
 
     def _receive_hello(self, frame: bytes, address: Address, connecting: bool) -> None:
         """A hello came: of a member that does not know us yet, or of an unknown sender."""
@@ -230,13 +241,13 @@ class UdpMesh:
         except DecodeError:
             self._strangers += 1
             return
-        number, ours, asks = _NUMBERS.unpack_from(frame, len(frame) - _NUMBERS.size)
+        number, ours, asks, *ports = _NUMBERS.unpack_from(frame, len(frame) - _NUMBERS.size)
         peer = self._by_address.get(address)
-        place = f"{address[0]}:{address[1]}"
+        text = f"{address[0]}:{address[1]}"
         expected = peer.member if peer is not None else None
-        fault = disagreement(self._mine, theirs, place, expected)
+        fault = disagreement(self._mine, theirs, text, expected)
         if not fault and (peer is None or not number):
-            fault = f"member {theirs.member} came from {place}, where no member is expected"
+            fault = f"member {theirs.member} came from {text}, where no member is expected"
         if fault:
             self._strangers += 1
             if connecting:
@@ -253,24 +264,19 @@ class UdpMesh:
         news = not peer.number
         if news:
             peer.number = number
-            peer.flows = [
-                _Flow(
-                    peer,
-                    place,
-                    Sender(self._config, number + place, self._mine.job, peer.member),
-                    Receiver(self._config, self._number + place),
-                    tos,
-                )
-                for place, tos in enumerate(self._marks)
-            ]
+            for place, link in enumerate(self._links):
+                at = (address[0], ports[place - 1]) if place else address
+                self._by_address[at] = peer
+                sender = Sender(self._config, number + place, self._mine.job, peer.member)
+                peer.flows.append(_Flow(peer, link, at, sender, Receiver(self._config, self._number + place)))
         peer.connected = peer.connected or ours == self._number
         peer.received_ns = time.monotonic_ns()
         if asks or (news and not peer.connected):
             self._send_hello(address, peer, ask=news and not peer.connected)
 
-    def _transmit(self, frame: bytes, address: Address, tos: int | None = None) -> None:
-        """A datagram that may get lost."""
-        self._link.send(np.frombuffer(frame, np.uint8).reshape(1, -1), address, tos, overdraw=True)
+    def _transmit(self, frame: bytes, address: Address, link: UdpLink | None = None) -> None:
+        """A datagram that may get lost; by default in the most urgent class."""
+        (link or self._links[0]).send(np.frombuffer(frame, np.uint8).reshape(1, -1), address, overdraw=True)
 
     # Sending
 
@@ -295,7 +301,7 @@ class UdpMesh:
         peer = flow.peer
         for frame in flow.receiver.frames_to_send(now_ns):
             peer.sent_ns = now_ns
-            self._transmit(frame, peer.address, flow.tos)
+            self._transmit(frame, flow.address, flow.link)
         if not self._push(flow):
             return
         for _ in range(_FRAMES_PER_TURN // 64):
@@ -311,11 +317,10 @@ class UdpMesh:
         self._deadline_ns = 0  # there may be more
 
     def _push(self, flow: _Flow) -> bool:
-        """Send the flow's bundles; False if the link is full. The most urgent flow may send beyond the credit: all
-        share the socket's buffer."""
+        """Send the flow's bundles; False if the link is full."""
         while flow.unsent:
             bundle = flow.unsent[0]
-            accepted = self._link.send(bundle, flow.peer.address, flow.tos, overdraw=not flow.place)
+            accepted = flow.link.send(bundle, flow.address)
             if accepted < len(bundle):
                 flow.unsent[0] = bundle[accepted:]
                 return False
@@ -333,7 +338,7 @@ class UdpMesh:
 
     def _run_once(self, connecting: bool) -> None:
         now_ns = time.monotonic_ns()
-        for bundle, address in self._link.receive():
+        for bundle, address in chain.from_iterable(link.receive() for link in self._links):  # the most urgent first
             peer = self._by_address.get(address)
             for row in bundle:
                 frame = row.tobytes()
@@ -351,7 +356,7 @@ class UdpMesh:
             for peer in list(self._peers.values()):
                 if peer.flows:
                     self._timer(peer, now_ns)
-        for place in range(len(self._marks)):  # the most urgent flow first
+        for place in range(len(self._links)):
             for peer in self._peers.values():
                 if peer.flows:
                     self._flush(peer.flows[place], now_ns)
@@ -433,7 +438,8 @@ class UdpMesh:
     def _lose(self, peer: _Peer, reason: str) -> None:
         if self._peers.pop(peer.member, None) is None:
             return
-        del self._by_address[peer.address]
+        for address in {peer.address, *(flow.address for flow in peer.flows)}:
+            del self._by_address[address]
         for flow in peer.flows:
             for name in self._past:
                 self._past[name] += flow.sender.counters[name]
@@ -449,15 +455,19 @@ class UdpMesh:
         if self._events:
             return True
         left_s = max(0, self._deadline_ns - time.monotonic_ns()) / 1e9
-        full = any(flow.unsent for flow in self._flows())
         if timeout_s is None or left_s <= timeout_s:
-            self._link.wait(left_s, writable=full)
+            self._wait(left_s)
             return True
-        return self._link.wait(timeout_s, writable=full)
+        return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float) -> bool:
+        full = {flow.link for flow in self._flows() if flow.unsent}
+        first, *others = self._links
+        return first.wait(timeout_s, writable=first in full, also=[(link, link in full) for link in others])
 
     def wake(self) -> None:
         """See `Mesh.wake`."""
-        self._link.wake()
+        self._links[0].wake()
 
     def close(self, linger_s: float = 1.0) -> None:
         """See `Mesh.close`."""
@@ -471,13 +481,13 @@ class UdpMesh:
                 if time.monotonic() >= until:
                     break
                 if any(flow.marks for flow in self._flows()):
-                    self._link.wait(max(0.0, left_s), writable=any(flow.unsent for flow in self._flows()))
+                    self._wait(max(0.0, left_s))
             for peer in self._peers.values():
                 for _ in range(3 if peer.number else 0):  # without it, silence is noticed
                     self._transmit(_WORD.pack(_BYE, peer.number), peer.address)
         finally:
             self._closed = True
-            self._link.close()
+            _close_all(self._links)
 
     def _flows(self) -> Iterator[_Flow]:
         return (flow for peer in self._peers.values() for flow in peer.flows)
@@ -485,6 +495,11 @@ class UdpMesh:
     def _require_open(self) -> None:
         if self._closed:
             raise LinkClosed(f"the udp mesh of member {self.member}, job {self._mine.job}, is closed")
+
+
+def _close_all(links: Iterable[UdpLink]) -> None:
+    for link in links:
+        link.close()
 
 
 def _bundles(frames: list[bytes]) -> Iterator[Bundle]:
