@@ -3,8 +3,9 @@
 The invariant is Mininet-HiFi's: while a link is backlogged, the gap between two departures is the time the first one
 takes on the wire, size × 8 / rate. HTB keeps it so: a departure's bytes are taken from the tokens, below zero, and the
 next waits until they are back. A poll that finds b bytes queued proves the link backlogged for the next b bytes that
-depart; only gaps between those are judged (`LinkTrace`). Beside the gaps: CPU starvation of the threads that carry the
-network, timers, and losses that no emulated queue accounts for. Compute is not judged: it may starve.
+depart; only gaps between those are judged (`LinkTrace`), each by the bytes that it carries: a timer errs by as much
+between short sends as between bundles, but in few of the link's bytes. Beside the gaps: CPU starvation of the threads
+that carry the network, timers, and losses that no emulated queue accounts for. Compute is not judged: it may starve.
 
 A run whose links were never backlogged is not VALID: the rate was never what limited it, the machine was, or nothing
 was sent. `monitor.py` measures, in a process of its own; `judge` decides.
@@ -83,9 +84,9 @@ class LinkTrace:
     def __init__(self, rate_bps: int, cuts_bundles: bool = False) -> None:
         self.rate_bps = rate_bps
         self._cuts_bundles = cuts_bundles
-        self.counts: npt.NDArray[np.int64] = np.zeros(len(DEVIATION_EDGES) + 1, dtype=np.int64)
-        self.ideal_ns = 0.0  # time that the backlogged departures should have taken …
-        self.actual_ns = 0.0  # … and took
+        self.ideal_ns: FloatArray = np.zeros(len(DEVIATION_EDGES) + 1)  # what gaps should have taken, by deviation
+        self.actual_ns = 0.0  # what they took
+        self.gaps = 0
         self.departures = 0
         self._pieces: list[Departures] = []
         self._polls: list[tuple[int, int, int]] = []
@@ -113,9 +114,10 @@ class LinkTrace:
             gaps_ns, ideal_ns = backlogged_gaps(time_ns, size, self._polls, self.rate_bps)
             if len(gaps_ns):
                 deviation = np.abs(gaps_ns / ideal_ns - 1.0)
-                self.counts += np.bincount(np.searchsorted(DEVIATION_EDGES, deviation), minlength=len(self.counts))
-                self.ideal_ns += float(ideal_ns.sum())
+                place = np.searchsorted(DEVIATION_EDGES, deviation)
+                self.ideal_ns += np.bincount(place, weights=ideal_ns, minlength=len(self.ideal_ns))
                 self.actual_ns += float(gaps_ns.sum())
+                self.gaps += len(gaps_ns)
         self._pieces.clear()
         self._polls.clear()
 
@@ -180,36 +182,36 @@ def _group_starts(where: npt.NDArray[np.intp], size: Int64Array) -> npt.NDArray[
     return np.flatnonzero(np.concatenate([[True], closes | (np.diff(where) > 1)]))
 
 
-def quantile(counts: npt.NDArray[np.int64], share: float) -> float | None:
-    """Upper edge of the deviation bin in which `share` of the gaps are reached; None without gaps."""
-    total = int(counts.sum())
+def quantile(ideal_ns: FloatArray, share: float) -> float | None:
+    """Upper edge of the deviation bin in which `share` of the bytes in gaps are reached; None without gaps."""
+    total = ideal_ns.sum()
     if not total:
         return None
-    place = int(np.searchsorted(np.cumsum(counts), share * total))
+    place = int(np.searchsorted(np.cumsum(ideal_ns), share * total))
     return float(DEVIATION_EDGES[min(place, len(DEVIATION_EDGES) - 1)])
 
 
-def share_beyond(counts: npt.NDArray[np.int64], deviation: float) -> float:
-    """Share of the gaps that deviate by more: a point of the complementary distribution."""
+def share_beyond(ideal_ns: FloatArray, deviation: float) -> float:
+    """Share of the bytes whose gaps deviate by more: a point of the complementary distribution."""
     place = int(np.searchsorted(DEVIATION_EDGES, deviation))
-    return float(counts[place + 1 :].sum() / max(int(counts.sum()), 1))
+    return float(ideal_ns[place + 1 :].sum() / ideal_ns.sum())
 
 
 def gap_measures(traces: Iterable[LinkTrace]) -> dict[str, Any]:
     """Numbers of all links together. Keys without a value are None: nothing was measured."""
     traces = list(traces)
-    counts = np.sum([trace.counts for trace in traces], axis=0)
-    gaps = int(counts.sum())
+    ideal_ns: FloatArray = np.sum([trace.ideal_ns for trace in traces], axis=0)
+    gaps = sum(trace.gaps for trace in traces)
     actual_ns = sum(trace.actual_ns for trace in traces)
     return {
         "departures": sum(trace.departures for trace in traces),
         "backlogged_gaps": gaps,
-        "gap_deviation_median": quantile(counts, 0.5),
-        "gap_deviation_p90": quantile(counts, 0.9),
-        "gap_deviation_p99": quantile(counts, 0.99),
-        "gap_deviation_curve": [[d, share_beyond(counts, d)] for d in CURVE_DEVIATIONS] if gaps else [],
+        "gap_deviation_median": quantile(ideal_ns, 0.5),
+        "gap_deviation_p90": quantile(ideal_ns, 0.9),
+        "gap_deviation_p99": quantile(ideal_ns, 0.99),
+        "gap_deviation_curve": [[d, share_beyond(ideal_ns, d)] for d in CURVE_DEVIATIONS] if gaps else [],
         "backlogged_ns": actual_ns,
-        "backlogged_rate_share": sum(trace.ideal_ns for trace in traces) / actual_ns if actual_ns else None,
+        "backlogged_rate_share": float(ideal_ns.sum()) / actual_ns if actual_ns else None,
     }
 
 

@@ -338,7 +338,7 @@ def fidelity(built: dict[str, Any]) -> Figure | None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(1e-5, 1.5)
-    axes.set(xlabel="deviation of a departure gap from size / rate", ylabel="share of gaps above")
+    axes.set(xlabel="deviation of a departure gap from size / rate", ylabel="share of bytes above")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
     axes.legend(loc="lower left")

@@ -39,8 +39,8 @@ _CAPTIONS = {
         "line is the bound."
     ),
     "fidelity": (
-        "How far the gaps between departures were off size / rate while a link was backlogged: the share of gaps with "
-        "a deviation greater than x. An ideal link is a line at the left edge."
+        "How far the gaps between departures were off size / rate while a link was backlogged: the share of bytes in "
+        "gaps with a deviation greater than x. An ideal link is a line at the left edge."
     ),
 }
 

@@ -79,9 +79,9 @@ def _options(method: MethodName) -> str:
 
 MEASURE_NAMES = {
     "backlogged_gaps": "gaps between queued frames seen",
-    "gap_deviation_median": "deviation of a gap, median",
-    "gap_deviation_p90": "deviation of a gap, 90th percentile",
-    "gap_deviation_p99": "deviation of a gap, 99th percentile",
+    "gap_deviation_median": "deviation of a gap, median byte",
+    "gap_deviation_p90": "deviation of a gap, 90th percentile of bytes",
+    "gap_deviation_p99": "deviation of a gap, 99th percentile of bytes",
     "backlogged_rate_share": "rate of backlogged links / rate asked for",
     "network_thread_wait_ns": "wait of a network thread for a CPU, mean per turn",
     "network_thread_wait_bytes": "wait of a network thread, as bytes at line rate",

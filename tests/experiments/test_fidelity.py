@@ -206,6 +206,54 @@ def test_uneven_gaps_are_invalid_though_the_rate_is_right() -> None:
     assert certificate.valid_rate_bps == 5_000_000  # deviation 7 against a bound of 0.25: 200 Mb/s × 0.25 / 7
 
 
+# Sends of a worker under FSDP2: bundles of 16, and between them packets without values, single and in bundles.
+MIXTURE = [24_032, 24_032, 992, 930, 24_032, 62, 1_502, 992, 24_032, 992, 992, 930, 24_032, 24_032, 992, 1_502]
+
+
+def mixture(late_ns: float, at_rate: float = 1.0, stall_ns: int = 0) -> LinkTrace:
+    """A backlogged link with these sends. late_ns: mean of the timer's lateness, after which HTB catches up. stall_ns:
+    so long nothing leaves, once in 200 sends, and that is lost."""
+    sizes = np.tile(MIXTURE, 300)
+    begins = np.concatenate([[0], np.cumsum(sizes[:-1] * 8e9 / RATE_BPS / at_rate)])
+    begins += np.arange(len(sizes)) // 200 * stall_ns
+    late = np.random.default_rng(5).exponential(late_ns, len(sizes)) if late_ns else 0
+    return trace_of(np.maximum.accumulate(begins + late), sizes, [(-1, -1, int(sizes.sum()))])
+
+
+def test_what_a_timer_errs_between_short_sends_counts_by_their_bytes() -> None:
+    """20 µs late, as recorded, is a third of what a full frame takes at 200 Mb/s, and 2 % of a bundle of 16."""
+    trace = mixture(late_ns=20_000)
+    certificate = verdict(trace)
+    assert certificate.valid, certificate.reasons
+    assert certificate.measures["gap_deviation_p90"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (mixture(0, at_rate=0.95), "reached 95.0% of their rate"),
+        (mixture(0, at_rate=1.06), "carried 106.0% of their rate"),
+        (mixture(20_000, stall_ns=5_000_000), "of their rate, at least 97%"),
+        (mixture(400_000), "(p90)"),
+        (full_link(np.tile([0, 0, 0, 4 * FRAME_NS], 100)), "(p90)"),  # nothing for 242 µs, then four frames
+        (full_link(np.tile([0, 2 * FRAME_NS], 100)), "(p90)"),
+    ],
+    ids=["slow", "fast", "stalled", "late timers", "bursts of four", "bursts of two"],
+)
+def test_whatever_the_sends_a_link_that_is_wrong_is_invalid(wrong: LinkTrace, reason: str) -> None:
+    assert any(reason in found for found in verdict(wrong).reasons)
+
+
+def test_even_short_sends_do_not_hide_uneven_bundles() -> None:
+    """Two bundles leave at once, then nothing for twice their time; between them 20 frames each in time."""
+    bundle_ns = 16 * FRAME_NS
+    gaps = np.tile([0, *[FRAME_NS] * 40, 2 * bundle_ns], 100)
+    sizes = np.tile([16 * FRAME, *[FRAME] * 40, 16 * FRAME], 100)
+    times = np.concatenate([[0], np.cumsum(gaps)[:-1]])
+    certificate = verdict(trace_of(times, sizes, [(-1, -1, int(sizes.sum()))]))
+    assert any("(p90)" in reason for reason in certificate.reasons)
+
+
 def test_lost_tokens_are_invalid_and_name_a_lower_rate() -> None:
     certificate = verdict(full_link([FRAME_NS] * 300 + [10 * FRAME_NS] * 5 + [FRAME_NS] * 300))
     assert not certificate.valid

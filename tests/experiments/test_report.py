@@ -159,7 +159,7 @@ def test_everything_from_outside_is_escaped(pages: dict[str, tuple[str, Path]]) 
 def test_certificate_stands_beside_its_bounds_and_is_drawn(pages: dict[str, tuple[str, Path]]) -> None:
     text, folder = pages["invalid"]
     for name, value, limit in (
-        ("deviation of a gap, 90th percentile", "61 %", "≤ 25 %"),
+        ("deviation of a gap, 90th percentile of bytes", "61 %", "≤ 25 %"),
         ("gaps between queued frames seen", "1 234", "≥ 100"),
         ("lateness of a timer, median", "60.0 µs", ""),
         ("losses by the machine", "interface 2", ""),
