@@ -121,7 +121,7 @@ class RunningScenario:
         spec = dataclasses.replace(
             NetworkSpec.from_scenario(scenario), congestion_control=congestion_control(scenario), servers=servers
         )
-        self._loss_by, self._segments_max = loss_by, spec.segments_max
+        self._loss_by, self.segments_max = loss_by, spec.segments_max
         self.star: EmulatedNetwork = topology.EmulatedNetwork(dataclasses.replace(spec, loss=0.0) if loss_by else spec)
         self.switches: list[Switch] = []
         self.servers: list[Service] = []
@@ -166,7 +166,7 @@ class RunningScenario:
             link=method.link,
             elements=elements_of(method, options.elements, scenario.topology.mtu_bytes),
             slots=(max(options.streams, CLASSES) if method.schedule else options.streams) * options.window_slots,
-            segments=self._segments_max if method.link == "udp" else 0,
+            segments=self.segments_max if method.link == "udp" else 0,
             multicast=self._multicast(method, options.dataplane),
             impair=f"loss={loss!r},seed={scenario.seed}" if self._loss_by == BY_SWITCH else "",
         )

@@ -216,6 +216,7 @@ def _start(network: RunningScenario, method: MethodName, switch: Switch | None, 
         addresses=tuple(host.address for host in workers),
         servers=tuple(host.address for host in network.star.servers),
         timeout_s=time_limits(scenario, method)[0],  # of one call: as patient as we are
+        segments_max=network.segments_max,
         hold_after=hold_after(scenario),
         hold_at_end=hold_at_end(scenario),
     )

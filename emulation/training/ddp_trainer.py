@@ -336,6 +336,7 @@ def join_process_group(config: TrainerConfig) -> None:
             elements=config.elements,
             streams=config.scenario.switch.streams,
             window_slots=config.scenario.switch.window_slots,
+            segments_max=config.segments_max,
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)
 

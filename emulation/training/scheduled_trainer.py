@@ -77,6 +77,7 @@ class ScheduledTrainer(Trainer):
                     streams=CLASSES if urgent else options.streams,
                     priorities=tuple(range(CLASSES)) if urgent else (),
                     window_slots=options.window_slots,
+                    segments_max=config.segments_max,
                     timeout_s=config.timeout_s,
                     call_timeout_s=config.timeout_s,
                     link=name.link,

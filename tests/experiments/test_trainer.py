@@ -23,6 +23,7 @@ from emulation.mininet.crew import Crew, Member
 from emulation.results import gradient_delays
 from emulation.scenario import parse
 from emulation.sim.run import run_method
+from emulation.training import ddp_trainer
 from emulation.training.ddp_trainer import covered_ns, exposed_ns
 from emulation.training.messages import (
     GROUP_JOB,
@@ -38,12 +39,14 @@ from emulation.training.messages import (
     write_config,
 )
 from emulation.training.replicas import Replicas
+from emulation.training.scheduled_trainer import ScheduledTrainer
 from emulation.training.tasks.table import FSDP, WORKLOADS
 from emulation.training.trainer import one_line, read_config
 from transport.group.method_name import parse as parse_method
 from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
+from transport.worker.session import SwitchSession
 
 ITERATIONS, BATCH, SEED = 6, 8, 3
 SCENARIO = f"""
@@ -115,6 +118,16 @@ def read_until(member: Member, event: type[Any], count: int = 1) -> None:
     while len(member.named(event)) < count and not member.child.ended:
         for report in member.child.read():
             member.add(report)
+
+
+def test_a_rank_sends_as_long_bundles_as_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(ddp_trainer, "rendezvous", lambda _config, _backend, options: told.append(options))
+    monkeypatch.setattr(SwitchSession, "join", lambda *arguments: told.append(arguments[-1]))
+    place = {"switch": "tcp://127.0.0.1:5555", "segments_max": 41}
+    ddp_trainer.join_process_group(TrainerConfig(**configuration(0, "switch", **place)))
+    ScheduledTrainer(TrainerConfig(**configuration(0, "switch+p3", **place)))._open()
+    assert [options.segments_max for options in told] == [41, 41]
 
 
 def nicenesses(pid: int) -> dict[int, int]:
