@@ -196,7 +196,8 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     coded = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
     plain = float(payload_share(name, elements, network.mtu_bytes))
     efficiency = {kind: plain if kind == "all_gather" else coded for kind in moved}
-    of_kind = {kind: loads(name.method, network, kind) for kind in moved}
+    routed = not name.is_switch or LINKS[name.link].bare  # else all send all values to all (W15)
+    of_kind = {kind: loads(name.method, network, kind if routed else "allreduce") for kind in moved}
     arrays = {hop: sum(of_kind[kind][hop] * moved[kind] for kind in moved) for hop, _ in links.hops}
     wire = {hop: sum(float(of_kind[kind][hop] * moved[kind]) / efficiency[kind] for kind in moved) for hop in arrays}
     most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))

@@ -10,6 +10,7 @@ from emulation.bounds import (
     Network,
     algbw_bound,
     bound,
+    bound_together,
     elements_of,
     elements_that_fit,
     framing_efficiency,
@@ -20,6 +21,7 @@ from emulation.bounds import (
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
+from switchagg.description import Kind
 from switchagg.native import library
 from transport.group.method_name import parse, traffic
 from transport.links.table import LINKS
@@ -106,6 +108,28 @@ def test_the_bound_depends_on_the_method_and_not_on_link_or_schedule() -> None:
     assert {method: bound(parse(method), 1, network).traffic_factor for method in factors} == factors
     shares = [bound(parse(method), 1, network).framing_efficiency for method in ("switch+p3", "switch")]
     assert shares[0] == shares[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "gathered", "reduced", "both"),
+    [
+        ("switch", 0.75, 0.75, 1.0),
+        ("switch@zeromq", 0.75, 0.75, 1.0),
+        ("switch@rdma", 1.0, 1.0, 2.0),  # no packet is short, so that all send all values to all (W15)
+        ("ring", 0.75, 0.75, 1.5),
+    ],
+)
+def test_sharded_collectives_are_bounded_by_what_the_link_can_leave_out(
+    method: str, gathered: float, reduced: float, both: float
+) -> None:
+    network = Network(4, 100_000_000, 1500, 360)
+    arrays: list[dict[Kind, int]] = [{"all_gather": 1000}, {"reduce_scatter": 1000}]
+    found = [bound_together(parse(method), moved, 1000, network) for moved in (*arrays, arrays[0] | arrays[1])]
+    assert [each.traffic_factor for each in found] == [gathered, reduced, both]
+    for each in found:
+        wire_bytes = 1000 * each.traffic_factor / each.framing_efficiency
+        assert each.communication_ns == pytest.approx(wire_bytes * 80)  # 80 ns per byte at 100 Mb/s
+        assert each.wire_bytes_per_rank == pytest.approx(wire_bytes)
 
 
 def test_three_ranks_of_halving_doubling_send_one_and_a_half_arrays() -> None:
