@@ -7,16 +7,19 @@ it. Sizes take B, kB, MB, GB (powers of 1000), KiB, MiB, GiB or nothing (bytes);
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from transport.schedule.plan import Transfer
 from transport.schedule.profile import LinearCost, Profile
 
+T = TypeVar("T")
+
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([A-Za-zµ]*)")
 _SIZES = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_WORD_MAX = 60
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 
 
@@ -138,12 +141,46 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def describe(policy: Policy) -> str:
-    """A policy in full, as `parse_policy` reads it: "bytescheduler:partition=4000000,credit=16000000,tune=0"."""
+def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
+    """What `text` names in a table of frozen dataclasses, with its options: "p3:slice=40000". kind: for errors.
+
+    Raises ValueError, one line that lists what is allowed.
+    """
+    name, colon, rest = text.partition(":")
+    if name not in table:
+        raise ValueError(f"{kind} '{_shown(name)}' is unknown; allowed: {', '.join(table)}")
+    options = {one.metadata["word"]: one for one in _options(table[name])}
+    values: dict[str, Any] = {}
+    for word in rest.split(",") if colon else ():
+        key, equals, value = word.partition("=")
+        if key not in options or not equals:
+            allowed = f"allowed: {', '.join(f'{option}=…' for option in options)}" if options else "it has none"
+            raise ValueError(f"{kind} {name}: option '{_shown(word)}' is unknown; {allowed}")
+        option = options[key]
+        if option.name in values:
+            raise ValueError(f"{kind} {name}: {key} is given twice")
+        try:
+            values[option.name] = option.metadata["read"](value)
+        except ValueError as error:
+            raise ValueError(f"{kind} {name}: {key}={_shown(value)}: must be {error}") from None
+    return table[name](**values)
+
+
+def _options(of: Any) -> list[Field[Any]]:
+    """A dataclass's fields that can be written."""
+    return [one for one in fields(of) if "word" in one.metadata]
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _WORD_MAX else text[:_WORD_MAX] + "…"
+
+
+def describe(written: Any) -> str:
+    """A policy, or another such record, in full, as `parse` reads it: "bytescheduler:partition=4000000,tune=0"."""
     words = []
-    for one in fields(policy):
-        value = getattr(policy, one.name)
+    for one in _options(written):
+        value = getattr(written, one.name)
         if value is not None:
             text = f"{value:.9g}" if isinstance(value, float) else str(value)
             words.append(f"{one.metadata['word']}={text}{'ns' if one.metadata['read'] is time_ns else ''}")
-    return f"{policy.name}:{','.join(words)}" if words else policy.name
+    return f"{written.name}:{','.join(words)}" if words else str(written.name)

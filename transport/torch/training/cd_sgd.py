@@ -1,0 +1,74 @@
+"""CD-SGD: OD-SGD whose gradients are compressed, but for every k-th step's, which corrects.
+
+Step t after the warm-up: if k divides t, g_t is summed in full; else r <- r + g_t, the codes of r are summed, and
+r <- r - what they stand for. Full steps neither send nor clear r. Yu et al., *CD-SGD: Distributed Stochastic Gradient
+Descent with Compression and Delay Compensation*, ICPP 2021.
+
+A compressor takes (values, group): values, a 1-D array, shall become the sum over the group of what the ranks' codes
+stand for, once the Work is done that it starts; it returns what this rank's codes stand for, and that Work. It is
+called once for each piece of the gradients, always the same pieces in the same order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from transport.schedule.policy import count, option
+from transport.torch.training.flat import Flat
+from transport.torch.training.method import Attached
+from transport.torch.training.od_sgd import OdSgd, OneStepDelay
+from transport.torch.training.replica import Pending, Replica
+
+Compressor = Callable[[torch.Tensor, dist.ProcessGroup], tuple[torch.Tensor, Any]]
+
+
+def exact(values: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, Any]:
+    """The compressor that doesn't: every value in full."""
+    sent = values.clone()
+    return sent, dist.all_reduce(values, group=group, async_op=True)
+
+
+@dataclass(frozen=True)
+class CdSgd(OdSgd):
+    """period: k; 1: every step in full, as OD-SGD. compressor: of the other steps."""
+
+    name = "cd_sgd"
+    label = "CD-SGD"
+    summary = "OD-SGD with compressed gradients, but for every k-th step's"
+
+    period: int = option("period", count(1), 5)
+    compressor: Compressor = exact
+
+    def begin(self, replica: Replica) -> Attached:
+        return _Compressed(self, replica)
+
+
+class _Compressed(OneStepDelay):
+    def __init__(self, method: CdSgd, replica: Replica) -> None:
+        super().__init__(method, replica)
+        self._options = method
+        self._residual = Flat(replica.parameters)
+
+    def send(self, gradients: Flat, step: int) -> Pending:
+        if step % self._options.period == 0:
+            return super().send(gradients, step)
+        residuals = iter(self._residual.pieces())
+
+        def compressed(piece: torch.Tensor) -> Any:
+            residual = next(residuals)
+            piece.copy_(residual.add_(piece))
+            sent, work = self._options.compressor(piece, self._replica.group)
+            residual.sub_(sent)
+            return work
+
+        return self._replica.start(gradients, compressed)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "residual": self._residual.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self._residual.load(state["residual"])

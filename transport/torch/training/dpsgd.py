@@ -1,0 +1,76 @@
+"""D-PSGD: gossip on a ring. Each rank averages with its two neighbours, in every step, and with nobody else.
+
+    w_i <- (w_{i-1} + w_i + w_{i+1}) / 3 - step(g_i)
+
+with the gradients of w_i itself, so parameters travel while they are computed. Two ranks: halves. They go from host to
+host: a switch adds up what all ranks send and tells all of them, but here no two ranks get the same sum; over a switch
+each of the n sums would be a call of its own. Lian et al., *Can Decentralized Algorithms Outperform Centralized
+Algorithms?*, NeurIPS 2017.
+"""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from transport.torch.training.flat import Flat
+from transport.torch.training.method import Attached, TrainingMethod
+from transport.torch.training.replica import Pending, Replica, named
+
+
+@dataclass(frozen=True)
+class DPsgd(TrainingMethod):
+    """Has no options."""
+
+    name = "dpsgd"
+    label = "D-PSGD"
+    summary = "each rank averages with its neighbours on a ring"
+
+    def begin(self, replica: Replica) -> Attached:
+        return _Gossip(self, replica)
+
+
+class _Gossip(Attached):
+    def __init__(self, method: DPsgd, replica: Replica) -> None:
+        super().__init__(method, replica)
+        n, rank = replica.workers, replica.rank
+        self._neighbours = sorted({(rank - 1) % n, (rank + 1) % n} - {rank})
+        self._own = Flat(replica.parameters)
+        self._theirs = [Flat(replica.parameters) for _ in self._neighbours]
+        self._flight: Pending | None = None
+
+    def _exchange(self) -> Pending:
+        self._own.read(self._replica.parameters)
+        group, calls = self._replica.group, []
+        for neighbour, flat in zip(self._neighbours, self._theirs, strict=True):
+            for tag, (sent, received) in enumerate(zip(self._own.pieces(), flat.pieces(), strict=True)):
+                calls.append(dist.P2POp(dist.isend, sent, group=group, tag=tag, group_peer=neighbour))
+                calls.append(dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=neighbour))
+        with named(self._replica.what):
+            works = dist.batch_isend_irecv(calls) if calls else []
+        return Pending(self._own, works, self._replica.what, self._replica.workers)
+
+    def after_step(self, step: int) -> None:
+        self._flight = self._exchange()
+
+    def before_step(self, step: int) -> None:
+        own = (self._flight or self._exchange()).wait()
+        self._flight = None
+        for flat in self._theirs:
+            for array, theirs in zip(own.arrays, flat.arrays, strict=True):
+                array.add_(theirs)
+        for array in own.arrays:
+            array.div_(1 + len(self._neighbours))
+        own.write(self._replica.parameters)
+
+    def _drop(self) -> None:
+        """What is in flight is of parameters that are about to be replaced."""
+        if self._flight is not None:
+            self._flight.wait()
+            self._flight = None
+
+    def complete(self) -> None:
+        self._drop()
+        self._replica.average(self._replica.parameters)
+
+    def load(self, state: object) -> None:
+        self._drop()

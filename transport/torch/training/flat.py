@@ -1,0 +1,69 @@
+"""Tensors one behind the other, so that a whole model takes few calls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+PIECE_BYTES = 25 << 20
+"""An array goes in calls of at most so many bytes: as DDP's buckets. Arrays are cut, not lists of tensors: every value
+is in exactly one call, however large its tensor is."""
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Flat:
+    """Copies of tensors, in one array for each dtype and device. 16 bit floats are copied as float32: sums round once.
+
+    arrays: what collectives take. views: each tensor's part of them, with its shape and, if it is dense, its strides.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        kinds: dict[tuple[torch.dtype, torch.device], int] = {}
+        places = []
+        for tensor in tensors:
+            kind = (torch.float32 if tensor.dtype in HALVES else tensor.dtype, tensor.device)
+            places.append((kind, kinds.setdefault(kind, 0)))
+            kinds[kind] += tensor.numel()
+        arrays = {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in kinds.items()}
+        self.arrays = list(arrays.values())
+        self.views = [
+            _view(arrays[kind][first : first + tensor.numel()], tensor)
+            for tensor, (kind, first) in zip(tensors, places, strict=True)
+        ]
+
+    def read(self, tensors: Sequence[torch.Tensor | None]) -> "Flat":
+        """Copy them in. None: zeros."""
+        for view, tensor in zip(self.views, tensors, strict=True):
+            if tensor is None:
+                view.zero_()
+            else:
+                view.copy_(tensor.detach())
+        return self
+
+    def write(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy them out."""
+        for view, tensor in zip(self.views, tensors, strict=True):
+            tensor.detach().copy_(view)
+
+    def pieces(self) -> list[torch.Tensor]:
+        """All values, in arrays of at most PIECE_BYTES."""
+        return [piece for one in self.arrays for piece in one.split(PIECE_BYTES // one.element_size()) if len(piece)]
+
+    def state(self) -> list[torch.Tensor]:
+        """A copy, for a state_dict."""
+        return [array.clone() for array in self.arrays]
+
+    def load(self, state: Any) -> "Flat":
+        """What `state` gave. Raises ValueError if it isn't of such tensors."""
+        if [array.shape for array in self.arrays] != [array.shape for array in state]:
+            raise ValueError("the state is that of a model with other parameters")
+        for array, saved in zip(self.arrays, state, strict=True):
+            array.copy_(saved)
+        return self
+
+
+def _view(part: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Fused optimisers go through the memory of a parameter and its gradient side by side, so strides must agree."""
+    dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+    return part.as_strided(tensor.shape, tensor.stride(), part.storage_offset()) if dense else part.view(tensor.shape)

@@ -1,0 +1,75 @@
+"""Local SGD: H steps of one's own, then the mean of all ranks' parameters.
+
+    w_i <- w_i - step(g_i);   every H steps: w_i <- sum(w) / n
+
+Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from transport.schedule.policy import count, one_of, option
+from transport.torch.training.method import Attached, TrainingMethod
+from transport.torch.training.replica import Replica
+
+KEEP, AVERAGE, RESET = "keep", "average", "reset"
+
+
+@dataclass(frozen=True)
+class LocalSgd(TrainingMethod):
+    """period: H, in steps. momentum: of the optimiser's state: each rank keeps its own, or it is averaged, too (AdamW:
+    three times the bytes), or set to zero."""
+
+    name = "local_sgd"
+    label = "Local SGD"
+    summary = "each rank steps by itself; after each period parameters are averaged"
+
+    period: int = option("period", count(1), 8)
+    momentum: str = option("momentum", one_of(KEEP, AVERAGE, RESET), KEEP)
+
+    @property
+    def synchronous_steps(self) -> int:
+        """How many steps come first that are ordinary synchronous ones."""
+        return 0
+
+    def begin(self, replica: Replica) -> Attached:
+        return _Averaging(self, replica)
+
+
+class _Averaging(Attached):
+    def __init__(self, method: LocalSgd, replica: Replica) -> None:
+        super().__init__(method, replica)
+        self._options = method
+
+    def synchronous(self, step: int) -> bool:
+        return step <= self._options.synchronous_steps
+
+    def after_step(self, step: int) -> None:
+        if not self.synchronous(step) and self._local_steps % self._options.period == 0:
+            self._average()
+
+    def complete(self) -> None:
+        if self._local_steps > 0 and self._local_steps % self._options.period:
+            self._average()
+
+    @property
+    def _local_steps(self) -> int:
+        return self.steps - self._options.synchronous_steps
+
+    def _average(self) -> None:
+        momenta = self._momenta() if self._options.momentum == AVERAGE else []
+        self._replica.average([*self._replica.parameters, *self._replica.buffers, *momenta])
+        if self._options.momentum == RESET:
+            for one in self._momenta():
+                one.zero_()
+
+    def _momenta(self) -> list[torch.Tensor]:
+        """The optimiser's state that has the shape of its parameter: momentum, AdamW's two averages."""
+        state = self._replica.optimizer.state
+        return [
+            one
+            for parameter in self._replica.parameters
+            for one in state.get(parameter, {}).values()
+            if isinstance(one, torch.Tensor) and one.shape == parameter.shape and one.is_floating_point()
+        ]

@@ -1,0 +1,178 @@
+"""What a training method is: its name, its options and how they are written; and one at work on a rank.
+
+A method is a frozen dataclass whose fields are its options, written as a schedule's: `diloco:period=100,rate=0.7`. Its
+`begin` makes an `Attached`, which the hooks of the optimiser's step call: `before_step` with this rank's gradients in
+place and the weights they were computed with, `after_step` when the optimiser has stepped. So the loop stays as it is:
+accumulation, closures, clipping, schedulers of learning rates and all optimisers but LBFGS. All ranks take the same
+number of steps.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+
+from transport.schedule.policy import describe
+from transport.torch.training.replica import Replica
+
+
+@dataclass(frozen=True)
+class TrainingMethod(ABC):
+    """Options of a method, each made by `transport.schedule.policy.option`. Raises ValueError for bad ones.
+
+    name: as it is written. label, summary: how reports name it, and what they say it does, as a clause.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if "read" in one.metadata and value is not None:
+                try:
+                    one.metadata["read"](str(value))
+                except ValueError as error:
+                    raise ValueError(f"{self.name}: {one.metadata['word']}={value}: must be {error}") from None
+
+    @abstractmethod
+    def begin(self, replica: Replica) -> "Attached":
+        """The method at work. Raises ValueError where options don't go with the replica."""
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+class Attached(ABC):
+    """A method at work on one rank. steps: of the optimiser so far. Steps are counted from 1.
+
+    A subclass says what happens around a step; what travels meanwhile is its own.
+    """
+
+    def __init__(self, method: TrainingMethod, replica: Replica) -> None:
+        self._method, self._replica = method, replica
+        self._paused = False
+        self._hooks = [
+            replica.optimizer.register_step_pre_hook(self._before),
+            replica.optimizer.register_step_post_hook(self._after),
+        ]
+
+    # ---- the method's own
+
+    def synchronous(self, step: int) -> bool:
+        """Whether this step is plain synchronous SGD: gradients are averaged before it."""
+        return False
+
+    def before_step(self, step: int) -> None:  # noqa: B027  # many do nothing here
+        """Gradients are in place."""
+
+    def after_step(self, step: int) -> None:  # noqa: B027
+        """The optimiser has stepped."""
+
+    @abstractmethod
+    def complete(self) -> None:
+        """End what is in flight, and leave all ranks with the same parameters."""
+
+    def state(self) -> dict[str, Any]:
+        """What differs from a new one, beside the model and the optimiser."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """What `state` gave."""
+
+    # ---- the user's
+
+    @property
+    def steps(self) -> int:
+        return self._replica.step
+
+    def start(self) -> None:
+        """The next backward pass is the first of the next step."""
+        self._replica.set_synchronous(self.synchronous(self.steps + 1))
+
+    def finish(self) -> None:
+        """Leave all ranks with the same parameters, and the mean of buffers with floats. Training may go on.
+
+        A collective of all ranks. Raises DistBackendError.
+        """
+        with torch.no_grad():
+            self.complete()
+            self._replica.average(self._replica.buffers)
+
+    def detach(self) -> None:
+        """From now on the optimiser's steps are its own, and DDP sums again. Idempotent."""
+        for hook in self._hooks:
+            hook.remove()
+        self._replica.set_synchronous(True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of this rank; the model's and the optimiser's are saved beside it, for each rank too."""
+        return {"method": str(self._method), "steps": self.steps, "state": self.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """After the model's and the optimiser's. Raises ValueError for that of another method, options or model."""
+        if state["method"] != str(self._method):
+            raise ValueError(f"{self._replica.what}: the state is of {state['method']}, this is {self._method}")
+        self._replica.step = state["steps"]
+        try:
+            self.load(state["state"])
+        except ValueError as error:
+            raise ValueError(f"{self._replica.what}: {error}") from None
+        self.start()
+
+    # ---- the optimiser's hooks
+
+    def _before(self, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._paused:
+            return None
+        args, kwargs = _evaluated(args, kwargs)
+        self._replica.step += 1
+        self._replica.check()
+        with torch.no_grad():
+            if self._replica.ddp is None and self.synchronous(self.steps):
+                self._replica.average_gradients()
+            self.before_step(self.steps)
+        return args, kwargs
+
+    def _after(self, *_: Any) -> None:
+        if not self._paused:
+            with torch.no_grad():
+                self.after_step(self.steps)
+            self.start()
+
+    def _step_alone(self) -> None:
+        """A step of the optimiser that isn't the user's."""
+        self._paused = True
+        try:
+            self._replica.optimizer.step()
+        finally:
+            self._paused = False
+
+
+def _evaluated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `step` (itself, and perhaps a closure) with its closure evaluated: gradients are in place."""
+    closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    return (args[0], lambda: loss), {}
+
+
+def decimal(high: float = math.inf) -> Callable[[str], float]:
+    """A number from 0 to below `high`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < high:
+            raise ValueError("a number from 0" + (f" to below {high:g}" if high < math.inf else ""))
+        return value
+
+    return read

@@ -1,0 +1,25 @@
+"""Post-local SGD: synchronous SGD at first, while parameters change quickly; then local SGD.
+
+Lin et al., *Don't Use Large Mini-batches, Use Local SGD*, ICLR 2020.
+"""
+
+from dataclasses import dataclass
+
+from transport.schedule.policy import count, option
+from transport.torch.training.local_sgd import LocalSgd
+
+
+@dataclass(frozen=True)
+class PostLocalSgd(LocalSgd):
+    """start: the last synchronous step; the paper's: that of the first decay of the rate. Then as LocalSgd."""
+
+    name = "post_local_sgd"
+    label = "Post-local SGD"
+    summary = "synchronous at first, then local SGD"
+
+    period: int = option("period", count(1), 16)
+    start: int = option("start", count(0), 100)
+
+    @property
+    def synchronous_steps(self) -> int:
+        return self.start

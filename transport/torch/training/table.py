@@ -1,0 +1,48 @@
+"""The table of all training methods; reading one as it is written, and attaching it."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from transport.schedule.policy import parse
+from transport.torch.training.cd_sgd import CdSgd
+from transport.torch.training.diloco import DiLoCo
+from transport.torch.training.dpsgd import DPsgd
+from transport.torch.training.easgd import Easgd
+from transport.torch.training.local_sgd import LocalSgd
+from transport.torch.training.method import Attached, TrainingMethod
+from transport.torch.training.od_sgd import OdSgd
+from transport.torch.training.post_local_sgd import PostLocalSgd
+from transport.torch.training.replica import Replica
+from transport.torch.training.streaming_diloco import StreamingDiLoCo
+
+METHODS: dict[str, type[TrainingMethod]] = {
+    method.name: method for method in (LocalSgd, PostLocalSgd, DiLoCo, StreamingDiLoCo, Easgd, DPsgd, OdSgd, CdSgd)
+}
+"""All training methods, by name."""
+
+
+def parse_method(text: str) -> TrainingMethod:
+    """The method that `text` names, with its options. Raises ValueError, one line that lists what is allowed."""
+    return parse("training method", text, METHODS)
+
+
+def attach(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    method: TrainingMethod | str,
+    group: dist.ProcessGroup | None = None,
+) -> Attached:
+    """Let `optimizer.step()` synchronise by this method from now on. A collective of all ranks, in place of DDP.
+
+    model: as it is, or in DDP, which then sums gradients in the synchronous steps alone. It gets rank 0's parameters
+    and buffers, so checkpoints are loaded afterwards. group: default DDP's, or torch's default one. Raises ValueError
+    for what can't be trained so and for ranks that differ, DistBackendError where a collective fails.
+    """
+    chosen = parse_method(method) if isinstance(method, str) else method
+    replica = Replica(model, optimizer, group, chosen.name)
+    replica.agree(str(chosen))
+    replica.share()
+    attached = chosen.begin(replica)
+    attached.start()
+    return attached
