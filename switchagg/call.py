@@ -15,6 +15,7 @@ results are written into it as they come, so a call needs no copy of the tensor.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,6 @@ from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, RUN_MAX, Layout, Shares
-from switchagg.priority import parts
 from switchagg.small_call import WIDE, SmallCall, small_rows
 from switchagg.wire import Op, Route, Values, kind_of
 
@@ -288,29 +288,35 @@ def array_call(
     return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used, shares)
 
 
-def split(array: Array, job: JobConfig, codec: Codec, streams: Sequence[int]) -> dict[int, Array]:
+def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, Shares]:
     """The parts of a call that is split over these streams, by stream; empty if it is one call (W11)."""
-    used = codec_for(array.dtype, codec)
-    if used is None or array.ndim != 1 or len(streams) == 1:
-        return {}
-    width = row_of(array.dtype, job.elements, used)[1]
+    array, shares = call.array, call.shares
+    width = row_of(array.dtype, job.elements, call.codec)[1]
+    whole = Layout(shares, array.size, width, job.workers, 0)
     windows = [job.streams[stream].window_slots for stream in streams]
-    if array.size <= min(windows) * width or not width:
+    if len(streams) < 2 or whole.chunks <= min(windows):
         return {}
-    pieces = [array[low:high] for low, high in parts(array.size, width, windows)]
-    if any(small_rows(piece, Op.SUM, used, EVERYONE, job.elements, job.workers) for piece in pieces):
-        return {}  # its bits would be others
-    return dict(zip(streams, pieces, strict=True))
+    ends = [whole.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
+    for first, end in pairwise(ends):  # a small part's bits would be others
+        if first == end or small_rows(
+            array[first * width : end * width], call.op, call.codec, shares, job.elements, job.workers
+        ):
+            return {}
+    return {stream: shares._replace(rows=rows) for stream, rows in zip(streams, pairwise(ends), strict=True)}
 
 
 def make_call(
     array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
 ) -> ChunkedCall | SmallCall:
     """The call that does it, in place. Raises ValueError as `array_call` does."""
-    call = array_call(array, op, job, codec, shares)
-    rows = small_rows(array, call.op, call.codec, shares, job.elements, job.workers)
+    return chunked_call(array_call(array, op, job, codec, shares), job)
+
+
+def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
+    """The same, for a core that asks for chunks."""
+    rows = small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers)
     if rows:
-        return SmallCall(array, call.codec, rows, job.elements, job.workers)
+        return SmallCall(call.array, call.codec, rows, job.elements, job.workers)
     return ChunkedCall(call, job.elements, job.workers)
 
 

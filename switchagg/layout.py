@@ -22,13 +22,15 @@ class Shares(NamedTuple):
 
     owner: of the whole array; None: rank r owns shard r. unit: values that lie in the same shard: the two floats of a
     complex number, the bytes of an element. routed: whether the switch and the link know routes; else all ranks send
-    and get all values, and what another rank should have given is zero (W15).
+    and get all values, and what another rank should have given is zero (W15). rows: first … end-1 of each
+    shard's are all that this call carries, a part of a split one (W11); None: all.
     """
 
     route: Route = Route.ALL
     owner: int | None = 0
     unit: int = 1
     routed: bool = True
+    rows: tuple[int, int] | None = None
 
 
 EVERYONE = Shares()
@@ -50,7 +52,7 @@ def shares_of(kind: Kind, root: int = 0, unit: int = 1) -> Shares:
 
 
 class Layout:
-    """The data chunks of one call, counted from 0 in the order of sending. `chunks`: how many.
+    """The data chunks of one call, counted from 0 in the order of sending. `chunks`: how many; `rows`: of each shard.
 
     count: values of the array. width: of a row. window: slots of the stream.
     """
@@ -62,9 +64,10 @@ class Layout:
         self._shards = workers if shares.owner is None else 1
         self._run = max(1, min(RUN_MAX, window // (4 * workers)))
         longest = -(-(count // shares.unit) // self._shards) * shares.unit
-        self._rows = -(-longest // width)
+        self._first, end = shares.rows or (0, -(-longest // width))
+        self.rows = end - self._first
         alone = shares.route is not Route.ALL and workers == 1  # a rank has what is its own already
-        self.chunks = 0 if alone else self._rows * self._shards
+        self.chunks = 0 if alone else self.rows * self._shards
 
     def owner(self, chunk: int) -> int:
         """The rank that owns a data chunk's values."""
@@ -73,17 +76,17 @@ class Layout:
     def span(self, chunk: int) -> tuple[int, int]:
         """The array's values low … high-1 are what a data chunk carries; at most a row, none beyond a shard's end."""
         if self._owner is not None:
-            low = chunk * self._width
+            low = (self._first + chunk) * self._width
             return low, min(low + self._width, self._count)
         shard, row = self._place(chunk)
         units = self._count // self._unit
         begin, end = (place * units // self._shards * self._unit for place in (shard, shard + 1))
-        low = min(begin + row * self._width, end)
+        low = min(begin + (self._first + row) * self._width, end)
         return low, min(low + self._width, end)
 
     def _place(self, chunk: int) -> tuple[int, int]:
-        """(shard, row)."""
+        """(shard, row of those that the call carries)."""
         turn, rest = divmod(chunk, self._run * self._shards)
         first = turn * self._run
-        shard, row = divmod(rest, min(self._run, self._rows - first))
+        shard, row = divmod(rest, min(self._run, self.rows - first))
         return shard, first + row

@@ -7,7 +7,6 @@ a job without priorities sends what it always sent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 
 CLASSES = 8
 MOST_URGENT = 0
@@ -68,14 +67,6 @@ def flow_of(priority: int, classes: Sequence[int]) -> int:
     last; 0 if there are none."""
     kind = class_of(priority)
     return next((place for place, each in enumerate(classes) if each >= kind), max(0, len(classes) - 1))
-
-
-def parts(count: int, width: int, windows: Sequence[int]) -> list[tuple[int, int]]:
-    """Of `count` values in rows of `width`, those low … high-1 that a split call has on each stream: whole rows, in
-    proportion to the streams' windows (W11)."""
-    rows, total = -(-count // width), sum(windows)
-    ends = [min(count, rows * upto // total * width) for upto in accumulate(windows, initial=0)]
-    return list(pairwise(ends))
 
 
 def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:

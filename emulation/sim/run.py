@@ -164,6 +164,7 @@ def simulation_config(scenario: Scenario) -> SimulationConfig:
         elements=switch.elements,
         window_slots=switch.window_slots,
         streams=switch.streams,
+        split_calls=bool(switch.split_calls),
         dataplane=fastest(slots, switch.elements).name if switch.dataplane == "auto" else switch.dataplane,
         retry_limit=switch.retry_limit,
         reliable=ReliableConfig(segment_bytes=segment_bytes, ack_every_segments=ACK_EVERY_SEGMENTS),

@@ -337,6 +337,7 @@ def join_process_group(config: TrainerConfig) -> None:
             streams=config.scenario.switch.streams,
             window_slots=config.scenario.switch.window_slots,
             segments_max=config.segments_max,
+            split_calls=config.scenario.switch.split_calls,
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)
 

@@ -78,6 +78,7 @@ class ScheduledTrainer(Trainer):
                     priorities=tuple(range(CLASSES)) if urgent else (),
                     window_slots=options.window_slots,
                     segments_max=config.segments_max,
+                    split_calls=bool(options.split_calls),
                     timeout_s=config.timeout_s,
                     call_timeout_s=config.timeout_s,
                     link=name.link,

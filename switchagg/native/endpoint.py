@@ -63,6 +63,8 @@ class NativeSubmission(ctypes.Structure):
         ("call", ctypes.c_uint64),
         ("data", ctypes.c_void_p),
         ("count", ctypes.c_uint64),
+        ("first_row", ctypes.c_uint64),
+        ("row_count", ctypes.c_uint64),
         ("stream", ctypes.c_uint32),
         ("codec", ctypes.c_uint32),
         ("dtype", ctypes.c_uint32),
@@ -80,9 +82,11 @@ class NativeSubmission(ctypes.Structure):
         array = call.array
         place = array.__array_interface__["data"][0]
         codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
-        route, owner, unit, routed = call.shares
+        route, owner, unit, routed, rows = call.shares
+        first, end = rows or (0, 0)
+        values = (place, array.size, first, end - first)
         whose = (route, EACH if owner is None else owner, unit, routed)
-        return cls(number, place, array.size, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
+        return cls(number, *values, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
 
 
 class Submitted(Protocol):

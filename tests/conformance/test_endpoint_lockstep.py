@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call
+from switchagg.call import array_call, make_call, split
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -159,6 +159,9 @@ class Script:
         shares = shares_of(kind, root, unit)._replace(routed=self.routed)
         stream = self.rng.randrange(len(self.job.streams))
         size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(30), self.rng.randrange(400)])
+        if size % 2:  # a part of a split call (W11)
+            call = array_call(np.zeros(size // unit * unit, dtype), op, self.job, shares=shares)
+            shares = split(call, self.job, range(len(self.job.streams))).get(stream, shares)
         told = Shown(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
         odd = self.rng.randrange(-20, len(self.pairs))
         for number, pair in enumerate(self.pairs):

@@ -1,13 +1,14 @@
 """call: W3, W4. Calls of all workers are run against an exact sum, without packets."""
 
 import random
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import ChunkedCall, array_call, make_call
+from switchagg.call import ChunkedCall, array_call, make_call, split
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, Layout, Shares, shares_of
 from switchagg.wire import Op, Route, givers, op_of
@@ -148,6 +149,34 @@ def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
     whole = Layout(Shares(Route.FROM_OWNER, 1), count, width, workers, window)
     assert [value for chunk in range(whole.chunks) for value in range(*whole.span(chunk))] == list(range(count))
     assert {whole.owner(chunk) for chunk in range(whole.chunks)} <= {1}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_w11_the_parts_of_a_split_call_are_its_rows_in_proportion_to_the_windows(seed: int) -> None:
+    rng = random.Random(seed)
+    workers, windows = rng.randint(1, 5), [rng.randint(1, 9) for _ in range(rng.randint(2, 4))]
+    config = JobConfig(1, 1, workers, 4, tuple(StreamConfig(100 * k, w) for k, w in enumerate(windows)))
+    array = np.zeros(rng.randint(0, 1500), np.int32)
+    shares = Shares(rng.choice(list(Route)), rng.choice([None, 0]))
+    if shares.route is Route.ALL:
+        shares = Shares()
+    call = array_call(array, "sum", config, shares=shares)
+    width = len(call.array) // max(1, len(array)) * 4
+
+    def rows(of: Shares, window: int) -> list[tuple[int, int, int]]:
+        layout = Layout(of, len(call.array), width, workers, window)
+        return [(layout.owner(chunk), *layout.span(chunk)) for chunk in range(layout.chunks)]
+
+    whole = rows(call.shares, 100) if len(array) else []
+    cut = split(call, config, range(len(windows)))
+    parts = [rows(part, window) for part, window in zip(cut.values(), windows, strict=False)]
+    if len(whole) <= min(windows):
+        assert not cut
+    if cut:
+        assert sorted(chain.from_iterable(parts)) == sorted(whole)
+        shards = len({owner for owner, _, _ in whole})
+        for part, window in zip(parts, windows, strict=True):
+            assert abs(len(part) - len(whole) * window / sum(windows)) <= shards
 
 
 def test_shards_take_turns_of_runs_that_fill_a_quarter_of_the_window() -> None:

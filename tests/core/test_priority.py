@@ -14,7 +14,6 @@ from switchagg.priority import (
     class_of_tos,
     dscp_of,
     marks,
-    parts,
     socket_priority_of,
     socket_priority_of_tos,
     spread,
@@ -99,14 +98,3 @@ def test_w11_ranks_agree_on_streams_whatever_order_they_mix_the_classes_in(
 
     one, other = (streams_of(random.Random(data.draw(st.integers(0, 99)))) for _ in range(2))
     assert one == other
-
-
-@given(st.integers(0, 10_000), st.integers(1, 400), st.lists(st.integers(1, 500), min_size=1, max_size=8))
-def test_w11_parts_are_whole_rows_in_proportion_to_the_windows(count: int, width: int, windows: list[int]) -> None:
-    cuts = parts(count, width, windows)
-    assert [low for low, _ in cuts] == [0, *(high for _, high in cuts[:-1])]
-    assert cuts[-1][1] == count
-    rows = -(-count // width)
-    for (low, high), window in zip(cuts, windows, strict=True):
-        assert low % width == 0 or low == count
-        assert abs(-(-high // width) - -(-low // width) - rows * window / sum(windows)) < 1

@@ -26,7 +26,7 @@ def decide(
 ) -> list[Any]:
     """What each rank gets: a session, None, or the exception."""
     store = dist.HashStore()
-    options = SwitchOptions(switch="tcp://fake:1", streams=3, segments_max=41, join_timeout_s=5.0)
+    options = SwitchOptions(switch="tcp://fake:1", streams=3, segments_max=41, join_timeout_s=5.0, split_calls=1)
 
     def one(rank: int) -> Any:
         if rank in absent:
@@ -70,7 +70,7 @@ def test_all_join(switch: FakeSwitch) -> None:
     sessions = decide(switch)
     assert [session.rank for session in sessions] == [0, 1, 2]
     assert not any(session.closed for session in sessions)
-    wish = JoinOptions(streams=3, segments_max=41, timeout_s=5.0, call_timeout_s=10.0)
+    wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=10.0)
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
     assert switch.joined[0] == {**place, **vars(wish)}
     assert (wish.packet_elements, wish.windows, wish.first_window) == (360, [], 256)

@@ -17,6 +17,7 @@ from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import AllreduceTiming, time_allreduce
+from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from transport.meshes.reliable import ReliableConfig
 
@@ -259,10 +260,17 @@ def test_connections_that_share_a_port_one_after_the_other_fill_a_long_way() -> 
 
 
 @pytest.mark.parametrize(
-    ("delay_ns", "windows", "gain"), [(5_000_000, (64, 64), 1.6), (5_000_000, (32, 96), 3.0), (10_000, (64, 64), 0.999)]
+    ("kind", "delay_ns", "windows", "gain"),
+    [
+        ("allreduce", 5_000_000, (64, 64), 1.6),
+        ("allreduce", 5_000_000, (32, 96), 3.0),
+        ("allreduce", 10_000, (64, 64), 0.999),
+        ("reduce_scatter", 5_000_000, (64, 64), 1.6),
+        ("all_gather", 5_000_000, (64, 64), 1.6),
+    ],
 )
 def test_w11_a_split_call_has_the_windows_of_all_its_streams(
-    delay_ns: int, windows: tuple[int, int], gain: float
+    kind: Kind, delay_ns: int, windows: tuple[int, int], gain: float
 ) -> None:
     """Where the way is longer than a window; elsewhere it takes no longer than on one."""
     times, bits = [], []
@@ -279,7 +287,7 @@ def test_w11_a_split_call_has_the_windows_of_all_its_streams(
                 star.network.stop()
 
         for rank, array in enumerate(arrays):
-            star.launch(rank, array, "sum", done)
+            star.launch(rank, array, "sum", done, kind=kind)
         star.run("the call")
         times.append(star.network.now_ns)
         bits.append([array.tobytes() for array in arrays])

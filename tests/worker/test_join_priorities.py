@@ -15,6 +15,7 @@ from switchagg.job import StreamConfig
 from switchagg.membership import JobAdmitted, JoinRefused, JoinRequest
 from switchagg.native import library
 from transport.control import messages
+from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
 from transport.worker.options import JoinOptions
@@ -164,24 +165,30 @@ def test_w11_split_calls_have_the_bits_of_whole_ones_between_calls_that_take_tur
         pytest.skip(f"native core: {library.missing()}")
     options = {"priorities": (7, 7, 0), "window_slots": (4, 8, 4), "core": core}
     random = np.random.default_rng(3)
-    shapes = [
-        (1000, np.float32),
-        (10, np.int32),
-        (129, np.int32),
-        (777, np.float64),
-        (128, np.int64),
-        (5000, np.float32),
+    shapes: list[tuple[str, int, Any]] = [
+        ("allreduce", 1000, np.float32),
+        ("allreduce", 10, np.int32),
+        ("reduce_scatter", 3001, np.float32),
+        ("allreduce", 129, np.int32),
+        ("allreduce", 777, np.float64),
+        ("all_gather", 2001, np.uint8),
+        ("allreduce", 128, np.int64),
+        ("reduce", 1000, np.int32),
+        ("broadcast", 5000, np.float64),
+        ("allreduce", 5000, np.float32),
     ]
-    inputs = [[(random.normal(size=size) * 1000).astype(dtype) for size, dtype in shapes] for _ in range(3)]
+    inputs = [[(random.normal(size=size) * 100).astype(dtype) for _, size, dtype in shapes] for _ in range(3)]
     found = []
     for split in (False, True):
         sessions = join_all(daemon, f"split {core} {split}", 3 * [{**options, "split_calls": split}])
 
         def run(rank: int, sessions: list[SwitchSession] = sessions) -> tuple[list[Any], int]:
             arrays = [array.copy() for array in inputs[rank]]
-            futures = [sessions[rank].allreduce(array) for array in arrays]
-            results = [future.result(SOON_S) for future in futures]
-            assert all(one is other for one, other in zip(results, arrays, strict=True))
+            group = SwitchGroup(sessions[rank])
+            calls = list(zip([kind for kind, _, _ in shapes], arrays, strict=True))
+            futures = [getattr(group, kind)(array, priority=7) for kind, array in calls]
+            for (kind, array), future in zip(calls, futures, strict=True):
+                assert future.result(SOON_S) is array or kind == "reduce_scatter"
             with sessions[rank]._lock:
                 return [array.tobytes() for array in arrays], sum(sessions[rank]._calls.finished())
 
@@ -191,8 +198,8 @@ def test_w11_split_calls_have_the_bits_of_whole_ones_between_calls_that_take_tur
             session.close()
     (whole, split_up) = found
     assert [bits for bits, _ in split_up] == [bits for bits, _ in whole]
-    assert [finished for _, finished in whole] == [6, 6, 6]
-    assert [finished for _, finished in split_up] == [11, 11, 11]  # all but that of ten values are two
+    assert [finished for _, finished in whole] == [10, 10, 10]
+    assert [finished for _, finished in split_up] == [19, 19, 19]  # all but that of ten values are two
 
 
 def test_w12_ranks_whose_split_calls_differ_in_size_are_both_named(daemon: SwitchDaemon) -> None:

@@ -75,6 +75,8 @@ class SwitchOptions:
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
     segments_max: int = 16
     """Packets handed to the kernel in one send: 44 cost less CPU where no shaper's burst is shorter."""
+    split_calls: int = 0
+    """1: a call of more packets than a window uses all streams of its class: for ways that hold more than that."""
 
     @classmethod
     def from_environment(cls) -> "SwitchOptions":
@@ -273,6 +275,7 @@ class Rendezvous:
                 window_slots=told.window_slots,
                 segments_max=told.segments_max,
                 priorities=told.priorities,
+                split_calls=bool(told.split_calls),
                 timeout_s=told.join_timeout_s,
                 call_timeout_s=self.timeout_s,
                 link=self.method.link,

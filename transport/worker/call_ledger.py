@@ -4,7 +4,7 @@ Calls are numbered on each stream separately, in the order in which they are mad
 priority classes in different orders, and still mean the same call by the same number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from switchagg.priority import StreamTurns
 
@@ -26,13 +26,12 @@ class CallLedger:
         """Whether any call is in progress."""
         return any(self._pending)
 
-    def begin(self, priority: int | None, stream: int | None) -> Call:
-        """Enter the next call; returns where it belongs. Raises ValueError for a class or stream there isn't."""
-        return self._enter(self.turns.take(priority, stream))
+    def begin(self, priority: int | None = None, stream: int | None = None, split: Iterable[int] = ()) -> list[Call]:
+        """Enter the next call, or its parts, one on each of the streams `split` (W11); returns where they belong.
 
-    def begin_split(self, streams: Sequence[int]) -> list[Call]:
-        """Enter the next call, which is one on each of these streams (W11)."""
-        return [self._enter(stream) for stream in streams]
+        Raises ValueError for a class or stream there isn't.
+        """
+        return [self._enter(each) for each in tuple(split) or (self.turns.take(priority, stream),)]
 
     def _enter(self, stream: int) -> Call:
         number = self._made[stream]

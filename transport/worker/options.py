@@ -52,9 +52,9 @@ class JoinOptions:
     warning. segments_max, tos, credit_bytes: as of a UdpLink; credit_bytes None: 128 KiB with priorities, else
     unbounded; other links have no credit. link: what carries packets, as the switch was told. keys: or their folder, of
     the control plane, and of packets over ZeroMQ. rdma: options of that link alone. codec: of sums of floats
-    (`switchagg.codecs`), the same on every rank; if it is only in Python, so is the core. split_calls: an allreduce of
+    (`switchagg.codecs`), the same on every rank; if it is only in Python, so is the core. split_calls: a call of
     more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
-    that are longer than a window; elsewhere it only puts more packets in flight.
+    that are longer than a window; elsewhere later calls only wait for it.
     """
 
     elements: int | None = None

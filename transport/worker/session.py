@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from switchagg.call import array_call, make_call, split
+from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import Array
 from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
@@ -35,7 +35,6 @@ from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import EVERYONE, Shares
 from switchagg.native import library
 from switchagg.native.codec import missing
-from switchagg.wire import Route
 from transport.control import messages
 from transport.control.client import ControlClient
 from transport.group.contract import Matching
@@ -218,17 +217,18 @@ class SwitchSession:
     ) -> "Future[Any]":
         """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
         self._check_process()
-        made: Any = array_call if self.core == "native" else make_call
         shares = shares._replace(routed=self._routed)
+        whole = array_call(array, op, self.job, self._codec, shares)
         cut = {}
-        if self._split_calls and stream is None and shares.route is Route.ALL:
-            cut = split(array, self.job, self._codec, self._calls.turns.streams_of(priority))
-        calls = [made(part, op, self.job, self._codec, shares) for part in cut.values() or (array,)]
+        if self._split_calls and stream is None:
+            cut = split(whole, self.job, self._calls.turns.streams_of(priority))
+        parts = [replace(whole, shares=each) for each in cut.values()] or [whole]
+        calls: list[Any] = parts if self.core == "native" else [chunked_call(part, self.job) for part in parts]
         loop = self._loop
         assert loop is not None
         with self._lock:  # also around submit: on a stream, numbers must be in order
             ledger = self._calls
-            places = ledger.begin_split(list(cut)) if cut else [ledger.begin(priority, stream)]
+            places = ledger.begin(priority, stream, cut)
             words = shown.words(ledger.made_before(places))
             futures = []
             for place, call in zip(places, calls, strict=True):

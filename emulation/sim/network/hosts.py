@@ -1,7 +1,7 @@
 """Hosts that drive the sans-IO protocols. Their computing takes no virtual time."""
 
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, addressed
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
-from switchagg.call import make_call, split
+from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, codec_named
 from switchagg.description import Kind, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.layout import shares_of
-from switchagg.priority import StreamTurns
-from switchagg.wire import STREAM_OFFSET, Route, frame_bytes
+from switchagg.wire import STREAM_OFFSET, frame_bytes
+from transport.worker.call_ledger import CallLedger
 
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
@@ -106,14 +106,13 @@ class AggregationHost:
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
         priorities = [stream.priority for stream in job.streams]
-        self._turns = StreamTurns(priorities)
-        self._made: Counter[int] = Counter()  # calls so far, by class
+        self._calls = CallLedger(priorities)
         self._to = [addressed(switch, priority) for priority in priorities]  # by stream
         frame = frame_bytes(job.elements) + UDP_FRAMING_BYTES
         if isinstance(link, StrictLink):  # a credit for each class: none waits for another's bytes
             self._uplinks = [
                 Uplink(network, ClassQueue(network, link, kind), frame, partial(self._give, kind=kind))
-                for kind in self._turns.classes
+                for kind in self._calls.turns.classes
             ]
         else:
             self._uplinks = [Uplink(network, link, frame, self._give)]
@@ -125,26 +124,24 @@ class AggregationHost:
         `done` is called once it is complete.
         """
         job, codec, shares = self._job, self._codec, shares_of(kind, root)._replace(routed=self._routed)
-        cut = {}
-        if self.split_calls and shares.route is Route.ALL:
-            cut = split(array, job, codec, self._turns.streams_of(priority))
-        calls = {stream: make_call(part, op, job, codec, shares) for stream, part in cut.items()}
-        calls = calls or {self._turns.take(priority): make_call(array, op, job, codec, shares)}
-        of_class = job.streams[next(iter(calls))].priority
-        words = Shown(kind, op, array.dtype, array.size, root).words(self._made[of_class])
-        self._made[of_class] += len(calls)
-        left = len(calls)
+        whole = array_call(array, op, job, codec, shares)
+        cut = split(whole, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
+        places = self._calls.begin(priority, None, cut)
+        words = Shown(kind, op, array.dtype, array.size, root).words(self._calls.made_before(places))
+        left = len(places)
 
-        def part_done() -> None:
+        def part_done(place: tuple[int, int]) -> None:
             nonlocal left
+            self._calls.finish(place)
             left -= 1
             if not left:
                 done()
 
-        for stream, call in calls.items():
+        for place, part in zip(places, cut.values() or (shares,), strict=True):
+            call = chunked_call(replace(whole, shares=part), job)
             call.description = words
-            self._done[id(call)] = part_done
-            self.endpoint.submit(stream, call)
+            self._done[id(call)] = partial(part_done, place)
+            self.endpoint.submit(place[0], call)
         self._events()
         self._pump()
 

@@ -145,6 +145,7 @@ static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struc
                                      uint32_t window) {
     struct sa_layout layout;
     sa_layout_init(&layout, submission->count, submission->unit, submission->owner, coding->workers);
+    layout.first = submission->first_row, layout.rows = submission->row_count;
     sa_layout_begin(&layout, coding->width, coding->workers, window);
     if (submission->route != SA_ROUTE_ALL && coding->workers == 1) layout.chunks = 0; /* it has what is its own */
     return layout;

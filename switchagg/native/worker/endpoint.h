@@ -33,6 +33,7 @@ struct sa_submission {
     uint64_t call; /* comes back in its event */
     void *data;
     uint64_t count;
+    uint64_t first_row, row_count; /* of each shard, what a part of a split call carries (W11); 0, 0: all */
     uint32_t stream;
     uint32_t codec;
     uint32_t dtype; /* enum sa_dtype */

@@ -10,7 +10,8 @@
 struct sa_layout {
     uint64_t count; /* values */
     uint64_t units; /* of `unit` values, which lie in the same shard */
-    uint64_t rows;  /* of the longest shard, and so of each */
+    uint64_t first; /* row of each shard, */
+    uint64_t rows;  /* and how many of each there are */
     uint64_t chunks;
     uint32_t unit, width;
     uint32_t shards, owner;
@@ -37,7 +38,7 @@ static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uin
     uint64_t longest = (layout->units + layout->shards - 1) / layout->shards * layout->unit;
     uint32_t run = window / (4 * workers);
     layout->width = width;
-    layout->rows = (longest + width - 1) / width;
+    if (!layout->rows) layout->rows = (longest + width - 1) / width; /* not a part of a split call (W11) */
     layout->chunks = layout->rows * layout->shards;
     layout->run = run < 1 ? 1 : run > SA_RUN_MAX ? SA_RUN_MAX : run;
 }
@@ -61,7 +62,7 @@ static inline struct sa_span sa_layout_span(const struct sa_layout *layout, uint
         begin = sa_shard_begin(layout, owner) * layout->unit;
         end = sa_shard_begin(layout, owner + 1) * layout->unit;
     }
-    struct sa_span span = {begin + row * layout->width, 0, owner};
+    struct sa_span span = {begin + (layout->first + row) * layout->width, 0, owner};
     if (span.low > end) span.low = end;
     span.count = (uint32_t)(end - span.low < layout->width ? end - span.low : layout->width);
     return span;
