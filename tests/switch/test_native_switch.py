@@ -349,6 +349,23 @@ def test_an_evicted_job_s_port_leaves_no_packets_in_flight(bench: Callable[..., 
     assert one.arrivals(0) == list(range(8))
 
 
+def test_results_of_several_arrivals_leave_in_whole_sends(bench: Callable[..., Bench]) -> None:
+    one = bench(job_of(1, window=80), segments_max=16)
+    link = one.links[0]
+    if not (link.gso and link.gro):
+        pytest.skip("this kernel has no UDP_SEGMENT or no UDP_GRO")
+    held, queued = threading.Event(), threading.Event()
+    holder = threading.Thread(target=one.switch._ask, args=(lambda: (held.set(), queued.wait(LIVENESS_S)),))
+    holder.start()
+    assert held.wait(LIVENESS_S)
+    for first in range(0, 80, 5):
+        link.send(one.frames(range(first, first + 5)), one.address)
+    queued.set()
+    holder.join()
+    assert one.arrivals(0) == list(range(80))
+    assert one.switch.counters()["link_sent_bundles"] == 80 / 16
+
+
 def test_a_plane_or_link_of_another_kind_is_refused() -> None:
     link = UdpLink(LOOPBACK)
     with pytest.raises(JobError, match="NativePlane on a UdpLink"):

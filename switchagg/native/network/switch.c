@@ -259,6 +259,7 @@ static void flush_results(struct sa_switch *sw) {
     send_messages(sw); /* before the arena is written again */
     sw->result_count = sw->group_count = 0;
     sw->arena_used = sw->bare_used = 0;
+    sw->whole = false;
 }
 
 static uint32_t group_for(struct sa_switch *sw, const struct sa_targets *targets, uint32_t size, uint8_t tos) {
@@ -276,8 +277,8 @@ static uint32_t group_for(struct sa_switch *sw, const struct sa_targets *targets
 static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size, const struct sa_targets *targets,
                        uint8_t tos) {
     uint32_t group = group_for(sw, targets, size, tos);
-    sw->groups[group].rows++;
     sw->results[sw->result_count++] = (struct result){bytes, group};
+    if (++sw->groups[group].rows == sw->rows_per_flush) sw->whole = true;
 }
 
 /* A packet causes up to two results: with values, and bare. */
@@ -297,6 +298,7 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
         add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos);
         sw->bare_used++;
     }
+    if (sw->whole) flush_results(sw);
 }
 
 /* ---- links: queue, rate and impairments of one port and direction */
@@ -500,10 +502,10 @@ SA_EXPORT int sa_switch_run(struct sa_switch *sw, int64_t until_ns) {
         run_timeline(sw);
         int arrived = receive(sw);
         if (arrived < 0) return arrived;
-        flush_results(sw);
+        if (!arrived || iteration % ITERATIONS_PER_CHECK == 0) flush_results(sw);
         if (sw->now_ns - sw->flushed_ns >= sw->grain_ns) flush_outboxes(sw);
         if (sw->error) return sw->error;
-        if (sw->now_ns >= until_ns) return 0;
+        if (sw->now_ns >= until_ns && !sw->result_count) return 0;
         if (arrived && iteration % ITERATIONS_PER_CHECK) continue;
         int woken = sa_udp_wait(sw->config.udp, sw->config.wake, arrived ? 0 : wake_ns(sw, until_ns), sw->full);
         if (woken < 0) return woken;
@@ -518,6 +520,7 @@ SA_EXPORT struct sa_switch *sa_switch_new(const struct sa_switch_config *config)
     if (!sw) return NULL;
     sw->config = *config;
     if (sw->config.segments_max > SEGMENTS_MAX) sw->config.segments_max = SEGMENTS_MAX;
+    sw->rows_per_flush = ROWS_PER_FLUSH / sw->config.segments_max * sw->config.segments_max;
     for (uint32_t direction = SA_UP; direction < SA_DIRECTIONS; direction++) {
         const struct sa_impairment *impairment = &config->impairments[direction];
         sw->rated[direction] = config->queues[direction].rate_bps != 0;

@@ -8,7 +8,8 @@
 #include "rule/wire.h"
 
 #define ARENA_BYTES (4u * 65536u) /* results of one flush; with what is received it stays in the second-level cache */
-#define RESULTS_MAX 64u           /* packets of one flush: few, so that results leave early, yet four sends of 16 */
+#define ROWS_PER_FLUSH 64u        /* of one group, rounded down to whole sends: few, so that results leave early */
+#define RESULTS_MAX 128u          /* of one flush */
 #define GROUPS_MAX 16u
 #define MESSAGES_MAX 64u
 #define SEGMENTS_MAX 64u
@@ -67,6 +68,8 @@ struct sa_switch {
     uint32_t arena_used;
     uint8_t bare[RESULTS_MAX][SA_HEADER_BYTES]; /* those without values, apart: each kind lies back to back */
     uint32_t bare_used;
+    uint32_t rows_per_flush;
+    bool whole; /* a group's results fill their sends */
     uint32_t result_count;
     uint32_t group_count;
     struct result results[RESULTS_MAX];

@@ -33,6 +33,7 @@
 
 #define SENDS_MAX 32u    /* GSO sends per system call */
 #define SEGMENTS_MAX 64u /* kernels before 6.9 refuse more in one send */
+#define RECEIVE_BYTES 65536u /* of one receive, if messages are as long as the last one: what is decided on stays in the cache */
 #define ARENA_STRIDE_GRO (65536u + 320u) /* not a multiple of the page: headers of all messages would share cache sets */
 #define SOCKET_PRIORITY_MAX 6
 #define BACKOFF_NS 1000000
@@ -74,6 +75,7 @@ struct sa_udp {
     union name to[SENDS_MAX];
     union send_control send_controls[SENDS_MAX];
     /* receiving */
+    uint32_t newest_bytes; /* of the message received last */
     uint32_t stride;
     uint8_t *arena;
     struct mmsghdr *receives;
@@ -404,16 +406,23 @@ static uint32_t take(struct sa_udp *udp, uint32_t at, struct sa_udp_arrival *arr
     udp->counters[SA_UDP_RECEIVED_BUNDLES]++;
     udp->counters[SA_UDP_RECEIVED_DATAGRAMS] += rows + (rest != 0);
     udp->counters[SA_UDP_RECEIVED_BYTES] += size;
+    udp->newest_bytes = size;
     message->msg_hdr.msg_namelen = sizeof udp->from[at];
     message->msg_hdr.msg_controllen = sizeof udp->receive_controls[at];
     return rest ? 2 : 1;
+}
+
+/* Messages of one receive. */
+static uint32_t room_for(const struct sa_udp *udp) {
+    uint32_t most = udp->options.receive_messages, fit = RECEIVE_BYTES / (udp->newest_bytes | 1u);
+    return fit < 1 ? 1 : fit < most ? fit : most;
 }
 
 SA_EXPORT int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals) {
     *arrivals = udp->arrivals;
     uint32_t errors = 0;
     for (;;) {
-        int got = recvmmsg(udp->options.descriptor, udp->receives, udp->options.receive_messages, MSG_DONTWAIT, NULL);
+        int got = recvmmsg(udp->options.descriptor, udp->receives, room_for(udp), MSG_DONTWAIT, NULL);
         if (got >= 0) {
             uint32_t count = 0;
             for (int at = 0; at < got; at++) count += take(udp, (uint32_t)at, &udp->arrivals[count]);

@@ -298,16 +298,19 @@ static void sa_build(struct sa_endpoint *endpoint, const struct sa_window *windo
                      uint8_t *frame) {
     const struct sa_slot *slot = &window->slots[offset];
     struct sa_running *running = slot->running;
-    struct sa_header header = endpoint->header;
+    uint32_t kind = SA_BE32(slot->kind | (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION));
+    uint32_t chunk = SA_BE32((uint32_t)slot->chunk);
+    uint16_t number = SA_BE16((uint16_t)(window->first_slot + offset));
     if (size > SA_HEADER_BYTES)
         running->call.form->read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
-    else
-        header.elements = 0;
-    header.kind = SA_BE32(slot->kind | (slot->version ? SA_VERSION : 0) | (slot->first ? 0 : SA_RETRANSMISSION));
-    header.slot = SA_BE16((uint16_t)(window->first_slot + offset));
-    header.stream = (uint8_t)window->stream;
-    header.chunk = SA_BE32((uint32_t)slot->chunk);
-    memcpy(frame, &header, sizeof header);
+    /* Field by field where it is sent from: a header put together elsewhere and copied whole would wait for all stores
+       before it, the values' too, since the processor forwards no several stores to one load. */
+    memcpy(frame, &endpoint->header, SA_HEADER_BYTES);
+    memcpy(frame + offsetof(struct sa_header, kind), &kind, sizeof kind);
+    memcpy(frame + offsetof(struct sa_header, slot), &number, sizeof number);
+    frame[offsetof(struct sa_header, stream)] = (uint8_t)window->stream;
+    if (size == SA_HEADER_BYTES) memset(frame + offsetof(struct sa_header, elements), 0, sizeof(uint16_t));
+    memcpy(frame + offsetof(struct sa_header, chunk), &chunk, sizeof chunk);
     endpoint->counters[slot->first ? SA_SENT : SA_RETRANSMITTED]++;
 }
 

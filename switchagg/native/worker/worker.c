@@ -135,13 +135,14 @@ static int take_submissions(struct sa_worker *worker) {
     return 0;
 }
 
-/* Returns the number of arrivals, or -errno. */
-static int receive(struct sa_worker *worker) {
+/* Returns the number of arrivals, or -errno. *rows: grows by their datagrams. */
+static int receive(struct sa_worker *worker, uint32_t *rows) {
     const struct sa_udp_arrival *arrivals;
     int count = sa_udp_receive(worker->udp, &arrivals);
     int64_t now_ns = count > 0 ? sa_now_ns() : 0;
     for (int i = 0; i < count; i++) {
         const struct sa_udp_arrival *arrival = &arrivals[i];
+        *rows += arrival->rows;
         if (memcmp(arrival->sender, &worker->peer, sizeof worker->peer)) {
             worker->counters[SA_WORKER_STRANGERS] += arrival->rows;
             continue;
@@ -150,6 +151,17 @@ static int receive(struct sa_worker *worker) {
         sa_endpoint_receive(worker->endpoint, arrival->bytes, arrival->rows, arrival->size, now_ns);
     }
     return count;
+}
+
+/* Receive until results enough for a whole send have come, or nothing more has. */
+static int receive_bundle(struct sa_worker *worker) {
+    uint32_t rows = 0;
+    for (int arrivals = 0;;) {
+        int more = receive(worker, &rows);
+        if (more < 0) return more;
+        arrivals += more;
+        if (!more || rows >= worker->rows_per_send) return arrivals;
+    }
 }
 
 static int32_t tos_of(const struct sa_worker *worker, const uint8_t *frame) {
@@ -245,7 +257,7 @@ SA_EXPORT int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct s
         int result = take_submissions(worker);
         if (result) return result;
         if (atomic_exchange(&worker->called, false)) return 0;
-        int arrivals = receive(worker);
+        int arrivals = receive_bundle(worker);
         if (arrivals < 0) return arrivals;
         int64_t now_ns = sa_now_ns();
         int64_t deadline_ns = sa_endpoint_next_deadline_ns(worker->endpoint);
