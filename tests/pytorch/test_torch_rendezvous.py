@@ -150,7 +150,7 @@ def test_the_controllers_refusals_for_lack_of_slots_are_recognised() -> None:
 def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("SWITCH", "tcp://h:1"), ("ELEMENTS", "128"), ("JOIN_TIMEOUT_S", "2.5"), ("STREAMS", "")):
         monkeypatch.setenv(f"SWITCHAGG_{name}", text)
-    assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", 128, 2, 256, 2.5)
+    assert SwitchOptions.from_environment() == SwitchOptions("tcp://h:1", 128, 2, 0, 2.5)
     monkeypatch.setenv("SWITCHAGG_WINDOW_SLOTS", "a few")
     with pytest.raises(ValueError, match=r"SWITCHAGG_WINDOW_SLOTS='a few': not a number \(int\)"):
         SwitchOptions.from_environment()

@@ -18,6 +18,7 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.run import simulation_config
 from switchagg.wire import STREAM_OFFSET
+from transport.worker.options import JoinOptions
 
 FRAME = 1502  # E = 360: 1460 B of packet, 42 B of framing
 RATE = 199_999_999  # so that a frame takes no whole number of nanoseconds
@@ -177,6 +178,15 @@ def test_w10_a_class_s_slots_are_its_own_and_its_share_bounds_how_often_a_call_w
     alone_ns = urgent_ns(star, 500_000_000, 360 * chunks)
     windows = -(-(chunks + 1) // window)  # with the description
     assert urgent_ns(star, 2_013_777, 360 * chunks) <= alone_ns + windows * 2 * FRAME_NS
+
+
+def test_the_default_windows_make_an_urgent_call_of_up_to_180_kb_wait_once() -> None:
+    windows = JoinOptions(priorities=STAR.priorities).windows
+    assert windows == [128, 256]
+    star, chunks = replace(STAR, windows=tuple(windows)), 127  # with the description 128
+    alone_ns = urgent_ns(star, 500_000_000, 360 * chunks)
+    assert alone_ns == (chunks + 2) * FRAME_NS + 2 * STAR.link.delay_ns  # the link is full all the time
+    assert urgent_ns(star, 2_013_777, 360 * chunks) <= alone_ns + 2 * FRAME_NS
 
 
 def host_call_ns(method: str, *, strict: bool, bulk: bool) -> int:

@@ -72,6 +72,13 @@ def test_the_classes_of_a_job_come_back_from_its_message() -> None:
     assert [stream.priority for stream in silent.config().streams] == [7]
 
 
+def test_more_urgent_classes_have_fewer_slots_unless_told() -> None:
+    assert JoinOptions(priorities=(0, 7, 2, 4, 7)).windows == [64, 256, 64, 128, 256]
+    assert JoinOptions(priorities=(3, 3)).windows == []
+    assert JoinOptions(priorities=(3, 3)).slots == JoinOptions().slots == 512
+    assert JoinOptions(priorities=(0, 7), window_slots=256).slots == 512
+
+
 # ---- with a daemon
 
 

@@ -54,8 +54,8 @@ class SwitchOptions:
     """Values per packet; 0: what fills an Ethernet MTU of 1500: 360, over RDMA 251."""
     streams: int = 2
     """Calls that are in flight side by side, in turn."""
-    window_slots: int = 256
-    """Packets in flight per stream; the job takes streams times this many of the switch's slots."""
+    window_slots: int = 0
+    """Packets in flight per stream, each a slot of the switch; 0: 256, of a more urgent class half of that."""
     join_timeout_s: float = 30.0
     """How long joining the switch may take once all ranks are there."""
     priorities: tuple[int, ...] = ()
@@ -272,7 +272,7 @@ class Rendezvous:
             wish = JoinOptions(
                 elements=told.elements or None,
                 streams=len(told.priorities) or told.streams,
-                window_slots=told.window_slots,
+                window_slots=told.window_slots or None,
                 segments_max=told.segments_max,
                 priorities=told.priorities,
                 split_calls=bool(told.split_calls),

@@ -9,6 +9,7 @@ from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.errors import JobError
 from switchagg.job import STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
+from switchagg.priority import class_of
 from transport.links.kind import LinkKind
 from transport.links.table import LINKS, links_with
 from transport.rdma.provider import RdmaOptions
@@ -25,6 +26,10 @@ WINDOW_SLOTS = 256
 """Slots per stream, by default. In packets of MTU 1500 they cover 3 ms at 1 Gb/s and 15 ms at 200 Mb/s: so long a round
 trip takes when workers and switch wait for each other's processors. On idle ones, without shaping, 128 are as fast or
 faster, as they stay in the caches. A worker's receive buffer (16 MB) holds many times its windows."""
+
+URGENT_SLOTS = 64
+"""Slots per stream of an urgent class, by default at least. The next more urgent class has half the slots of another,
+as a class of a schedule holds about as many bytes as all more urgent ones together; 64 carry calls of 90 kB at once."""
 
 CREDIT_BYTES = 1 << 17
 """What of a job with priority classes may lie in the kernel, by default: 1 ms at 1 Gb/s, so that a loop that is called
@@ -44,22 +49,22 @@ class JoinOptions:
 
     elements: int32 values per packet; None: what fills an MTU of 1500: 360, over RDMA 251. streams: how many calls are
     under way side by side; None: one for each of priorities or window_slots, else 2. window_slots: packets in flight,
-    of every stream or of each. priorities: class of each stream, 0 (most urgent) to 7 (best effort); (): all best
-    effort. timeout_s: how long to wait for the others. call_timeout_s: how long a call waits for ranks that are alive;
-    retry_limit says it in timeouts in a row instead. bind: own IPv4 address for packets, and for the join, which proves
-    it (C15); None: the one that faces the switch. core: "native" carries packets in C; "python" needs no compiler and
-    costs about ten times the CPU; "auto" is native where the compiled core is there, else Python, said once by a
-    warning. segments_max, tos, credit_bytes: as of a UdpLink; credit_bytes None: 128 KiB with priorities, else
-    unbounded; other links have no credit. link: what carries packets, as the switch was told. keys: or their folder, of
-    the control plane, and of packets over ZeroMQ. rdma: options of that link alone. codec: of sums of floats
-    (`switchagg.codecs`), the same on every rank; if it is only in Python, so is the core. split_calls: a call of
-    more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
-    that are longer than a window; elsewhere later calls only wait for it.
+    of every stream or of each; None: 256, of a more urgent class half of the next one's, at least 64. priorities: class
+    of each stream, 0 (most urgent) to 7 (best effort); (): all best effort. timeout_s: how long to wait for the others.
+    call_timeout_s: how long a call waits for ranks that are alive; retry_limit says it in timeouts in a row instead.
+    bind: own IPv4 address for packets, and for the join, which proves it (C15); None: the one that faces the switch.
+    core: "native" carries packets in C; "python" needs no compiler and costs about ten times the CPU; "auto" is native
+    where the compiled core is there, else Python, said once by a warning. segments_max, tos, credit_bytes: as of a
+    UdpLink; credit_bytes None: 128 KiB with priorities, else unbounded; other links have no credit. link: what carries
+    packets, as the switch was told. keys: or their folder, of the control plane, and of packets over ZeroMQ. rdma:
+    options of that link alone. codec: of sums of floats (`switchagg.codecs`), the same on every rank; if it is only in
+    Python, so is the core. split_calls: a call of more packets than the smallest window of its class uses all streams
+    of the class at once, on every rank: for ways that are longer than a window; elsewhere later calls only wait for it.
     """
 
     elements: int | None = None
     streams: int | None = None
-    window_slots: int | Sequence[int] = WINDOW_SLOTS
+    window_slots: int | Sequence[int] | None = None
     priorities: Sequence[int] = ()
     timeout_s: float = 30.0
     call_timeout_s: float = CALL_TIMEOUT_S
@@ -93,7 +98,7 @@ class JoinOptions:
 
     def _check_streams(self) -> None:
         """Raise JobError where the lists disagree."""
-        if not isinstance(self.window_slots, int) and not self.windows:
+        if not isinstance(self.window_slots, int | None) and not self.windows:
             raise JobError("window_slots is empty: one for each stream, or one number for all")
         count = self.stream_count
         for name, values in (("priorities", self.priorities), ("window_slots", self.windows)):
@@ -127,12 +132,17 @@ class JoinOptions:
     @property
     def windows(self) -> list[int]:
         """Slots of each stream; [] if one number is for all."""
-        return [] if isinstance(self.window_slots, int) else list(self.window_slots)
+        if self.window_slots is not None:
+            return [] if isinstance(self.window_slots, int) else list(self.window_slots)
+        classes = sorted({class_of(priority) for priority in self.priorities}, reverse=True)
+        slots = {kind: max(URGENT_SLOTS, WINDOW_SLOTS >> place) for place, kind in enumerate(classes)}
+        return [slots[class_of(priority)] for priority in self.priorities] if len(classes) > 1 else []
 
     @property
     def first_window(self) -> int:
         """Slots of the first stream."""
-        return self.window_slots if isinstance(self.window_slots, int) else self.window_slots[0]
+        each = self.windows or [self.window_slots if isinstance(self.window_slots, int) else WINDOW_SLOTS]
+        return each[0]
 
     @property
     def slots(self) -> int:
