@@ -42,6 +42,8 @@ class Call(Protocol):
     """How many leading chunks may be sent now; never decreases, and only `write` raises it."""
     description: Words | None
     """What all workers are told of the call, and compare (W12); None: nothing."""
+    key: int
+    """Of random rounding (F10), for codecs that do so: `codecs.rounding.call_key`."""
 
     undecided: bool
     """Whether it isn't known yet how many chunks it has (W16): later calls wait for that."""
@@ -120,6 +122,7 @@ class ArrayCall:
     codec: Codec
     shares: Shares = EVERYONE
     description: Words | None = None
+    key: int = 0
 
 
 class ChunkedCall:
@@ -129,7 +132,7 @@ class ChunkedCall:
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description = call.description
+        self.description, self.key = call.description, call.key
         self._elements, self._workers = elements, workers
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
@@ -141,7 +144,7 @@ class ChunkedCall:
         self._layout = Layout(shares, len(self.array), width, self._workers, window)
         self._rows = _Rows(self.array, width, self._layout)
         self._data_chunks = self._layout.chunks
-        self._coding = self.codec.begin(CallShape(dtype, self._data_chunks, words, self._workers))
+        self._coding = self.codec.begin(CallShape(dtype, self._data_chunks, words, self._workers, self.key))
         self._contents, self._ready_after = _layout(self._data_chunks, self._elements, self.codec.rounds)
         self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
@@ -270,7 +273,8 @@ def array_call(
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max"; of any type
     where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
-    words when a packet has room for fewer than three elements. codec: one that adds.
+    words when a packet has room for fewer than three elements, or more workers than the codec can sum. codec: one that
+    adds.
     """
     if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
@@ -283,6 +287,8 @@ def array_call(
         )
     if op == "max":
         used = PLAIN
+    if fault := used.fault(job.workers):
+        raise ValueError(fault)
     if row_of(array.dtype, job.elements, used)[0] < 1:
         raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
     return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used, shares)
@@ -331,13 +337,13 @@ def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequ
 
 
 def rounds_of(
-    array: Array, elements: int, workers: int, codec: Codec, shares: Shares = EVERYONE
+    array: Array, elements: int, workers: int, codec: Codec, shares: Shares = EVERYONE, key: int = 0
 ) -> Iterator[tuple[Array, str]]:
     """The sum of an array in place as plain reductions: each (words, op) yielded is combined over all ranks, in place,
     before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
-    codec: one that adds. shares: whose rows they would be there.
+    codec: one that adds. shares: whose rows they would be there. key: as of a `Call`.
     """
     words, width = row_of(array.dtype, elements, codec)
     if small_rows(array, Op.SUM, codec, shares, elements, workers):
@@ -346,7 +352,7 @@ def rounds_of(
     if not layout.chunks:
         return
     rows, everything = _Rows(array, width, layout), range(layout.chunks)
-    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers))
+    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers, key))
     values = rows.read(everything)
     if codec.rounds:
         codes = coding.prepare(values, slice(0, layout.chunks))

@@ -68,6 +68,7 @@ class SmallCall:
     def __init__(self, array: Array, codec: Codec, rows: int, elements: int, workers: int) -> None:
         self.array, self.codec, self.shares = array, codec, EVERYONE
         self.description: Words | None = None
+        self.key = 0
         self._rows, self._elements, self._workers = rows, elements, workers
         self.begin(0, 0)
 

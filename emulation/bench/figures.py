@@ -214,7 +214,7 @@ def planes(part: dict[str, Any]) -> Figure | None:
 
 
 def numbers(part: dict[str, Any]) -> Figure | None:
-    """Quantise and dequantise beside memcpy."""
+    """Codecs beside memcpy."""
     if not part["rows"]:
         return None
     sizes = sorted({row["size_bytes"] for row in part["rows"]})

@@ -23,7 +23,7 @@ TITLES = {
     "unshaped": "Without a rate limit",
     "loss": "Loss",
     "planes": "Data planes in memory",
-    "numbers": "Quantise and dequantise",
+    "numbers": "Codecs",
     "links": "Links one way",
     "p4": "P4 engine",
     "collectives": "Host collectives in virtual time",

@@ -222,9 +222,9 @@ def _planes(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
 
 
 def _numbers(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.bench.planes import fixed_point
+    from emulation.bench.planes import codecs
 
-    return fixed_point.measure(quick, log)
+    return codecs.measure(quick, log)
 
 
 def _collectives(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:

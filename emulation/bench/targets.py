@@ -163,7 +163,7 @@ def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, flo
 
 
 def _numbers(part: dict[str, Any]) -> Iterator[Verdict]:
-    for what in ("quantise", "dequantise"):
+    for what in ("quantise", "dequantise", "lanes8 encode + decode"):
         row = _one(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
         because = f"{row['bytes_per_s'] / 1e9:.3g} GB/s" if row else ""
         yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, _value(row, "share_of_memcpy"), "%", because)

@@ -201,7 +201,7 @@ def planes(quick: Quick = False, out: Out = OUT) -> None:
 
 @app.command()
 def numbers(quick: Quick = False, out: Out = OUT) -> None:
-    """Quantise and dequantise, beside a copy of the same array: GB/s on one core."""
+    """Codecs, fixed point and lanes, beside a copy of the same array: GB/s on one core."""
     _part("numbers", quick, out)
 
 

@@ -1,14 +1,15 @@
 """Codecs: how the values of a call become integers that a switch, a ring or a server can sum, and how sums come back.
 
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
-the switch does with floats, `plain` what it does with integers, `raw` how it passes bytes on. A new one is a file here
-and a line in `CODECS`.
+the switch does with floats, `lanes` packs several of them in a word, `plain` is what it does with integers, `raw` how
+it passes bytes on. A new one is a file here and a line in `CODECS`.
 """
 
 import numpy as np
 
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.fixed_point import FixedPoint
+from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
 
@@ -20,6 +21,7 @@ CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
         FIXED_POINT,
+        *map(Lanes, WIDTHS),
         PLAIN,
     )
 }

@@ -29,13 +29,15 @@ GREATEST_CODE = (1 << 15) - 1
 class CallShape:
     """What all ranks know of a call before they look at values.
 
-    rows: how many, each of `words` words; workers: how many ranks are summed.
+    rows: how many, each of `words` words; workers: how many ranks are summed. key: of random rounding (F10), not the
+    same on all ranks, nor in all calls.
     """
 
     dtype: "np.dtype[Any]"
     rows: int
     words: int
     workers: int
+    key: int = 0
 
 
 class Coding(Protocol):
@@ -83,6 +85,10 @@ class Codec(ABC):
         """Of a value's share of its word."""
         return 8 * self.word(dtype).itemsize / self.values_per_word(dtype)
 
+    def fault(self, workers: int) -> str:
+        """Why it can't sum so many ranks exactly; "" if it can."""
+        return ""
+
     @abstractmethod
     def begin(self, shape: CallShape) -> Coding:
-        """A new call."""
+        """A new call. Raises ValueError with the fault of its number of workers, if it has one."""

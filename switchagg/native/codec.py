@@ -23,6 +23,10 @@ class NativeCoding(ctypes.Structure):
         ("width", ctypes.c_uint32),
         ("workers", ctypes.c_uint32),
         ("headroom", ctypes.c_uint32),
+        ("half", ctypes.c_uint32),
+        ("ranks", ctypes.c_uint32),
+        ("random", ctypes.c_uint32),
+        ("key", ctypes.c_uint64),
     ]
 
 

@@ -61,6 +61,7 @@ class NativeSubmission(ctypes.Structure):
 
     _fields_ = [
         ("call", ctypes.c_uint64),
+        ("key", ctypes.c_uint64),
         ("data", ctypes.c_void_p),
         ("count", ctypes.c_uint64),
         ("first_row", ctypes.c_uint64),
@@ -86,7 +87,7 @@ class NativeSubmission(ctypes.Structure):
         first, end = rows or (0, 0)
         values = (place, array.size, first, end - first)
         whose = (route, EACH if owner is None else owner, unit, routed)
-        return cls(number, *values, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
+        return cls(number, call.key, *values, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
 
 
 class Submitted(Protocol):
@@ -102,6 +103,8 @@ class Submitted(Protocol):
     def shares(self) -> Shares: ...
     @property
     def description(self) -> Words | None: ...
+    @property
+    def key(self) -> int: ...
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from emulation.bench.allreduce.contestants import Numbers
 from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
 from emulation.bench.figures import draw_all
-from emulation.bench.planes.fixed_point import measure as measure_numbers
+from emulation.bench.planes.codecs import measure as measure_numbers
 from emulation.bench.planes.planes import Traffic
 from emulation.cli.main import app
 from emulation.errors import RunFailed
@@ -128,6 +128,9 @@ def test_numbers_are_measured_beside_memcpy() -> None:
     named = {(each["what"], each["implementation"]): each for each in found["rows"]}
     assert named["memcpy", "numpy"]["share_of_memcpy"] == 1.0
     assert {"exponents", "quantise", "dequantise"} <= {what for what, name in named if name == "python"}
+    if not found["failures"]:
+        both = [named[f"lanes8 {what}", "native"]["bytes_per_s"] for what in ("encode", "decode", "encode + decode")]
+        assert both[2] < min(both[:2])
 
 
 # ---- names

@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from emulation.sim.network.link import LinkConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from switchagg.errors import JobError
 from tests.contract.meshes import free_addresses
 from transport.group.contract import Group, own_shard
@@ -96,6 +100,54 @@ def of_the_switch() -> list[bytes]:
 def test_every_method_gives_the_bits_of_the_switch(method: str, servers: int, of_the_switch: list[bytes]) -> None:
     found = on_every_rank(method, sums, servers, codec="fixed_point", codec_elements=ELEMENTS)
     assert found == [of_the_switch] * WORKERS
+
+
+def lossy_sums(rank: int, group: Group) -> list[bytes]:
+    """Calls without keys, in one order."""
+    arrays = [values(rank, dtype, 900 + 200 * n) for n, dtype in enumerate(("float32", "float16", "float32"))]
+    pending = [group.allreduce(array) for array in arrays]
+    part = group.reduce_scatter(values(rank, "float32", 333)).result(LIVENESS_S)
+    whole = group.all_gather(_placed(part.copy(), rank, 333)).result(LIVENESS_S)
+    return [future.result(LIVENESS_S).tobytes() for future in pending] + [whole.tobytes()]
+
+
+@pytest.mark.filterwarnings("ignore:the Python core carries")
+@pytest.mark.parametrize("codec", ["lanes16", "lanes8"])
+def test_lanes_have_the_same_bits_everywhere(codec: str) -> None:
+    """F9, F10: through a switch with one stream, from both cores, by host methods, and in virtual time."""
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
+        options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "window_slots": 64, "streams": 1}
+        cores = ["python", "auto", "python", "auto"]
+        found = on_every_rank("switch", lossy_sums, elements=ELEMENTS, codec=codec, core=cores, **options)
+    assert all(one == found[0] for one in found), found
+    for method in ("ring", "ps"):
+        assert on_every_rank(method, lossy_sums, codec=codec, codec_elements=ELEMENTS) == found
+    config = SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), elements=ELEMENTS, streams=1, codec=codec)
+    for kind in ("switch", "halving_doubling"):
+        simulation = SIMULATIONS[kind](config)
+        arrays = [values(rank, "float32", 900) for rank in range(WORKERS)]
+        done: list[int] = []
+        for rank, array in enumerate(arrays):
+            simulation.launch(rank, array, "sum", partial(_one_of_all, simulation, done))
+        simulation.run("a sum in lanes")
+        assert [array.tobytes() for array in arrays] == [found[0][0]] * WORKERS
+    other = on_every_rank("ring", lossy_sums, codec=codec, codec_elements=ELEMENTS, codec_seed=1)
+    assert (other == found) is (codec == "lanes16"), "another seed rounds otherwise, where rounding is random"
+
+
+def _one_of_all(simulation: Simulation, done: list[int]) -> None:
+    done.append(1)
+    if len(done) == WORKERS:
+        simulation.network.stop()
+
+
+def test_a_codec_that_cannot_sum_so_many_is_refused_before_anything_is_opened() -> None:
+    for method in ("ring", "ps", "switch"):
+        link, options = ("udp", {"switch": "tcp://127.0.0.1:9"}) if method == "switch" else ("tcp", {})
+        with pytest.raises(
+            JobError, match="codec lanes4 can't sum 8 workers exactly; workers at most: lanes4 7, lanes5"
+        ):
+            open_group(method, link, 0, free_addresses(8), job="x", options={"codec": "lanes4", **options})
 
 
 def test_without_a_codec_the_bits_are_others(of_the_switch: list[bytes]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from switchagg.call import rounds_of
 from switchagg.codecs import Codec
 from switchagg.codecs.float_environment import use_ieee_arithmetic
+from switchagg.codecs.rounding import call_key
 from switchagg.description import COMBINING, Kind
 from switchagg.layout import shares_of
 from transport.group.contract import Array, Ask
@@ -22,20 +23,29 @@ KEYS = 1 << 59
 
 _ROUNDS = 4
 _NUMBERED, _KEYED = 3 << 61, 1 << 62
+_PLACES = 1021  # a prime
 
 
 class RoundKeys:
-    """Keys of the rounds of one rank's coded calls: the first, and those that follow it. Not thread-safe."""
+    """Keys of one rank's coded calls. seed: of random rounding. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int, seed: int) -> None:
+        self._rank, self._seed = rank, seed
         self._made = 0
+        self._again = [0] * _PLACES  # calls so far, by the remainder of their key
 
-    def first(self, key: int | None) -> int:
-        """key: of the call, below KEYS; None: its running number."""
-        if key is not None:
-            return _KEYED + key * _ROUNDS
-        self._made += 1
-        return _NUMBERED + (self._made - 1) * _ROUNDS
+    def of(self, key: int | None) -> tuple[int, int]:
+        """The key of a call's first round, those of the others follow it, and that of random rounding (F10).
+
+        key: of the call, below KEYS; None: its running number, then it rounds as on the first stream of a switch. Calls
+        with keys may come in any order, but those of one key, and none is rounded as another.
+        """
+        if key is None:
+            number, self._made = self._made, self._made + 1
+            return _NUMBERED + number * _ROUNDS, call_key(self._seed, self._rank, 0, number)
+        place = key % _PLACES
+        self._again[place] += 1
+        return _KEYED + key * _ROUNDS, call_key(self._seed, self._rank, _KEYED + key, self._again[place])
 
 
 Begin = Callable[[Ask, Staged, object], "Future[Any]"]
@@ -44,13 +54,13 @@ Begin = Callable[[Ask, Staged, object], "Future[Any]"]
 class CodedSums:
     """The rounds of a group's coded calls. Thread-safe, but for `begin`'s numbers: the caller holds a lock.
 
-    begin: starts a plain allreduce of the group. elements: E of the switch that would give the same bits. Encoding and
-    decoding run in a thread of their own: neither the caller's nor the network's waits for them.
+    begin: starts a plain allreduce of the group. elements: E of the switch that would give the same bits. keys: this
+    rank's. Encoding and decoding run in a thread of their own: neither the caller's nor the network's waits for them.
     """
 
-    def __init__(self, begin: Begin, workers: int, codec: Codec, elements: int) -> None:
+    def __init__(self, begin: Begin, workers: int, codec: Codec, elements: int, keys: RoundKeys) -> None:
         self._begin, self._workers, self._codec, self._elements = begin, workers, codec, elements
-        self._keys = RoundKeys()
+        self._keys = keys
         self._thread = ThreadPoolExecutor(1, f"codec {codec.name}", use_ieee_arithmetic)
 
     def staged(self, ask: Ask, array: Array) -> Staged | None:
@@ -69,11 +79,11 @@ class CodedSums:
 
     def sum(self, ask: Ask, staged: Staged, result: object) -> "Future[Any]":
         """Sum what was staged; the future resolves to `result`, in the codec's thread."""
-        key = self._keys.first(ask.key)
+        key, random = self._keys.of(ask.key)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
-        rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec, shares)
+        rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec, shares, random)
 
         def finish() -> None:
             if staged.restore is not None:

@@ -11,7 +11,7 @@ from switchagg.codecs import Codec
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, SwitchaggError
 from transport.collectives.party import CollectiveParty
-from transport.group.coded_sums import CodedSums
+from transport.group.coded_sums import CodedSums, RoundKeys
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
 from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
@@ -134,9 +134,10 @@ class HostGroup:
         """See `Group`."""
         return self._party.failure or self._loop.failure
 
-    def use_codec(self, codec: Codec, elements: int) -> None:
-        """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`."""
-        self._coded = CodedSums(self._begin, self.workers, codec, elements)
+    def use_codec(self, codec: Codec, elements: int, seed: int = 0) -> None:
+        """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`. seed:
+        of random rounding."""
+        self._coded = CodedSums(self._begin, self.workers, codec, elements, RoundKeys(self.rank, seed))
         self.row = elements
 
     def set_credit(self, credit_bytes: int | None) -> None:

@@ -58,8 +58,9 @@ class GroupOptions:
     may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
     ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: a name of
     switchagg.codecs, how sums of floats travel; default: as they are, on a switch "fixed_point". codec_elements: with a
-    codec, E of the switch whose bits a host method shall give; default 360. more: what else JoinOptions has, or what
-    the link takes (`transport.meshes.opening.connect_mesh`); of both, priorities: the classes there are.
+    codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs that round at random.
+    more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
+    priorities: the classes there are.
     """
 
     timeout_s: float = 30.0
@@ -71,6 +72,7 @@ class GroupOptions:
     switch: str | None = None
     codec: str | None = None
     codec_elements: int | None = None
+    codec_seed: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -135,7 +137,12 @@ def _open_switch_group(link: str, rank: int, workers: int, job: str, how: GroupO
     link, codec = link or JoinOptions.link, how.codec or JoinOptions.codec
     try:
         wish = JoinOptions(
-            timeout_s=how.timeout_s, call_timeout_s=how.call_timeout_s, link=link, codec=codec, **how.more
+            timeout_s=how.timeout_s,
+            call_timeout_s=how.call_timeout_s,
+            link=link,
+            codec=codec,
+            codec_seed=how.codec_seed,
+            **how.more,
         )
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
@@ -154,7 +161,7 @@ def _open_ps_group(
     from transport.ps.config import PsConfig  # only for those who use servers
     from transport.ps.group import PsOptions, open_ps_group
 
-    codec = _codec(how)
+    codec = _codec(how, len(addresses))
     named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec), **(how.ps or {})}
     try:
         config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
@@ -163,7 +170,7 @@ def _open_ps_group(
     options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, link=how.more)
     group = open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
     if codec is not None:
-        group.use_codec(*codec)
+        group.use_codec(*codec, how.codec_seed)
     return group
 
 
@@ -181,7 +188,7 @@ def _open_host_group(
     pipelined = method in COLLECTIVES and COLLECTIVES[method].pipelined  # short pieces fill a pipeline sooner
     segment_bytes = SEGMENT_BYTES if pipelined else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
-    codec = _codec(how)
+    codec = _codec(how, len(addresses))
     what = ", ".join(filter(None, (method, _codec_text(codec))))
     mesh = connect_mesh(
         link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
@@ -203,22 +210,25 @@ def _open_host_group(
         else:
             group = HostGroup(mesh, party, _submit_by(party, method, workers), **kept)
         if codec is not None:
-            group.use_codec(*codec)
+            group.use_codec(*codec, how.codec_seed)
         return group
     except BaseException:
         mesh.close(0.0)
         raise
 
 
-def _codec(how: GroupOptions) -> tuple[Codec, int] | None:
+def _codec(how: GroupOptions, workers: int) -> tuple[Codec, int] | None:
     """The codec and its elements, or None. Raises JobError."""
     elements = _number("codec_elements", how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
     if how.codec is None:
         return None
     try:
-        return codec_named(how.codec, adds=True), elements
+        codec = codec_named(how.codec, adds=True)
     except ValueError as error:
         raise JobError(f"option codec: {error}") from None
+    if fault := codec.fault(workers):
+        raise JobError(f"option codec: {fault}")
+    return codec, elements
 
 
 def _codec_text(codec: tuple[Codec, int] | None) -> str:

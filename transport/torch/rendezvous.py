@@ -71,6 +71,8 @@ class SwitchOptions:
     codec: str = ""
     """How sums of floats travel: a name of switchagg.codecs. Default: by host methods as they are, through a switch in
     `fixed_point`, whose bits a host method gives too when told its name and the same `elements`."""
+    codec_seed: int = 0
+    """Of codecs that round at random: with another one, a run has other roundings."""
     keys: str = ""
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
     segments_max: int = 16
@@ -281,6 +283,7 @@ class Rendezvous:
                 link=self.method.link,
                 keys=told.keys or None,
                 codec=told.codec or JoinOptions.codec,
+                codec_seed=told.codec_seed,
             )
             session = self.join(told.switch, f"{self.job}/{lane}", self.rank, self.workers, wish)
         except JobError as error:
@@ -317,7 +320,12 @@ class Rendezvous:
 
             codec, elements = self.options.codec or None, self.options.elements or None
             times = self.options.join_timeout_s, self.timeout_s
-            how = GroupOptions(*times, codec=codec, codec_elements=elements if codec else None, more=self._keys())
+            coded = {
+                "codec": codec,
+                "codec_elements": elements if codec else None,
+                "codec_seed": self.options.codec_seed,
+            }
+            how = GroupOptions.of({"timeout_s": times[0], "call_timeout_s": times[1], **coded, **self._keys()})
             name, job = self.method, f"{self.job}/{lane}"
             session = open_group(name.method, name.link, self.rank, addresses, job=job, options=how, bound=place)
         except (JobError, OSError, ValueError) as error:

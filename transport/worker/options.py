@@ -58,8 +58,9 @@ class JoinOptions:
     UdpLink; credit_bytes None: 128 KiB with priorities, else unbounded; other links have no credit. link: what carries
     packets, as the switch was told. keys: or their folder, of the control plane, and of packets over ZeroMQ. rdma:
     options of that link alone. codec: of sums of floats (`switchagg.codecs`), the same on every rank; if it is only in
-    Python, so is the core. split_calls: a call of more packets than the smallest window of its class uses all streams
-    of the class at once, on every rank: for ways that are longer than a window; elsewhere later calls only wait for it.
+    Python, so is the core. codec_seed: of codecs that round at random (F10). split_calls: a call of more packets than
+    the smallest window of its class uses all streams of the class at once, on every rank: for ways that are longer than
+    a window; elsewhere later calls only wait for it.
     """
 
     elements: int | None = None
@@ -78,6 +79,7 @@ class JoinOptions:
     keys: Keys | Path | str | None = None
     rdma: RdmaOptions | None = None
     codec: str = FIXED_POINT.name
+    codec_seed: int = 0
     split_calls: bool = False
 
     def __post_init__(self) -> None:

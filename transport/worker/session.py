@@ -28,6 +28,7 @@ from typing import Any
 
 from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import Array
+from switchagg.codecs.rounding import call_key
 from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
@@ -97,6 +98,7 @@ class SwitchSession:
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
         self._codec = options.float_codec
+        self._codec_seed = options.codec_seed
         self._split_calls = options.split_calls
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
@@ -153,6 +155,8 @@ class SwitchSession:
         Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
         options = options or JoinOptions()
+        if fault := options.float_codec.fault(workers):
+            raise JobError(fault)
         host, port = parse_endpoint(switch)
         options = replace(options, keys=as_keys(options.keys))
         own = options.bind or facing(resolve_host(host), port)
@@ -233,6 +237,7 @@ class SwitchSession:
             futures = []
             for place, call in zip(places, calls, strict=True):
                 call.description = words
+                call.key = call_key(self._codec_seed, self.rank, *place)
                 futures.append(loop.submit(place[0], call, array))
         for place, future in zip(places, futures, strict=True):
             future.add_done_callback(partial(self._finished, place))

@@ -12,6 +12,7 @@ from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, codec_named
+from switchagg.codecs.rounding import call_key
 from switchagg.description import Kind, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
@@ -80,7 +81,8 @@ class Uplink:
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
-    switch: the `to` of its frames. routed: whether it knows routes (W15). split_calls: as of a session's options.
+    switch: the `to` of its frames. routed: whether it knows routes (W15). split_calls, codec_seed: as of a session's
+    options.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class AggregationHost:
     ) -> None:
         self._routed = routed
         self.split_calls = False
+        self.codec_seed = 0
         self.endpoint = Endpoint(job, rank)
         self.drop_checksum = 0
         self._network = network
@@ -140,6 +143,7 @@ class AggregationHost:
         for place, part in zip(places, cut.values() or (shares,), strict=True):
             call = chunked_call(replace(whole, shares=part), job)
             call.description = words
+            call.key = call_key(self.codec_seed, self._rank, *place)
             self._done[id(call)] = partial(part_done, place)
             self.endpoint.submit(place[0], call)
         self._events()

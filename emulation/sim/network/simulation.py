@@ -44,11 +44,11 @@ class SimulationConfig:
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
     streams, where they differ; split_calls: whether a long call uses all streams of its class.
-    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point.
-    strict_priority: links serve priority classes strictly (`StrictLink`), else all frames in order. reliable,
-    message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its link), group (ranks per
-    group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps (other fields of
-    PsConfig): of `ps`. trace: hash all events.
+    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. codec_seed:
+    of codecs that round at random. strict_priority: links serve priority classes strictly (`StrictLink`), else all
+    frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its
+    link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps
+    (other fields of PsConfig): of `ps`. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -77,6 +77,7 @@ class SimulationConfig:
     windows: tuple[int, ...] = ()
     strict_priority: bool = False
     codec: str = ""
+    codec_seed: int = 0
     split_calls: bool = False
 
     def job(self) -> JobConfig:
@@ -187,7 +188,7 @@ class Simulation(ABC):
         self.downlinks: list[Link] = []
         self._links: dict[Hop, Link] = {}
         self._ports: dict[str, list[Link]] = {name: [] for name in self.topology.switches}
-        self._keys = [RoundKeys() for _ in range(config.workers)]
+        self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
 
     @property
     def aggregator(self) -> int:
@@ -269,7 +270,8 @@ class Simulation(ABC):
     def _begin_rounds(self, rank: int, call: Call) -> None:
         """Sum an array by the codec's plain reductions, whose keys follow each other."""
         codec, shares = codec_named(self.config.codec), shares_of(call.kind, call.root)
-        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec, shares)
+        first, random = self._keys[rank].of(call.key)
+        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec, shares, random)
 
         def step(key: int) -> None:
             words, op = next(rounds, (None, ""))
@@ -278,7 +280,7 @@ class Simulation(ABC):
             else:
                 self.begin(rank, Call(words, op, partial(step, key + 1), call.priority, key))
 
-        step(self._keys[rank].first(call.key))
+        step(first)
 
     @abstractmethod
     def begin(self, rank: int, call: Call) -> None:

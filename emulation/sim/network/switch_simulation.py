@@ -31,7 +31,7 @@ class SwitchSimulation(Simulation):
             host = AggregationHost(
                 self.network, rank, self.job, uplink, self._failed, self.aggregator, config.codec, routed
             )
-            host.split_calls = config.split_calls
+            host.split_calls, host.codec_seed = config.split_calls, config.codec_seed
             self._add_host(host.receive)
             self.hosts.append(host)
 

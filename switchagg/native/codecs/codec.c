@@ -7,6 +7,12 @@
 /* A new codec: its file, and a line here. */
 #define SA_CODECS(CODEC) \
     CODEC(fixed_point)   \
+    CODEC(lanes16)       \
+    CODEC(lanes10)       \
+    CODEC(lanes8)        \
+    CODEC(lanes6)        \
+    CODEC(lanes5)        \
+    CODEC(lanes4)        \
     CODEC(plain)         \
     CODEC(raw)           \
     CODEC(wide_fixed_point)
@@ -32,6 +38,9 @@ SA_EXPORT void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_
         .width = codecs[codec]->width((enum sa_dtype)dtype, elements),
         .workers = workers,
         .headroom = workers > 1 ? 32u - (uint32_t)__builtin_clz(workers - 1) : 0,
+        .half = ((1u << codecs[codec]->lane_bits) - 1) / workers / 2,
+        .ranks = workers,
+        .random = codecs[codec]->lane_bits && codecs[codec]->lane_bits < 16,
     };
 }
 
@@ -60,8 +69,8 @@ SA_EXPORT void sa_codec_prepare(const struct sa_coding *coding, const uint8_t *v
 SA_EXPORT void sa_codec_encode(const struct sa_coding *coding, const uint8_t *values, uint64_t count,
                                const int16_t *codes, uint8_t *out, uint64_t stride) {
     struct rows rows = rows_of(coding, count);
-    for (; rows.left; values += rows.bytes, out += stride)
-        coding->codec->encode(coding, values, next_of(&rows), *codes++, out);
+    for (uint64_t number = 0; rows.left; number++, values += rows.bytes, out += stride)
+        coding->codec->encode(coding, values, next_of(&rows), number, *codes++, out);
 }
 
 SA_EXPORT void sa_codec_decode(const struct sa_coding *coding, uint8_t *values, uint64_t count, const int16_t *codes,

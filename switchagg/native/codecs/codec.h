@@ -23,21 +23,26 @@ struct sa_coding {
     uint32_t width;    /* values in a row */
     uint32_t workers;
     uint32_t headroom; /* L: bits kept free so that no sum of `workers` integers overflows (F3) */
+    uint32_t half;     /* h: a lane holds 0 to 2h (F9) */
+    uint32_t ranks;    /* how many contributions a decoded sum holds */
+    uint32_t random;   /* lanes are rounded at random (F10), not to the nearest */
+    uint64_t key;      /* of the random numbers: another one for each rank and call */
 };
 
 struct sa_codec {
     const char *name;
-    uint32_t rounds; /* of agreement before the values: 0 or 1 */
+    uint32_t rounds;    /* of agreement before the values: 0 or 1 */
+    uint32_t lane_bits; /* of a codec with several values in a word; else 0 */
     uint32_t (*width)(enum sa_dtype dtype, uint32_t elements);
 
     /* This rank's code of a row of `count` values; NULL without agreement. */
     int32_t (*prepare)(const struct sa_coding *coding, const uint8_t *values, uint64_t count);
 
     /* Write the 4 * elements payload bytes that carry `count` values, at most a row, as a row padded with zeros does.
-       `code` is the agreed one, if there is any; a row whose own code exceeds it gives unspecified values, but no
+       `number` is the row's in the call. `code` is the agreed one, if there is any; a row whose own code exceeds it gives unspecified values, but no
        undefined behaviour. */
-    void (*encode)(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
-                   uint8_t *payload);
+    void (*encode)(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
+                   int16_t code, uint8_t *payload);
 
     /* Convert the first `count` values of a result's payload. */
     void (*decode)(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
@@ -47,7 +52,7 @@ struct sa_codec {
 /* The number of a codec by its name, for sa_coding_begin; -1: only Python has it. */
 int sa_codec_number(const char *name);
 
-/* codec: its number; dtype: one that it takes, as enum sa_dtype. */
+/* codec: its number; dtype: one that it takes, as enum sa_dtype. workers: as many as it can sum. The key is 0. */
 void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_t dtype, uint32_t elements, uint32_t workers);
 
 /* An agreed code as 16 bits, clamped to the range of codes. */

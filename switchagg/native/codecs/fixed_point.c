@@ -7,7 +7,7 @@
 
 /* ---- codes (F1) */
 
-SA_VECTORISED static uint32_t greatest32(const sa_uint32_at *bits, uint64_t count) {
+SA_VECTORISED uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count) {
     uint32_t greatest = 0;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t magnitude = bits[i] & 0x7fffffffu;
@@ -31,7 +31,7 @@ static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, ui
     uint64_t bits;
     sa_fetch_ahead(coding, values);
     if (coding->dtype == SA_FLOAT32) {
-        bits = greatest32((const sa_uint32_at *)values, count);
+        bits = sa_greatest_magnitude((const sa_uint32_at *)values, count);
     } else {
         bits = (uint64_t)greatest64((const sa_int64_at *)values, count);
         mantissa_bits = 52, special = 2047, bias = 1022;
@@ -105,8 +105,9 @@ SA_VECTORISED static void dequantise64(sa_float64_at *restrict values, uint32_t 
 
 /* ---- rows */
 
-static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
-                   uint8_t *payload) {
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
+                   int16_t code, uint8_t *payload) {
+    (void)number;
     sa_uint32_at *out = (sa_uint32_at *)payload;
     sa_fetch_ahead(coding, values);
     if (code == NONFINITE) {

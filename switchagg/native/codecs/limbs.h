@@ -32,6 +32,9 @@ static inline uint32_t sa_one_per_word(enum sa_dtype dtype, uint32_t elements) {
     return sa_value_bytes(dtype) == 4 ? elements : elements / SA_LIMBS;
 }
 
+/* The largest of float32 values without their signs, as bits. */
+uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count);
+
 /* Zeros where such a row writes nothing. */
 static inline void sa_pad(const struct sa_coding *coding, uint32_t count, uint8_t *payload) {
     if (count < coding->width)

@@ -19,9 +19,9 @@ SA_VECTORISED static void join64(sa_int64_at *restrict values, uint32_t count, c
     for (uint32_t i = 0; i < count; i++) values[i] = sa_take_limbs(sums + i, width);
 }
 
-static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
-                   uint8_t *payload) {
-    (void)code;
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
+                   int16_t code, uint8_t *payload) {
+    (void)number, (void)code;
     sa_fetch_ahead(coding, values);
     sa_pad(coding, count, payload);
     if (coding->dtype == SA_INT32)

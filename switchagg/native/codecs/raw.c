@@ -8,9 +8,9 @@ static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
     return 4 * elements;
 }
 
-static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
-                   uint8_t *payload) {
-    (void)code;
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
+                   int16_t code, uint8_t *payload) {
+    (void)number, (void)code;
     memcpy(payload, values, count);
     memset(payload + count, 0, coding->width - count);
 }

@@ -58,8 +58,9 @@ SA_VECTORISED static void dequantise(sa_float32_at *restrict values, uint32_t co
     }
 }
 
-static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code,
-                   uint8_t *payload) {
+static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
+                   int16_t code, uint8_t *payload) {
+    (void)number;
     if (code == SA_CODE_GREATEST || count < coding->width || coding->elements & 1)
         memset(payload, 0, 4ull * coding->elements);
     if (code == SA_CODE_GREATEST) return;

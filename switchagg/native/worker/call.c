@@ -84,7 +84,7 @@ static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payloa
 static int16_t sa_code(const struct sa_call *call, uint64_t chunk) { return call->groups ? call->codes[chunk] : 0; }
 
 static void sa_encode(const struct sa_call *call, uint64_t chunk, const struct sa_span *span, uint8_t *payload) {
-    call->coding.codec->encode(&call->coding, sa_values(call, span), span->count, sa_code(call, chunk), payload);
+    call->coding.codec->encode(&call->coding, sa_values(call, span), span->count, chunk, sa_code(call, chunk), payload);
 }
 
 /* Add this rank's own values to the sum of the others', as a switch adds. */

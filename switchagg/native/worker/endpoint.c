@@ -113,6 +113,7 @@ static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const s
     struct sa_coding coding;
     sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype, endpoint->elements,
                     endpoint->workers);
+    coding.key = submission->key;
     uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
                           : sizeof(int16_t) * sa_call_codes(&coding, submission);
     struct sa_running *running = sa_running_new(submission, extra);

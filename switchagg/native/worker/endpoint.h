@@ -31,6 +31,7 @@ struct sa_event {
    and op. description: what all workers are told of it, none if the first word is zero (W12). */
 struct sa_submission {
     uint64_t call; /* comes back in its event */
+    uint64_t key;  /* of random rounding (F10) */
     void *data;
     uint64_t count;
     uint64_t first_row, row_count; /* of each shard, what a part of a split call carries (W11); 0, 0: all */

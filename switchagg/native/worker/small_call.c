@@ -38,7 +38,7 @@ static void small_read(struct sa_call *call, uint64_t position, uint8_t *payload
     uint32_t index = (uint32_t)position - (first ? 0 : small->rows);
     struct row row = row_of(call, index);
     const uint8_t *values = small->again ? (const uint8_t *)small->kept : call->data;
-    call->coding.codec->encode(&call->coding, values + row.offset, row.count,
+    call->coding.codec->encode(&call->coding, values + row.offset, row.count, index,
                                first ? small->predicted[index] : small->agreed[index], payload);
 }
 

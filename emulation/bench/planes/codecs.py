@@ -1,4 +1,4 @@
-"""Quantise and dequantise beside a copy of the same array, in turn, on one core: GB/s of float32."""
+"""Codecs beside a copy of the same array, in turn, on one core: GB/s of float32."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import numpy as np
 
 from emulation.bench import arithmetic
 from emulation.results import percentile
-from switchagg.codecs import FIXED_POINT, CallShape
-from switchagg.codecs.fixed_point import exponents as own_exponents
+from switchagg.codecs import FIXED_POINT, CallShape, Codec, codec_named
 from switchagg.native.codec import begin, declared
 from switchagg.native.library import Missing
 
 ELEMENTS = 360
 WORKERS = 8
+LANES, LANES_WORKERS = ("lanes16", "lanes8"), 4
 SIZES = (1 << 20, 25 * arithmetic.MEGABYTE)  # within a cache; DDP's bucket, beyond it
 NOTE = (
-    "One pass each over the array, its result elsewhere, as for the copy: both read and write 4 bytes per value. "
-    "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only."
+    "One pass each over the array, its result elsewhere, as for the copy, which reads and writes 4 bytes per value. "
+    "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only. "
+    "Lanes: the same with the codec named, of 4 workers, lanes8 rounded at random; encode + decode is the sum of both."
 )
 
 Step = Callable[[], Any]
@@ -33,14 +34,20 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for size in SIZES:
-        log(f"quantise and dequantise, {size} bytes")
+        log(f"codecs, {size} bytes")
         try:
-            native = _native(size)
+            native = _native(size, FIXED_POINT, WORKERS, ("exponents", "quantise", "dequantise"))
+            for name in LANES:
+                whats = (f"{name} scales", f"{name} encode", f"{name} decode")
+                native |= _native(size, codec_named(name), LANES_WORKERS, whats)
         except Missing as error:
             native = {}
             failures["native"] = str(error)
         steps = {("memcpy", "numpy"): _copy(size)} | _python(size) | native
         times = _in_turn(steps, 5 if quick else 31 if size > 1 << 22 else 201)
+        for name in LANES if native else ():
+            both = times[f"{name} encode", "native"], times[f"{name} decode", "native"]
+            times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]
         for (what, implementation), found in times.items():
             each = arithmetic.spread(found)
@@ -73,10 +80,11 @@ def _in_turn(steps: dict[tuple[str, str], Step], turns: int) -> dict[tuple[str, 
     return times
 
 
-def _values(size_bytes: int) -> Any:
-    """Rows of E values, whole."""
-    rows = max(1, size_bytes // 4 // ELEMENTS)
-    return np.random.default_rng(1).standard_normal((rows, ELEMENTS)).astype(np.float32)
+def _values(size_bytes: int, per_word: int = 1) -> Any:
+    """Rows of what E elements carry, whole."""
+    width = ELEMENTS * per_word
+    rows = max(1, size_bytes // 4 // width)
+    return np.random.default_rng(1).standard_normal((rows, width)).astype(np.float32)
 
 
 def _copy(size_bytes: int) -> Step:
@@ -98,34 +106,36 @@ def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
     }
 
 
-def _native(size_bytes: int) -> dict[tuple[str, str], Step]:
-    """As the endpoint does it: values <-> the payload's big-endian integers. Raises Missing."""
+def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, str]) -> dict[tuple[str, str], Step]:
+    """As the endpoint does it: values <-> the payload's big-endian integers. whats: names of codes, encoding, decoding.
+    Raises Missing."""
     library = declared()
-    values = _values(size_bytes)
+    values = _values(size_bytes, codec.values_per_word(np.dtype(np.float32)))
     codes = np.empty(len(values), np.int32)
     payload = np.empty((len(values), 4 * ELEMENTS), np.uint8)
     back = np.empty_like(values)
-    coding = begin(FIXED_POINT, values.dtype, ELEMENTS, WORKERS)
+    coding = begin(codec, values.dtype, ELEMENTS, workers)
 
-    def exponents() -> None:
+    def prepare() -> None:
         library.sa_codec_prepare(coding, values.ctypes.data, values.size, codes.ctypes.data)
 
-    def quantise() -> None:
+    def encode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
         library.sa_codec_encode(coding, values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
-    def dequantise() -> None:
+    def decode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
         library.sa_codec_decode(coding, back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
-    exponents()
+    prepare()
     agreed = codes.astype(np.int16)
-    assert (codes == own_exponents(values)).all()
-    quantise()
-    dequantise()
-    assert np.abs(back - values).max() < 1e-5, "what is timed must be the real thing"
-    return {
-        ("exponents", "native"): exponents,
-        ("quantise", "native"): quantise,
-        ("dequantise", "native"): dequantise,
-    }
+    twin = codec.begin(CallShape(values.dtype, len(values), ELEMENTS, workers))
+    assert (codes == twin.prepare(values, slice(0, len(values)))).all()
+    encode()
+    coding.ranks = 1  # what is decoded is one worker's
+    decode()
+    first = np.array(values[:1])
+    twin.agree(0, codes)
+    assert (payload[:1].view(">i4") == twin.encode(first, slice(0, 1))).all(), "what is timed must be the real thing"
+    assert np.abs(back - values).max() < 0.2
+    return dict(zip(((what, "native") for what in whats), (prepare, encode, decode), strict=True))

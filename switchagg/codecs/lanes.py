@@ -1,0 +1,128 @@
+"""float32 <-> biased integers of 16 bits and fewer, several in a word: rules F9 and F10 of PROTOCOL.md.
+
+A word of 32 bits has k = 32 // w lanes of w bits. With n workers a lane holds 0 … 2h, h = (2**w - 1) // n // 2: then no
+sum of n lanes carries into the next one, and words are summed as they are by whatever sums int32. A row has a scale s,
+at least the largest magnitude that any worker has in it: the upper half of a float32, rounded up. A value x travels as
+q + h, q = x * h / s rounded: to the nearest integer in lanes of 16 bits, at random in narrower ones, so that the mean
+of many roundings is the value.
+
+Error bound: a result is off by at most n * s / h, half of that where rounding is to the nearest, and by the rounding of
+float32. s exceeds the row's largest magnitude by less than 1 %, but is at least 2**-100.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.codecs.codec import GREATEST_CODE, Array, CallShape, Codec, Codes, RowIndex
+from switchagg.codecs.rounding import PAIRS, draws
+
+WIDTHS = (16, 10, 8, 6, 5, 4)
+
+LEAST_SCALE = 27 << 7
+"""2**-100, as the upper half of a float32: no factor is subnormal because of it."""
+
+GREATEST_SCALE = 0x7F7F
+"""The largest finite one."""
+
+NEAREST_BITS = 16
+"""Lanes of so many bits are rounded to the nearest."""
+
+FRACTION = 16
+"""Bits of a value that a random number decides on."""
+
+
+class LaneScales:
+    """The `Coding` of a call. ranks: how many contributions a decoded sum holds; all workers', at first."""
+
+    def __init__(self, shape: CallShape, bits: int, half: int) -> None:
+        self.ranks = shape.workers
+        self._key, self._words, self._bits, self._half = shape.key, shape.words, bits, half
+        self._random = bits < NEAREST_BITS
+        self._limit = half << FRACTION if self._random else half
+        self._up = np.zeros((shape.rows, 1, 1), np.float32)
+        self._down = np.zeros((shape.rows, 1, 1), np.float32)
+        self._blank = np.zeros(shape.rows, bool)
+
+    def prepare(self, values: Array, rows: RowIndex) -> Codes:
+        """See `Coding`."""
+        bits = (values.view(np.uint32) & np.uint32(0x7FFFFFFF)).max(axis=1).astype(np.int64)
+        rounded_up = np.minimum(bits + 0xFFFF >> 16, GREATEST_SCALE)
+        return np.where(bits < 0x7F800000, rounded_up, GREATEST_CODE).astype(np.int32)
+
+    def agree(self, first: int, codes: Codes) -> None:
+        """Set the agreed codes of rows first, first + 1, …; codes (k,) int32."""
+        rows = slice(first, first + len(codes))
+        self._blank[rows] = codes >= GREATEST_CODE
+        scales = np.clip(codes, LEAST_SCALE, GREATEST_SCALE).astype(np.uint32) << np.uint32(16)
+        exact = scales.view(np.float32).astype(np.float64)
+        usable = (codes > 0) & ~self._blank[rows]
+        self._up[rows, 0, 0] = np.where(usable, self._limit / exact, 0).astype(np.float32)
+        self._down[rows, 0, 0] = np.where(usable, exact / self._half, 0).astype(np.float32)
+
+    def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
+        """What exceeds the agreed scale is sent as the scale; blank rows become zeros."""
+        lanes = 32 // self._bits
+        with np.errstate(invalid="ignore", over="ignore"):
+            scaled = values.reshape(len(values), lanes, self._words) * self._up[rows]
+        limit = np.float32(self._limit)
+        np.fmin(scaled, limit, out=scaled)
+        np.fmax(scaled, -limit, out=scaled)
+        integers = np.rint(scaled, out=scaled).astype(np.int32)
+        if self._random:
+            integers += self._draws(rows, lanes)
+            integers >>= FRACTION
+        integers += self._half
+        words = np.zeros((len(values), self._words), np.uint32)
+        for lane in range(lanes):
+            words |= integers[:, lane].view(np.uint32) << np.uint32(lane * self._bits)
+        words[self._blank[rows]] = 0
+        return words.view(np.int32)
+
+    def _draws(self, rows: RowIndex, lanes: int) -> NDArray[np.int32]:
+        """(k, lanes, words) of 16 bits: the halves of a number for each pair of lanes."""
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.array(rows)
+        pairs = np.arange(-(-lanes // 2), dtype=np.uint64)
+        found = draws(self._key, numbers.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + pairs, self._words)
+        halves = np.stack((found & np.uint32(0xFFFF), found >> np.uint32(16)), axis=2)
+        return halves.reshape(len(numbers), -1, self._words)[:, :lanes].view(np.int32)
+
+    def decode(self, words: Array, rows: RowIndex) -> NDArray[np.float32]:
+        """Blank rows become NaN (F4)."""
+        shifts = (np.arange(32 // self._bits, dtype=np.uint32) * np.uint32(self._bits))[:, np.newaxis]
+        sums = words.view(np.uint32)[:, np.newaxis] >> shifts & np.uint32((1 << self._bits) - 1)
+        values = (sums.view(np.int32) - np.int32(self.ranks * self._half)).astype(np.float32)
+        with np.errstate(over="ignore"):
+            values *= self._down[rows]
+        values[self._blank[rows]] = np.nan
+        return values.reshape(len(words), -1)
+
+
+class Lanes(Codec):
+    """float32 in lanes of so many bits; one round of agreement."""
+
+    rounds = 1
+    dtypes = (np.dtype(np.float32),)
+
+    def __init__(self, lane_bits: int) -> None:
+        self.lane_bits = lane_bits
+        self.name = f"lanes{lane_bits}"
+
+    def values_per_word(self, dtype: "np.dtype[Any]") -> int:
+        return 32 // self.lane_bits
+
+    def half(self, workers: int) -> int:
+        """h: a lane of each worker holds 0 … 2h."""
+        return ((1 << self.lane_bits) - 1) // workers // 2
+
+    def fault(self, workers: int) -> str:
+        if self.half(workers):
+            return ""
+        most = ", ".join(f"lanes{bits} {((1 << bits) - 1) // 2}" for bits in sorted(WIDTHS))
+        return f"codec {self.name} can't sum {workers} workers exactly; workers at most: {most}"
+
+    def begin(self, shape: CallShape) -> LaneScales:
+        if fault := self.fault(shape.workers):
+            raise ValueError(fault)
+        return LaneScales(shape, self.lane_bits, self.half(shape.workers))
