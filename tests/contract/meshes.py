@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from switchagg.native.library import missing
 from transport.links.link import Address
 from transport.links.table import LINKS, links_with
 from transport.meshes.mesh import Event, Mesh, Place, Received
+from transport.meshes.native_tcp import NativeTcpMesh
 from transport.meshes.opening import connect_mesh
 from transport.meshes.tcp import TcpMesh
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
@@ -24,6 +26,10 @@ LIVENESS_S = 120.0
 
 def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
     return TcpMesh.connect(member, addresses, **how)
+
+
+def native_tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
+    return NativeTcpMesh.connect(member, addresses, **how)
 
 
 def udp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
@@ -82,6 +88,7 @@ def by_table(name: str) -> MeshKind:
 KINDS: dict[str, MeshKind] = {
     **{name: by_table(name) for name in links_with("mesh")},
     "tcp": MeshKind(tcp, send_over_tcp),
+    **({} if missing() else {"tcp in C": MeshKind(native_tcp, send_over_tcp)}),
     "udp": MeshKind(udp, send_over_udp),
     "zeromq": MeshKind(zeromq, send_over_tcp),
     "rdma": MeshKind(rdma, send_over_tcp),

@@ -5,16 +5,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collective_net import Net, integers, run_once
+from collective_net import Net, execution_in, integers, run_once  # noqa: F401
 
 from transport.collectives.collective import Task
 from transport.collectives.execution import Execution, ProgramCache, compile_plan
+from transport.collectives.native_execution import NativeExecution
 from transport.collectives.party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.plan import Draft
 from transport.collectives.table import program
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
+
+pytestmark = pytest.mark.usefixtures("execution_in")
+
+
+@pytest.fixture
+def kind_of_execution(execution_in: str) -> Any:  # noqa: F811
+    return NativeExecution if execution_in == "C" else Execution
 
 
 def submit(net: Net, rank: int, elements: int = 40, algorithm: str = "ring", **values: Any) -> np.ndarray:
@@ -131,10 +139,10 @@ def test_priorities_go_out_with_the_messages_and_heads_are_short() -> None:
 # ---- memory
 
 
-def test_messages_are_the_arrays_own_memory_until_they_are_sent() -> None:
+def test_messages_are_the_arrays_own_memory_until_they_are_sent(kind_of_execution: Any) -> None:
     """Recursive doubling sends what it then adds to: the sum waits for `sent`."""
     array = np.arange(4)
-    execution = Execution(program(Task("allreduce", "recursive_doubling", 0, 2, 4), 8, 64), array)
+    execution = kind_of_execution(program(Task("allreduce", "recursive_doubling", 0, 2, 4), 8, 64), array)
     execution.start()
     (message,) = execution.messages_to_send()
     assert np.shares_memory(np.frombuffer(message.data, np.int64), array)
@@ -146,9 +154,9 @@ def test_messages_are_the_arrays_own_memory_until_they_are_sent() -> None:
     assert execution.done
 
 
-def test_overwriting_messages_are_received_in_place_once_pending_sends_are_done() -> None:
+def test_overwriting_messages_are_received_in_place_once_pending_sends_are_done(kind_of_execution: Any) -> None:
     array = np.arange(2)
-    execution = Execution(program(Task("allreduce", "ring", 0, 2, 2), 8, 64), array)
+    execution = kind_of_execution(program(Task("allreduce", "ring", 0, 2, 2), 8, 64), array)
     execution.start()
     (first,) = execution.messages_to_send()
     assert execution.place(1, 0, 0, 8) is None  # is to be added
@@ -165,8 +173,8 @@ def test_overwriting_messages_are_received_in_place_once_pending_sends_are_done(
     assert array.tolist() == [5, 77]
 
 
-def test_an_unexpected_message_is_an_error() -> None:
-    execution = Execution(program(Task("allreduce", "ring", 0, 3, 9), 8, 64), np.arange(9))
+def test_an_unexpected_message_is_an_error(kind_of_execution: Any) -> None:
+    execution = kind_of_execution(program(Task("allreduce", "ring", 0, 3, 9), 8, 64), np.arange(9))
     execution.start()
     assert execution.missing() == [2]
     assert not execution.expects(1)

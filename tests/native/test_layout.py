@@ -11,8 +11,10 @@ import pytest
 
 from switchagg.dataplane.native import RUN
 from switchagg.description import WORDS
-from switchagg.native import endpoint, library
+from switchagg.native import endpoint, library, programs
+from transport.collectives import execution
 from transport.links import native_udp
+from transport.meshes import native_tcp
 from transport.rdma import dcqcn, soft
 from transport.rdma import switch as rdma_switch
 from transport.rdma.verbs import QPState
@@ -41,6 +43,10 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_receive_request": soft.NativeReceive,
     "sa_rdma_queue_pair": soft.NativeQueuePair,
     "sa_qp_attributes": soft.NativeAttributes,
+    "sa_label": programs.NativeLabel,
+    "sa_program": programs.NativeProgram,
+    "sa_mesh_event": native_tcp.MeshEvent,
+    "sa_mesh_outgoing": native_tcp.MeshOutgoing,
 }
 
 NUMBERS = {
@@ -66,6 +72,14 @@ NUMBERS = {
     "SA_UINT8": endpoint.DTYPES.index(np.dtype(np.uint8)),
     "SA_EACH": endpoint.EACH,
     "sizeof(struct sa_run)": RUN.itemsize,
+    "SA_MESH_COUNTERS": len(native_tcp.COUNTERS),
+    "SA_MESH_SENT": native_tcp.SENT,
+    "SA_MESH_GONE": native_tcp.GONE,
+    "SA_MESH_WANTS_MEMORY": native_tcp.WANTS_MEMORY,
+    "SA_COMBINE_MAX": programs.MAX,
+    "SA_UNFIT_TWICE": programs.TWICE,
+    "SA_UNFIT_SIZE": programs.SIZE,
+    **{f"SA_NODE_{name}": kind for name, kind in execution.NODE_KINDS.items()},
 }
 
 
@@ -89,7 +103,7 @@ def test_ctypes_layouts_match_the_compiler_s(tmp_path: Path) -> None:
         pytest.skip("needs a C compiler")
     wanted = expected()
     lines = "\n".join(f'    printf("%llu\\n", (unsigned long long)({expression}));' for expression in wanted)
-    core = ("roce/dcqcn", "rdma/rdma", "network/switch", "rdma/uc_switch", "worker/worker")
+    core = ("roce/dcqcn", "rdma/rdma", "network/switch", "rdma/uc_switch", "worker/worker", "hosts/mesh")
     headers = ("<stddef.h>", "<stdio.h>", *(f'"{name}.h"' for name in core))
     source = "".join(f"#include {header}\n" for header in headers)
     (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")
@@ -123,4 +137,7 @@ def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
         "NativeReceive",
         "NativeQueuePair",
         "NativeAttributes",
+        "NativeProgram",
+        "MeshEvent",
+        "MeshOutgoing",
     }

@@ -58,7 +58,12 @@ def run_over(pieces: Iterable[Path], asan: str, folder: Path) -> subprocess.Comp
         *(ROOT / f"tests/conformance/test_{piece}.py" for piece in ("vectors", "random_traffic", "endpoint_lockstep")),
         *(
             ROOT / f"tests/{piece}.py"
-            for piece in ("core/test_native_endpoint", "switch/test_native_queue", "switch/test_native_impair")
+            for piece in (
+                "core/test_native_endpoint",
+                "switch/test_native_queue",
+                "switch/test_native_impair",
+                "groups/test_native_execution",
+            )
         ),
         Path(__file__).with_name("test_plane.py"),
         ROOT / "tests/rdma/test_peer.py",

@@ -7,11 +7,13 @@ the plan's order). So results never depend on timing, and a message costs a few 
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.native.programs import NativeProgram
 from transport.collectives.plan import Local, Plan, Receive, Send
 from transport.meshes.mesh import Buffer
 
@@ -24,7 +26,8 @@ SEGMENT_BYTES = 45 * 1448 - 48
 CACHED_NODES = 400_000
 """Segments of compiled plans that are kept, about 300 bytes each."""
 
-_SEND, _COMBINE, _OVERWRITE, _LOCAL = range(4)
+NODE_KINDS = {name: kind for kind, name in enumerate(("SEND", "COMBINE", "OVERWRITE", "LOCAL"))}
+_SEND, _COMBINE, _OVERWRITE, _LOCAL = NODE_KINDS.values()
 _LEFT = -1
 """In the place of what a message waits for: it has left."""
 
@@ -55,6 +58,25 @@ class Program:
     after: list[tuple[int, ...]]  # nodes that wait for this one
     arrivals: dict[tuple[int, int, int], int]  # (sender, step, segment) -> node
     expected: dict[int, int]  # sender -> messages
+
+    @cached_property
+    def combines(self) -> bool:
+        """Whether it adds anything."""
+        return _COMBINE in self.kinds or _LOCAL in self.kinds
+
+    @cached_property
+    def native(self) -> NativeProgram:
+        """The same for C."""
+        nodes = {"kinds": self.kinds, "lows": self.lows, "highs": self.highs, "sources": self.sources}
+        return NativeProgram.of(
+            {**nodes, "waits": self.waits},
+            self.labels,
+            self.after,
+            self.arrivals,
+            members=self.plan.members,
+            elements=self.plan.elements,
+            itemsize=self.itemsize,
+        )
 
 
 def compile_plan(plan: Plan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) -> Program:
@@ -175,6 +197,8 @@ class Execution:
     The loop: start, receive or sent, then carry all of messages_to_send.
     """
 
+    carried = False
+
     def __init__(self, program: Program, array: NDArray[Any], op: Op = "sum") -> None:
         plan = program.plan
         assert array.shape == (plan.elements,), f"an array of {array.shape}, a plan for {plan.elements}"
@@ -182,6 +206,7 @@ class Execution:
         assert array.flags.writeable
         assert array.itemsize == program.itemsize
         self.done = False
+        self.moves = 0  # messages that came or left
         self._program = program
         self._array = array
         self._bytes = array.view(np.uint8).data
@@ -264,6 +289,7 @@ class Execution:
         if len(data) != size_bytes:
             raise ValueError(f"step {step}, segment {segment} has {len(data)} bytes, not {size_bytes}")
         self._arrived.add(node)
+        self.moves += 1
         self._expected[sender] -= 1
         if self._waits[node]:
             self._held[node] = data
@@ -275,6 +301,7 @@ class Execution:
     def sent(self, node: int) -> None:
         """The memory of a message may be used again."""
         self._waits[node] = _LEFT
+        self.moves += 1
         self._complete(node)
         self.done = not self._left
 

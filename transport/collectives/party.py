@@ -21,6 +21,7 @@ from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
 from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
+from transport.collectives.native_execution import NativeExecution, Runner
 from transport.collectives.table import COLLECTIVES, NAMES, program
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 
@@ -47,6 +48,8 @@ _KEY = slice(26, 36)  # where the key lies in a head
 _NUMBERED = 27
 HEAD_BYTES = _CALL.size + _PLACE.size
 assert HEAD_BYTES == 48
+_WHOLE = 0xFFFFFFFF
+"""In the place of a node in the ticket of an execution that a runner has."""
 
 _OP_NAMES = tuple(OPS)
 
@@ -62,11 +65,11 @@ class Call:
         "key",
         "kind",
         "moved_ns",
+        "moves",
         "number",
         "op",
         "option",
         "root",
-        "was_sent",
     )
 
     def __init__(
@@ -79,11 +82,11 @@ class Call:
         self.root = root
         self.option = option
         self.number = number
-        self.execution: Execution
+        self.execution: Execution | NativeExecution
         self.head = b""  # of all its messages, without the place
         self.key = b""
         self.moved_ns = 0
-        self.was_sent = False  # a message left since the timer was last checked
+        self.moves = 0  # of its messages, as far as moved_ns knows of them
 
 
 class Finished(NamedTuple):
@@ -98,7 +101,8 @@ class CollectiveParty:
 
     member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
     segment_bytes: most data of a message. Both are equal on all members. classes: of the mesh. Of one key, messages in
-    different classes belong to different calls: those of the next may overtake.
+    different classes belong to different calls: those of the next may overtake. runner: set before the first
+    call, it carries the messages of all executions that C can run.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class CollectiveParty:
         self._segment_bytes = segment_bytes
         self._early_bytes_max = early_bytes_max
         self._classes = classes
+        self.runner: Runner | None = None
         self._early_bytes = 0
         self._early: dict[bytes, deque[tuple[int, bytes, Buffer]]] = {}
         self._calls: dict[bytes, Call] = {}  # by key
@@ -136,6 +141,7 @@ class CollectiveParty:
         self._notices: list[Outgoing] = []
         self._finished: list[Finished] = []
         self._moved_ns = 0
+        self._has_moved = False  # since the timer was last checked
         self._deadline_ns: int | None = None
 
     def submit(
@@ -229,8 +235,10 @@ class CollectiveParty:
         call = self._by_number.get(ticket >> 32)
         if call is None:
             return  # a notice, or of a call that failed
-        call.was_sent = True
-        call.execution.sent(ticket & 0xFFFFFFFF)
+        if (node := ticket & _WHOLE) == _WHOLE:
+            self._has_moved = True
+        else:
+            call.execution.sent(node)
         self._advance(call)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
@@ -268,9 +276,11 @@ class CollectiveParty:
         """As Party: fails everything if nothing moved for the timeout, or one call for PATIENCE of them."""
         if self._deadline_ns is None or now_ns < self._deadline_ns or not self._calls:
             return
+        if self._has_moved:
+            self._moved_ns, self._has_moved = now_ns, False
         for call in self._calls.values():
-            if call.was_sent:  # when exactly isn't known: not longer ago than the last check
-                call.was_sent = False
+            if (moves := call.execution.moves) != call.moves:  # when isn't known: not longer ago than the last check
+                call.moves = moves
                 call.moved_ns = self._moved_ns = now_ns
         stuck = min(self._calls.values(), key=lambda call: call.moved_ns)
         still_ns = now_ns - self._moved_ns
@@ -305,7 +315,9 @@ class CollectiveParty:
         call = Call(kind, algorithm, op, array, root, option, self._numbers)
         start = root if kind in ROOTED else 0
         task = Task(kind, algorithm, self.member, self.workers, len(array), start, option)
-        call.execution = Execution(program(task, array.itemsize, self._segment_bytes), array, op)
+        compiled = program(task, array.itemsize, self._segment_bytes)
+        in_c = self.runner is not None and NativeExecution.can(compiled, array, op)
+        call.execution = NativeExecution(compiled, array, op) if in_c else Execution(compiled, array, op)
         self._numbers += 1
         return call
 
@@ -337,12 +349,15 @@ class CollectiveParty:
         self._moved_ns = call.moved_ns = now_ns
         if self._deadline_ns is None or len(self._calls) == 1:
             self._deadline_ns = now_ns + self._look_ns
+        if self.runner is not None and isinstance(call.execution, NativeExecution):
+            self.runner.run(call.execution, call.head, call.number << 32 | _WHOLE)
         call.execution.start()
         self._advance(call)
 
     def _take(self, call: Call, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
         _, step, segment = _PLACE.unpack_from(head, _CALL.size)
         call.moved_ns = now_ns
+        call.moves += 1
         try:
             call.execution.receive(sender, step, segment, data)
         except ValueError as error:
@@ -355,7 +370,7 @@ class CollectiveParty:
 
     def _advance(self, call: Call) -> None:
         """Note that it may have messages, or be done."""
-        if not self._ready or self._ready[-1] is not call:
+        if not call.execution.carried and (not self._ready or self._ready[-1] is not call):
             self._ready.append(call)
         if not call.execution.done or self._by_number.pop(call.number, None) is None:
             return
@@ -409,6 +424,8 @@ class CollectiveParty:
 
     def _end(self, failure: AggregationFailed) -> None:
         self.failure = failure
+        if self.runner is not None:
+            self.runner.stop()
         self._finished.extend(Finished(call, failure) for call in self._calls.values())
         self._calls.clear()
         self._by_number.clear()

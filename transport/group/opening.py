@@ -21,6 +21,7 @@ from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES
+from transport.meshes.native_tcp import NativeTcpMesh
 from transport.meshes.opening import BoundPlace, connect_mesh
 
 logger = logging.getLogger(__name__)
@@ -203,6 +204,8 @@ def _open_host_group(
             segment_bytes=segment_bytes,
             classes=mesh.classes,
         )
+        if isinstance(mesh, NativeTcpMesh):
+            party.runner = mesh
         kept: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
             auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)

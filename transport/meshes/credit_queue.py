@@ -6,10 +6,12 @@ that items larger than it pass: an urgent item waits for at most credit + one it
 credit: else one peer that reads nothing would keep heartbeats, and the reason of a failure, from all others.
 """
 
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from transport.meshes.mesh import URGENT
+from switchagg.priority import flow_of
+from transport.meshes.mesh import URGENT, Event, Mesh, Outgoing, Place, Sent
 
 Item = TypeVar("Item")
 
@@ -48,3 +50,60 @@ class CreditQueue(Generic[Item]):
         """These bytes have left what is below."""
         self.below_bytes -= size_bytes
         assert self.below_bytes >= 0, "more came back than was taken"
+
+
+@runtime_checkable
+class Sends(Protocol):
+    """A mesh with a CreditQueue for each of its flows: `Credited`, or a mesh that has them itself."""
+
+    def carry(self, messages: Iterable[Outgoing]) -> None:
+        """Queue messages; what the credit allows is on its way, now or with the next `receive`."""
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """As the mesh's."""
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """As of CreditQueue, of each flow; from now on. Any thread."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of messages that left the queues and are not yet known to have left the mesh. Any thread."""
+
+
+class Credited:
+    """See `Sends`; over any mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._queues: list[CreditQueue[Outgoing]] = [CreditQueue(None) for _ in mesh.classes or (None,)]
+        self._below: dict[int, tuple[CreditQueue[Outgoing], int]] = {}  # ticket -> bytes of a message the mesh has
+
+    def carry(self, messages: Iterable[Outgoing]) -> None:
+        """See `Sends`."""
+        queues, mesh, below = self._queues, self._mesh, self._below
+        for message in messages:
+            flow = flow_of(message.priority, mesh.classes) if len(queues) > 1 else 0
+            queues[flow].push(message, len(message.data), message.priority)
+        for flow, queue in enumerate(queues):
+            while (next_one := queue.pop()) is not None:
+                below[next_one.ticket] = (queue, len(next_one.data))
+                mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket, flow)
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Sends`."""
+        events = self._mesh.receive(place)
+        for event in events:
+            if type(event) is Sent:
+                queue, size_bytes = self._below.pop(event.ticket)
+                queue.returned(size_bytes)
+        return events
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """See `Sends`."""
+        for queue in self._queues:
+            queue.credit_bytes = credit_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See `Sends`."""
+        return sum(queue.below_bytes for queue in self._queues)

@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.errors import AggregationFailed, SwitchaggError
-from switchagg.priority import flow_of
-from transport.meshes.credit_queue import CreditQueue
-from transport.meshes.mesh import URGENT, Lost, Mesh, Outgoing, Party, Received, Sent
+from transport.meshes.credit_queue import Credited, Sends
+from transport.meshes.mesh import URGENT, Lost, Mesh, Party, Received, Sent
 
 CREDIT_BYTES = 1 << 20
 """How much may lie in the mesh and below, not counting what TCP has in flight: 8 ms at 1 Gb/s."""
@@ -52,8 +51,8 @@ class MeshLoop:
     ) -> None:
         self._mesh, self._party, self._job = mesh, party, job
         self._on_iteration, self._on_end = on_iteration, on_end
-        self._queues: list[CreditQueue[Outgoing]] = [CreditQueue(credit_bytes) for _ in mesh.classes or (None,)]
-        self._below: dict[int, tuple[CreditQueue[Outgoing], int]] = {}  # ticket -> bytes of a message the mesh has
+        self._sends: Sends = mesh if isinstance(mesh, Sends) else Credited(mesh)
+        self._sends.set_credit(_checked(credit_bytes))
         self._commands: deque[tuple[Command, Callable[[BaseException], None]]] = deque()
         self._lock = threading.Lock()  # guards the next, and that no command follows it
         self._failure: BaseException | None = None
@@ -86,10 +85,7 @@ class MeshLoop:
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """Bound what lies below from now on; what does so already stays there."""
-        if credit_bytes is not None and credit_bytes < 1:
-            raise ValueError(f"credit_bytes {credit_bytes}: 1 or more, or None")
-        for queue in self._queues:
-            queue.credit_bytes = credit_bytes
+        self._sends.set_credit(_checked(credit_bytes))
         self._mesh.wake()
 
     def close(self, linger_s: float = 1.0) -> None:
@@ -116,7 +112,7 @@ class MeshLoop:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of messages that the mesh has and that are not yet known to have left it."""
-        return sum(queue.below_bytes for queue in self._queues)
+        return self._sends.waiting_bytes
 
     # The thread
 
@@ -154,7 +150,7 @@ class MeshLoop:
         return failed
 
     def _run_once(self) -> None:
-        party, mesh = self._party, self._mesh
+        party = self._party
         now_ns = time.monotonic_ns()
         busy = bool(self._commands)
         while self._commands:
@@ -163,14 +159,12 @@ class MeshLoop:
         if deadline_ns is not None and now_ns >= deadline_ns:
             party.handle_timer(now_ns)
             busy = True
-        self._carry()
-        events = mesh.receive(party.place)
+        self._sends.carry(party.messages_to_send())
+        events = self._sends.receive(party.place)
         for event in events:
             if type(event) is Received:
                 party.receive(event.sender, event.head, event.data, now_ns)
             elif type(event) is Sent:
-                queue, size_bytes = self._below.pop(event.ticket)
-                queue.returned(size_bytes)
                 party.sent(event.ticket)
             elif type(event) is Lost:
                 party.lost(event.member, event.reason, now_ns)
@@ -178,17 +172,6 @@ class MeshLoop:
             self._on_iteration()
         if not events:
             self._sleep()
-
-    def _carry(self) -> None:
-        """Queue the party's messages, and give the mesh what the credit allows."""
-        queues, mesh, below = self._queues, self._mesh, self._below
-        for message in self._party.messages_to_send():
-            flow = flow_of(message.priority, mesh.classes) if len(queues) > 1 else 0
-            queues[flow].push(message, len(message.data), message.priority)
-        for flow, queue in enumerate(queues):
-            while (next_one := queue.pop()) is not None:
-                below[next_one.ticket] = (queue, len(next_one.data))
-                mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket, flow)
 
     def _sleep(self) -> None:
         sleep_s = IDLE_S
@@ -199,3 +182,9 @@ class MeshLoop:
         if not self._commands and self._failure is None:  # else: given before we noted that we sleep
             self._mesh.wait(sleep_s)
         self._asleep = False
+
+
+def _checked(credit_bytes: int | None) -> int | None:
+    if credit_bytes is not None and credit_bytes < 1:
+        raise ValueError(f"credit_bytes {credit_bytes}: 1 or more, or None")
+    return credit_bytes

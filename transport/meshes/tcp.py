@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from transport.meshes.mesh import (
     check_message,
     link_text,
 )
-from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, gather, listen
 
@@ -106,7 +105,7 @@ class TcpMesh:
     def __init__(
         self, mine: Hello, flows: Sequence[Mapping[int, socket.socket]], classes: tuple[int, ...] = ()
     ) -> None:
-        """Private: see `connect`. The connections are non-blocking, and the mesh's from now on."""
+        """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
         self._mine = mine
         self.counters: dict[str, int] = dict.fromkeys(
@@ -133,39 +132,9 @@ class TcpMesh:
         self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
 
     @classmethod
-    def connect(
-        cls,
-        member: int,
-        addresses: Sequence[Address],
-        *,
-        job: str = "",
-        method: str = "",
-        timeout_s: float = 30.0,
-        options: TcpOptions | None = None,
-        classes: tuple[int, ...] = (),
-        listener: socket.socket | None = None,
-    ) -> "TcpMesh":
-        """Listen at addresses[member] and connect to all others, within timeout_s.
-
-        job, method: the same on all members. listener: made by `tcp_gathering.listen`, where the port had to be known
-        before; it belongs to the mesh. Raises JobError that names the members that are missing, or both sides of a
-        disagreement.
-        """
-        options = options or TcpOptions()
-        try:
-            mine = Hello(job, method, link_text(cls.link, classes), member, len(addresses))
-            if len(addresses) > 1 and listener is None:
-                listener = listen(addresses[member], options)
-        except BaseException:
-            if listener is not None:
-                listener.close()
-            raise
-        if len(addresses) == 1 or listener is None:
-            if listener is not None:
-                listener.close()
-            return cls(mine, [{}], classes)
-        flows = gather(mine, addresses, listener, timeout_s, options.for_classes(classes))
-        return cls(mine, flows, classes)
+    def connect(cls, member: int, addresses: Sequence[Address], **how: Any) -> Self:
+        """Meet the others: see `meet`."""
+        return cls(*meet(member, addresses, **how))
 
     # Sending
 
@@ -468,18 +437,42 @@ class TcpMesh:
             raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
 
 
+def meet(
+    member: int,
+    addresses: Sequence[Address],
+    *,
+    job: str = "",
+    method: str = "",
+    timeout_s: float = 30.0,
+    options: TcpOptions | None = None,
+    classes: tuple[int, ...] = (),
+    listener: socket.socket | None = None,
+) -> tuple[Hello, Sequence[Mapping[int, socket.socket]], tuple[int, ...]]:
+    """Listen at addresses[member] and connect to all others, within timeout_s: our hello, connections of each flow by
+    member, and the classes.
+
+    job, method: the same on all members. listener: made by `tcp_gathering.listen`, where the port had to be known
+    before; ours from now on. Raises JobError that names the members that are missing, or both sides of a disagreement.
+    """
+    options = options or TcpOptions()
+    try:
+        mine = Hello(job, method, link_text("tcp", classes), member, len(addresses))
+        if len(addresses) > 1 and listener is None:
+            listener = listen(addresses[member], options)
+    except BaseException:
+        if listener is not None:
+            listener.close()
+        raise
+    if len(addresses) == 1 or listener is None:
+        if listener is not None:
+            listener.close()
+        return mine, [{}], classes
+    return mine, gather(mine, addresses, listener, timeout_s, options.for_classes(classes)), classes
+
+
 def _unacknowledged(peer: _Peer) -> bool:
     """Whether the peer's kernel has not yet acknowledged all bytes that ours took."""
     with contextlib.suppress(OSError):
         answer = fcntl.ioctl(peer.connection, termios.TIOCOUTQ, b"\0\0\0\0")
         return int.from_bytes(answer, sys.byteorder) > 0
     return False
-
-
-def open_mesh(
-    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
-) -> TcpMesh:
-    """See `opening.connect_mesh`; options: fields of TcpOptions."""
-    checked = TcpOptions(**options)  # first: an error here must leave no listener open
-    listener = bound.take() if bound is not None else None
-    return TcpMesh.connect(member, addresses, options=checked, listener=listener, **how)

@@ -1,0 +1,110 @@
+"""Dataflow programs for the C core: which parts of an array are sent, received, added, and what waits for what."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from switchagg.native.library import load
+
+SUM, MAX = range(2)
+"""`enum sa_combine`."""
+
+UNEXPECTED, TWICE, SIZE = range(1, 4)
+"""`enum sa_unfit`."""
+
+_NOBODY = (1 << 32) - 1
+
+
+class NativeLabel(ctypes.Structure):
+    """`struct sa_label`."""
+
+    _fields_ = [("member", ctypes.c_uint32), ("step", ctypes.c_uint32), ("segment", ctypes.c_uint32)]
+
+
+class NativeProgram(ctypes.Structure):
+    """`struct sa_program`; keeps its arrays alive."""
+
+    _fields_ = [
+        ("nodes", ctypes.c_uint32),
+        ("arriving", ctypes.c_uint32),
+        ("members", ctypes.c_uint32),
+        ("itemsize", ctypes.c_uint32),
+        ("elements", ctypes.c_uint64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "kinds",
+                "lows",
+                "highs",
+                "sources",
+                "labels",
+                "waits",
+                "after_first",
+                "after",
+                "arrivals",
+                "arrival_nodes",
+                "expected",
+            )
+        ),
+    ]
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Mapping[str, Sequence[int]],
+        labels: Sequence[tuple[int, int, int]],
+        after: Sequence[Sequence[int]],
+        arrivals: Mapping[tuple[int, int, int], int],
+        *,
+        members: int,
+        elements: int,
+        itemsize: int,
+    ) -> "NativeProgram":
+        """nodes: kinds, lows, highs, sources and waits of each; the rest as of a `Program`."""
+        came = sorted(arrivals)
+        expected = np.bincount([sender for sender, _, _ in came], minlength=members)
+        arrays: dict[str, Any] = {
+            "kinds": np.array(nodes["kinds"], np.uint8),
+            **{name: np.array(nodes[name], np.int64) for name in ("lows", "highs", "sources")},
+            "labels": np.array([each if each[0] >= 0 else (_NOBODY, 0, 0) for each in labels], np.uint32),
+            "waits": np.array(nodes["waits"], np.int32),
+            "after_first": np.cumsum([0, *map(len, after)], dtype=np.uint32),
+            "after": np.array([node for each in after for node in each], np.uint32),
+            "arrivals": np.array(came, np.uint32),
+            "arrival_nodes": np.array([arrivals[each] for each in came], np.uint32),
+            "expected": expected.astype(np.uint32),
+        }
+        made = cls(len(labels), len(came), members, itemsize, elements)
+        for name, array in arrays.items():
+            setattr(made, name, array.ctypes.data)
+        made._arrays = arrays
+        return made
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with the functions of executions declared. Raises library.Missing."""
+    library = load()
+    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+    label = ctypes.POINTER(NativeLabel)
+    for name, result, arguments in (
+        ("new", pointer, [ctypes.POINTER(NativeProgram), pointer, pointer, u32, u32]),
+        ("free", None, [pointer]),
+        ("start", None, [pointer]),
+        ("place", pointer, [pointer, label, u64]),
+        ("receive", ctypes.c_int, [pointer, label, pointer, u64]),
+        ("sent", None, [pointer, u32]),
+        ("next", i64, [pointer]),
+        ("expects", u32, [pointer, u32]),
+        ("left", u32, [pointer]),
+        ("moves", u64, [pointer]),
+        ("sends_left_to", ctypes.c_bool, [pointer, u32]),
+        ("leaving_to", ctypes.c_bool, [pointer, u32]),
+    ):
+        function = getattr(library, f"sa_execution_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library

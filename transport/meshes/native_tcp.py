@@ -1,0 +1,325 @@
+"""NativeTcpMesh: a TcpMesh in C, which also queues messages by urgency and runs collectives without Python.
+
+Both speak the same on the wire. A message of an execution that runs here never reaches Python; others are handed out as
+from any mesh.
+"""
+
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from switchagg.native.library import load, missing
+from switchagg.priority import flow_of
+from transport.links.link import Address, LinkClosed
+from transport.meshes.hello import Hello
+from transport.meshes.mesh import (
+    HEAD_BYTES_MAX,
+    Buffer,
+    Event,
+    Lost,
+    Outgoing,
+    Place,
+    Received,
+    Sent,
+    check_message,
+)
+from transport.meshes.opening import BoundPlace
+from transport.meshes.spare_memory import SpareMemory
+from transport.meshes.tcp import MESSAGE_BYTES_MAX, TcpMesh, meet
+from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of
+
+COUNTERS = (
+    "tx_messages",
+    "tx_bytes",
+    "rx_messages",
+    "rx_bytes",
+    "sends",
+    "receives",
+    "send_would_block",
+    "lost",
+)
+"""In the order of `enum sa_mesh_counter`."""
+
+RECEIVED, SENT, GONE, WANTS_MEMORY = range(4)
+"""`enum sa_mesh_event_kind`."""
+
+_CLOSED, _ERROR, _LEFT, _NO_MESSAGE = range(4)  # enum sa_gone
+
+
+class MeshEvent(ctypes.Structure):
+    """`struct sa_mesh_event`."""
+
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("member", ctypes.c_uint32),
+        ("connection", ctypes.c_uint32),
+        ("reason", ctypes.c_uint32),
+        ("number", ctypes.c_int32),
+        ("head_bytes", ctypes.c_uint32),
+        ("ticket", ctypes.c_int64),
+        ("size_bytes", ctypes.c_uint64),
+        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
+    ]
+
+    def why(self) -> str:
+        """Why the member is gone."""
+        if self.reason == _ERROR:
+            return f"the connection ended: {os.strerror(self.number)}"
+        if self.reason == _NO_MESSAGE:
+            return f"it sent what is no message ({bytes(self.head[:8]).hex()})"
+        return "it left" if self.reason == _LEFT else "it closed the connection, or died"
+
+
+class MeshOutgoing(ctypes.Structure):
+    """`struct sa_mesh_outgoing`."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("size_bytes", ctypes.c_uint64),
+        ("ticket", ctypes.c_int64),
+        ("to", ctypes.c_uint32),
+        ("flow", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("head_bytes", ctypes.c_uint32),
+        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
+    ]
+
+
+class Runnable(Protocol):
+    """An execution in C: `transport.collectives.native_execution`."""
+
+    carried: bool
+
+    @property
+    def handle(self) -> int: ...
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with the functions of mesh.h declared. Raises library.Missing."""
+    library = load()
+    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+    for name, result, arguments in (
+        ("new", pointer, [u32, u32, ctypes.c_char_p, u64, ctypes.c_int, ctypes.POINTER(u64)]),
+        ("free", None, [pointer]),
+        ("add", ctypes.c_int, [pointer, ctypes.c_int, u32, u32]),
+        ("send", ctypes.c_int, [pointer, ctypes.POINTER(MeshOutgoing), ctypes.c_bool]),
+        ("run", ctypes.c_int, [pointer, pointer, ctypes.c_char_p, i64]),
+        ("stop", None, [pointer]),
+        ("turn", ctypes.c_int, [pointer, i64, i64]),
+        ("take_events", u32, [pointer, ctypes.POINTER(ctypes.POINTER(MeshEvent))]),
+        ("give", ctypes.c_int, [pointer, u32, pointer]),
+        ("linger", None, [pointer, i64]),
+        ("below_bytes", i64, [pointer]),
+    ):
+        function = getattr(library, f"sa_mesh_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+class _Counters(Mapping[str, int]):
+    """As they are now; also after the mesh is closed."""
+
+    def __init__(self) -> None:
+        self.values_in_c = (ctypes.c_uint64 * len(COUNTERS))()
+
+    def __getitem__(self, name: str) -> int:
+        if name not in COUNTERS:
+            raise KeyError(name)
+        return self.values_in_c[COUNTERS.index(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COUNTERS)
+
+    def __len__(self) -> int:
+        return len(COUNTERS)
+
+
+class NativeTcpMesh:
+    """See `TcpMesh`; also a `credit_queue.Sends` and a `native_execution.Runner`. Made by `connect`.
+
+    Raises library.Missing without the compiled core, MemoryError without memory.
+    """
+
+    link = "tcp"
+    message_bytes_max = MESSAGE_BYTES_MAX
+
+    def __init__(
+        self, mine: Hello, flows: Sequence[Mapping[int, socket.socket]], classes: tuple[int, ...] = ()
+    ) -> None:
+        """What `tcp.meet` gives. The connections are non-blocking, and the mesh's from now on."""
+        self.member, self.members, self.classes = mine.member, mine.members, classes
+        self._mine, self._flows = mine, flows
+        self._library = declared()
+        self._counters = _Counters()
+        self.counters: Mapping[str, int] = self._counters
+        self._credit_bytes: int | None = None
+        self._memory: dict[int, memoryview] = {}  # by connection: of the message that arrives
+        self._data: dict[int, Buffer] = {}  # by ticket: what C reads
+        self._runs: dict[int, Runnable] = {}  # by ticket
+        self._events = ctypes.POINTER(MeshEvent)()
+        self._spare = SpareMemory()
+        self._closed = False
+        self._wake_lock = threading.Lock()
+        self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._handle = self._library.sa_mesh_new(
+            self.members,
+            len(flows),
+            bytes(classes or (0,)),
+            MESSAGE_BYTES_MAX,
+            self._wake_descriptor,
+            self._counters.values_in_c,
+        )
+        if self._handle is None:
+            os.close(self._wake_descriptor)
+            raise MemoryError("no memory or descriptor for a mesh")
+        for flow, connections in enumerate(flows):
+            for member, connection in connections.items():
+                self._check(self._library.sa_mesh_add(self._handle, connection.fileno(), member, flow))
+        first = next(iter(flows[0].values()), None)
+        self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
+
+    @classmethod
+    def connect(cls, member: int, addresses: Sequence[Address], **how: Any) -> Self:
+        """Meet the others: see `tcp.meet`."""
+        return cls(*meet(member, addresses, **how))
+
+    # Sending
+
+    def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
+        """See `Mesh.send`."""
+        self._send(Outgoing(to, head, data, ticket), flow % len(self._flows), False)
+
+    def carry(self, messages: Iterable[Outgoing]) -> None:
+        """See `Sends.carry`."""
+        for message in messages:
+            flow = flow_of(message.priority, self.classes) if len(self._flows) > 1 else 0
+            self._send(message, flow, True)
+
+    def _send(self, message: Outgoing, flow: int, waits_for_credit: bool) -> None:
+        to, head, data, ticket, priority = message
+        size = len(data)
+        check_message(self, to, head, size)
+        self._require_open()
+        address = np.frombuffer(data, np.uint8).ctypes.data if size else None
+        given = MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
+        ctypes.memmove(given.head, head, len(head))
+        self._data[ticket] = data
+        self._check(self._library.sa_mesh_send(self._handle, given, waits_for_credit))
+
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """See `Sends.set_credit`."""
+        self._credit_bytes = credit_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See `Sends.waiting_bytes`."""
+        with self._wake_lock:
+            return 0 if self._closed else self._library.sa_mesh_below_bytes(self._handle)
+
+    # Running
+
+    def run(self, execution: Runnable, head: bytes, ticket: int) -> None:
+        """See `Runner.run`."""
+        self._require_open()
+        self._runs[ticket] = execution
+        self._check(self._library.sa_mesh_run(self._handle, execution.handle, head, ticket))
+        execution.carried = True
+
+    def stop(self) -> None:
+        """See `Runner.stop`. What they have queued is read by C until `close`: they stay referenced."""
+        if not self._closed:
+            self._library.sa_mesh_stop(self._handle)
+
+    # Receiving
+
+    def receive(self, place: Place | None = None) -> Sequence[Event]:
+        """See `Mesh.receive`."""
+        self._require_open()
+        self._turn(0)
+        found: list[Event] = []
+        while count := self._library.sa_mesh_take_events(self._handle, self._events):
+            for event in self._events[:count]:
+                self._take(event, place, found)
+        return found
+
+    def _take(self, event: MeshEvent, place: Place | None, found: list[Event]) -> None:
+        if event.kind == SENT:
+            if self._runs.pop(event.ticket, None) is None:
+                del self._data[event.ticket]
+            found.append(Sent(event.ticket))
+        elif event.kind == GONE:
+            for flow in self._flows:
+                flow[event.member].close()
+            found.append(Lost(event.member, event.why()))
+        else:
+            head = bytes(event.head[: event.head_bytes])
+            if event.kind == RECEIVED:
+                data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
+                found.append(Received(event.member, head, data))
+                return
+            size = event.size_bytes
+            memory = (place(event.member, head, size) if place is not None else None) or self._spare.take(size)
+            assert len(memory) == size, "a place has another size than its message"
+            self._memory[event.connection] = memory
+            address = np.frombuffer(memory, np.uint8).ctypes.data
+            self._check(self._library.sa_mesh_give(self._handle, event.connection, address))
+
+    def _turn(self, timeout_ns: int) -> bool:
+        credit = -1 if self._credit_bytes is None else self._credit_bytes
+        return bool(self._check(self._library.sa_mesh_turn(self._handle, timeout_ns, credit)))
+
+    @staticmethod
+    def _check(result: int) -> int:
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        return result
+
+    # Waiting and closing
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `Mesh.wait`. What belongs to executions is received, and what they have to send is sent, meanwhile."""
+        self._require_open()
+        return self._turn(-1 if timeout_s is None else max(0, round(timeout_s * 1e9)))
+
+    def wake(self) -> None:
+        """See `Mesh.wake`."""
+        with self._wake_lock:  # after close the descriptor's number may already belong to someone else
+            if not self._closed:
+                os.eventfd_write(self._wake_descriptor, 1)
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """See `Mesh.close`."""
+        if self._closed:
+            return
+        self._library.sa_mesh_linger(self._handle, round(linger_s * 1e9))
+        with self._wake_lock:
+            self._closed = True
+            self._library.sa_mesh_free(self._handle)
+            os.close(self._wake_descriptor)
+        for flow in self._flows:
+            for connection in flow.values():
+                connection.close()
+        for kept in (self._memory, self._data, self._runs):
+            kept.clear()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> TcpMesh | NativeTcpMesh:
+    """See `opening.connect_mesh`; options: fields of TcpOptions. In C if the compiled core is there."""
+    checked = TcpOptions(**options)  # first: an error here must leave no listener open
+    listener = bound.take() if bound is not None else None
+    kind = TcpMesh if missing() else NativeTcpMesh
+    return kind.connect(member, addresses, options=checked, listener=listener, **how)
