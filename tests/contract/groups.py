@@ -1,6 +1,7 @@
 """The groups that the contract is tested on: each opens all its ranks in this process. A new one is one more entry in
 KINDS."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup
 
+from switchagg.native import library
 from tests.contract.meshes import free_addresses
 from transport.group.opening import GroupOptions, open_group
+from transport.links.table import LINKS
 from transport.ps.group import PsOptions, open_ps_server
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -72,16 +75,19 @@ def with_servers(count: int, workers: int) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def switch(session: bool, workers: int) -> Iterator[list[Any]]:
+def switch(link: str, workers: int, *, session: bool = False) -> Iterator[list[Any]]:
+    # Over RDMA the switch has an address and its one port for itself: one of this process, as tests run side by side.
+    host = f"127.{20 + os.getpid() % 50}.{os.getpid() // 50 % 250}.1" if link == "rdma" else "127.0.0.1"
+    options = DaemonOptions("tcp://127.0.0.1:0", (host, LINKS[link].port or 0), slots=4096, link=link)
     with ExitStack() as stack:
-        daemon = stack.enter_context(SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)))
+        daemon = stack.enter_context(SwitchDaemon(options))
         told: dict[str, Any] = {"bind": "127.0.0.1", "window_slots": 64, "priorities": [0, 3, 7]}
 
         def join(rank: int) -> Any:
             if session:
                 return SwitchSession.join(daemon.control_endpoint, "contract", rank, workers, JoinOptions(**told))
             how = GroupOptions(SOON_S, switch=daemon.control_endpoint, more=told)
-            return open_group("switch", "udp", rank, [("", 0)] * workers, job="contract", options=how)
+            return open_group("switch", link, rank, [("", 0)] * workers, job="contract", options=how)
 
         yield stack.enter_context(closed(together(workers, join)))
 
@@ -112,12 +118,14 @@ COLLECTIVES: dict[str, Open] = {
     "auto@tcp": lambda workers: host("auto", "tcp", workers),
     "ps@tcp": lambda workers: host("ps", "tcp", workers),
     "ps@tcp with 2 servers": lambda workers: with_servers(2, workers),
-    "switch group": lambda workers: switch(False, workers),
+    "switch@udp": lambda workers: switch("udp", workers),
+    "switch@zeromq": lambda workers: switch("zeromq", workers),
+    **({} if library.missing() else {"switch@rdma": lambda workers: switch("rdma", workers)}),
 }
 """Groups with all collectives."""
 
 KINDS: dict[str, Open] = {
     **COLLECTIVES,
-    "switch session": lambda workers: switch(True, workers),
+    "switch session": lambda workers: switch("udp", workers, session=True),
     "torch's gloo": gloo,
 }

@@ -130,7 +130,7 @@ ELSEWHERE = Shown("all_to_all", "sum", np.dtype(np.float32), 7)
 PRODUCT = Shown("allreduce", "sum", np.dtype(np.float32), 7, 0, ASKED.index(("product", "")))
 
 
-@pytest.mark.parametrize("name", ["switch group", "ring@tcp", "auto@tcp"])
+@pytest.mark.parametrize("name", ["switch@udp", "ring@tcp", "auto@tcp"])
 def test_calls_that_travel_as_others_are_compared_as_what_they_are(name: str) -> None:
     with COLLECTIVES[name](2) as groups:
         ready([group.compare(ELSEWHERE) for group in groups])

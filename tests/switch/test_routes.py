@@ -1,7 +1,9 @@
 """Results of two sizes to two sets of ports, through each event loop of the switch (S6): in memory, pool and queues."""
 
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
+from switchagg.priority import tos_of
 from switchagg.wire import HEADER_BYTES, Op, Packet, Route, decode, encode, frame_bytes
 from transport.links.udp import UdpLink
 from transport.switch.impairments import parse_impairments
@@ -84,3 +87,35 @@ def test_each_rank_gets_values_or_a_bare_result(name: str) -> None:
 def _routed(chunk: int) -> tuple[Route, int]:
     packet = contribution(0, chunk)
     return packet.route, packet.owner
+
+
+@requires_native
+@pytest.mark.parametrize("name", LOOPS)
+def test_w10_results_of_both_sizes_have_the_class_of_their_stream(name: str) -> None:
+    streams = tuple(StreamConfig(RUN * place, RUN, priority) for place, priority in enumerate((0, 3, 7)))
+    job = replace(JOB, workers=2, streams=streams)
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+        for rank in ranks:
+            rank.bind(("127.0.0.1", 0))
+            rank.settimeout(20)
+            rank.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        link = UdpLink(("127.0.0.1", 0))
+        loop = LOOPS[name](link)
+        loop.start()
+        stack.callback(loop.stop)
+        loop.admit(job, [rank.getsockname() for rank in ranks])
+        for stream, route in ((0, Route.TO_OWNER), (1, Route.FROM_OWNER), (2, Route.TO_OWNER)):
+            tos = tos_of(streams[stream].priority)
+            for number, rank in enumerate(ranks):
+                gives = (number == 0) == (route is Route.FROM_OWNER)
+                values = np.full(ELEMENTS * gives, 5, np.int32)
+                place = job.place(stream, 0)
+                packet = Packet(7, 3, stream, number, Op.SUM, *place, 0, values, route=route, owner=0)
+                rank.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+                rank.sendto(encode(packet), link.address)
+            for number, rank in enumerate(ranks):
+                data, ((_, _, mark),), _, _ = rank.recvmsg(2048, socket.CMSG_SPACE(4))
+                bare = (number == 0) == (route is Route.FROM_OWNER)
+                assert len(data) == (HEADER_BYTES if bare else frame_bytes(ELEMENTS))
+                assert mark[0] == tos
