@@ -21,6 +21,17 @@ WAITS = "waits for "  # begins the name of a span within a forward pass in which
 _TRACK_NUMBERS = {COMPUTE: 0, NETWORK: 1}
 
 
+def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+    """Time covered by at least one of the intervals (start, end)."""
+    covered_ns = 0
+    until_ns = 0
+    for start_ns, end_ns in sorted(intervals):
+        if end_ns > until_ns:
+            covered_ns += end_ns - max(start_ns, until_ns)
+            until_ns = end_ns
+    return covered_ns
+
+
 @dataclass(frozen=True)
 class Span:
     """One thing a rank did. Times count from the start of training; those of one track may overlap on `network` only.

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
-from emulation.sim.training import Progress, Training, union_ns
-from emulation.timeline import COMPUTE, NETWORK, Span, kept
+from emulation.sim.training import Progress, Training
+from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
 from switchagg.priority import CLASSES
 from transport.schedule.model import Prediction

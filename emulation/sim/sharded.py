@@ -22,8 +22,8 @@ import numpy as np
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Call, Simulation
-from emulation.sim.training import Progress, RankClock, Training, union_ns
-from emulation.timeline import COMPUTE, NETWORK, Span, kept
+from emulation.sim.training import Progress, RankClock, Training
+from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
 from emulation.training.units import Array, Shards, blocks_of
 from switchagg.description import Kind

@@ -17,7 +17,7 @@ from emulation.results import Evaluation, IterationRecord, MethodResult
 from emulation.scenario import Scenario
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulation import Simulation
-from emulation.timeline import COMPUTE, NETWORK, Span, kept
+from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
 from switchagg.description import Kind
 from transport.group.method_name import MethodName
@@ -313,14 +313,3 @@ class Training:
             environment["ack_every_segments"] = reliable.ack_every_segments
             environment["segment_bytes"] = reliable.segment_bytes
         return environment
-
-
-def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
-    """Time covered by at least one of the intervals (start, end)."""
-    covered_ns = 0
-    until_ns = 0
-    for start_ns, end_ns in sorted(intervals):
-        if end_ns > until_ns:
-            covered_ns += end_ns - max(start_ns, until_ns)
-            until_ns = end_ns
-    return covered_ns

@@ -89,16 +89,6 @@ class BucketClock:
         return allreduce(self.group, flat, "avg" if self.counted else "sum")
 
 
-def covered_ns(spans: Sequence[Transfer]) -> int:
-    """Time during which at least one bucket was in flight."""
-    covered = until = 0
-    for span in sorted(spans, key=lambda span: span.start_ns):
-        if span.end_ns > until:
-            covered += span.end_ns - max(span.start_ns, until)
-            until = span.end_ns
-    return covered
-
-
 def exposed_ns(spans: Sequence[Transfer]) -> int:
     """Time spent waiting for buckets with nothing left to compute: the last one starts as the backward pass ends."""
     return max(0, max(span.end_ns for span in spans) - max(span.start_ns for span in spans))
@@ -251,25 +241,19 @@ class Trainer:
             rounds.take()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
-        end_ns = time.monotonic_ns()
         spans = self._buckets.spans
         waited_ns = exposed_ns(spans)
         send_report(
-            Iteration(
+            Iteration.of(
+                (start_ns, forward_end_ns, backward_end_ns, time.monotonic_ns()),
+                spans,
+                waited_ns,
+                spans[-1],  # DDP's last bucket holds the first layer
                 iteration=iteration,
                 start_ns=clock.at(start_ns),
-                begun_at_ns=start_ns,
-                duration_ns=end_ns - start_ns,
-                forward_ns=forward_end_ns - start_ns,
                 backward_ns=backward_end_ns - forward_end_ns - waited_ns,
-                optimizer_ns=end_ns - backward_end_ns,
-                compute_ns=end_ns - start_ns - waited_ns,
-                communication_ns=covered_ns(spans),
-                first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,  # DDP's last bucket holds the first layer
-                first_layer_bytes=spans[-1].size_bytes,
                 loss=None if loss is None else loss.item(),
                 retransmissions=self._counters().get("retransmitted", 0),
-                buckets=spans,
             )
         )
 

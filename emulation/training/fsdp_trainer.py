@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from emulation.children import send_report
-from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, join_process_group
+from emulation.training.ddp_trainer import Trainer, TrainingClock, join_process_group
 from emulation.training.messages import Iteration, Transfer
 from emulation.training.units import blocks_of
 from emulation.training.workload import Workload
@@ -200,23 +200,15 @@ class FsdpTrainer(Trainer):
         collectives.finish()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
-        end_ns = time.monotonic_ns()
         send_report(
-            Iteration(
+            Iteration.of(
+                (start_ns, forward_end_ns, backward_end_ns, time.monotonic_ns()),
+                collectives.spans,
+                collectives.waited_ns,
                 iteration=iteration,
                 start_ns=clock.at(start_ns),
-                begun_at_ns=start_ns,
-                duration_ns=end_ns - start_ns,
-                forward_ns=forward_end_ns - start_ns,
-                backward_ns=backward_end_ns - forward_end_ns,
-                optimizer_ns=end_ns - backward_end_ns,
-                compute_ns=end_ns - start_ns - collectives.waited_ns,
-                communication_ns=covered_ns(collectives.spans),
-                first_layer_ns=0,
-                first_layer_bytes=0,
                 loss=loss.item(),
                 retransmissions=self._counters().get("retransmitted", 0),
-                buckets=collectives.spans,
             )
         )
 

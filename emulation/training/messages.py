@@ -1,7 +1,7 @@
 """A trainer's configuration and its reports: also imported by the processes that start trainers, so without torch."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -9,6 +9,7 @@ from emulation.bounds import elements_of
 from emulation.children import Failed, Order, Report
 from emulation.scenario import Scenario
 from emulation.scenario_tables import ParameterServer
+from emulation.timeline import union_ns
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName, parse
 
@@ -106,6 +107,34 @@ class Iteration(Report):
     retransmissions: int
     buckets: list[Transfer]
     waits: list[Wait] | None = None  # with a schedule: within the forward pass
+
+    @classmethod
+    def of(
+        cls,
+        times: tuple[int, int, int, int],
+        spans: list[Transfer],
+        waited_ns: int,
+        first_layer: Transfer | None = None,
+        **others: Any,
+    ) -> Self:
+        """From when it began and its three passes ended (CLOCK_MONOTONIC), and how long it waited for its transfers.
+
+        others: further fields, and those of a trainer whose passes leave out waiting, or overlap with the next ones.
+        """
+        begun_ns, forward_ns, backward_ns, end_ns = times
+        given: dict[str, Any] = {
+            "begun_at_ns": begun_ns,
+            "duration_ns": end_ns - begun_ns,
+            "forward_ns": forward_ns - begun_ns,
+            "backward_ns": backward_ns - forward_ns,
+            "optimizer_ns": end_ns - backward_ns,
+            "compute_ns": end_ns - begun_ns - waited_ns,
+            "communication_ns": union_ns([(span.start_ns, span.end_ns) for span in spans]),
+            "first_layer_ns": first_layer.end_ns - first_layer.start_ns if first_layer else 0,
+            "first_layer_bytes": first_layer.size_bytes if first_layer else 0,
+            "buckets": spans,
+        }
+        return cls(**given | others)
 
 
 class Evaluated(Report):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from emulation.children import send_report
-from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, rendezvous
+from emulation.training.ddp_trainer import Trainer, TrainingClock, rendezvous
 from emulation.training.messages import GROUP_JOB, GROUP_PORT, Evaluated, Iteration, TrainerConfig, Transfer
 from emulation.training.workload import Workload
 from transport.ps.config import PsConfig
@@ -122,21 +122,16 @@ class PsTrainer(Trainer):
         self._optimizer.zero_grad()
         back_ns = max(backward_end_ns, *(span.end_ns for span in spans))
         send_report(
-            Iteration(
+            Iteration.of(
+                (start_ns, forward_end_ns, backward_end_ns, end_ns),
+                spans,
+                back_ns - backward_end_ns,
+                spans[-1],
                 iteration=iteration,
                 start_ns=clock.at(start_ns),
-                begun_at_ns=start_ns,
-                duration_ns=end_ns - start_ns,
-                forward_ns=forward_end_ns - start_ns,
-                backward_ns=backward_end_ns - forward_end_ns,
                 optimizer_ns=end_ns - back_ns,
-                compute_ns=end_ns - start_ns - (back_ns - backward_end_ns),
-                communication_ns=covered_ns(spans),
-                first_layer_ns=spans[-1].end_ns - spans[-1].start_ns,
-                first_layer_bytes=spans[-1].size_bytes,
                 loss=loss.item(),
                 retransmissions=self._counters().get("retransmitted", 0),
-                buckets=spans,
             )
         )
 

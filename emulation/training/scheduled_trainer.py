@@ -13,7 +13,7 @@ from typing import Any
 
 from emulation.children import send_report
 from emulation.sim.prediction import predicted
-from emulation.training.ddp_trainer import Trainer, TrainingClock, covered_ns, host_group, rendezvous
+from emulation.training.ddp_trainer import Trainer, TrainingClock, host_group, rendezvous
 from emulation.training.messages import GROUP_JOB, Iteration, TrainerConfig, Transfer, Wait
 from emulation.training.workload import Workload
 from switchagg.priority import CLASSES
@@ -32,11 +32,8 @@ class Running:
 
     number: int
     loss: float
-    begun_at_ns: int
     start_ns: int  # of the training
-    forward_ns: int  # with its waits
-    backward_ns: int
-    optimizer_ns: int
+    times: tuple[int, int, int, int]  # when it began, and its passes ended
     waits: list[ForwardWait]  # for sums, within the forward pass
 
 
@@ -126,17 +123,8 @@ class ScheduledTrainer(Trainer):
         loss.backward()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
-        end_ns = time.monotonic_ns()
-        self._unreported = Running(
-            iteration,
-            loss.item(),
-            begun_ns,
-            start_ns,
-            forward_end_ns - begun_ns,
-            backward_end_ns - forward_end_ns,
-            end_ns - backward_end_ns,
-            waits,
-        )
+        times = (begun_ns, forward_end_ns, backward_end_ns, time.monotonic_ns())
+        self._unreported = Running(iteration, loss.item(), start_ns, times, waits)
         reports_now = iteration + 1 in (self.config.hold_after, self.config.scenario.workload.iterations)
         if reports_now or self._evaluates_after(iteration):
             self._handle.wait()  # it is this iteration that takes this time, not the evaluation
@@ -163,24 +151,21 @@ class ScheduledTrainer(Trainer):
         duration_ns = next_start_ns - running.start_ns
         waited_ns = sum(wait.end_ns - wait.begin_ns for wait in running.waits)
         send_report(
-            Iteration(
+            Iteration.of(
+                running.times,
+                sorted(spans, key=lambda span: span.start_ns),
+                waited_ns,
+                Transfer(
+                    sum(record.size_bytes for record in first),
+                    max((record.ready_ns for record in first), default=0),
+                    max((record.completed_ns for record in first), default=0),
+                ),
                 iteration=running.number,
                 start_ns=running.start_ns,
-                begun_at_ns=running.begun_at_ns,
                 duration_ns=duration_ns,
-                forward_ns=running.forward_ns,
-                backward_ns=running.backward_ns,
-                optimizer_ns=running.optimizer_ns,
-                compute_ns=min(
-                    duration_ns, running.forward_ns + running.backward_ns + running.optimizer_ns - waited_ns
-                ),
-                communication_ns=covered_ns(spans),
-                first_layer_ns=max((r.completed_ns for r in first), default=0)
-                - max((r.ready_ns for r in first), default=0),
-                first_layer_bytes=sum(record.size_bytes for record in first),
+                compute_ns=min(duration_ns, running.times[-1] - running.times[0] - waited_ns),
                 loss=running.loss,
                 retransmissions=self._counters().get("retransmitted", 0),
                 waits=[Wait(wait.module, wait.begin_ns, wait.end_ns) for wait in running.waits],
-                buckets=sorted(spans, key=lambda span: span.start_ns),
             )
         )

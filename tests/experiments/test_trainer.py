@@ -24,7 +24,7 @@ from emulation.results import gradient_delays
 from emulation.scenario import parse
 from emulation.sim.run import run_method
 from emulation.training import ddp_trainer
-from emulation.training.ddp_trainer import covered_ns, exposed_ns
+from emulation.training.ddp_trainer import exposed_ns
 from emulation.training.messages import (
     GROUP_JOB,
     GROUP_PORT,
@@ -425,12 +425,6 @@ def test_help_has_examples() -> None:
 
 
 # ---- times
-
-
-def test_covered_time_counts_overlaps_once_and_gaps_not() -> None:
-    spans = [Transfer(1, 10, 20), Transfer(1, 15, 40), Transfer(1, 18, 30), Transfer(1, 50, 55)]
-    assert covered_ns(spans) == 35
-    assert covered_ns([]) == 0
 
 
 def test_only_waiting_after_the_last_bucket_has_left_is_exposed() -> None:

@@ -19,7 +19,8 @@ from emulation.scenario import Scenario, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import run_method, simulation_config
-from emulation.sim.training import Training, union_ns
+from emulation.sim.training import Training
+from emulation.timeline import union_ns
 from emulation.training.workload import Score
 from switchagg.native import library
 from transport.group.method_name import parse as parse_method
