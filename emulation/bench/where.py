@@ -33,8 +33,8 @@ USER_PARTS = {
     "integers to values": ("dequantise32", "dequantise64", "decode", "join64"),
     "values, byte order (int32)": ("swap32",),
     "switch rule": (
-        *("sa_plane_accept", "accept_routed", "address", "combine", "combine_and_emit", "write_values", "add_values"),
-        *("emit", "take_maxima", "write_and_emit", "add_and_emit", "take_maxima_and_emit"),
+        *("sa_plane_accept", "accept_routed", "address"),
+        *("combine", "write_values", "add_values", "take_maxima", "emit"),
     ),
 }
 KERNEL_PARTS = {
