@@ -20,7 +20,7 @@ ffffffff81000500 T _copy_from_iter
 ffffffff81000600 T sysvec_reschedule
 """
 CORE = """0000000000001000 t quantise32.avx2
-0000000000001100 t greatest32.arch_x86_64_v4
+0000000000001100 t sa_greatest_magnitude.arch_x86_64_v4
 0000000000001200 T sa_plane_accept
 0000000000001300 T sa_worker_run
 """
