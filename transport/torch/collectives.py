@@ -28,7 +28,7 @@ Forward = Callable[[], dist.Work]
 
 
 def _delegate(name: str) -> Callable[..., dist.Work]:
-    """A method that hands a call to Gloo, uncompared."""
+    """A method that hands a call to Gloo, uncompared: of sizes that differ Gloo ends a process, or fills a part."""
 
     def method(group: "Collectives", *args: Any, **kwargs: Any) -> dist.Work:
         group.reducer.raise_failure()
@@ -36,7 +36,7 @@ def _delegate(name: str) -> Callable[..., dist.Work]:
         return group.delegate((name,), args, kwargs)
 
     method.__name__ = name
-    method.__doc__ = f"{name}, done by Gloo."
+    method.__doc__ = f"{name}, done by Gloo; not compared among the ranks (docs/pytorch.md says what that means)."
     return method
 
 
