@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from emulation.certificate.fidelity import Bounds
+from emulation.mininet.run import run_method
 from emulation.mininet.services import ServiceProcess
 from emulation.mininet.shaping import HTB_LEAF
+from emulation.scenario import parse
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
@@ -108,6 +110,35 @@ def test_a_queue_with_wrong_settings_is_reported(topology: Any, broken: str) -> 
         with pytest.raises(topology.UnfitError, match=r"[017] priority queues instead of 8"):
             shaping.read_back({worker.interface: spec}, "h1", worker.pid, reader)
         reader.close()
+
+
+def test_a_scheduled_ring_sends_each_class_through_its_queue(
+    topology: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3 over TCP: gradients of the first layers in the urgent classes, those of the last ones in best effort."""
+    pytest.importorskip("torch", reason="training needs torch")
+    nets: list[Any] = []
+    sent: list[dict[int, int]] = []
+
+    class Seen(topology.EmulatedNetwork):  # type: ignore[misc, name-defined]
+        def __enter__(self) -> Any:
+            nets.append(super().__enter__())
+            return nets[0]
+
+    monkeypatch.setattr(topology, "EmulatedNetwork", Seen)
+    scenario = parse(
+        'name = "classes"\ntitle = "Classes"\n[methods]\nmininet = ["ring+p3"]\n'
+        "[topology]\nworkers = 2\npriority_queues = 8\n"
+        "[workload]\niterations = 8\nwarmup_iterations = 5\nbatch_per_worker = 4\n",
+        "classes.toml",
+    )
+    (method,) = scenario.methods_for("mininet")
+    found = run_method(
+        scenario, method, tmp_path, lambda *_: sent.append(sent_packets(nets[0], "s1", "s1-eth2") if nets else {})
+    )
+    assert len(set(found.parameter_hash_per_rank)) == 1
+    priorities = {span.priority for span in found.timeline if span.priority is not None}
+    assert all(sent[-1][kind] > 20 for kind in priorities), "more than what opens a connection"
 
 
 # ---- what lies below a worker's streams, where the queue knows no classes
