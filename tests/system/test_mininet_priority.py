@@ -120,7 +120,7 @@ def test_a_scheduled_ring_sends_each_class_through_its_queue(
     nets: list[Any] = []
     sent: list[dict[int, int]] = []
 
-    class Seen(topology.EmulatedNetwork):  # type: ignore[misc, name-defined]
+    class Seen(topology.EmulatedNetwork):  # type: ignore[misc]
         def __enter__(self) -> Any:
             nets.append(super().__enter__())
             return nets[0]
