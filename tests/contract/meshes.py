@@ -14,7 +14,7 @@ from switchagg.native.library import missing
 from transport.links.link import Address
 from transport.links.table import LINKS, links_with
 from transport.meshes.mesh import Event, Mesh, Place, Received
-from transport.meshes.native_tcp import NativeTcpMesh
+from transport.meshes.native_tcp import in_c
 from transport.meshes.opening import connect_mesh
 from transport.meshes.tcp import TcpMesh
 from transport.meshes.udp import UdpMesh, UdpMeshOptions
@@ -29,7 +29,7 @@ def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
 
 
 def native_tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
-    return NativeTcpMesh.connect(member, addresses, **how)
+    return in_c(TcpMesh.connect(member, addresses, **how))
 
 
 def udp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:

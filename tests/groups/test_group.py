@@ -12,6 +12,7 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from tests.contract.meshes import free_addresses
 from transport.collectives.execution import Execution
+from transport.collectives.native_execution import NativeExecution
 from transport.group.contract import Group
 from transport.group.opening import GroupOptions, open_group
 from transport.links.table import links_with
@@ -138,7 +139,8 @@ def test_a_rank_that_stalls_is_named_after_the_time_limit() -> None:
 
 def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(rank: int, group: Group) -> None:
-        monkeypatch.setattr(Execution, "start", lambda execution: bytearray(1 << 62))
+        for kind in (Execution, NativeExecution):
+            monkeypatch.setattr(kind, "start", lambda execution: bytearray(1 << 62))
         with pytest.raises(MemoryError):
             group.allreduce(np.ones(3, np.int32)).result(LIVENESS_S)
         with pytest.raises(AggregationFailed, match="the mesh loop ended"):

@@ -17,6 +17,7 @@ from transport.collectives.execution import SEGMENT_BYTES
 from transport.collectives.native_execution import NativeExecution
 from transport.collectives.party import CollectiveParty
 from transport.collectives.table import COLLECTIVES
+from transport.group.opening import open_group
 from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import Lost, Received, Sent
 from transport.meshes.native_tcp import NativeTcpMesh
@@ -284,3 +285,10 @@ def test_arrays_are_let_go_when_their_call_is_done_and_when_the_mesh_closes(pair
     pair.mesh.close(0.0)
     gc.collect()
     assert gone[1]() is None
+
+
+@pytest.mark.parametrize(("method", "kind"), [("ring", NativeTcpMesh), ("auto", NativeTcpMesh), ("ps", TcpMesh)])
+def test_groups_whose_party_runs_plans_are_on_the_mesh_in_c(method: str, kind: Kind) -> None:
+    with open_group(method, "tcp", 0, [("127.0.0.1", 0)], job="j") as group:
+        assert type(group._mesh) is kind  # type: ignore[attr-defined]
+        assert group.allreduce(np.ones(3, np.float32)).result(60).tolist() == [1, 1, 1]

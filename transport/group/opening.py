@@ -21,7 +21,7 @@ from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS
 from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES
-from transport.meshes.native_tcp import NativeTcpMesh
+from transport.meshes.native_tcp import NativeTcpMesh, in_c
 from transport.meshes.opening import BoundPlace, connect_mesh
 
 logger = logging.getLogger(__name__)
@@ -194,6 +194,7 @@ def _open_host_group(
     mesh = connect_mesh(
         link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
     )
+    mesh = in_c(mesh)
     try:
         party = CollectiveParty(
             rank,

@@ -16,7 +16,7 @@ LINKS = {
             Framing(IP_TCP_BYTES, stream=True),
             congestion_control=True,
             place="transport.meshes.opening:bind_tcp",
-            mesh="transport.meshes.native_tcp:open_mesh",
+            mesh="transport.meshes.tcp:open_mesh",
         ),
         LinkKind(
             "zeromq",

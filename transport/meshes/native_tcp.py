@@ -23,16 +23,16 @@ from transport.meshes.mesh import (
     Buffer,
     Event,
     Lost,
+    Mesh,
     Outgoing,
     Place,
     Received,
     Sent,
     check_message,
 )
-from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp import MESSAGE_BYTES_MAX, TcpMesh, meet
-from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of
+from transport.meshes.tcp_gathering import congestion_control_of
 
 COUNTERS = (
     "tx_messages",
@@ -315,11 +315,9 @@ class NativeTcpMesh:
             raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._mine.job}, is closed")
 
 
-def open_mesh(
-    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
-) -> TcpMesh | NativeTcpMesh:
-    """See `opening.connect_mesh`; options: fields of TcpOptions. In C if the compiled core is there."""
-    checked = TcpOptions(**options)  # first: an error here must leave no listener open
-    listener = bound.take() if bound is not None else None
-    kind = TcpMesh if missing() else NativeTcpMesh
-    return kind.connect(member, addresses, options=checked, listener=listener, **how)
+def in_c(mesh: Mesh) -> Mesh:
+    """The mesh for a party that runs plans: one over TCP goes on in C, before its first message, if the core is built.
+    A parameter server's messages are all handled in Python: it stays there, which costs less."""
+    if isinstance(mesh, TcpMesh) and not missing():
+        return NativeTcpMesh(*mesh.hand_over())
+    return mesh

@@ -36,6 +36,7 @@ from transport.meshes.mesh import (
     check_message,
     link_text,
 )
+from transport.meshes.opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, gather, listen
 
@@ -107,7 +108,7 @@ class TcpMesh:
     ) -> None:
         """What `meet` gives. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = mine.member, mine.members, classes
-        self._mine = mine
+        self._mine, self._flows = mine, len(flows)
         self.counters: dict[str, int] = dict.fromkeys(
             ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
         )
@@ -407,6 +408,16 @@ class TcpMesh:
             self._peers.clear()
             self._by_descriptor.clear()
 
+    def hand_over(self) -> tuple[Hello, list[dict[int, socket.socket]], tuple[int, ...]]:
+        """What `meet` gave, before the first message; this mesh is closed from then on."""
+        flows: list[dict[int, socket.socket]] = [{} for _ in range(self._flows)]
+        for member, peers in self._peers.items():
+            for flow, peer in zip(flows, peers, strict=True):
+                flow[member] = peer.connection
+        self._by_descriptor.clear()
+        self.close()
+        return self._mine, flows, self.classes
+
     def _linger(self, until: float) -> None:
         """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
 
@@ -476,3 +487,12 @@ def _unacknowledged(peer: _Peer) -> bool:
         answer = fcntl.ioctl(peer.connection, termios.TIOCOUTQ, b"\0\0\0\0")
         return int.from_bytes(answer, sys.byteorder) > 0
     return False
+
+
+def open_mesh(
+    member: int, addresses: Sequence[Address], options: dict[str, Any], bound: BoundPlace | None, **how: Any
+) -> TcpMesh:
+    """See `opening.connect_mesh`; options: fields of TcpOptions."""
+    checked = TcpOptions(**options)  # first: an error here must leave no listener open
+    listener = bound.take() if bound is not None else None
+    return TcpMesh.connect(member, addresses, options=checked, listener=listener, **how)
