@@ -32,6 +32,9 @@ NEAREST_BITS = 16
 FRACTION = 16
 """Bits of a value that a random number decides on."""
 
+BLOCK = 1 << 16
+"""Values that are encoded together: what the dozen steps between need stays in a processor's cache."""
+
 
 class LaneScales:
     """The `Coding` of a call. ranks: how many contributions a decoded sum holds; all workers', at first."""
@@ -63,6 +66,15 @@ class LaneScales:
 
     def encode(self, values: Array, rows: RowIndex) -> NDArray[np.int32]:
         """What exceeds the agreed scale is sent as the scale; blank rows become zeros."""
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.array(rows)
+        each = max(1, BLOCK // values.shape[1])
+        words = np.empty((len(values), self._words), np.int32)
+        for first in range(0, len(values), each):
+            block = slice(first, first + each)
+            words[block] = self._encoded(values[block], numbers[block])
+        return words
+
+    def _encoded(self, values: Array, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         lanes = 32 // self._bits
         with np.errstate(invalid="ignore", over="ignore"):
             scaled = values.reshape(len(values), lanes, self._words) * self._up[rows]
@@ -80,13 +92,12 @@ class LaneScales:
         words[self._blank[rows]] = 0
         return words.view(np.int32)
 
-    def _draws(self, rows: RowIndex, lanes: int) -> NDArray[np.int32]:
+    def _draws(self, rows: NDArray[np.int64], lanes: int) -> NDArray[np.int32]:
         """(k, lanes, words) of 16 bits: the halves of a number for each pair of lanes."""
-        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.array(rows)
         pairs = np.arange(-(-lanes // 2), dtype=np.uint64)
-        found = draws(self._key, numbers.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + pairs, self._words)
+        found = draws(self._key, rows.astype(np.uint64)[:, np.newaxis] * np.uint64(PAIRS) + pairs, self._words)
         halves = np.stack((found & np.uint32(0xFFFF), found >> np.uint32(16)), axis=2)
-        return halves.reshape(len(numbers), -1, self._words)[:, :lanes].view(np.int32)
+        return halves.reshape(len(rows), -1, self._words)[:, :lanes].view(np.int32)
 
     def decode(self, words: Array, rows: RowIndex) -> NDArray[np.float32]:
         """Blank rows become NaN (F4)."""

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from switchagg.call import array_call, make_call, rounds_of
 from switchagg.codecs import CODECS, CallShape, codec_for, codec_named
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
-from switchagg.codecs.lanes import WIDTHS, Lanes, LaneScales
+from switchagg.codecs.lanes import BLOCK, WIDTHS, Lanes, LaneScales
 from switchagg.codecs.rounding import call_key, draws
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
@@ -212,6 +212,19 @@ def test_c_gives_the_same_bits(lanes: Lanes, data: st.DataObject) -> None:
     sums = data.draw(arrays(np.int32, (every.stop, words), elements=st.integers(-(2**31), 2**31 - 1)))
     want = coding.decode(sums, every).reshape(-1)[:size]
     assert back_in_c(lanes, sums, size, codes, workers).tobytes() == want.tobytes()
+
+
+@needs_core
+@EVERY_WIDTH
+def test_long_arrays_are_the_same_bits(lanes: Lanes) -> None:
+    """Longer than what NumPy encodes at once."""
+    values = np.random.default_rng(2).standard_normal(2 * BLOCK + 5).astype(np.float32)
+    rows = rows_of(lanes, values, 360)
+    every = slice(0, len(rows))
+    coding = coding_of(lanes, every.stop, 360, 4, 99)
+    codes = coding.prepare(rows, every)
+    coding.agree(0, codes)
+    assert in_c(lanes, values, codes, 360, 4, 99)[1].tobytes() == coding.encode(rows, every).tobytes()
 
 
 def through_a_switch(core: Any, lanes: Lanes, inputs: Sequence[Any], job: JobConfig) -> list[Any]:

@@ -91,7 +91,6 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
     const sa_float32_at *lane = (const sa_float32_at *)values;
     sa_uint32_at *words = (sa_uint32_at *)payload;
     uint32_t elements = coding->elements, bits = coding->codec->lane_bits, lanes = 32 / bits, all = 0;
-    sa_fetch_ahead(coding, values);
     if (code == SA_CODE_GREATEST) {
         memset(payload, 0, 4ull * elements);
         return;
@@ -128,7 +127,6 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
         sa_fixed_point.decode(coding, values, count, code, payload); /* NaN (F4) */
         return;
     }
-    sa_fetch_ahead(coding, values);
     uint32_t bits = coding->codec->lane_bits;
     float down = code > 0 ? (float)(scale_of(code) / coding->half) : 0;
     for (uint32_t k = 0, many; (many = k < 32 / bits ? in_lane(coding, count, k) : 0); k++)
