@@ -276,22 +276,27 @@ def array_call(
     words when a packet has room for fewer than three elements, or more workers than the codec can sum. codec: one that
     adds.
     """
-    if array.ndim != 1 or not array.flags.c_contiguous or not array.flags.writeable:
+    flags = array.flags
+    if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
     if shares.route is Route.FROM_OWNER:
         return ArrayCall(array.view(np.uint8), Op.SUM, RAW, shares._replace(unit=shares.unit * array.itemsize))
-    used = codec_for(array.dtype, codec)
-    if op not in ("sum", "max") or used is None or (op == "max" and array.dtype != np.int32):
-        raise ValueError(
-            f"op {op} of {array.dtype}: the switch does sum of float32, float64, int32, int64; max of int32"
-        )
+    return ArrayCall(array, *_way(array.dtype, op, job.elements, job.workers, codec), shares)
+
+
+@lru_cache(maxsize=64)
+def _way(dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Codec) -> tuple[Op, Codec]:
+    """What is done with values of this type, and how they are coded. Raises ValueError."""
+    used = codec_for(dtype, codec)
+    if op not in ("sum", "max") or used is None or (op == "max" and dtype != np.int32):
+        raise ValueError(f"op {op} of {dtype}: the switch does sum of float32, float64, int32, int64; max of int32")
     if op == "max":
         used = PLAIN
-    if fault := used.fault(job.workers):
+    if fault := used.fault(workers):
         raise ValueError(fault)
-    if row_of(array.dtype, job.elements, used)[0] < 1:
-        raise ValueError(f"{array.dtype} needs at least {LIMBS} elements per packet, not {job.elements}")
-    return ArrayCall(array, Op.SUM if op == "sum" else Op.MAX, used, shares)
+    if row_of(dtype, elements, used)[0] < 1:
+        raise ValueError(f"{dtype} needs at least {LIMBS} elements per packet, not {elements}")
+    return Op.SUM if op == "sum" else Op.MAX, used
 
 
 def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, Shares]:

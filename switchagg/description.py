@@ -4,6 +4,7 @@ Four words of 32 bits: kind, operation, type, root and what was asked for; the n
 call's running number. The first is never zero.
 """
 
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -66,9 +67,13 @@ class Shown(NamedTuple):
 
     def words(self, number: int) -> Words:
         """number: how many such calls came before."""
-        first = SHOWN.index(self.kind) | OPS.index(self.op) << 4 | ord(self.dtype.char) << 8
-        first |= self.root << 16 | self.asked << 24
-        return first, self.elements & 0xFFFFFFFF, self.elements >> 32, number & 0xFFFFFFFF
+        kind, op, dtype, elements, root, asked = self
+        return _first(kind, op, dtype.char, root, asked), elements & 0xFFFFFFFF, elements >> 32, number & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=256)
+def _first(kind: Kind, op: str, char: str, root: int, asked: int) -> int:
+    return SHOWN.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | asked << 24
 
 
 def difference(rank: int, words: Words, own_rank: int, own: Words) -> str:

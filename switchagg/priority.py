@@ -87,15 +87,13 @@ class StreamTurns:
     priorities: Sequence[int]
     _streams: dict[int, list[int]] = field(default_factory=dict)
     _calls: dict[int, int] = field(default_factory=dict)
+    classes: tuple[int, ...] = ()
+    """The classes that have streams, the most urgent first."""
 
     def __post_init__(self) -> None:
         for stream, priority in enumerate(self.priorities):
             self._streams.setdefault(class_of(priority), []).append(stream)
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The classes that have streams, the most urgent first."""
-        return tuple(sorted(self._streams))
+        self.classes = tuple(sorted(self._streams))
 
     def streams_of(self, priority: int | None = None) -> tuple[int, ...]:
         """The streams of a class; None: of the least urgent one. Raises ValueError if no stream has it."""
@@ -114,8 +112,8 @@ class StreamTurns:
             if priority not in (None, own):
                 raise ValueError(f"priority {priority}: stream {stream} has class {own}")
             priority = own
-        streams = self.streams_of(priority)
-        wanted = class_of(self.priorities[streams[0]])
+        wanted = self.classes[-1] if priority is None else priority
+        streams = self._streams.get(wanted) or self.streams_of(priority)
         turn = self._calls.get(wanted, 0)
         self._calls[wanted] = turn + 1
         return streams[turn % len(streams)] if stream is None else stream

@@ -5,6 +5,7 @@ in C take its `handle` and go on without Python.
 """
 
 import ctypes
+import struct
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -57,7 +58,7 @@ EACH = (1 << 32) - 1
 
 
 class NativeSubmission(ctypes.Structure):
-    """`struct sa_submission`."""
+    """`struct sa_submission`; `of` gives the bytes of one."""
 
     _fields_ = [
         ("call", ctypes.c_uint64),
@@ -77,17 +78,27 @@ class NativeSubmission(ctypes.Structure):
         ("description", ctypes.c_uint32 * WORDS),
     ]
 
-    @classmethod
-    def of(cls, call: "Submitted", number: int, stream: int) -> "NativeSubmission":
+    @staticmethod
+    def of(call: "Submitted", number: int, stream: int) -> bytes:
         """number: what comes back in the call's event. Raises ValueError for a type that the core lacks."""
         array = call.array
         place = array.__array_interface__["data"][0]
-        codec, dtype = number_of(call.codec), DTYPES.index(array.dtype)
+        codec, dtype = _numbers(call.codec, array.dtype)
         route, owner, unit, routed, rows = call.shares
         first, end = rows or (0, 0)
         values = (place, array.size, first, end - first)
         whose = (route, EACH if owner is None else owner, unit, routed)
-        return cls(number, call.key, *values, stream, codec, dtype, call.op, *whose, call.description or _NO_WORDS)
+        words = call.description or _NO_WORDS
+        return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
+
+
+@lru_cache(maxsize=64)
+def _numbers(codec: Codec, dtype: "np.dtype[Any]") -> tuple[int, int]:
+    return number_of(codec), DTYPES.index(dtype)
+
+
+_SUBMISSION = struct.Struct("=6Q8I" + f"{WORDS}I")
+assert _SUBMISSION.size == ctypes.sizeof(NativeSubmission)
 
 
 class Submitted(Protocol):
@@ -116,7 +127,7 @@ def declared() -> ctypes.CDLL:
         ("new", pointer, [ctypes.POINTER(Job), u32]),
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
-        ("submit", ctypes.c_int, [pointer, ctypes.POINTER(NativeSubmission)]),
+        ("submit", ctypes.c_int, [pointer, ctypes.c_char_p]),
         ("receive", None, [pointer, pointer, u64, u32, i64]),
         ("handle_timer", None, [pointer, i64]),
         ("frames_to_send", u32, [pointer, i64, u32, pointer, ctypes.POINTER(u32)]),

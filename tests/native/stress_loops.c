@@ -1,11 +1,12 @@
 /* The loops of a switch and of two workers, each in a thread, over loopback, with calls from other threads and wake-ups
-   all the while; meant for ThreadSanitizer. A lost wake-up makes it hang: nobody looks again for an hour. Who submitted
-   counts how often it looks for a completion in vain, which a slow machine doesn't add to. Ends with 0, or says what is
-   wrong.
+   all the while; meant for ThreadSanitizer. Now and then who has submitted waits for it, and runs the loop. A lost wake-up
+   makes it hang: nobody looks again for an hour. Who submitted counts how often it looks for a completion in vain, which a
+   slow machine doesn't add to. Ends with 0, or says what is wrong.
 
    usage: stress_loops CALLS PAUSE_US: a pause of 0 means no wake-ups but those of the calls */
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #define ELEMENTS 8u
 #define VALUES 50u
 #define HOUR_NS 3600000000000ll
+#define HANGS_S 120
 #define LOOKS_MOST 40000 /* in vain; each lets the loops run */
 
 #define REQUIRE(condition)                                              \
@@ -93,6 +95,18 @@ static void wait_for(uint32_t rank, uint32_t stream, uint32_t count) {
     }
 }
 
+static uint64_t name_of(uint32_t call, uint32_t stream) { return (uint64_t)call * STREAMS + stream + 1; }
+
+/* Wait for a call, the newest: run the loop, unless another thread does. */
+static void run_for(uint32_t rank, uint32_t stream, uint32_t call) {
+    for (int found = SA_LOOK_AGAIN, finished = 0; found == SA_LOOK_AGAIN;) {
+        found = sa_worker_wait(workers[rank], name_of(call, stream), HOUR_NS, &finished);
+        REQUIRE(found >= 0 && finished == (found == SA_FINISHED));
+        if (found == SA_FINISHED) atomic_fetch_add(&done[rank][stream], 1);
+    }
+    wait_for(rank, stream, call + 1);
+}
+
 /* Now and then it waits for all it has submitted, so that the loops go to sleep. */
 static void *submit(void *at) {
     uint32_t rank = (uint32_t)(uintptr_t)at / STREAMS, stream = (uint32_t)(uintptr_t)at % STREAMS;
@@ -101,10 +115,11 @@ static void *submit(void *at) {
         int32_t *array = values[rank][stream] + call * VALUES;
         for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
         struct sa_submission submission = {
-            .call = call, .data = array, .count = VALUES, .stream = stream, .codec = plain, .dtype = SA_INT32,
+            .call = name_of(call, stream), .data = array, .count = VALUES, .stream = stream, .codec = plain, .dtype = SA_INT32,
             .op = SA_OP_SUM, .unit = 1, .description = {call % 2, call, VALUES, stream}};
         REQUIRE(!sa_worker_submit(workers[rank], &submission));
         if (call % 5 == 4) wait_for(rank, stream, call + 1);
+        if (call % 5 == 2) run_for(rank, stream, call);
     }
     wait_for(rank, stream, calls);
     return NULL;
@@ -118,6 +133,12 @@ static void *call_all(void *unused) {
         usleep(pause_us);
     }
     return unused;
+}
+
+static void hang(int signal) {
+    static const char said[] = "it hangs: somebody waits\n";
+    (void)!write(2, said, signal == SIGALRM ? sizeof said - 1 : 0);
+    _exit(1);
 }
 
 static void check_sums(void) {
@@ -159,6 +180,8 @@ int main(int count, char **arguments) {
     calls = (uint32_t)atoi(arguments[1]);
     pause_us = (uint32_t)atoi(arguments[2]);
     make();
+    signal(SIGALRM, hang);
+    alarm(HANGS_S);
     pthread_t loops[WORKERS + 2], submitters[WORKERS * STREAMS];
     REQUIRE(!pthread_create(&loops[WORKERS], NULL, run_switch, NULL));
     REQUIRE(!pthread_create(&loops[WORKERS + 1], NULL, call_all, NULL));

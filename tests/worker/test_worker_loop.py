@@ -1,6 +1,7 @@
 """Worker loops against a switch loop over loopback: exact sums, whatever else arrives; and every way to end.
 
-Both loops, Python's and the native one, take all tests but those that look into Python's endpoint or wrap its link.
+Both loops, Python's and the native one, take all tests but those that look into Python's endpoint or wrap its link; the
+native one twice: run by who waits for a call, and by its own thread alone.
 """
 
 import os
@@ -27,10 +28,19 @@ from switchagg.wire import Op, Packet, encode
 from transport.links.link import Link
 from transport.links.udp import UdpLink
 from transport.switch.loop import SwitchLoop
+from transport.worker.call_future import CallFuture
 from transport.worker.loop import CallLoop, WorkerLoop
 from transport.worker.native_loop import NativeWorkerLoop
 
-LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop}
+
+class BackgroundLoop(NativeWorkerLoop):
+    """Nobody who waits runs it."""
+
+    def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
+        return timeout_s
+
+
+LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop, "background": BackgroundLoop}
 LOOPBACK = ("127.0.0.1", 0)
 LIVENESS_S = 120.0
 
@@ -75,7 +85,7 @@ class Bench:
 
 @pytest.fixture(params=LOOPS)
 def loop(request: pytest.FixtureRequest) -> type[CallLoop[Any]]:
-    if request.param == "native" and library.missing():
+    if request.param != "python" and library.missing():
         pytest.skip(f"native worker loop: {library.missing()}")
     return LOOPS[request.param]
 

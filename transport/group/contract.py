@@ -30,8 +30,8 @@ class AllreduceGroup(Protocol):
     """One rank's place among the workers of a job. Thread-safe. Every rank makes the same calls.
 
     Arrays are 1-D and C-contiguous, reduced in place, and the group's until the future is done. Futures resolve in a
-    thread of the group's: what is chained to one must be quick. They fail with AggregationFailed, as all later ones do
-    then; what can't be is ValueError at once.
+    thread of the group's, or in one that waits for them: what is chained to one must be quick. They fail with
+    AggregationFailed, as all later ones do then; what can't be is ValueError at once.
 
     key: read where `matching` is "key"; default: the running number of the call. priority: lower is more urgent; an
     urgent call overtakes others that are in progress, unless `matching` is "order". asked: what the caller was asked

@@ -131,12 +131,14 @@ class SwitchGroup:
     # Private
 
     def _call(self, ask: Ask, array: Array, staged: Staged, result: object) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
         shown = ask.shown or Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
         done = self._session.call(staged.wire, staged.op, shown, shares, priority=chosen)
+        if staged.restore is None and result is staged.wire:
+            return done
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
         done.add_done_callback(partial(_settle, future, staged.restore, result))
         return future
 

@@ -223,7 +223,7 @@ class RdmaWorkerLoop(CallLoop[Any]):
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
-    def _enqueue(self, stream: int, call: Call) -> None:
+    def _enqueue(self, stream: int, call: Call, key: int) -> None:
         self._calls.append((stream, call))
         self._link.wake()
 

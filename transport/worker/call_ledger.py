@@ -21,6 +21,7 @@ class CallLedger:
         self._made = [0] * len(priorities)
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # by stream, in order of number
         self._classes = priorities
+        self._made_of = dict.fromkeys(priorities, 0)  # by class
 
     def __bool__(self) -> bool:
         """Whether any call is in progress."""
@@ -36,14 +37,13 @@ class CallLedger:
     def _enter(self, stream: int) -> Call:
         number = self._made[stream]
         self._made[stream] = number + 1
+        self._made_of[self._classes[stream]] += 1
         self._pending[stream][number] = None
         return stream, number
 
     def made_before(self, calls: Sequence[Call]) -> int:
         """How many calls of their class, and parts of calls, were made before the newest, which these are."""
-        kind = self._classes[calls[0][0]]
-        made = sum(made for made, other in zip(self._made, self._classes, strict=True) if other == kind)
-        return made - len(calls)
+        return self._made_of[self._classes[calls[0][0]]] - len(calls)
 
     def finish(self, call: Call) -> None:
         """The call has its result. A failed one is never finished."""

@@ -4,8 +4,9 @@ The endpoint decides everything; the loop gives it packets and the time, sends w
 
     calls -> receive -> timer -> send -> events -> sleep until a packet, a call, room on the link or a deadline
 
-Futures resolve in this thread: whatever is chained to one must be quick, or it delays packets. What a loop owes its
-callers is in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` does the same with its iterations in C.
+Futures resolve in this thread, or in one that waits for them: whatever is chained to one must be quick, or it delays
+packets. What a loop owes its callers is in `CallLoop`; `transport.worker.native_loop.NativeWorkerLoop` does the same
+with its iterations in C.
 """
 
 import threading
@@ -24,6 +25,7 @@ from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import STREAM_OFFSET, Bundle
 from transport.links.link import Address, Link
+from transport.worker.call_future import CallFuture
 
 ROWS_PER_ASK = 64
 """Frames asked of the endpoint at a time: four sends of 16 segments."""
@@ -41,6 +43,7 @@ JOIN_S = 10.0
 """How long `close` waits for the thread."""
 
 CallT = TypeVar("CallT")
+Finish = Callable[[], object]
 
 
 class Carrier(Protocol):
@@ -89,8 +92,8 @@ class CallLoop(ABC, Generic[CallT]):
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
         self._blame: tuple[int, StreamFailed] | None = None
-        self._lock = threading.Lock()  # guards the next two, and what subclasses list
-        self._pending: dict[int, tuple[CallT, Future[Any], object]] = {}  # by id; keeps the arrays alive
+        self._lock = threading.Lock()  # guards what is added to the next two, and what subclasses list
+        self._pending: dict[int, tuple[CallT, CallFuture, object, Finish | None]] = {}  # by key; keeps the arrays alive
         self._failure: BaseException | None = None
         self._prepare()
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
@@ -98,22 +101,24 @@ class CallLoop(ABC, Generic[CallT]):
 
     # Callable from any thread
 
-    def submit(self, stream: int, call: CallT, result: object = None) -> "Future[Any]":
+    def submit(self, stream: int, call: CallT, result: object = ..., finish: Finish | None = None) -> CallFuture:
         """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
 
         The call's array belongs to the loop until the future is done. The future can't be cancelled: the other ranks
-        count on this one. After a failure it holds the exception. Raises ValueError for a stream the job lacks.
+        count on this one. finish: called before it resolves, unless to a failure; quick, and harmless when called
+        again. After a failure it holds the exception. Raises ValueError for a stream the job lacks.
         """
         if not 0 <= stream < len(self._job.streams):
             raise ValueError(f"stream {stream}: job {self._job.job_id} has {len(self._job.streams)}")
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
+        future = CallFuture(self)
         with self._lock:
             if self._failure is None:
+                key = future.key = self._key(call)
+                self._pending[key] = (call, future, call if result is ... else result, finish)
                 try:
-                    self._enqueue(stream, call)
-                    self._pending[id(call)] = (call, future, call if result is None else result)
+                    self._enqueue(stream, call, key)
                 except MemoryError as error:  # the other ranks count on this call; the next can't take its place
+                    del self._pending[key]
                     self._failure = self._broken(error)
                     self._interrupt()
             failure = self._failure
@@ -156,14 +161,22 @@ class CallLoop(ABC, Generic[CallT]):
     def counters(self) -> dict[str, int]:
         """The endpoint's counters, drop_stranger, and the link's with the prefix link_."""
 
+    def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
+        """See `Awaited`. Here the thread runs the loop alone: it can't be interrupted in the middle of Python code."""
+        return timeout_s
+
     # Implemented by subclasses
 
     @abstractmethod
     def _prepare(self) -> None:
         """Allocate what `_run_once` needs, before the thread starts."""
 
+    def _key(self, call: CallT) -> int:
+        """What will name the next call when it is finished. Under the lock."""
+        return id(call)
+
     @abstractmethod
-    def _enqueue(self, stream: int, call: CallT) -> None:
+    def _enqueue(self, stream: int, call: CallT, key: int) -> None:
         """Have the loop start the call soon. Under the lock, while there is no failure."""
 
     @abstractmethod
@@ -204,14 +217,18 @@ class CallLoop(ABC, Generic[CallT]):
             pending = list(self._pending.values())
             self._pending.clear()
         assert failure is not None
-        for _, future, _ in pending:
-            future.set_exception(failure)
+        for _, future, _, _ in pending:
+            future.fail(failure)
 
     def _completed(self, key: int) -> None:
-        """Resolve the future of the call with this id."""
-        with self._lock:
-            _, future, result = self._pending.pop(key)
-        future.set_result(result)
+        """Resolve the future of the call with this key. Again, if that was interrupted."""
+        call = self._pending.get(key)
+        if call is not None:
+            _, future, result, finish = call
+            if finish is not None:
+                finish()
+            future.resolve(result)
+            self._pending.pop(key, None)
 
     def _stream_failed(self, event: StreamFailed) -> None:
         """Ask for the reason of the first failed stream, or fail at once where no switch can be asked."""
@@ -275,7 +292,7 @@ class WorkerLoop(CallLoop[Call]):
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
-    def _enqueue(self, stream: int, call: Call) -> None:
+    def _enqueue(self, stream: int, call: Call, key: int) -> None:
         self._calls.append((stream, call))
         self._link.wake()
 

@@ -1,13 +1,16 @@
 """NativeWorkerLoop: the worker's event loop in C (switchagg/native/worker/worker.h), with the GIL released.
 
-The thread comes back to Python only for what concerns Python: a finished call, a failed stream, `fail` and `close`. A
-new call reaches the loop without it: `submit` queues it in C and wakes the loop if it sleeps.
+Who waits for a call runs the loop meanwhile: a small call then needs no other thread, from `submit`, which sends it, to
+its result. The background thread runs it while calls are pending and nobody waits. It comes back to Python only for
+what concerns Python: finished calls, a failed stream, `fail` and `close`.
 """
 
 import atexit
 import ctypes
 import os
 import time
+import weakref
+from collections import deque
 from functools import lru_cache
 from typing import Any
 
@@ -19,9 +22,16 @@ from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp import UdpLink
+from transport.worker.call_future import CallFuture
 from transport.worker.loop import CallLoop
 
 EVENTS_PER_RUN = 64
+
+LOOK_AGAIN, FINISHED, BUSY = range(3)
+"""What sa_worker_wait returns."""
+
+LOOK_NS = 50_000_000
+"""How long a thread that waits stays in C at most: handlers of signals run between."""
 
 
 class NativeWorkerLoop(CallLoop[Submitted]):
@@ -42,6 +52,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             raise JobError(f"no native worker loop: {missing}") from None
         self._pid = os.getpid()
         self._worker: int | None = None
+        self._number = 0
+        self._interrupted: deque[int] = deque()  # keys of calls that a thread that waited has left half done
         self._last_counters: dict[str, int] = {}
         self._events = (NativeEvent * EVENTS_PER_RUN)()
         self._endpoint: NativeEndpoint | None = NativeEndpoint(self._job, self._rank)
@@ -55,6 +67,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         if not self._worker:
             self._udp.close()
             raise MemoryError("no memory for the worker loop")
+        # Only when no thread can be in its functions any more, as one that waits may be after the loop's end.
+        weakref.finalize(self, self._library.sa_worker_free, self._worker).atexit = False
         self._worker_counters = self._library.sa_worker_counters(self._worker)
         if tos := marks([stream.priority for stream in self._job.streams], self._link.tos):
             self._library.sa_worker_mark(self._worker, (ctypes.c_int32 * len(tos))(*tos), len(tos))
@@ -77,10 +91,42 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
-    def _enqueue(self, stream: int, call: Submitted) -> None:
-        # The GIL is kept: this takes a microsecond, less than giving it away and waiting to get it back.
-        if self._holding_gil.sa_worker_submit(self._worker, NativeSubmission.of(call, id(call), stream)):
+    def _key(self, call: Submitted) -> int:
+        self._number += 1
+        return self._number
+
+    def _enqueue(self, stream: int, call: Submitted, key: int) -> None:
+        # The GIL is kept: this takes a few microseconds, less than giving it away and waiting to get it back.
+        if self._holding_gil.sa_worker_submit(self._worker, NativeSubmission.of(call, key, stream)):
             raise MemoryError("no memory for one more call")
+
+    def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
+        worker, key = self._worker, future.key
+        if worker is None or key < 0 or os.getpid() != self._pid:
+            return timeout_s
+        end_ns = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
+        limit_ns = LOOK_NS
+        finished = ctypes.c_int(0)  # written in C: the handler of a signal may raise before we have what C returns
+        try:
+            while not future.done() and self._failure is None:
+                if end_ns is not None:
+                    limit_ns = min(LOOK_NS, end_ns - time.monotonic_ns())
+                    if limit_ns <= 0:
+                        break
+                state = self._library.sa_worker_wait(worker, key, limit_ns, finished)
+                if state == FINISHED:
+                    self._completed(key)
+                    return timeout_s
+                if state < 0:
+                    self.fail(self._broken(OSError(-state, os.strerror(-state))))
+                if state:
+                    break
+        except BaseException:
+            if finished.value:
+                self._interrupted.append(key)
+                self._interrupt()
+            raise
+        return None if end_ns is None else max(0, end_ns - time.monotonic_ns()) / 1e9
 
     def _interrupt(self) -> None:
         if self._worker:
@@ -88,6 +134,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
 
     def _run_once(self) -> None:
         until_ns = self._next_check_ns(time.monotonic_ns())
+        while self._interrupted:
+            self._completed(self._interrupted.popleft())
         found = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
         if found < 0:
             raise OSError(-found, os.strerror(-found))
@@ -100,8 +148,11 @@ class NativeWorkerLoop(CallLoop[Submitted]):
     def _forget(self) -> None:
         with self._lock:
             self._last_counters = self._count()
-            self._library.sa_worker_free(self._worker)
-            self._worker = self._endpoint = None
+            worker, self._worker = self._worker, None
+        # Not under the lock: who waits, and may be in C, may want it.
+        self._library.sa_worker_close(worker)
+        with self._lock:
+            self._endpoint = None
             self._udp.close()
         atexit.unregister(self._close_at_exit)
 
@@ -125,8 +176,10 @@ def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
         (loaded.sa_worker_free, None, (pointer,)),
         (loaded.sa_worker_mark, None, (pointer, ctypes.POINTER(ctypes.c_int32), u32)),
         (loaded.sa_worker_counters, ctypes.POINTER(u64), (pointer,)),
+        (loaded.sa_worker_close, None, (pointer,)),
+        (loaded.sa_worker_wait, ctypes.c_int, (pointer, u64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int))),
         (loaded.sa_worker_run, ctypes.c_int, (pointer, ctypes.c_int64, ctypes.POINTER(NativeEvent), u32)),
-        (holding.sa_worker_submit, ctypes.c_int, (pointer, ctypes.POINTER(NativeSubmission))),
+        (holding.sa_worker_submit, ctypes.c_int, (pointer, ctypes.c_char_p)),
         (holding.sa_worker_call, None, (pointer,)),
     )
     for function, result, arguments in declared:

@@ -1,8 +1,8 @@
 """SwitchSession: one worker's place in a job on a switch, from `join` to `close`.
 
-It owns two threads: the worker loop, which carries packets, and the control client, which sends heartbeats and receives
-which members died or left. Whatever goes wrong ends in one `AggregationFailed` for every pending and later call: no
-call waits for ever.
+It owns two threads: the worker loop, which carries packets unless a thread that waits for a call does, and the control
+client, which sends heartbeats and receives which members died or left. Whatever goes wrong ends in one
+`AggregationFailed` for every pending and later call: no call waits for ever.
 
 What a call waits for, and for how long:
 
@@ -203,8 +203,9 @@ class SwitchSession:
         the session until the future is done. priority: a class that one of the streams has; default: the least urgent
         of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
         a class in the same order; calls of different classes may come in any. key: not used. asked: see `Group`. Ranks
-        whose calls differ all fail, with an error that names both (W12). Futures resolve in the loop's thread: what is
-        chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
+        whose calls differ all fail, with an error that names both (W12). Futures resolve in the loop's thread,
+        or in one that waits for them: what is chained to one must be quick. Raises ValueError for an array, stream or
+        priority that can't be.
         """
         shown = Shown("allreduce", op, array.dtype, array.size, 0, asked)
         return self.call(array, op, shown, priority=priority, stream=stream)
@@ -220,8 +221,10 @@ class SwitchSession:
         stream: int | None = None,
     ) -> "Future[Any]":
         """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
-        self._check_process()
-        shares = shares._replace(routed=self._routed)
+        if os.getpid() != self._pid:
+            self._check_process()
+        if shares.routed is not self._routed:
+            shares = shares._replace(routed=self._routed)
         whole = array_call(array, op, self.job, self._codec, shares)
         cut = {}
         if self._split_calls and stream is None:
@@ -238,10 +241,9 @@ class SwitchSession:
             for place, call in zip(places, calls, strict=True):
                 call.description = words
                 call.key = call_key(self._codec_seed, self.rank, *place)
-                futures.append(loop.submit(place[0], call, array))
-        for place, future in zip(places, futures, strict=True):
-            future.add_done_callback(partial(self._finished, place))
-        self._check_departures()
+                futures.append(loop.submit(place[0], call, array, partial(self._finished, place)))
+        if self._departed:
+            self._check_departures()
         return futures[0] if len(futures) == 1 else all_of(futures, array)
 
     def status(self) -> dict[str, Any]:
@@ -303,11 +305,10 @@ class SwitchSession:
                 f"join on its own"
             )
 
-    def _finished(self, call: Call, future: "Future[Any]") -> None:
-        """A failed call stays pending: it is never finished, and `leave` must report that."""
-        if future.exception() is None:
-            with self._lock:
-                self._calls.finish(call)
+    def _finished(self, call: Call) -> None:
+        """Not called for a failed call, which stays pending: it is never finished, and `leave` must report that."""
+        with self._lock:
+            self._calls.finish(call)
 
     def _failed(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
         """Fail every pending and later call, and leave, so that the others learn of it at once."""

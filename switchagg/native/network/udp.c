@@ -364,6 +364,8 @@ SA_EXPORT bool sa_udp_has_room(const struct sa_udp *udp) {
     return (uint32_t)queued < udp->options.credit_bytes;
 }
 
+int sa_udp_descriptor(const struct sa_udp *udp) { return udp->options.descriptor; }
+
 uint32_t sa_udp_credit_bytes(const struct sa_udp *udp) { return udp->options.credit_bytes; }
 
 /* Receiving */

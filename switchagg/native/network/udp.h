@@ -87,6 +87,9 @@ int sa_udp_send(struct sa_udp *udp, struct sa_udp_message *messages, uint32_t co
 bool sa_udp_has_room(const struct sa_udp *udp);
 uint32_t sa_udp_credit_bytes(const struct sa_udp *udp);
 
+/* The socket. */
+int sa_udp_descriptor(const struct sa_udp *udp);
+
 /* What has arrived, at most `receive_messages`: *arrivals[0 .. return value), or -errno. Where GRO's last datagram is
    shorter it is an arrival of its own. Valid until the next sa_udp_receive. */
 int sa_udp_receive(struct sa_udp *udp, const struct sa_udp_arrival **arrivals);

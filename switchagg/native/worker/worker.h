@@ -2,8 +2,8 @@
 
        submissions -> receive -> timer -> send -> events -> sleep
 
-   until there is something for the caller. Only sa_worker_submit and sa_worker_call may be called by other threads than
-   the one that runs the loop. No allocation per packet. */
+   One thread at a time runs it: one that waits for a call (sa_worker_wait), or else the background thread
+   (sa_worker_run), which sleeps while another one runs it or no call is pending. No allocation per packet. */
 #ifndef SWITCHAGG_WORKER_H
 #define SWITCHAGG_WORKER_H
 
@@ -19,25 +19,41 @@ enum sa_worker_counter {
     SA_WORKER_COUNTERS
 };
 
-/* endpoint, udp and `wake`, a non-blocking eventfd, stay the caller's and must outlive the worker, and nothing else may
-   use them meanwhile. NULL: no memory. */
+/* endpoint, udp and `wake`, a non-blocking eventfd, stay the caller's and must outlive the worker's last run or wait, and
+   nothing else may use them meanwhile. NULL: no memory, or no descriptor. */
 struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct sa_udp *udp, int wake,
                                 const struct sa_address *peer, uint32_t rows_per_send);
+
+/* No thread may be in any of its functions any more. */
 void sa_worker_free(struct sa_worker *worker);
 
 /* The TOS of each stream's packets, or SA_TOS_OF_SOCKET (W10). Before the first sa_worker_run; without it none is
    marked. */
 void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
 
-/* Queue a call for sa_endpoint_submit and wake the loop. Any thread. -1: no memory. */
+/* Queue a call for sa_endpoint_submit. Where no thread runs the loop, a small one is sent at once; the background thread
+   takes over when its first result comes, unless somebody waits for it by then. Any thread. -1: no memory. */
 int sa_worker_submit(struct sa_worker *worker, const struct sa_submission *submission);
 
-/* Make the present sa_worker_run, or else the next, return soon, also under load. Any thread. */
+enum { SA_LOOK_AGAIN, SA_FINISHED, SA_BUSY };
+
+/* Run the loop until this call, submitted and not yet reported to this caller, is finished: SA_FINISHED, once, instead of
+   its event, and *finished is 1. SA_LOOK_AGAIN: limit_ns from now are over, a signal came, or its event may have been given out meanwhile.
+   SA_BUSY: another thread runs the loop, and the call will have its event. Or -errno as sa_worker_run. Any thread. */
+int sa_worker_wait(struct sa_worker *worker, uint64_t call, int64_t limit_ns, int *finished);
+
+/* Make the present sa_worker_run, or else the next, return soon, also under load, and leave the loop to that thread.
+   Any thread. */
 void sa_worker_call(struct sa_worker *worker);
 
 /* Run until there are events, sa_worker_call, or CLOCK_MONOTONIC is until_ns. Returns the number of events written, at
-   most `room`; 0; or -errno: the socket is broken, or there was no memory for a submission (ENOMEM). */
+   most `room`; 0; or -errno: the socket is broken, or there was no memory for a submission (ENOMEM). The background
+   thread alone. */
 int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room);
+
+/* Nothing is sent, received or written into an array from now on: sa_worker_wait is SA_BUSY. Not to be followed by
+   sa_worker_run or sa_worker_submit. */
+void sa_worker_close(struct sa_worker *worker);
 
 /* SA_WORKER_COUNTERS numbers, valid as long as the worker. */
 const uint64_t *sa_worker_counters(const struct sa_worker *worker);
