@@ -58,19 +58,30 @@ def choose_backend(scenario: Scenario, wanted: str | None) -> tuple[str, str]:
             )
         if wanted == "mininet" and scenario.unequal_compute:
             raise _only_simulated(scenario)
+        if wanted == "sim" and scenario.workload.synchronisation:
+            raise ScenarioError(
+                f"{scenario.file}: [workload] synchronisation: virtual time synchronises in every step; allowed: --on "
+                "mininet"
+            )
         if wanted == "mininet" and (missing := _mininet_missing()):
             raise RunFailed(f"mininet cannot run here: {missing}; or use --on sim")
         return wanted, "as asked"
+    simulated = scenario.methods_for("sim") and not scenario.workload.synchronisation
     if scenario.unequal_compute:
-        if not scenario.methods_for("sim"):
+        if not simulated:
             raise _only_simulated(scenario)
         return "sim", f"{scenario.unequal_compute} needs virtual time"
     if not scenario.methods_for("mininet"):
         return "sim", "the scenario is meant for virtual time only"
     missing = _mininet_missing()
-    if not scenario.methods_for("sim"):
+    if not simulated:
         if missing:
-            raise RunFailed(f"mininet cannot run here: {missing}; the scenario has no methods for sim")
+            other = (
+                "virtual time synchronises in every step"
+                if scenario.methods.sim
+                else "the scenario has no methods for sim"
+            )
+            raise RunFailed(f"mininet cannot run here: {missing}; {other}")
         return "mininet", "the scenario is meant for Mininet only"
     if missing:
         return "sim", f"Mininet cannot run here: {missing}"

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from emulation.bounds import bound, bound_together, wire_bytes_per_server
@@ -115,11 +116,28 @@ def ratio(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
 
 
+def rounds(records: Sequence[IterationRecord], of_iterations: int) -> list[IterationRecord]:
+    """The mean iteration of each round of a training method, whole ones if there are any."""
+    if of_iterations == 1:
+        return list(records)
+    starts = range(0, len(records) - of_iterations + 1, of_iterations) or (0,)
+    return [
+        dataclasses.replace(
+            part[0],
+            duration_ns=round(fmean(record.duration_ns for record in part)),
+            compute_ns=round(fmean(record.compute_ns for record in part)),
+            communication_ns=round(fmean(record.communication_ns for record in part)),
+        )
+        for part in (records[start : start + of_iterations] for start in starts)
+    ]
+
+
 def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     """Numbers of the report's table: warm-up iterations are left out, times are nanoseconds."""
     counted = [record for record in result.iterations if record.iteration >= scenario.workload.warmup_iterations]
     if not counted:
         raise RunFailed(f"{result.method}: no iteration was measured after the warm-up; raise [workload] iterations")
+    iterations, counted = len(counted), rounds(counted, result.environment.get("round_iterations", 1))
     communication = spread([record.communication_ns for record in counted])
     moved = result.collective_bytes
     if moved:
@@ -131,7 +149,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     first_layer = [record.first_layer_ns for record in counted if record.first_layer_ns is not None]
     alone_ns = bound(result.method, result.first_layer_bytes, scenario.network).communication_ns
     return {
-        "counted_iterations": len(counted),
+        "counted_iterations": iterations,
         "iteration_ns": spread([record.duration_ns for record in counted]),
         "compute_ns": spread([record.compute_ns for record in counted]),
         "communication_ns": communication,

@@ -197,6 +197,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["ps"]  # no method of the scenario reads it
     if scenario.workload.optimizer == ADAMW:
         del values["workload"]["optimizer"]
+    if not scenario.workload.synchronisation:
+        del values["workload"]["synchronisation"]
     if not scenario.faults.stragglers:
         del values["faults"]["stragglers"]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
@@ -278,8 +280,8 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
-    if rule["kind"] == "key":
-        return _check_swept(value, where)
+    if rule["kind"] in ("key", "training"):
+        return (_check_swept if rule["kind"] == "key" else _check_training)(value, where)
     if rule["kind"] == "values":
         if not isinstance(value, list) or not 2 <= len(value) <= SWEEPS_MOST or not all(map(_is_number, value)):
             raise ScenarioError(
@@ -335,6 +337,21 @@ def _check_swept(value: Any, where: str) -> str:
     return str(value)
 
 
+def _check_training(value: Any, where: str) -> str:
+    """A training method with all its options, as `transport.torch.training` writes it."""
+    if value == "":
+        return ""
+    from transport.torch.training.table import parse_method as parse_training  # imports torch
+
+    try:
+        method = parse_training(value if isinstance(value, str) else _repr(value))
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}") from None
+    if not method.allreduces:
+        raise ScenarioError(f"{where}: {method.name} sends from host to host, whatever the method; allowed: the others")
+    return str(method)
+
+
 def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
     if not isinstance(value, list):
         raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
@@ -384,6 +401,7 @@ def _check_together(scenario: Scenario) -> None:
         )
     _check_ps(scenario)
     _check_parallel(scenario)
+    _check_synchronisation(scenario)
     _check_compute(scenario)
     together = topology.workers * workload.batch_per_worker
     kind = WORKLOADS[workload.name]
@@ -438,6 +456,22 @@ def _check_parallel(scenario: Scenario) -> None:
                     f"{scenario.file}: [methods] {backend}: {method}: not with [workload] name = '{kind.name}', whose "
                     f"collectives are more than sums of gradients; allowed: {allowed}"
                 )
+
+
+def _check_synchronisation(scenario: Scenario) -> None:
+    """What goes with a training method: DDP over a process group."""
+    if not scenario.workload.synchronisation:
+        return
+    where = f"{scenario.file}: [workload] synchronisation: {scenario.workload.synchronisation}: not with"
+    kind = WORKLOADS[scenario.workload.name]
+    if kind.parallel != DDP:
+        raise ScenarioError(
+            f"{where} [workload] name = '{kind.name}', whose ranks share a model; allowed: each its own"
+        )
+    for method in scenario.methods.mininet:
+        if method.schedule or (method.method == "ps" and scenario.ps != ParameterServer()):
+            allowed = "methods without a schedule, [ps] as it is by default"
+            raise ScenarioError(f"{where} [methods] mininet: {method}; allowed: {allowed}")
 
 
 def _check_ps(scenario: Scenario) -> None:

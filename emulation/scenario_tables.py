@@ -124,6 +124,7 @@ class Workload:
     evaluate_every: int = _integer(25, 1, ITERATIONS_MOST, "iterations")  # test set on rank 0; its time is not counted
     bucket_bytes: int = _integer(1_048_576, 4_096, 1_073_741_824, "bytes")  # DDP's cap: its own first-bucket size
     optimizer: str = _choice(ADAMW, (ADAMW, SGD))  # sgd: at a constant rate, the only one of [ps] that keeps weights
+    synchronisation: str = field(default="", metadata={"kind": "training"})  # a training method; "": in every step
     # sim: forward+backward of all ranks, one each, or drawn; None: measured once. Real ranks take what they take.
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
         default=None, metadata={"kind": int, "low": 0, "high": COMPUTE_NS_MOST, "unit": "ns", "table": True}

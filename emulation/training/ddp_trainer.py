@@ -91,6 +91,8 @@ class BucketClock:
 
 def exposed_ns(spans: Sequence[Transfer]) -> int:
     """Time spent waiting for buckets with nothing left to compute: the last one starts as the backward pass ends."""
+    if not spans:
+        return 0
     return max(0, max(span.end_ns for span in spans) - max(span.start_ns for span in spans))
 
 
@@ -241,21 +243,31 @@ class Trainer:
             rounds.take()
         backward_end_ns = time.monotonic_ns()
         workload.step(iteration)
-        spans = self._buckets.spans
-        waited_ns = exposed_ns(spans)
+        end_ns = time.monotonic_ns()
+        buckets, in_step_ns = self._buckets.spans, self._waited_in_step_ns()
+        waited_ns = exposed_ns(buckets)
         send_report(
             Iteration.of(
-                (start_ns, forward_end_ns, backward_end_ns, time.monotonic_ns()),
-                spans,
-                waited_ns,
-                spans[-1],  # DDP's last bucket holds the first layer
+                (start_ns, forward_end_ns, backward_end_ns, end_ns),
+                self._returned(),
+                waited_ns + in_step_ns,
+                buckets[-1] if buckets else None,  # DDP's last bucket holds the first layer
                 iteration=iteration,
                 start_ns=clock.at(start_ns),
                 backward_ns=backward_end_ns - forward_end_ns - waited_ns,
+                optimizer_ns=end_ns - backward_end_ns - in_step_ns,
                 loss=None if loss is None else loss.item(),
                 retransmissions=self._counters().get("retransmitted", 0),
             )
         )
+
+    def _returned(self) -> list[Transfer]:
+        """What was back by the end of this iteration, and hasn't been reported."""
+        return self._buckets.spans
+
+    def _waited_in_step_ns(self) -> int:
+        """How long this iteration's step of the optimiser has waited for sums."""
+        return 0
 
     def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
         """On rank 0; the others wait. Training time stands still."""

@@ -9,7 +9,8 @@ on rank 0 `evaluated`, and in the end `finished` or `failed` (then one line on s
 configuration that can't be read ends it with status 2. All times are nanoseconds, as integers.
 
 The training loop is the usual one: DistributedDataParallel, backward, step. All methods run the same code; only the
-process group differs (`emulation.training.ddp_trainer`). With a schedule (`ring+p3`) there is no DDP
+process group differs (`emulation.training.ddp_trainer`), and with a training method what steps exchange
+(`emulation.training.synchronised_trainer`). With a schedule (`ring+p3`) there is no DDP
 (`emulation.training.scheduled_trainer`), and none against servers that keep the weights (`[ps] mode = "ssp"`:
 `emulation.training.ps_trainer`).
 
@@ -35,6 +36,7 @@ from emulation.training.fsdp_trainer import FsdpTrainer
 from emulation.training.messages import TrainerConfig, TrainingFailed
 from emulation.training.ps_trainer import PsTrainer
 from emulation.training.scheduled_trainer import ScheduledTrainer
+from emulation.training.synchronised_trainer import SynchronisedTrainer
 from emulation.training.tasks.table import DDP, FSDP, TP, WORKLOADS
 from emulation.training.tensor_trainer import TensorTrainer
 
@@ -76,6 +78,8 @@ def _kind(config: TrainerConfig) -> type[Trainer]:
         return ScheduledTrainer
     if config.scenario.asynchronous(config.name):
         return PsTrainer
+    if config.scenario.workload.synchronisation:
+        return SynchronisedTrainer
     return TRAINERS[WORKLOADS[config.scenario.workload.name].parallel]
 
 

@@ -133,6 +133,17 @@ def test_backend_the_scenario_is_not_meant_for(mininet: Callable[[str | None], N
         choose_backend(only("mininet"), None)
 
 
+def test_training_methods_are_for_real_ranks(mininet: Callable[[str | None], None]) -> None:
+    scenario = parse('name = "t"\ntitle = "t"\n', "t.toml", {"workload.synchronisation": "diloco"})
+    mininet(None)
+    assert choose_backend(scenario, None)[0] == "mininet"
+    with pytest.raises(ScenarioError, match=r"synchronisation: virtual time synchronises in .*allowed: --on mininet"):
+        choose_backend(scenario, "sim")
+    mininet("it needs root")
+    with pytest.raises(RunFailed, match="needs root; virtual time synchronises in every step"):
+        choose_backend(scenario, None)
+
+
 def test_ranks_that_compute_unequally_need_virtual_time(mininet: Callable[[str | None], None]) -> None:
     mininet(None)
     slow = parse('name = "t"\ntitle = "t"\n', "t.toml", {"faults.stragglers": [{"rank": 1}]})

@@ -1,5 +1,6 @@
 """Results: derived numbers on exact examples, bounds, and bytes that never change."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -42,6 +43,24 @@ def test_summary_shows_ranks_that_disagree() -> None:
 def test_summary_without_counted_iterations_fails_by_name() -> None:
     with pytest.raises(RunFailed, match="ring: no iteration was measured"):
         summary(SCENARIO, result("ring", 1_000, iterations=result("ring", 1_000).iterations[:1]))
+
+
+def test_iterations_of_a_training_method_are_means_over_its_rounds() -> None:
+    """Two of five iterations, after the warm-up; what doesn't fill a round is left out, unless that is all."""
+    base = result("ring", 1_000)
+    warm_up, first = SCENARIO.workload.warmup_iterations, base.iterations[-1]
+    takes = [(10, 0), (20, 6), (10, 0), (40, 18), (70, 70)]
+    later = [
+        dataclasses.replace(first, iteration=warm_up + i, duration_ns=d, communication_ns=c)
+        for i, (d, c) in enumerate(takes)
+    ]
+    found = {}
+    for of in (2, 10):
+        here = dataclasses.replace(base, iterations=later, environment={"round_iterations": of})
+        derived = summary(SCENARIO, here)
+        assert derived["counted_iterations"] == 5
+        found[of] = [derived[key]["median"] for key in ("iteration_ns", "communication_ns")]
+    assert found == {2: [20, 6], 10: [30, 19]}
 
 
 def test_a_baseline_that_computed_for_longer_is_compared_at_equal_compute() -> None:

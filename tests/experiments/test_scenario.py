@@ -167,6 +167,31 @@ def test_unequal_compute_round_trips_through_json() -> None:
     assert "stragglers" not in canonical(parse(MINIMAL, "t"))["faults"]
 
 
+def test_a_training_method_is_written_in_full_and_left_out_without_one() -> None:
+    scenario = parse(MINIMAL + '[workload]\nsynchronisation = "diloco:period=20"\n', "t")
+    assert scenario.workload.synchronisation == "diloco:period=20,rate=0.7,momentum=0.9"
+    assert scenarios.from_canonical(canonical(scenario)) == dataclasses.replace(scenario, file="scenario")
+    assert "synchronisation" not in canonical(parse(MINIMAL + '[workload]\nsynchronisation = ""\n', "t"))["workload"]
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "expected"),
+    [
+        ("diloco:H=8", "", "synchronisation: training method diloco: option 'H=8' is unknown; allowed: period=…, rate"),
+        ("dpsgd", "", "synchronisation: dpsgd sends from host to host, whatever the method; allowed: the others"),
+        ("easgd", '[workload]\nname = "fsdp"', "not with [workload] name = 'fsdp', whose ranks share a model"),
+        (
+            "easgd",
+            '[methods]\nmininet = ["ring+p3"]',
+            "not with [methods] mininet: ring+p3; allowed: methods without a",
+        ),
+        ("easgd", '[methods]\nmininet = ["ps"]\n[ps]\nservers = 2', "not with [methods] mininet: ps; allowed: "),
+    ],
+)
+def test_what_a_training_method_does_not_go_with_is_refused(word: str, text: str, expected: str) -> None:
+    assert expected in message(MINIMAL + text, **{"workload.synchronisation": word})
+
+
 def test_parameter_server_options_appear_only_with_such_a_method() -> None:
     text = '[methods]\nsim = ["ring", "ps+p3"]\n[ps]\nmode = "backup"\nbackups = 2\nservers = 3\n'
     scenario = parse(MINIMAL + text, "t")

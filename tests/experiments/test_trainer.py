@@ -320,6 +320,39 @@ def test_through_the_switch_both_ranks_end_with_the_same_bits(start: Callable[..
         assert final.retransmissions == final.counters["retransmitted"]
 
 
+def test_two_ranks_under_a_training_method_exchange_what_it_says(start: Callable[..., list[Member]]) -> None:
+    """OD-SGD after two synchronous steps, whose buckets come first; each later sum is taken in the next iteration, and
+    the last at the end."""
+    word = {"workload.synchronisation": "od_sgd:warm_up=2"}
+    scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", word)
+    members = start(*(configuration(rank, "ring", scenario=scenario) for rank in range(2)))
+    follow(members)
+    finals = [member.named(Finished)[0] for member in members]
+    assert finals[0].parameter_hash == finals[1].parameter_hash
+    whole = 4 * finals[0].parameters
+    for member in members:
+        iterations = member.named(Iteration)
+        sizes = [sum(bucket.size_bytes for bucket in one.buckets) for one in iterations]
+        assert sizes == [whole, whole, 0, *[whole] * (ITERATIONS - 3)]
+        for one in iterations:
+            assert 0 <= one.compute_ns <= one.duration_ns
+            assert all(bucket.start_ns <= bucket.end_ns for bucket in one.buckets)
+    assert finals[0].facts == {"synchronisation": scenario.workload.synchronisation, "round_iterations": 1}
+    assert finals[0].gradient_bytes == round(whole * (ITERATIONS - 2) / (ITERATIONS - 1))
+
+
+def test_rounds_of_a_training_method_are_counted_whole(start: Callable[..., list[Member]]) -> None:
+    """Local SGD sums after iterations 1, 3 and 5; the warm-up is iteration 0, so the whole rounds are 1 to 4."""
+    word = {"workload.synchronisation": "local_sgd:period=2"}
+    scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", word)
+    members = start(configuration(0, "gloo", scenario=scenario), configuration(1, "gloo", scenario=scenario))
+    follow(members)
+    final = members[0].named(Finished)[0]
+    sizes = [sum(bucket.size_bytes for bucket in one.buckets) for one in members[0].named(Iteration)]
+    assert sizes == [4 * final.parameters * (iteration % 2) for iteration in range(ITERATIONS)]
+    assert final.gradient_bytes == 2 * final.parameters
+
+
 def test_the_switch_without_room_is_not_quietly_replaced_by_gloo(start: Callable[..., list[Member]]) -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=128)) as daemon:
         where = {"switch": daemon.control_endpoint}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch_ranks import groups_per_thread, results
+from torch_ranks import groups_per_thread, results, two_bits
 
 from transport.torch import training
 from transport.torch.training import CdSgd, DiLoCo, LocalSgd, OdSgd, StreamingDiLoCo, flat
@@ -143,19 +142,19 @@ def test_diloco_steps_by_its_outer_optimiser() -> None:
 def test_fragments_are_sent_before_their_turn_and_mixed_with_what_ranks_did_since() -> None:
     """Two parameters, two fragments, period 4, delay 1: sent after steps 1, 3 and 5, applied after 2, 4 and 6.
 
-    Gradients 1 and 3. First: moved (1, 3), then w = (-2, -6) and shared -2, mixed by halves (-2, -4); moved (3, 11),
-    w = (-6, -16), shared -2 - 7, mixed (-7.5, -12.5). Second: moved (3, 9), w = (-4, -12), shared -6, mixed (-5, -9).
-    The end has the rest of the second's: it moved to (-7, -15), so by (1, 9), and shared is -6 - 5.
+    Gradients 1 and 3. First: moved (1, 3), then w = (-2, -6) and shared -2, mixed by a quarter (-2, -3); moved (3, 10),
+    w = (-6, -15), shared -2 - 6.5, mixed (-7.875, -10.125). Second: moved (3, 9), w = (-4, -12), shared -6, mixed
+    (-5.5, -7.5). The end has the rest of the second's: it moved to (-7.5, -13.5), so by (1.5, 7.5); shared is -6 - 4.5.
     """
 
     def rank(number: int) -> Any:
         model = Weights(0.0, 0.0)
-        method = StreamingDiLoCo(period=4, rate=1, momentum=0, fragments=2, delay=1, mix=0.5)
+        method = StreamingDiLoCo(period=4, rate=1, momentum=0, fragments=2, delay=1, mix=0.25)
         return trajectory(method, model, [constant(model, 1.0 + 2 * number)] * 6, rate=1)
 
     low, high = results(2, rank)
-    assert low == [[-1, -1], [-2, -2], [-3, -3], [-4, -5], [-5, -6], [-7.5, -7], [-9, -11]]
-    assert high == [[-3, -3], [-4, -6], [-7, -9], [-10, -9], [-13, -12], [-12.5, -15], [-9, -11]]
+    assert low == [[-1, -1], [-2, -2], [-3, -3], [-4, -5.5], [-5, -6.5], [-7.875, -7.5], [-8.5, -10.5]]
+    assert high == [[-3, -3], [-3, -6], [-6, -9], [-9, -7.5], [-12, -10.5], [-10.125, -13.5], [-8.5, -10.5]]
 
 
 @pytest.mark.parametrize(
@@ -259,19 +258,13 @@ def test_the_optimiser_steps_one_step_late_and_ranks_go_on_from_a_local_update(w
     assert results(2, rank) == expected
 
 
-def halves(values: torch.Tensor, group: Any) -> tuple[torch.Tensor, Any]:
-    """Two bits: 4, 0 or -4."""
-    values.copy_(4 * (values >= 4) - 4.0 * (values <= -4))
-    return values.clone(), dist.all_reduce(values, group=group, async_op=True)
-
-
 def test_what_codes_leave_out_is_sent_later_and_not_by_corrections() -> None:
     """One rank's gradients are 3, the other's 1, of which codes stand for 4 or 0. Residuals: step 1 (3, 1); 2, codes
     (4, 0), (2, 2); 3 is a correction, (2, 2); 4, codes (4, 0), (1, 3); 5, codes (4, 4). Means: 0, 2, 2, 2, 4."""
 
     def rank(number: int) -> Any:
         model = Weights(0.0)
-        method = CdSgd(local_rate=0, warm_up=0, period=3, compressor=halves)
+        method = CdSgd(local_rate=0, warm_up=0, period=3, compressor=two_bits(4))
         return trajectory(method, model, [constant(model, 3.0 - 2 * number)] * 5, rate=1)
 
     assert results(2, rank) == [[0, 0, -2, -4, -6, -10]] * 2
@@ -313,7 +306,7 @@ def bits(model: torch.nn.Module) -> bytes:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (CdSgd(period=1, warm_up=3, compressor=halves), OdSgd(warm_up=3)),
+        (CdSgd(period=1, warm_up=3, compressor=two_bits(4)), OdSgd(warm_up=3)),
         (CdSgd(period=4, warm_up=3), OdSgd(warm_up=3)),
         (StreamingDiLoCo(period=4, fragments=1, delay=0, mix=0), DiLoCo(period=4)),
         ("post_local_sgd:start=0,period=4", "local_sgd:period=4"),

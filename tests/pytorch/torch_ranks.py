@@ -57,6 +57,16 @@ def on_ranks(workers: int, act: Callable[[int], Any], backend: str = "gloo", opt
     return found
 
 
+def two_bits(threshold: float) -> Any:
+    """A compressor whose codes stand for the threshold, 0 or its opposite."""
+
+    def compressed(values: torch.Tensor, group: Any) -> tuple[torch.Tensor, Any]:
+        values.copy_(threshold * (values >= threshold) - threshold * (values <= -threshold))
+        return values.clone(), dist.all_reduce(values, group=group, async_op=True)
+
+    return compressed
+
+
 def results(workers: int, act: Callable[[int], Any], backend: str = "gloo", options: Any = None) -> list[Any]:
     """What it returned; raises what it raised, a rank's own error before one that only says that another is gone."""
     found = on_ranks(workers, act, backend, options)

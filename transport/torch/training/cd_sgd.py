@@ -42,6 +42,10 @@ class CdSgd(OdSgd):
     period: int = option("period", count(1), 5)
     compressor: Compressor = exact
 
+    @property
+    def round_steps(self) -> int:
+        return self.period
+
     def begin(self, replica: Replica) -> Attached:
         return _Compressed(self, replica)
 

@@ -31,6 +31,10 @@ class DiLoCo(TrainingMethod):
     rate: float = option("rate", decimal(), 0.7)
     momentum: float = option("momentum", decimal(1), 0.9)
 
+    @property
+    def round_steps(self) -> int:
+        return self.period
+
     def begin(self, replica: Replica) -> Attached:
         return _DiLoCo(self, replica)
 

@@ -24,6 +24,7 @@ class DPsgd(TrainingMethod):
     name = "dpsgd"
     label = "D-PSGD"
     summary = "each rank averages with its neighbours on a ring"
+    allreduces = False
 
     def begin(self, replica: Replica) -> Attached:
         return _Gossip(self, replica)
@@ -47,7 +48,7 @@ class _Gossip(Attached):
                 calls.append(dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=neighbour))
         with named(self._replica.what):
             works = dist.batch_isend_irecv(calls) if calls else []
-        return Pending(self._own, works, self._replica.what, self._replica.workers)
+        return Pending(self._own, works, self._replica)
 
     def after_step(self, step: int) -> None:
         self._flight = self._exchange()

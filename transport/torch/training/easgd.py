@@ -27,6 +27,10 @@ class Easgd(TrainingMethod):
     period: int = option("period", count(1), 10)
     alpha: float | None = option("alpha", decimal(1), None)
 
+    @property
+    def round_steps(self) -> int:
+        return self.period
+
     def begin(self, replica: Replica) -> Attached:
         if self.alpha is not None and self.alpha * replica.workers > 1:
             raise ValueError(

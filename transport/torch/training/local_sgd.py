@@ -33,6 +33,10 @@ class LocalSgd(TrainingMethod):
         """How many steps come first that are ordinary synchronous ones."""
         return 0
 
+    @property
+    def round_steps(self) -> int:
+        return self.period
+
     def begin(self, replica: Replica) -> Attached:
         return _Averaging(self, replica)
 

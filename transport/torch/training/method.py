@@ -23,12 +23,19 @@ from transport.torch.training.replica import Replica
 class TrainingMethod(ABC):
     """Options of a method, each made by `transport.schedule.policy.option`. Raises ValueError for bad ones.
 
-    name: as it is written. label, summary: how reports name it, and what they say it does, as a clause.
+    name: as it is written. label, summary: how reports name it, and what they say it does, as a clause. allreduces:
+    whether that is how ranks exchange.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     summary: ClassVar[str]
+    allreduces: ClassVar[bool] = True
+
+    @property
+    def round_steps(self) -> int:
+        """After so many steps what happens is the same again."""
+        return 1
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -89,6 +96,20 @@ class Attached(ABC):
     @property
     def steps(self) -> int:
         return self._replica.step
+
+    @property
+    def waited_ns(self) -> int:
+        """How long this rank has waited for collectives, DDP's aside."""
+        return self._replica.waited_ns
+
+    @property
+    def waited_calls(self) -> int:
+        """How many of them it has waited for: the same number on all ranks after the same step."""
+        return self._replica.waited_calls
+
+    def observe(self, started: Callable[[int, Any], None]) -> None:
+        """Have each allreduce of the method's told when it starts: its bytes, its Work."""
+        self._replica.started = started
 
     def start(self) -> None:
         """The next backward pass is the first of the next step."""

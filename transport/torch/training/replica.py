@@ -1,5 +1,6 @@
 """One rank's model, its optimiser, and the collectives that training methods make of them."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -19,20 +20,23 @@ COUPLED = (torch.optim.LBFGS,)
 class Pending:
     """Collectives in flight on a Flat. wait: until they are done; raises DistBackendError."""
 
-    def __init__(self, flat: Flat, works: Sequence[Any], what: str, workers: int) -> None:
-        self._flat, self._works, self._what, self._workers = flat, works, what, workers
+    def __init__(self, flat: Flat, works: Sequence[Any], replica: "Replica") -> None:
+        self._flat, self._works, self._replica, self._what = flat, works, replica, replica.what
 
     def wait(self) -> Flat:
+        since_ns = time.monotonic_ns()
         with named(self._what):
             for work in self._works:
                 work.wait()
+        self._replica.waited_ns += time.monotonic_ns() - since_ns
+        self._replica.waited_calls += len(self._works)
         return self._flat
 
     def mean(self) -> Flat:
         """The sums divided by the ranks."""
         flat = self.wait()
         for array in flat.arrays:
-            array.div_(self._workers)
+            array.div_(self._replica.workers)
         return flat
 
 
@@ -54,7 +58,8 @@ class Replica:
             raise ValueError(f"{name}: torch.distributed has no process group; init_process_group comes first")
         self.group = cast(Any, found)
         self.rank, self.workers = int(self.group.rank()), int(self.group.size())
-        self.name, self.step = name, 0
+        self.name, self.step, self.waited_ns, self.waited_calls = name, 0, 0, 0
+        self.started: Callable[[int, Any], None] = lambda size_bytes, work: None
         if isinstance(optimizer, COUPLED):
             raise ValueError(f"{name}: {type(optimizer).__name__} evaluates the loss several times in a step")
         self.parameters: list[torch.Tensor] = [one for one in self._given() if one.requires_grad]
@@ -110,8 +115,11 @@ class Replica:
     def start(self, flat: Flat, begin: Callable[[torch.Tensor], Any]) -> Pending:
         """A collective on each piece."""
         with named(self.what):
-            works = [begin(piece) for piece in flat.pieces()]
-        return Pending(flat, works, self.what, self.workers)
+            works = []
+            for piece in flat.pieces():
+                works.append(begin(piece))
+                self.started(piece.numel() * piece.element_size(), works[-1])
+        return Pending(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their means over all ranks; these have the same bits everywhere."""

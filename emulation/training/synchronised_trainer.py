@@ -1,0 +1,76 @@
+"""One rank that synchronises by a training method (`[workload] synchronisation`), in place of DDP's sums.
+
+DDP still wraps the model, and sums in the method's synchronous steps. What travels while ranks go on computing belongs
+to the iteration that takes it: the same one on all ranks.
+"""
+
+import time
+from typing import Any
+
+from emulation.training.ddp_trainer import Trainer, TrainingClock
+from emulation.training.messages import TrainerConfig, Transfer
+from emulation.training.workload import Workload
+from transport.torch.training.method import Attached
+from transport.torch.training.table import attach, parse_method
+
+
+class SynchronisedTrainer(Trainer):
+    """See the module."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        super().__init__(config)
+        self._method = parse_method(config.scenario.workload.synchronisation)
+        self._attached: Attached
+        self._calls: list[Transfer] = []  # of the method's own, that weren't reported yet
+        self._waited_ns = self._reported = 0
+        self._moved: list[int] = []  # bytes summed in each iteration
+
+    def _attach(self, workload: Workload) -> None:
+        super()._attach(workload)
+        self._attached = attach(self._model, workload.optimizer, self._method)
+        self._attached.observe(self._called)
+
+    def _called(self, size_bytes: int, work: Any) -> None:
+        call = Transfer(size_bytes, time.monotonic_ns())
+        self._calls.append(call)
+
+        def returned(_: Any) -> None:
+            call.end_ns = time.monotonic_ns()
+
+        work.get_future().then(returned)
+
+    def _returned(self) -> list[Transfer]:
+        taken = self._attached.waited_calls - self._reported
+        back, self._calls, self._reported = self._calls[:taken], self._calls[taken:], self._reported + taken
+        for call in back:
+            call.end_ns = call.end_ns or time.monotonic_ns()  # its callback is late
+        spans = [*back, *super()._returned()]
+        self._moved.append(sum(span.size_bytes for span in spans))
+        return spans
+
+    def _waited_in_step_ns(self) -> int:
+        before_ns, self._waited_ns = self._waited_ns, self._attached.waited_ns
+        return self._waited_ns - before_ns
+
+    def _evaluate(self, workload: Workload, iteration: int, clock: TrainingClock) -> None:
+        if iteration + 1 == self.config.scenario.workload.iterations:
+            since_ns = time.monotonic_ns()
+            self._attached.finish()
+            clock.leave_out(since_ns)
+        super()._evaluate(workload, iteration, clock)
+
+    def _gradient_bytes(self, workload: Workload) -> int:
+        """The mean over whole rounds after the warm-up."""
+        counted = self._moved[self.config.scenario.workload.warmup_iterations :]
+        whole = counted[: len(counted) // self._method.round_steps * self._method.round_steps] or counted
+        return round(sum(whole) / len(whole))
+
+    def _facts(self) -> dict[str, Any]:
+        return {"synchronisation": str(self._method), "round_iterations": self._method.round_steps}
+
+    def _notes(self) -> list[str]:
+        return [
+            f"Ranks synchronise by {self._method.label} ({self._method}): {self._method.summary}. Before the end "
+            "rank 0's own parameters are evaluated; the end, in which all get the same, counts as no iteration.",
+            f"Times and bytes of an iteration are means over {self._method.round_steps} in a row, a round.",
+        ]
