@@ -1,11 +1,13 @@
 """The native switch loop over loopback: exact sums over bad links, faults from a seed, queues, DSCP and ECN."""
 
+import itertools
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +22,7 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
-from switchagg.wire import Op, Packet, decode, encode
+from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.links.link import Address
 from transport.links.udp import UdpLink
 from transport.switch.impairments import Impairments, LinkImpairments, parse_impairments
@@ -62,15 +64,30 @@ class Bench:
             link.close()
         self.switch.stop()
 
-    def frames(self, chunks: Sequence[int], rank: int = 0) -> np.ndarray:
-        """Packets of a rank, one per chunk, each value the chunk's number plus the rank's."""
+    def frames(self, chunks: Sequence[int], rank: int = 0, owner: int | None = None) -> np.ndarray:
+        """Packets of a rank, one per chunk, each value the chunk's number plus the rank's. owner: reduce-scatter."""
         rows = []
         for chunk in chunks:
             slot, version = self.job.place(0, chunk)
-            values = np.full(self.job.elements, chunk + rank, np.int32)
+            values = np.full(0 if rank == owner else self.job.elements, chunk + rank, np.int32)
             packet = Packet(self.job.job_id, self.job.generation, 0, rank, Op.SUM, slot, version, chunk, values)
+            if owner is not None:
+                packet = replace(packet, route=Route.TO_OWNER, owner=owner)
             rows.append(np.frombuffer(encode(packet), np.uint8))
         return np.stack(rows)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The switch does nothing meanwhile, and finds together what was sent."""
+        held, queued = threading.Event(), threading.Event()
+        holder = threading.Thread(target=self.switch._ask, args=(lambda: (held.set(), queued.wait(LIVENESS_S)),))
+        holder.start()
+        assert held.wait(LIVENESS_S)
+        try:
+            yield
+        finally:
+            queued.set()
+            holder.join()
 
     def arrivals(self, rank: int, quiet_s: float = 0.3) -> list[int]:
         """Chunks of the results that reach a rank, in order, until nothing has come for a while."""
@@ -354,16 +371,21 @@ def test_results_of_several_arrivals_leave_in_whole_sends(bench: Callable[..., B
     link = one.links[0]
     if not (link.gso and link.gro):
         pytest.skip("this kernel has no UDP_SEGMENT or no UDP_GRO")
-    held, queued = threading.Event(), threading.Event()
-    holder = threading.Thread(target=one.switch._ask, args=(lambda: (held.set(), queued.wait(LIVENESS_S)),))
-    holder.start()
-    assert held.wait(LIVENESS_S)
-    for first in range(0, 80, 5):
-        link.send(one.frames(range(first, first + 5)), one.address)
-    queued.set()
-    holder.join()
+    with one.held():
+        for first in range(0, 80, 5):
+            link.send(one.frames(range(first, first + 5)), one.address)
     assert one.arrivals(0) == list(range(80))
     assert one.switch.counters()["link_sent_bundles"] == 80 / 16
+
+
+def test_results_with_and_without_values_reach_a_worker_in_the_order_of_chunks(bench: Callable[..., Bench]) -> None:
+    """Workers take a chunk for lost when results of four later ones have come (W8)."""
+    one = bench(job_of(2, window=48))
+    with one.held():
+        for rank, first in itertools.product(range(2), range(0, 48, 8)):
+            frames = one.frames(range(first, first + 8), rank, owner=first // 8 % 2)
+            one.links[rank].send(frames, one.address)
+    assert one.arrivals(0) == one.arrivals(1) == list(range(48))
 
 
 def test_a_plane_or_link_of_another_kind_is_refused() -> None:

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "network/switch_state.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -262,23 +263,36 @@ static void flush_results(struct sa_switch *sw) {
     sw->whole = false;
 }
 
-static uint32_t group_for(struct sa_switch *sw, const struct sa_targets *targets, uint32_t size, uint8_t tos) {
-    uint32_t g = sw->group_count;
-    while (g-- > 0) { /* mostly the newest */
-        const struct group *group = &sw->groups[g];
+static bool share_a_port(const struct group *group, const struct sa_targets *targets) {
+    for (uint32_t i = 0; i < group->count; i++)
+        for (uint32_t k = 0; k < targets->count; k++)
+            if (group->ports[i] == targets->ports[k]) return true;
+    return false;
+}
+
+/* The group that a result may join. stream: as a bit, 0 if the order doesn't matter. Groups leave one after another, so a
+   result goes into none before one that has earlier results of its stream for one of its ports: workers take what is
+   overtaken for lost (W8). */
+static struct group *group_for(struct sa_switch *sw, const struct sa_targets *targets, uint32_t size, uint8_t tos,
+                               uint64_t stream) {
+    for (uint32_t g = sw->group_count; g-- > 0;) { /* mostly the newest */
+        struct group *group = &sw->groups[g];
         if (group->ports == targets->ports && group->count == targets->count && group->size == size &&
             group->tos == tos)
-            return g;
+            return group;
+        if (group->streams & stream && share_a_port(group, targets)) break;
     }
-    sw->groups[sw->group_count] = (struct group){.ports = targets->ports, .count = targets->count, .size = size, .tos = tos};
-    return sw->group_count++;
+    struct group *group = &sw->groups[sw->group_count++];
+    *group = (struct group){.ports = targets->ports, .count = targets->count, .size = size, .tos = tos};
+    return group;
 }
 
 static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size, const struct sa_targets *targets,
-                       uint8_t tos) {
-    uint32_t group = group_for(sw, targets, size, tos);
-    sw->results[sw->result_count++] = (struct result){bytes, group};
-    if (++sw->groups[group].rows == sw->rows_per_flush) sw->whole = true;
+                       uint8_t tos, uint64_t stream) {
+    struct group *group = group_for(sw, targets, size, tos, stream);
+    group->streams |= stream;
+    sw->results[sw->result_count++] = (struct result){bytes, (uint32_t)(group - sw->groups)};
+    if (++group->rows == sw->rows_per_flush) sw->whole = true;
 }
 
 /* A packet causes up to two results: with values, and bare. */
@@ -290,12 +304,13 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
     uint8_t *out = sw->arena + sw->arena_used, *bare = sw->bare[sw->bare_used];
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, bare, &results);
     if (outcome != SA_BROADCAST && outcome != SA_REPLY) return;
+    uint64_t stream = outcome == SA_BROADCAST ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
     if (results.valued.count) {
-        add_result(sw, out, results.size, &results.valued, tos);
+        add_result(sw, out, results.size, &results.valued, tos, stream);
         sw->arena_used += results.size;
     }
     if (results.bare.count) {
-        add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos);
+        add_result(sw, bare, SA_HEADER_BYTES, &results.bare, tos, stream);
         sw->bare_used++;
     }
     if (sw->whole) flush_results(sw);

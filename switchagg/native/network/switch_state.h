@@ -40,6 +40,7 @@ struct group {
     uint32_t size;
     uint32_t rows;
     uint32_t first; /* of its frames */
+    uint64_t streams; /* whose results it has, as bits */
     uint8_t tos;
     struct sa_address address; /* of its multicast */
 };
