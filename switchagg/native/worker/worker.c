@@ -151,6 +151,15 @@ static void arm(struct sa_worker *worker, bool on) {
     pthread_mutex_unlock(&worker->lock);
 }
 
+/* Called by who has put down the baton: a call that another thread submitted meanwhile hasn't been sent, so that no packet
+   would wake the background thread for it. */
+static void pass_on(struct sa_worker *worker) {
+    if (atomic_load(&worker->waiting))
+        ring(worker);
+    else if (atomic_load(&worker->pending))
+        arm(worker, true);
+}
+
 static int append(struct queue *queue, const struct sa_submission *entry) {
     if (queue->count == queue->capacity) {
         uint32_t capacity = queue->capacity ? queue->capacity * 2 : QUEUE_FIRST;
@@ -365,8 +374,8 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
     pthread_mutex_unlock(&worker->baton);
     if (!atomic_exchange(&worker->active, true) || !done)
         ring(worker);
-    else if (atomic_load(&worker->pending))
-        arm(worker, true);
+    else
+        pass_on(worker);
     return 0;
 }
 
@@ -416,7 +425,7 @@ SA_EXPORT int sa_worker_wait(struct sa_worker *worker, uint64_t call, int64_t li
     arm(worker, false);
     int result = run_for(worker, call, sa_now_ns() + limit_ns);
     pthread_mutex_unlock(&worker->baton);
-    if (atomic_load(&worker->pending)) arm(worker, true);
+    pass_on(worker);
     if (result == SA_FINISHED) *finished = 1;
     return result;
 }
