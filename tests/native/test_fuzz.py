@@ -82,7 +82,9 @@ def start(program: Path, leaks: str, seconds: int) -> "subprocess.Popen[str]":
     corpus = program.parent / "corpus"
     corpus.mkdir()
     fuzz_seeds.write(program.name, corpus)
-    bounds = [f"-max_total_time={seconds}", "-max_len=600", "-timeout=20", "-seed=1", f"-detect_leaks={leaks}"]
+    # Its limit of RSS counts the peak of the process that started it, too: pytest's.
+    limits = ["-rss_limit_mb=0", "-malloc_limit_mb=1024"]
+    bounds = [*limits, f"-max_total_time={seconds}", "-max_len=600", "-timeout=20", "-seed=1", f"-detect_leaks={leaks}"]
     command = [str(program), *bounds, f"-artifact_prefix={program.parent}/", str(corpus)]
     with program.with_suffix(".log").open("w") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, text=True)

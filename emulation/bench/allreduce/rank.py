@@ -25,6 +25,7 @@ from emulation.children import Done, Report, serve
 
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
 PAUSE_S = 20e-6
+PAUSE_AFTER_S = 1e-3  # of ranks that have ended: shorter ones would take the CPUs from those that have not
 CELL = 8  # int64s: a cache line for each rank
 _PR_SET_TIMERSLACK = 29
 
@@ -46,8 +47,8 @@ class MeetingPoint:
         """Of the file, filled with zeros."""
         return 8 * CELL * (workers + 1)
 
-    def meet(self) -> None:
-        """Returns when every rank has come here as often. Raises TimeoutError that names the missing."""
+    def meet(self, pause_s: float = PAUSE_S) -> None:
+        """Returns when all ranks have come as often. TimeoutError names who is missing. pause_s: between looks."""
         self._turn += 1
         self._arrived[self._rank] = self._turn
         deadline = time.monotonic() + self._limit_s
@@ -55,7 +56,7 @@ class MeetingPoint:
             if time.monotonic() > deadline:
                 missing = np.flatnonzero(self._arrived < self._turn).tolist()
                 raise TimeoutError(f"waited {self._limit_s:g} s for rank {', '.join(map(str, missing))}")
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
 
     def start_together(self) -> None:
         """Meets, then returns on every rank at the same moment, as far as there are CPUs for that."""
@@ -115,7 +116,7 @@ class Rank:
         end_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
-        self._point.meet()
+        self._point.meet(PAUSE_AFTER_S)
         return Operation(start_ns, end_ns, cpu_ns, self._numbers.wrong(array, number), spent)
 
 
