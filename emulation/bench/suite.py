@@ -32,7 +32,8 @@ WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
-WINDOW_SLOTS = 512  # 6 ms at 1 Gb/s: more than a turn of nine processes on two cores, which 256 slots are not
+WINDOW_SLOTS = 512
+"""6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not."""
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {
@@ -64,7 +65,7 @@ class Matrix:
     congestion_control: Sequence[str] = ("best",)
     dtype: str = "float32"
     elements: int | None = None
-    window_slots: int = 256
+    window_slots: int = WINDOW_SLOTS
     mtu_bytes: int = 1500
     segments_max: int | None = None  # None: what the links' burst holds
     iterations: int = 0
@@ -292,7 +293,6 @@ def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
             [rate],
             QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
             f"{ours},{HOSTS}",
-            window_slots=WINDOW_SLOTS,
             pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(cell_s=0.6),
         ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]

@@ -46,6 +46,7 @@ ControlOption = Annotated[
 ElementsOption = Annotated[
     int | None, typer.Option(min=1, max=16_000, help="int32 values per packet  [default: fill the MTU]")
 ]
+WindowOption = Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")]
 SegmentsOption = Annotated[
     int | None,
     typer.Option(min=1, max=64, help="Packets per send of the switch's workers  [default: a burst of the links]"),
@@ -67,7 +68,7 @@ def allreduce(
     dataplane: PlaneOption = "auto",
     congestion_control: ControlOption = None,
     elements: ElementsOption = None,
-    window: Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")] = 256,
+    window: WindowOption = 512,
     segments: SegmentsOption = None,
     mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
     seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
@@ -132,7 +133,7 @@ def where(
     size: Annotated[str, typer.Option(help="Of a rank's array")] = "25MB",
     dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
     elements: ElementsOption = None,
-    window: Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")] = 256,
+    window: WindowOption = 512,
     segments: SegmentsOption = None,
     mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,

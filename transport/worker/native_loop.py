@@ -1,6 +1,6 @@
 """NativeWorkerLoop: the worker's event loop in C (switchagg/native/worker/worker.h), with the GIL released.
 
-Who waits for a call runs the loop meanwhile: a small call then needs no other thread, from `submit`, which sends it, to
+Who waits for a small call runs the loop meanwhile: it then needs no other thread, from `submit`, which sends it, to
 its result. The background thread runs it while calls are pending and nobody waits. It comes back to Python only for
 what concerns Python: finished calls, a failed stream, `fail` and `close`.
 """
@@ -29,6 +29,9 @@ EVENTS_PER_RUN = 64
 
 LOOK_AGAIN, FINISHED, BUSY = range(3)
 """What sa_worker_wait returns."""
+
+SMALL_VALUES = 8192
+"""Of a call that its waiter carries, as its submitter sends it (worker.c): a long one is the background thread's."""
 
 LOOK_NS = 50_000_000
 """How long a thread that waits stays in C at most: handlers of signals run between."""
@@ -102,7 +105,10 @@ class NativeWorkerLoop(CallLoop[Submitted]):
 
     def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
         worker, key = self._worker, future.key
-        if worker is None or key < 0 or os.getpid() != self._pid:
+        pending = self._pending.get(key)
+        if worker is None or pending is None or os.getpid() != self._pid:
+            return timeout_s
+        if pending[0].array.size > SMALL_VALUES:
             return timeout_s
         end_ns = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
         limit_ns = LOOK_NS
