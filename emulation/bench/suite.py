@@ -33,7 +33,8 @@ XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two 
 LOSSES = (0.0, 0.0001, 0.001, 0.01, 0.05)
 LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 WINDOW_SLOTS = 512
-"""6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not."""
+"""6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Not with loss: a window
+is what queues at a link, 31 ms at 200 Mb/s, and each repair waits behind it."""
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {
@@ -65,7 +66,7 @@ class Matrix:
     congestion_control: Sequence[str] = ("best",)
     dtype: str = "float32"
     elements: int | None = None
-    window_slots: int = WINDOW_SLOTS
+    window_slots: int = 256
     mtu_bytes: int = 1500
     segments_max: int | None = None  # None: what the links' burst holds
     iterations: int = 0
@@ -293,6 +294,7 @@ def _allreduce(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
             [rate],
             QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
             f"{ours},{HOSTS}",
+            window_slots=WINDOW_SLOTS,
             pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(cell_s=0.6),
         ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
@@ -304,6 +306,7 @@ def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
         [0],
         QUICK_SIZES if quick else arithmetic.MATRIX_SIZES,
         f"{_switches()},{HOSTS}",
+        window_slots=WINDOW_SLOTS,
         pace=Pace(cell_s=0.2 if quick else 1.0),
     ).wishes()
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
