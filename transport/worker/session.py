@@ -88,7 +88,7 @@ class SwitchSession:
         """Private: see `join`."""
         self._pid = os.getpid()
         self._switch = switch
-        self._lock = threading.Lock()  # guards the next four
+        self._lock = threading.RLock()  # guards the next four
         self._calls = CallLedger(())
         self._departed: list[messages.Gone] = []
         self._failure: AggregationFailed | None = None
@@ -236,14 +236,14 @@ class SwitchSession:
         with self._lock:  # also around submit: on a stream, numbers must be in order
             ledger = self._calls
             places = ledger.begin(priority, stream, cut)
+            if self._departed:  # before packets leave: the sums of who has left may be complete with them
+                self._check_departures()
             words = shown.words(ledger.made_before(places))
             futures = []
             for place, call in zip(places, calls, strict=True):
                 call.description = words
                 call.key = call_key(self._codec_seed, self.rank, *place)
                 futures.append(loop.submit(place[0], call, array, partial(self._finished, place)))
-        if self._departed:
-            self._check_departures()
         return futures[0] if len(futures) == 1 else all_of(futures, array)
 
     def status(self) -> dict[str, Any]:
