@@ -191,7 +191,7 @@ def test_packets_commands_captures_and_the_end(net: Net, tmp_path: Path) -> None
         first.send(frame(7))
         assert (first.receive(), second.receive()) == (frame(7), frame(7))
 
-        up = "until grep -q up /sys/class/net/p2/operstate; do sleep 0.01; done; sleep 0.1"
+        up = "for i in $(seq 100); do ip link show p2 | grep -q 'state UP' && break; sleep 0.01; done; sleep 0.1"
         net.switch.sh(f"ip link set p2 down; ip link set p2 up; {up}")
         second.send(frame(8))
         assert first.receive() == frame(8)
