@@ -2,11 +2,13 @@
 
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
 the switch does with floats, `lanes` packs several of them in a word, `plain` is what it does with integers, `raw` how
-it passes bytes on. A new one is a file here and a line in `CODECS`.
+it passes bytes on. Codecs that see whole arrays have a contract of their own, array_codec.py. A new one is a file here
+and a line in `CODECS` or `ARRAY_CODECS`; how users write it, with error feedback and what all codecs have, is spec.py.
 """
 
 import numpy as np
 
+from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.lanes import WIDTHS, Lanes
@@ -27,6 +29,9 @@ CODECS: dict[str, Codec] = {
 }
 """By the name used in options."""
 
+ARRAY_CODECS: dict[str, type[ArrayCodec]] = {}
+"""Those that see whole arrays; a class each, whose fields are options."""
+
 
 def codec_named(name: str, *, adds: bool = False) -> Codec:
     """Raises ValueError that lists the names there are; adds: also for one whose words can't be summed."""
@@ -43,11 +48,13 @@ def codec_for(dtype: "np.dtype[np.generic]", codec: Codec) -> Codec | None:
 
 
 __all__ = [
+    "ARRAY_CODECS",
     "CODECS",
     "FIXED_POINT",
     "PLAIN",
     "RAW",
     "Array",
+    "ArrayCodec",
     "CallShape",
     "Codec",
     "Codes",

@@ -65,11 +65,13 @@ class Codec(ABC):
 
     adds: words of several ranks may be summed as integers, in any order, and the sum decoded: what a switch, a ring and
     a server do. rounds: of agreement before the values, 0 or 1. dtypes: arrays it takes; others travel as they would
-    without it.
+    without it. lossy: error feedback has something to do. needs_feedback: without it, training doesn't converge.
     """
 
     name: str
     adds = True
+    lossy = False
+    needs_feedback = False
     rounds: int
     dtypes: "tuple[np.dtype[Any], ...]"
 
@@ -88,6 +90,12 @@ class Codec(ABC):
     def fault(self, workers: int) -> str:
         """Why it can't sum so many ranks exactly; "" if it can."""
         return ""
+
+    def for_workers(self, workers: int) -> "Codec":
+        """The codec that so many ranks use: of some, the width of a lane follows. Raises ValueError with the fault."""
+        if fault := self.fault(workers):
+            raise ValueError(fault)
+        return self
 
     @abstractmethod
     def begin(self, shape: CallShape) -> Coding:

@@ -114,6 +114,7 @@ class Lanes(Codec):
     """float32 in lanes of so many bits; one round of agreement."""
 
     rounds = 1
+    lossy = True
     dtypes = (np.dtype(np.float32),)
 
     def __init__(self, lane_bits: int) -> None:

@@ -15,10 +15,11 @@ from emulation.cli.main import app
 from emulation.report import wording
 from emulation.scenario import parse as parse_scenario
 from emulation.sim.run import run_method
+from switchagg.written import option, size
 from transport.group.method_name import parse
 from transport.schedule.model import Network, predict
 from transport.schedule.plan import Transfer, numbered, whole
-from transport.schedule.policy import Policy, option, size
+from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
 from transport.schedule.scheduler import describe, parse_policy, plan_transfers
 from transport.schedule.table import POLICIES

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from switchagg.written import option, per_byte, size, time_ns
 from transport.schedule.plan import Transfer, fifo
-from transport.schedule.policy import Policy, option, per_byte, size, time_ns
+from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from switchagg.written import count, one_of, option, size
 from transport.schedule.order import layer_order
 from transport.schedule.plan import Transfer, numbered, sliced, whole
-from transport.schedule.policy import Point, Policy, Tunable, count, one_of, option, size
+from transport.schedule.policy import Point, Policy, Tunable
 from transport.schedule.profile import LinearCost, Profile
 
 

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from switchagg.written import describe
 from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of
-from transport.schedule.policy import Policy, describe
+from transport.schedule.policy import Policy
 from transport.schedule.profile import LayerProfile, LinearCost, Profile, TensorProfile, fit_cost
 from transport.schedule.table import parse_policy, plan_transfers
 

@@ -1,9 +1,10 @@
 """The table of all schedules; reading one as it is written, and planning by it."""
 
+from switchagg.written import parse
 from transport.schedule.by_arrival import Bsp, Fusion, MgWfbp, Wfbp
 from transport.schedule.by_urgency import P3, ByteScheduler, TicTac
 from transport.schedule.plan import Transfer
-from transport.schedule.policy import Policy, parse
+from transport.schedule.policy import Policy
 from transport.schedule.profile import LinearCost, Profile
 
 POLICIES: dict[str, type[Policy]] = {

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from transport.schedule.policy import count, option
+from switchagg.written import count, option
 from transport.torch.training.flat import Flat
 from transport.torch.training.method import Attached
 from transport.torch.training.od_sgd import OdSgd, OneStepDelay

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from transport.schedule.policy import count, option
+from switchagg.written import count, decimal, option
 from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod, decimal
+from transport.torch.training.method import Attached, TrainingMethod
 from transport.torch.training.replica import Pending, Replica
 
 

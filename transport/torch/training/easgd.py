@@ -9,9 +9,9 @@ learning with Elastic Averaging SGD*, NeurIPS 2015, its synchronous form with an
 from dataclasses import dataclass
 from typing import Any
 
-from transport.schedule.policy import count, option
+from switchagg.written import count, decimal, option
 from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, TrainingMethod, decimal
+from transport.torch.training.method import Attached, TrainingMethod
 from transport.torch.training.replica import Pending, Replica
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from transport.schedule.policy import count, one_of, option
+from switchagg.written import count, one_of, option
 from transport.torch.training.method import Attached, TrainingMethod
 from transport.torch.training.replica import Replica
 

@@ -7,7 +7,6 @@ accumulation, closures, clipping, schedulers of learning rates and all optimiser
 number of steps.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -15,13 +14,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from transport.schedule.policy import describe
+from switchagg.written import describe
 from transport.torch.training.replica import Replica
 
 
 @dataclass(frozen=True)
 class TrainingMethod(ABC):
-    """Options of a method, each made by `transport.schedule.policy.option`. Raises ValueError for bad ones.
+    """Options of a method, each made by `switchagg.written.option`. Raises ValueError for bad ones.
 
     name: as it is written. label, summary: how reports name it, and what they say it does, as a clause. allreduces:
     whether that is how ranks exchange.
@@ -182,18 +181,3 @@ def _evaluated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
     with torch.enable_grad():
         loss = closure()
     return (args[0], lambda: loss), {}
-
-
-def decimal(high: float = math.inf) -> Callable[[str], float]:
-    """A number from 0 to below `high`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < high:
-            raise ValueError("a number from 0" + (f" to below {high:g}" if high < math.inf else ""))
-        return value
-
-    return read

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from transport.schedule.policy import count, option
+from switchagg.written import count, decimal, option
 from transport.torch.training.diloco import DiLoCo, OuterOptimizer
 from transport.torch.training.flat import Flat
-from transport.torch.training.method import Attached, decimal
+from transport.torch.training.method import Attached
 from transport.torch.training.replica import Pending, Replica
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from transport.schedule.policy import parse
+from switchagg.written import parse
 from transport.torch.training.cd_sgd import CdSgd
 from transport.torch.training.diloco import DiLoCo
 from transport.torch.training.dpsgd import DPsgd

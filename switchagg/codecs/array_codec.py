@@ -1,0 +1,98 @@
+"""The contract of codecs that see whole arrays: which values travel, or what they are turned into, depends on all of
+them. A `Codec` instead sees the rows of packets.
+
+One sums an array by plain collectives of the ranks, one after the other: it yields each, and goes on when that has been
+combined in place. What moves them is the caller's business: a switch, a host method, servers, in real or virtual time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from switchagg.codecs.codec import Array, Codec
+from switchagg.description import Kind
+
+
+class Tensor(NamedTuple):
+    """A parameter's part of an array. name: the same on all ranks, and as long as the job lasts."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+Tensors = Sequence[Tensor]
+"""What lies one behind the other in an array, all of it."""
+
+Memory = MutableMapping[str, Array]
+"""What a codec keeps of one tensor between calls, by its own names; saved with the job's state."""
+
+
+class Reduction(NamedTuple):
+    """A collective of all ranks, in place.
+
+    kind: "allreduce", of float32, float64, int32 or int64, or "all_gather", of any type: this rank has filled its own
+    shard (`own_shard`). op: "sum" or "max" (int32). codec: how a sum of floats travels; None: as sums travel there
+    where nobody asks for a codec. residual: see `ArrayCodec.rounds_of`; only with a codec.
+    """
+
+    array: Array
+    op: str = "sum"
+    kind: Kind = "allreduce"
+    codec: Codec | None = None
+    residual: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """What a rank knows of a call before it looks at values.
+
+    tensors: of the array. step: how often these have been summed before. key: of this rank's random numbers, shared: of
+    those that all ranks draw alike; both another one for each call (`switchagg.codecs.rounding`).
+    """
+
+    tensors: Tensors
+    rank: int
+    workers: int
+    step: int
+    key: int
+    shared: int
+
+
+class ArrayCodec(ABC):
+    """A way to sum float32 arrays. A subclass is a frozen dataclass: its fields are options (`switchagg.written`).
+
+    adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds: collectives that depend
+    on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets the momentum of what it
+    has sent (DGC).
+    """
+
+    name: ClassVar[str]
+    adds: ClassVar[bool] = True
+    rounds: ClassVar[int]
+    needs_feedback: ClassVar[bool] = False
+    masks: ClassVar[bool] = False
+
+    def fault(self, workers: int) -> str:
+        """Why it can't sum so many ranks; "" if it can."""
+        return ""
+
+    @abstractmethod
+    def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
+        """About how many bytes the arrays of each kind of collective have, for a long array of so many values."""
+
+    def bits(self, workers: int) -> float:
+        """That a rank gives for each value of a long array, what says which they are included."""
+        values = 1 << 24
+        moved = self.moved(values, workers)
+        return 8 * (moved.get("allreduce", 0) + moved.get("all_gather", 0) / workers) / values
+
+    @abstractmethod
+    def rounds_of(
+        self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
+    ) -> Iterator[Reduction]:
+        """Sum `values`, 1-D float32, over all ranks in place: done when the iterator ends.
+
+        residual: of the same length; gets what of this rank's values isn't in the sum: values - what its codes stand
+        for. memory: of each tensor, at first empty. Iterators of several calls may be advanced in turn.
+        """

@@ -1,0 +1,101 @@
+"""How a codec is written, with what surrounds it: `lanes8`, `lanes8+ef`, `topk:ratio=0.01,momentum=0.9+ef`.
+
+    name[:option=value,…][+ef | +ef21]
+
+Options that all codecs have: `least`, `warmup`, `momentum`; some have their own. All ranks use the same text.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from switchagg.codecs import ARRAY_CODECS, CODECS
+from switchagg.codecs.array_codec import ArrayCodec
+from switchagg.codecs.codec import Codec
+from switchagg.written import count, decimal, describe, option, parse
+
+FEEDBACK = ("ef", "ef21")
+"""Error feedback: e <- v - C(v) of v = g + e; and EF21: h <- h + C(g - h), the mean of h is applied."""
+
+LEAST = 1024
+"""Values, by default: fewer are no gradient of weight, but a mean of losses for one."""
+
+
+@dataclass(frozen=True)
+class CodecSpec:
+    """A codec and what surrounds it.
+
+    codec: what `codec_of` resolves. feedback: "", "ef" or "ef21". least: sums of fewer values travel as without a
+    codec. warmup: so do the first sums of every tensor. momentum: of the correction (DGC), which takes the optimiser's
+    place: u <- m u + g, v <- v + u, and v is sent; needs "ef".
+    """
+
+    codec: Codec | ArrayCodec
+    feedback: str = ""
+    least: int = option("least", count(0), LEAST)
+    warmup: int = option("warmup", count(0), 0)
+    momentum: float = option("momentum", decimal(1), 0.0)
+
+    @property
+    def name(self) -> str:
+        """The codec's."""
+        return self.codec.name
+
+    def __str__(self) -> str:
+        """As it is written; options that are as by default are left out."""
+        words = describe(self.codec, default=False).partition(":")[2] if isinstance(self.codec, ArrayCodec) else ""
+        own = describe(self, default=False).partition(":")[2]
+        options = ",".join(filter(None, (words, own)))
+        return self.name + (f":{options}" if options else "") + (f"+{self.feedback}" if self.feedback else "")
+
+    def for_workers(self, workers: int) -> "CodecSpec":
+        """With what so many ranks use. Raises ValueError: what codec, what number, what it can."""
+        if isinstance(self.codec, Codec):
+            return replace(self, codec=self.codec.for_workers(workers))
+        if fault := self.codec.fault(workers):
+            raise ValueError(fault)
+        return self
+
+
+@dataclass(frozen=True)
+class _Common:
+    """The options that all codecs have, to read them."""
+
+    name: str = "codec"
+    least: int = option("least", count(0), LEAST)
+    warmup: int = option("warmup", count(0), 0)
+    momentum: float = option("momentum", decimal(1), 0.0)
+
+
+_COMMON = {one.name for one in fields(_Common) if one.metadata}
+
+
+def parse_codec(text: str) -> CodecSpec:
+    """The codec that `text` names. Raises ValueError, one line that lists what is allowed."""
+    written, *words = text.split("+")
+    name, _, options = written.partition(":")
+    given = options.split(",") if options else []
+    common = [one for one in given if one.partition("=")[0] in _COMMON]
+    own = [one for one in given if one not in common]
+    feedback = words[0] if words else ""
+    if words[1:] or (words and feedback not in FEEDBACK):
+        raise ValueError(f"codec {name}: '+{'+'.join(words)[:60]}' is unknown; allowed: +{', +'.join(FEEDBACK)}")
+    if name in CODECS and own:
+        raise ValueError(f"codec {name}: option '{own[0][:60]}' is unknown; allowed: {_allowed()}")
+    codec: Codec | ArrayCodec
+    if name in ARRAY_CODECS:
+        codec = parse("codec", ":".join(filter(None, (name, ",".join(own)))), ARRAY_CODECS)
+    elif name in CODECS:
+        codec = CODECS[name]
+    else:
+        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join((*CODECS, *ARRAY_CODECS))}")
+    read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
+    spec = CodecSpec(codec, feedback, read.least, read.warmup, read.momentum)
+    lossy = isinstance(codec, ArrayCodec) or codec.lossy
+    if feedback and not lossy:
+        raise ValueError(f"codec {name}: nothing is lost in it, so +{feedback} has nothing to feed back")
+    if spec.momentum and feedback != "ef":
+        raise ValueError(f"codec {name}: momentum={spec.momentum:g} corrects what error feedback keeps: write +ef, too")
+    return spec
+
+
+def _allowed() -> str:
+    return ", ".join(f"{word}=…" for word in sorted(_COMMON))
