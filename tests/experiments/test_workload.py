@@ -10,6 +10,7 @@ from torch import nn
 from emulation.training.replicas import Replicas, bucket_layout
 from emulation.training.tasks import text as text_module
 from emulation.training.tasks.digits import Digits
+from emulation.training.tasks.images import Images
 from emulation.training.tasks.table import WORKLOADS
 from emulation.training.tasks.task import WorkloadError
 from emulation.training.tasks.text import Text
@@ -76,6 +77,16 @@ def test_digits_move_by_at_most_a_pixel() -> None:
     assert set(labels.tolist()) == {int(task._labels[0])}
 
 
+def test_held_out_images_are_not_learnt_from() -> None:
+    task = Images()
+    (held_out, labels) = next(task.held_out())
+    held = {image.numpy().tobytes() for image in held_out}
+    learnt = {np.ascontiguousarray(image[:, 2:18, 2:18]).tobytes() for image in task._padded}
+    assert (len(held), len(learnt)) == (2048, 8192)
+    assert not held & learnt
+    assert np.bincount(labels).min() > 150
+
+
 def test_text_targets_are_the_next_bytes_and_windows_are_disjoint() -> None:
     task = Text()
     inputs, targets = task.batch(np.array([5, 6, task.samples - 1]), np.random.default_rng(0))
@@ -92,7 +103,7 @@ def test_text_without_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "batch", "message"),
-    [("digits", 400, "lower batch_per_worker to 359 or less"), ("didgits", 1, "there are: digits, text")],
+    [("digits", 400, "lower batch_per_worker to 359 or less"), ("didgits", 1, "there are: digits, images")],
 )
 def test_impossible_workloads_are_refused_with_how_to_fix_them(name: str, batch: int, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
@@ -102,7 +113,7 @@ def test_impossible_workloads_are_refused_with_how_to_fix_them(name: str, batch:
 # ---- models
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("digits", 1e6, 2e6), ("text", 9e6, 12e6)])
+@pytest.mark.parametrize(("name", "low", "high"), [("digits", 1e6, 2e6), ("images", 1e5, 2e5), ("text", 9e6, 12e6)])
 def test_initial_parameters_follow_from_the_seed_alone(name: str, low: float, high: float) -> None:
     ranks = [build_workload(name, 5, rank, 2, 4) for rank in range(2)]
     torch.rand(3)  # the global generator may be anywhere
@@ -148,6 +159,17 @@ def test_digits_reaches_97_percent_on_4_workers() -> None:
     train(replicas, 100)
     assert replicas.evaluate().accuracy >= 0.97
     assert len(set(replicas.parameter_hashes())) == 1
+
+
+def test_images_are_learnt_neither_at_once_nor_wholly() -> None:
+    replicas = Replicas("images", 1, 1, 64, iterations=160)
+    scores = []
+    for iteration in range(160):
+        replicas.apply(iteration, average(replicas, replicas.gradients(iteration)))
+        if iteration in (9, 159):
+            scores.append(replicas.evaluate().accuracy)
+    assert scores[0] < 0.3
+    assert 0.5 < scores[1] < 0.95
 
 
 def test_the_loss_of_text_falls() -> None:

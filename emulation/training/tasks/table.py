@@ -45,6 +45,7 @@ WORKLOADS: dict[str, WorkloadKind] = {
     kind.name: kind
     for kind in (
         WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
+        WorkloadKind("images", "emulation.training.tasks.images:Images", samples=8192, unit="images"),
         WorkloadKind("text", "emulation.training.tasks.text:Text"),
         WorkloadKind("fsdp", "emulation.training.tasks.text:Text", parallel=FSDP),
         WorkloadKind("tp", "emulation.training.tasks.text_tensor:TensorText", parallel=TP, workers=(2, 4, 8)),
