@@ -11,6 +11,8 @@ import numpy as np
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.fixed_point import FixedPoint
+from switchagg.codecs.gathered.efsign import EfSign
+from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
@@ -29,7 +31,13 @@ CODECS: dict[str, Codec] = {
 }
 """By the name used in options."""
 
-ARRAY_CODECS: dict[str, type[ArrayCodec]] = {}
+ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
+    codec.name: codec
+    for codec in (
+        TopK,
+        EfSign,
+    )
+}
 """Those that see whole arrays; a class each, whose fields are options."""
 
 

@@ -79,6 +79,17 @@ def decimal(high: float = math.inf) -> Callable[[str], float]:
     return read
 
 
+def share(text: str) -> float:
+    """A number above 0, up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise ValueError("a number above 0, up to 1")
+    return value
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """One of these words."""
 

@@ -1,0 +1,61 @@
+"""`topk`: of each tensor the greatest values, in full.
+
+Of each tensor and not of the whole array, as most published code does (GRACE, DGC, BytePS): where layers are fused to
+a bucket those with small gradients would else never be sent, and what is sent would depend on how they are fused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
+from switchagg.codecs.codec import Array
+from switchagg.codecs.gathered.choosing import greatest, kept, spans
+from switchagg.codecs.gathered.packing import Chosen, add_up, gather_chosen, position_words
+from switchagg.description import Kind
+from switchagg.written import option, share
+
+
+def gathered_bytes(values: int, workers: int, ratio: float, value_bits: float = 32) -> Mapping[Kind, float]:
+    """`ArrayCodec.moved` where such a part of the values is sent."""
+    most = kept(values, ratio)
+    return {
+        "all_gather": workers * ((4.0 * position_words(values, most) if most < values else 0) + most * value_bits / 8)
+    }
+
+
+@dataclass(frozen=True)
+class TopK(ArrayCodec):
+    """ratio: how many of a tensor's values are sent; one at least."""
+
+    name: ClassVar[str] = "topk"
+    adds: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+    needs_feedback: ClassVar[bool] = True
+
+    ratio: float = option("ratio", share, 0.01)
+
+    def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
+        return gathered_bytes(values, workers, self.ratio)
+
+    def ratio_at(self, step: int) -> float:
+        """The ratio when a tensor has been summed so often before."""
+        return self.ratio
+
+    def choose(self, values: Array, shape: ArrayShape) -> Chosen:
+        """What this rank sends."""
+        ratio = self.ratio_at(shape.step)
+        found = [part.start + greatest(values[part], kept(values[part].size, ratio)) for part in spans(shape.tensors)]
+        positions = np.concatenate(found)
+        return Chosen(positions, values[positions])
+
+    def rounds_of(
+        self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
+    ) -> Iterator[Reduction]:
+        own = self.choose(values, shape)
+        if residual is not None:
+            residual[:] = values
+            residual[own.positions] = 0
+        add_up((yield from gather_chosen(own, len(values), (shape.rank, shape.workers))), values)

@@ -1,0 +1,228 @@
+"""Array codecs whose words are gathered: which values they choose, how these are packed, and that nothing is lost."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.codecs import ARRAY_CODECS, ArrayCodec
+from switchagg.codecs.array_codec import ArrayShape, Tensor
+from switchagg.codecs.gathered.choosing import greatest
+from switchagg.codecs.gathered.packing import bit_words, pack_positions, position_words, unpack_positions
+from switchagg.codecs.spec import parse_codec
+
+GATHERED = sorted(name for name, codec in ARRAY_CODECS.items() if not codec.adds)
+SPECIAL = np.array([0.0, -0.0, 1e-40, 3e38, -3e38, 1.0, -1.0, 2.0**-126], np.float32)
+
+
+def codec_of(text: str) -> ArrayCodec:
+    codec = parse_codec(text).codec
+    assert isinstance(codec, ArrayCodec)
+    return codec
+
+
+def together(
+    codec: ArrayCodec, arrays: Sequence[Any], sizes: Sequence[int] = (), step: int = 0, carried: Any = None
+) -> tuple[list[Any], list[Any]]:
+    """What each rank has then, the same everywhere; what it is left with. Every collective carried out in memory.
+    carried: gets the bytes that each has."""
+    workers = len(arrays)
+    tensors = [Tensor(str(number), (size,)) for number, size in enumerate(sizes or [len(arrays[0])])]
+    given = [array.copy() for array in arrays]
+    residuals = [np.full_like(array, 7) for array in arrays]
+    memories: list[Any] = [[{} for _ in tensors] for _ in arrays]
+    calls = [
+        codec.rounds_of(given[rank], residuals[rank], ArrayShape(tensors, rank, workers, step, rank, 9), memories[rank])
+        for rank in range(workers)
+    ]
+    for asked in zip(*calls, strict=True):
+        assert len({(one.kind, one.op, one.array.dtype, len(one.array)) for one in asked}) == 1
+        if carried is not None:
+            carried.append(asked[0].array.nbytes)
+        if asked[0].kind == "all_gather":
+            shares = [rank * len(asked[0].array) // workers for rank in range(workers + 1)]
+            total = np.concatenate([one.array[shares[rank] : shares[rank + 1]] for rank, one in enumerate(asked)])
+        else:
+            assert asked[0].op == "max"
+            total = np.max([one.array for one in asked], axis=0)
+        for one in asked:
+            one.array[:] = total
+    assert len({array.tobytes() for array in given}) == 1, "ranks differ"
+    return given, residuals
+
+
+def gradients(workers: int, size: int, seed: int = 1) -> list[Any]:
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(size).astype(np.float32) ** 3 for _ in range(workers)]
+
+
+def in_order(arrays: Sequence[Any]) -> Any:
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total += array
+    return total
+
+
+# ---- choosing and packing
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (10, 3), (5000, 4999), (300_000, 3000), (300_000, 150_000)])
+def test_the_greatest_are_found_exactly(size: int, count: int) -> None:
+    values = gradients(1, size)[0]
+    found = greatest(values, count)
+    assert len(found) == count
+    assert (np.diff(found) > 0).all()
+    assert np.abs(values[found]).min() == np.sort(np.abs(values))[-count]
+
+
+def test_of_equal_ones_the_first_are_taken_and_nan_is_greatest() -> None:
+    values = np.array([2, -3, 3, 3, np.inf, np.nan, -np.inf], np.float32)
+    assert [greatest(values, count).tolist() for count in (1, 3, 4, 6)] == [
+        [5], [4, 5, 6], [1, 4, 5, 6], [1, 2, 3, 4, 5, 6],
+    ]  # fmt: skip
+
+
+def test_a_sample_that_misleads_costs_time_only() -> None:
+    """Great values lie where the sample looks, more than are wanted elsewhere."""
+    values = np.zeros(1 << 18, np.float32)
+    values[:: (1 << 18 >> 16) | 1] = 5
+    values[7] = 9
+    assert greatest(values, 2).tolist() == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "words"), [(100, 50, 4), (200_000, 1000, 504), (10**6, 5, 5), (64, 64, 2), (10**6, 1, 1)]
+)
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_positions_take_the_shortest_of_three_ways(size: int, count: int, words: int, fewer: int) -> None:
+    assert position_words(size, count) == words
+    chosen = np.sort(np.random.default_rng(2).choice(size, count - fewer, replace=False))
+    assert unpack_positions(pack_positions(chosen, size, count), size, count).tolist() == chosen.tolist()
+
+
+# ---- all codecs
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("sizes", [(1,), (2000,), (33, 0, 1, 999)])
+def test_what_is_sent_and_what_is_left_are_all_there_was(name: str, workers: int, sizes: tuple[int, ...]) -> None:
+    arrays = gradients(workers, sum(sizes))
+    summed, residuals = together(codec_of(name), arrays, sizes)
+    sent = in_order([given - left for given, left in zip(arrays, residuals, strict=True)])
+    np.testing.assert_allclose(summed[0], sent, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_what_is_not_finite_reaches_all_and_is_forgotten(name: str, bad: float, size: int) -> None:
+    arrays = gradients(3, size)
+    arrays[1][size // 2] = bad
+    summed, residuals = together(codec_of(name), arrays)
+    assert not np.isfinite(summed[0]).all()
+    assert all(np.isfinite(left).all() for left in residuals)
+
+
+@pytest.mark.parametrize("name", GATHERED)
+def test_zeros_and_extremes(name: str) -> None:
+    assert not np.any(together(codec_of(name), [np.zeros(3000, np.float32)] * 2)[0][0])
+    with np.errstate(over="ignore"):
+        summed, residuals = together(codec_of(name), [SPECIAL] * 2)
+        assert not np.isnan([*summed, *residuals]).any()
+
+
+@pytest.mark.parametrize("name", GATHERED)
+def test_bits_are_those_of_the_words(name: str) -> None:
+    codec, size, carried = codec_of(name), 1 << 18, []
+    arrays = [np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(2)]
+    together(codec, arrays, carried=carried)
+    assert sum(carried) == pytest.approx(codec.moved(size, 2)["all_gather"], rel=0.05)
+    assert codec.bits(2) == pytest.approx(8 * sum(carried) / 2 / size, rel=0.05)
+    assert codec.rounds == len(carried)
+
+
+# ---- topk
+
+
+def test_topk_sends_a_share_of_each_tensor() -> None:
+    """By hand: one of the first four, two of the next eight."""
+    array = np.array([1, -2, 0.5, 0, 100, 90, 80, -110, 1, 1, 1, 1], np.float32)
+    summed, residuals = together(codec_of("topk:ratio=0.25"), [array, 2 * array], (4, 8))
+    assert summed[0].tolist() == [0, -6, 0, 0, 300, 0, 0, -330, 0, 0, 0, 0]
+    assert residuals[0].tolist() == [1, 0, 0.5, 0, 0, 90, 80, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["topk:ratio=0.01", "topk:ratio=0.3"])
+def test_topk_loses_not_a_bit(text: str) -> None:
+    """Facts' third test of error feedback: sent + residual = input, and either is 0."""
+    arrays = gradients(1, 3000)
+    summed, residuals = together(codec_of(text), arrays)
+    assert (summed[0] + residuals[0]).tobytes() == arrays[0].tobytes()
+    assert not (summed[0] * residuals[0]).any()
+
+
+@pytest.mark.parametrize("text", ["topk:ratio=1"])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_ratio_1_is_the_plain_sum(text: str, workers: int) -> None:
+    arrays = gradients(workers, 999)
+    for array in arrays:
+        array[:8] = SPECIAL[[1, 1, 2, 5, 6, 1, 0, 7]]
+    summed, residuals = together(codec_of(text), arrays)
+    assert summed[0].tobytes() == in_order(arrays).tobytes()
+    assert not np.any(residuals)
+
+
+def descent(codec: ArrayCodec, gradient: Any, start: Any, rate: float, feedback: bool) -> Iterator[Any]:
+    """x after each step of SGD by the mean of what the ranks' gradients become."""
+    x, left = start.copy(), [np.zeros_like(start) for _ in range(3)]
+    while True:
+        summed, now = together(codec, [gradient(rank, x) + left[rank] * feedback for rank in range(3)])
+        left = now
+        x = x - np.float32(rate / 3) * summed[0]
+        yield x
+
+
+@pytest.mark.parametrize("rate", [3 / 32, 3 / 4, 3.0])
+def test_three_quadratics_diverge_by_their_factor_without_feedback(rate: float) -> None:
+    """f = <a, x>^2 + |x|^2 / 4, a = (-3, 2, 2) and its rotations: top-1 takes what makes x grow, by 1 + 11/6 rate."""
+    start = np.full(3, 2.0**-10, np.float32)
+    expected = start.astype(np.float64)
+    for _, x in zip(range(3), descent(codec_of("topk:ratio=0.334"), quadratic, start, rate, False), strict=False):
+        expected *= 1 + 11 * rate / 6
+        assert x.tolist() == expected.tolist()
+
+
+def quadratic(rank: int, x: Any) -> Any:
+    a = np.roll(np.array([-3, 2, 2], np.float32), rank)
+    return (2 * (a @ x) * a + x / 2).astype(np.float32)
+
+
+def test_three_quadratics_converge_with_feedback() -> None:
+    steps = descent(codec_of("topk:ratio=0.334"), quadratic, np.ones(3, np.float32), 0.03, True)
+    assert max(abs(next(x for step, x in enumerate(steps) if step == 2000))) < 1e-6
+
+
+@pytest.mark.parametrize("text", ["topk:ratio=1"])
+def test_feedback_at_ratio_1_is_sgd(text: str) -> None:
+    plain = start = np.array([1, -0.3, 0.7], np.float32)
+    for _, x in zip(range(20), descent(codec_of(text), quadratic, start, 0.05, True), strict=False):
+        plain = plain - np.float32(0.05 / 3) * in_order([quadratic(rank, plain) for rank in range(3)])
+        assert x.tobytes() == plain.tobytes()
+
+
+# ---- efsign
+
+
+def test_efsign_by_hand() -> None:
+    array = np.array([1, -2, 3, -0.0, 5, -8], np.float32)
+    summed, residuals = together(codec_of("efsign"), [array], (4, 2))
+    assert summed[0].tolist() == [1.5, -1.5, 1.5, -1.5, 6.5, -6.5]
+    assert residuals[0].tolist() == [-0.5, -0.5, 1.5, 1.5, -1.5, -1.5]
+
+
+def test_efsign_sends_a_bit_for_each_value() -> None:
+    codec = codec_of("efsign")
+    assert codec.moved(10**6, 4)["all_gather"] == 4 * 4 * (bit_words(10**6) + 1) == 4 * 125_004
+    assert codec.bits(4) == pytest.approx(1, abs=1e-4)
