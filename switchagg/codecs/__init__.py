@@ -16,6 +16,9 @@ from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
+from switchagg.codecs.sparse.agreed import Agreed
+from switchagg.codecs.sparse.nonzero import NonZero
+from switchagg.codecs.sparse.randomk import RandomK
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()
@@ -34,6 +37,9 @@ CODECS: dict[str, Codec] = {
 ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
     codec.name: codec
     for codec in (
+        RandomK,
+        Agreed,
+        NonZero,
         TopK,
         EfSign,
     )

@@ -1,0 +1,258 @@
+"""Array codecs whose words add: several ranks in lockstep."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from switchagg.call import rounds_of
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
+from switchagg.codecs.sparse.blocks import Blocks
+from switchagg.codecs.sparse.randomk import drawn
+from switchagg.codecs.spec import parse_codec
+
+CHOOSING = ["randomk:ratio=0.1", "randomk:ratio=0.3,block=7", "agreed:ratio=0.25,block=8", "nonzero:block=16"]
+"""Those that send values as they are."""
+
+WHOLE = ["randomk:ratio=1", "randomk:ratio=1,block=7", "agreed:ratio=1", "nonzero", "nonzero:block=1"]
+"""Those that lose nothing."""
+
+
+class World:
+    """Some ranks' calls, one after the other; each rank keeps what its codec remembers."""
+
+    def __init__(self, text: str, workers: int, shapes: Sequence[tuple[int, ...]] = ()) -> None:
+        codec = parse_codec(text).codec
+        assert isinstance(codec, ArrayCodec)
+        self.codec, self.workers = codec, workers
+        self.tensors = [Tensor(f"parameter {place}", shape) for place, shape in enumerate(shapes)]
+        self.memory: list[list[Memory]] = [[{} for _ in shapes] for _ in range(workers)]
+        self.moved: list[int] = []
+        self.step = 0
+
+    def sum(self, values: Sequence[Any], feedback: bool = True) -> tuple[Any, list[Any]]:
+        """The result, the same bits on all ranks, and the residuals."""
+        arrays = [one.astype(np.float32) for one in values]
+        residuals = [np.full_like(one, 7) for one in arrays]
+        tensors = self.tensors or [Tensor("parameter", arrays[0].shape)]
+        self.moved.clear()
+        shapes = [
+            ArrayShape(tensors, rank, self.workers, self.step, rank + 1, self.step) for rank in range(self.workers)
+        ]
+        calls = [
+            self.codec.rounds_of(array, residual if feedback else None, shape, self.memory[shape.rank])
+            for array, residual, shape in zip(arrays, residuals, shapes, strict=True)
+        ]
+        for together in zip(*calls, strict=True):
+            self.moved.append(together[0].array.nbytes)
+            carry_out(together)
+        self.step += 1
+        assert all(one.tobytes() == arrays[0].tobytes() for one in arrays)
+        return arrays[0], residuals
+
+
+def carry_out(together: Sequence[Reduction]) -> None:
+    first, workers = together[0], len(together)
+    if first.codec is None:
+        combine([one.array for one in together], first.op)
+        return
+    before = [one.array.copy() for one in together]
+    for words in zip(*(rounds_of(one.array, 8, workers, first.codec) for one in together), strict=True):
+        combine([word for word, _ in words], words[0][1])
+    for one, values in zip(together, before, strict=True):
+        if one.residual is not None:
+            one.residual[:] = values - one.array / workers
+
+
+def combine(arrays: Sequence[Any], op: str) -> None:
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        (np.add if op == "sum" else np.maximum)(total, array, out=total)
+    for array in arrays:
+        array[:] = total
+
+
+def gradients(workers: int, size: int, seed: int = 0) -> list[Any]:
+    return list(np.random.default_rng(seed).standard_normal((workers, size), np.float32))
+
+
+def plain_sum(values: Sequence[Any]) -> Any:
+    total = values[0].copy()
+    for one in values[1:]:
+        total += one
+    return total
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize("text", WHOLE)
+def test_what_loses_nothing_is_the_plain_sum(text: str, size: int) -> None:
+    values = gradients(3, size)
+    found, residuals = World(text, 3).sum(values)
+    assert (found == plain_sum(values)).all()
+    assert not np.any(residuals)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1003])
+@pytest.mark.parametrize("text", CHOOSING)
+def test_what_is_not_sent_remains(text: str, size: int) -> None:
+    """Value by value either all ranks' are in the sum or each rank keeps its own, bit for bit."""
+    values = gradients(4, size)
+    found, residuals = World(text, 4).sum(values)
+    sent = np.all([residual == 0 for residual in residuals], axis=0)
+    assert (found == np.where(sent, plain_sum(values), 0)).all()
+    assert all(
+        (np.where(sent, value, residual) == value).all() for value, residual in zip(values, residuals, strict=True)
+    )
+    assert sent.any()
+    assert sent.all() == (size == 1 or "nonzero" in text or (size == 5 and "block" in text))
+
+
+@pytest.mark.parametrize("text", [*CHOOSING, *(f"{text},inner=lanes8" for text in CHOOSING)])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", [0, 517, 1002])
+def test_what_is_not_finite_reaches_every_worker_and_no_next_call(text: str, bad: float, where: int) -> None:
+    world, values = World(text, 3), gradients(3, 1003)
+    values[1][where] = bad
+    with np.errstate(invalid="ignore"):
+        found, residuals = world.sum(values)
+    assert not np.isfinite(found[where])
+    if "nonzero" not in text:
+        assert np.isnan(found).all()
+        assert all(np.isfinite(one).all() for one in residuals)
+        assert all((one[:where] == value[:where]).all() for one, value in zip(residuals, values, strict=True))
+    assert np.isfinite(world.sum(gradients(3, 1003))[0]).all()
+
+
+@pytest.mark.parametrize("text", [*CHOOSING, *(f"{text},inner=lanes16" for text in CHOOSING)])
+def test_zeros_and_extremes(text: str) -> None:
+    world = World(text, 2)
+    found, residuals = world.sum([np.zeros(77)] * 2)
+    assert not found.any()
+    assert not np.any(residuals)
+    values = np.full((2, 77), 1e-45, np.float32)
+    values[1, 70] = 3e38
+    found, residuals = world.sum(list(values))
+    assert np.isfinite(found).all()
+    assert np.isfinite(residuals).all()
+    if "randomk" not in text:
+        assert found[70] == pytest.approx(3e38, rel=1e-3)
+
+
+@pytest.mark.parametrize("text", ["randomk:ratio=0.3,block=7", "agreed:ratio=0.25,block=8", "nonzero:block=16"])
+def test_an_inner_codec_loses_into_the_residual(text: str) -> None:
+    values = gradients(3, 1003)
+    exact, of_exact = World(text, 3).sum(values)
+    found, residuals = World(f"{text},inner=lanes16", 3).sum(values)
+    assert 0 < np.abs(found - exact).max() < 0.01
+    together = np.sum(residuals, axis=0, dtype=np.float64) + found
+    assert np.abs(together - plain_sum(values)).max() < 1e-5
+    assert all((one[exact == 0] == other[exact == 0]).all() for one, other in zip(residuals, of_exact, strict=True))
+
+
+def test_random_blocks_by_hand() -> None:
+    """F16: of 10 blocks 3 travel, one of the first 3, of the next 3, of the last 4."""
+    golden, key = 0x9E3779B97F4A7C15, 12345
+    mixed = (key + golden) % 2**64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+    mixed ^= mixed >> 31
+    numbers = []
+    for run in range(3):
+        hashed = (mixed + run) % 2**32
+        hashed = (hashed ^ hashed >> 16) * 0x7FEB352D % 2**32
+        hashed = (hashed ^ hashed >> 15) * 0x846CA68B % 2**32
+        numbers.append(hashed ^ hashed >> 16 ^ mixed >> 32)
+    chosen, lengths = drawn(10, 3, key)
+    assert lengths.tolist() == [3, 3, 4]
+    assert chosen.tolist() == [0 + (numbers[0] * 3 >> 32), 3 + (numbers[1] * 3 >> 32), 6 + (numbers[2] * 4 >> 32)]
+
+
+def test_random_values_are_unbiased() -> None:
+    """Runs of 6 and 7 values: the mean of many sums is the sum; no value is drawn twice."""
+    world, values = World("randomk:ratio=0.15", 2), gradients(2, 100)
+    sums = [world.sum(values, feedback=False)[0] for _ in range(4000)]
+    assert {np.count_nonzero(one) for one in sums} == {15}
+    total = plain_sum(values)
+    assert (np.abs(np.mean(sums, axis=0) - total) <= 5 * np.abs(total) * (6 / 4000) ** 0.5).all()
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    np.random.seed(3)
+    before = np.random.get_state()[1].copy()  # type: ignore[index]
+    World("randomk", 2).sum(gradients(2, 1000))
+    assert (np.random.get_state()[1] == before).all()  # type: ignore[index]
+
+
+def test_the_heaviest_blocks_are_those_of_all_ranks_together() -> None:
+    values = np.zeros((2, 64), np.float32)
+    values[0, 0:8], values[0, 24:32], values[1, 24:32], values[1, 40] = 3, 2, -2, 4
+    found, residuals = World("agreed:ratio=0.125,block=8", 2).sum(list(values))
+    assert found.nonzero()[0].size == 0  # the two ranks' values of block 3 cancel, which weights don't see
+    assert not residuals[0][24:32].any()
+    assert residuals[0][0] == 3
+
+
+def test_blocks_of_zeros_do_not_travel() -> None:
+    values = np.zeros((255, 10_000), np.float32)
+    values[:, 5000], values[254, 9999] = 1, np.nan
+    world = World("nonzero:block=100", 255)
+    found, residuals = world.sum(list(values))
+    assert world.moved == [100, 800]
+    assert found[5000] == 255
+    assert np.isnan(found[9999])
+    assert not np.any(residuals)
+    world.sum(gradients(255, 1000))
+    assert world.moved == [12, 4000]
+
+
+def test_workers_beyond_what_codecs_can() -> None:
+    with pytest.raises(ValueError, match="nonzero can't count 256 workers; at most 255"):
+        parse_codec("nonzero").for_workers(256)
+    with pytest.raises(ValueError, match="lanes4 can't sum 8 workers"):
+        parse_codec("agreed:inner=lanes4").for_workers(8)
+
+
+@pytest.mark.parametrize("text", ["randomk:ratio=0", "agreed:ratio=1.5", "nonzero:inner=zip", "randomk:block=0"])
+def test_options_that_cannot_be(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse_codec(text)
+
+
+def test_bits() -> None:
+    bits = {text: parse_codec(text).codec.bits(4) for text in ("randomk", "agreed", "agreed:inner=lanes8", "nonzero")}  # type: ignore[call-arg,arg-type]
+    assert bits == {
+        "randomk": pytest.approx(0.32),
+        "agreed": pytest.approx(3.7),
+        "agreed:inner=lanes8": pytest.approx(1.3),
+        "nonzero": pytest.approx(32 + 1 / 32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [
+        ("randomk:ratio=0.3", 1e-4),
+        ("randomk:ratio=0.3,inner=lanes16", 1e-2),
+        ("agreed:ratio=0.1,block=4", 1e-4),
+        ("nonzero:block=4", 1e-4),
+    ],
+)
+def test_a_quadratic_converges_with_feedback(text: str, within: float) -> None:
+    """x minimises the sum over ranks of |x - target|^2 / 2, with error feedback in the gradients."""
+    targets = gradients(4, 80, seed=5)
+    world, x = World(text, 4), np.zeros(80, np.float32)
+    errors: list[Any] = [np.zeros(80, np.float32)] * 4
+    for _ in range(600):
+        found, errors = world.sum([x - target + error for target, error in zip(targets, errors, strict=True)])
+        x = x - np.float32(0.05) * found / 4
+    assert np.abs(x - np.mean(targets, axis=0)).max() < within
+
+
+def test_blocks_give_and_take() -> None:
+    values = np.arange(10, dtype=np.float32)
+    blocks = Blocks(values, 4)
+    chosen = np.array([1, 2])
+    assert blocks.take(chosen, 1).tolist() == [4, 5, 6, 7, 8, 9, 0]
+    blocks.put(chosen, -blocks.take(chosen))
+    assert values.tolist() == [0, 1, 2, 3, -4, -5, -6, -7, -8, -9]
