@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, codec_for
-from switchagg.codecs.codec import LEAST_CODE
+from switchagg.codecs.codec import LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
-from switchagg.layout import EVERYONE, RUN_MAX, Layout, Shares
+from switchagg.layout import EVERYONE, RUN_MAX, Layout, Rows, Shares, index_of
 from switchagg.small_call import WIDE, SmallCall, small_rows
 from switchagg.wire import Op, Route, Values, kind_of
 
@@ -62,60 +62,12 @@ class Call(Protocol):
         """Take the results (k, E) of these chunks, once each, in any order. Not called for those it doesn't get."""
 
 
-class _Rows:
-    """A 1-D array as the rows of its data chunks, padded with zeros. Reads and writes in place."""
-
-    def __init__(self, array: Array, width: int, layout: Layout) -> None:
-        self._array, self._width = array, width
-        self._span, self._owner = layout.span, layout.owner
-
-    def read(self, data: Sequence[int]) -> Array:
-        """(k, width) values of ascending data chunks: a view where they are neighbours in the array."""
-        view = self._together(data)
-        if view is not None:
-            return view
-        rows = np.zeros((len(data), self._width), self._array.dtype)
-        for place, low, high in self._pieces(data):
-            rows[place].reshape(-1)[: high - low] = self._array[low:high]
-        return rows
-
-    def write(self, data: Sequence[int], values: Array) -> None:
-        """Store (k, width) values; data chunks in any order."""
-        view = self._together(data)
-        if view is not None:
-            view[:] = values
-            return
-        for place, low, high in self._pieces(data):
-            self._array[low:high] = values[place].reshape(-1)[: high - low]
-
-    def _pieces(self, data: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-        """(which of the rows, low, high): what lies together, a row each but where only the last one is short."""
-        if len(data) > 1 and self._together(data[:-1]) is not None:
-            yield slice(0, len(data) - 1), self._span(data[0])[0], self._span(data[-2])[1]
-            yield slice(len(data) - 1, len(data)), *self._span(data[-1])
-            return
-        for row, chunk in enumerate(data):
-            yield slice(row, row + 1), *self._span(chunk)
-
-    def _together(self, data: Sequence[int]) -> Array | None:
-        """The rows as a view, if they are whole and follow each other."""
-        low, high = self._span(data[0])
-        if len(data) > 1:
-            if type(_index(data)) is not slice or self._owner(data[0]) != self._owner(data[-1]):
-                return None
-            high = self._span(data[-1])[1]
-        return self._array[low:high].reshape(-1, self._width) if high - low == len(data) * self._width else None
-
-
-def _index(rows: Sequence[int]) -> slice | list[int]:
-    """A slice where rows ascend by one: NumPy then makes no copy."""
-    run = range(rows[0], rows[-1] + 1)
-    return slice(run.start, run.stop) if list(rows) == list(run) else list(rows)
-
-
 @dataclass(slots=True, eq=False)
 class ArrayCall:
-    """A collective on an array, checked by `array_call`, for a core that lays it out itself."""
+    """A collective on an array, checked by `array_call`, for a core that lays it out itself.
+
+    residual: gets what of this rank's values its words don't hold, float32, as long as the array; None: nobody asks.
+    """
 
     array: Array
     op: Op
@@ -123,6 +75,7 @@ class ArrayCall:
     shares: Shares = EVERYONE
     description: Words | None = None
     key: int = 0
+    residual: Array | None = None
 
 
 class ChunkedCall:
@@ -132,7 +85,7 @@ class ChunkedCall:
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description, self.key = call.description, call.key
+        self.description, self.key, self._residual = call.description, call.key, call.residual
         self._elements, self._workers = elements, workers
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
@@ -142,9 +95,11 @@ class ChunkedCall:
         words, width = row_of(dtype, self._elements, self.codec)
         self._rank = rank
         self._layout = Layout(shares, len(self.array), width, self._workers, window)
-        self._rows = _Rows(self.array, width, self._layout)
+        self._rows = Rows(self.array, width, self._layout)
+        self._lost = None if self._residual is None else Rows(self._residual, width, self._layout)
         self._data_chunks = self._layout.chunks
-        self._coding = self.codec.begin(CallShape(dtype, self._data_chunks, words, self._workers, self.key))
+        shape = CallShape(dtype, self._data_chunks, words, self._workers, self.key, self._lost is not None)
+        self._coding = self.codec.begin(shape)
         self._contents, self._ready_after = _layout(self._data_chunks, self._elements, self.codec.rounds)
         self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
@@ -204,7 +159,10 @@ class ChunkedCall:
         return words
 
     def _encoded(self, data: list[int]) -> Values:
-        words = self._coding.encode(self._rows.read(data), _index(data))
+        values = self._rows.read(data)
+        words = self._coding.encode(values, index_of(data))
+        if self._lost is not None:
+            self._lost.write(data, lost(self._coding, values, words, index_of(data)))
         return to_limbs(np.ascontiguousarray(words), self._elements) if self._limbs else words
 
     def _take(self, data: list[int], values: Values) -> None:
@@ -219,7 +177,7 @@ class ChunkedCall:
                 return
             data, values = [data[k] for k in mine], values[mine]
         words = from_limbs(values) if self._limbs else values
-        self._rows.write(data, self._coding.decode(words, _index(data)))
+        self._rows.write(data, self._coding.decode(words, index_of(data)))
 
 
 @lru_cache(maxsize=64)
@@ -267,21 +225,37 @@ def share_of_rounds(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> floa
 
 
 def array_call(
-    array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
+    array: Array,
+    op: str,
+    job: JobConfig,
+    codec: Codec = FIXED_POINT,
+    shares: Shares = EVERYONE,
+    residual: Array | None = None,
 ) -> ArrayCall:
     """What the switch does with this array, and how it is coded.
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max"; of any type
     where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
     words when a packet has room for fewer than three elements, or more workers than the codec can sum. codec: one that
-    adds.
+    adds. residual: as of `ArrayCall`, for sums of float32 that all ranks get.
     """
     flags = array.flags
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
         raise ValueError("the array must be one-dimensional, contiguous and writable")
     if shares.route is Route.FROM_OWNER:
         return ArrayCall(array.view(np.uint8), Op.SUM, RAW, shares._replace(unit=shares.unit * array.itemsize))
-    return ArrayCall(array, *_way(array.dtype, op, job.elements, job.workers, codec), shares)
+    call = ArrayCall(array, *_way(array.dtype, op, job.elements, job.workers, codec), shares)
+    if residual is not None:
+        _check_residual(call, residual)
+        call.residual = residual
+    return call
+
+
+def _check_residual(call: ArrayCall, residual: Array) -> None:
+    if call.op is not Op.SUM or call.array.dtype != np.float32 or call.shares.route is not Route.ALL:
+        raise ValueError("only sums of float32 that all ranks get have a residual")
+    if residual.dtype != np.float32 or residual.shape != call.array.shape or not residual.flags.c_contiguous:
+        raise ValueError("a residual must be float32, contiguous and as long as the array")
 
 
 @lru_cache(maxsize=64)
@@ -326,7 +300,7 @@ def make_call(
 def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
     """The same, for a core that asks for chunks."""
     rows = small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers)
-    if rows:
+    if rows and call.residual is None:
         return SmallCall(call.array, call.codec, rows, job.elements, job.workers)
     return ChunkedCall(call, job.elements, job.workers)
 
@@ -342,27 +316,35 @@ def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequ
 
 
 def rounds_of(
-    array: Array, elements: int, workers: int, codec: Codec, shares: Shares = EVERYONE, key: int = 0
+    array: Array,
+    elements: int,
+    workers: int,
+    codec: Codec,
+    shares: Shares = EVERYONE,
+    key: int = 0,
+    residual: Array | None = None,
 ) -> Iterator[tuple[Array, str]]:
     """The sum of an array in place as plain reductions: each (words, op) yielded is combined over all ranks, in place,
     before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
-    codec: one that adds. shares: whose rows they would be there. key: as of a `Call`.
+    codec: one that adds. shares: whose rows they would be there. key: as of a `Call`. residual: as of `ArrayCall`.
     """
     words, width = row_of(array.dtype, elements, codec)
-    if small_rows(array, Op.SUM, codec, shares, elements, workers):
+    if residual is None and small_rows(array, Op.SUM, codec, shares, elements, workers):
         codec, words, width = WIDE, elements // 2, elements // 2
     layout = Layout(shares, len(array), width, workers, 0)
     if not layout.chunks:
         return
-    rows, everything = _Rows(array, width, layout), range(layout.chunks)
-    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers, key))
-    values = rows.read(everything)
+    rows, everything = Rows(array, width, layout), range(layout.chunks)
+    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers, key, residual is not None))
+    values, whole = rows.read(everything), slice(0, layout.chunks)
     if codec.rounds:
-        codes = coding.prepare(values, slice(0, layout.chunks))
+        codes = coding.prepare(values, whole)
         yield codes, "max"
         coding.agree(0, codes)
-    encoded = np.ascontiguousarray(coding.encode(values, slice(0, layout.chunks)))
+    encoded = np.ascontiguousarray(coding.encode(values, whole))
+    if residual is not None:
+        Rows(residual, width, layout).write(everything, lost(coding, values, encoded, whole))
     yield encoded.reshape(-1), "sum"
-    rows.write(everything, coding.decode(encoded, slice(0, layout.chunks)))
+    rows.write(everything, coding.decode(encoded, whole))

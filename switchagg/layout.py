@@ -8,8 +8,12 @@ so that chunks with values come in runs long enough for one system call, and all
     0.0 0.1  1.0 1.1  2.0 2.1   0.2 0.3  1.2 1.3  2.2 2.3   …        (shard.row, of three ranks, with run = 2)
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from switchagg.codecs.codec import Array
 from switchagg.description import ROOTED, Kind
 from switchagg.wire import Route
 
@@ -90,3 +94,54 @@ class Layout:
         first = turn * self._run
         shard, row = divmod(rest, min(self._run, self.rows - first))
         return shard, first + row
+
+
+class Rows:
+    """A 1-D array as the rows of its data chunks, padded with zeros. Reads and writes in place."""
+
+    def __init__(self, array: Array, width: int, layout: Layout) -> None:
+        self._array, self._width = array, width
+        self._span, self._owner = layout.span, layout.owner
+
+    def read(self, data: Sequence[int]) -> Array:
+        """(k, width) values of ascending data chunks: a view where they are neighbours in the array."""
+        view = self._together(data)
+        if view is not None:
+            return view
+        rows = np.zeros((len(data), self._width), self._array.dtype)
+        for place, low, high in self._pieces(data):
+            rows[place].reshape(-1)[: high - low] = self._array[low:high]
+        return rows
+
+    def write(self, data: Sequence[int], values: Array) -> None:
+        """Store (k, width) values; data chunks in any order."""
+        view = self._together(data)
+        if view is not None:
+            view[:] = values
+            return
+        for place, low, high in self._pieces(data):
+            self._array[low:high] = values[place].reshape(-1)[: high - low]
+
+    def _pieces(self, data: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
+        """(which of the rows, low, high): what lies together, a row each but where only the last one is short."""
+        if len(data) > 1 and self._together(data[:-1]) is not None:
+            yield slice(0, len(data) - 1), self._span(data[0])[0], self._span(data[-2])[1]
+            yield slice(len(data) - 1, len(data)), *self._span(data[-1])
+            return
+        for row, chunk in enumerate(data):
+            yield slice(row, row + 1), *self._span(chunk)
+
+    def _together(self, data: Sequence[int]) -> Array | None:
+        """The rows as a view, if they are whole and follow each other."""
+        low, high = self._span(data[0])
+        if len(data) > 1:
+            if type(index_of(data)) is not slice or self._owner(data[0]) != self._owner(data[-1]):
+                return None
+            high = self._span(data[-1])[1]
+        return self._array[low:high].reshape(-1, self._width) if high - low == len(data) * self._width else None
+
+
+def index_of(rows: Sequence[int]) -> slice | list[int]:
+    """A slice where rows ascend by one: NumPy then makes no copy."""
+    run = range(rows[0], rows[-1] + 1)
+    return slice(run.start, run.stop) if list(rows) == list(run) else list(rows)

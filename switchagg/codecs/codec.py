@@ -30,7 +30,8 @@ class CallShape:
     """What all ranks know of a call before they look at values.
 
     rows: how many, each of `words` words; workers: how many ranks are summed. key: of random rounding (F10), not the
-    same on all ranks, nor in all calls.
+    same on all ranks, nor in all calls. nearest: round to the nearest also where codecs would round at random: what is
+    lost is fed back.
     """
 
     dtype: "np.dtype[Any]"
@@ -38,6 +39,7 @@ class CallShape:
     words: int
     workers: int
     key: int = 0
+    nearest: bool = False
 
 
 class Coding(Protocol):
@@ -46,6 +48,9 @@ class Coding(Protocol):
     Values are (k, width), the call's last row padded with zeros; words are (k, words). `rows`: which rows of the call
     they are. Rows may be encoded again (a packet was lost), and are decoded in any order.
     """
+
+    ranks: int
+    """How many contributions a decoded sum holds: all workers', at first. With 1, own words are decoded."""
 
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
         """(k,) int32: this rank's codes. Not called without rounds of agreement."""
@@ -100,3 +105,13 @@ class Codec(ABC):
     @abstractmethod
     def begin(self, shape: CallShape) -> Coding:
         """A new call. Raises ValueError with the fault of its number of workers, if it has one."""
+
+
+def lost(coding: Coding, values: Array, words: Array, rows: RowIndex) -> Array:
+    """What of these values their words don't hold; 0 where that is no number, as in rows with a NaN."""
+    workers, coding.ranks = coding.ranks, 1
+    with np.errstate(invalid="ignore"):
+        difference: Array = values - coding.decode(words, rows)
+    coding.ranks = workers
+    difference[~np.isfinite(difference)] = 0
+    return difference

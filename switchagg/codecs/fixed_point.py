@@ -60,7 +60,7 @@ class Scales:
     """
 
     def __init__(self, shape: CallShape) -> None:
-        dtype, rows = shape.dtype, shape.rows
+        dtype, rows, self.ranks = shape.dtype, shape.rows, shape.workers
         self.dtype = dtype
         self.integer = np.dtype(np.int32 if dtype == np.float32 else np.int64)
         self.plain = True

@@ -37,12 +37,12 @@ BLOCK = 1 << 16
 
 
 class LaneScales:
-    """The `Coding` of a call. ranks: how many contributions a decoded sum holds; all workers', at first."""
+    """The `Coding` of a call."""
 
     def __init__(self, shape: CallShape, bits: int, half: int) -> None:
         self.ranks = shape.workers
         self._key, self._words, self._bits, self._half = shape.key, shape.words, bits, half
-        self._random = bits < NEAREST_BITS
+        self._random = bits < NEAREST_BITS and not shape.nearest
         self._limit = half << FRACTION if self._random else half
         self._up = np.zeros((shape.rows, 1, 1), np.float32)
         self._down = np.zeros((shape.rows, 1, 1), np.float32)

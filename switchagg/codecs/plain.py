@@ -13,10 +13,13 @@ class Plain(Codec):
     dtypes = (np.dtype(np.int32), np.dtype(np.int64))
 
     def begin(self, shape: CallShape) -> "_Unchanged":
-        return _Unchanged()
+        return _Unchanged(shape.workers)
 
 
 class _Unchanged:
+    def __init__(self, workers: int) -> None:
+        self.ranks = workers
+
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
         raise AssertionError("there is nothing to agree on")
 

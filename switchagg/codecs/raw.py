@@ -20,10 +20,13 @@ class Raw(Codec):
         return 4
 
     def begin(self, shape: CallShape) -> "_Bytes":
-        return _Bytes()
+        return _Bytes(shape.workers)
 
 
 class _Bytes:
+    def __init__(self, workers: int) -> None:
+        self.ranks = workers
+
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
         raise AssertionError("there is nothing to agree on")
 

@@ -56,6 +56,7 @@ class WideScales:
     """The `Coding` of a call. All products are exact: float64 holds any float32 times any of the powers."""
 
     def __init__(self, shape: CallShape) -> None:
+        self.ranks = shape.workers
         self._bits = 2 * low_bits(shape.workers)
         self._blank = np.zeros(shape.rows, bool)
         self._exponent = np.zeros((shape.rows, 1), np.int32)

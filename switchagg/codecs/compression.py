@@ -1,0 +1,164 @@
+"""How one rank sums arrays through a codec, with what surrounds it: feedback, warm-up, a least size. Plain collectives,
+which the caller carries out: a switch, a host method, servers, in real or virtual time.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor, Tensors
+from switchagg.codecs.codec import Array
+from switchagg.codecs.memory import Parts, feedback_of
+from switchagg.codecs.rounding import call_key
+from switchagg.codecs.spec import CodecSpec
+
+FLOAT32 = np.dtype(np.float32)
+
+
+class Compression:
+    """One rank's. Not thread-safe; iterators of several calls may be advanced in turn, but not of the same tensors.
+
+    spec: as all ranks have it, for so many of them. seed: of random numbers, the same on all.
+    """
+
+    def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int = 0) -> None:
+        """Raises ValueError for more workers than the codec sums."""
+        self.spec = spec.for_workers(workers)
+        self._rank, self._workers, self._seed = rank, workers, seed
+        self._text = str(spec)
+        self._feedback = feedback_of(spec)
+        self._sums: dict[str, int] = {}  # so far, of each tensor
+        self._memories: dict[str, Memory] = {}  # of an array codec
+        self._summing: set[str] = set()
+
+    def __str__(self) -> str:
+        """As users write it."""
+        return self._text
+
+    @property
+    def remembers(self) -> bool:
+        """Whether tensors must have names."""
+        return self._feedback is not None or self.spec.warmup > 0
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether a sum is several collectives, or none with the codec of its own."""
+        return isinstance(self.spec.codec, ArrayCodec)
+
+    def takes(self, dtype: "np.dtype[Any]", values: int, named: bool = False) -> bool:
+        """Whether such an array is this object's business; another travels as without a codec. named: it has tensors:
+        with momentum correction, short ones have their momentum, too."""
+        return dtype == FLOAT32 and (values >= self.spec.least or (named and self.spec.momentum > 0))
+
+    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
+        """Sum an array that it takes, in place: done when the iterator ends.
+
+        array: 1-D, contiguous, writable. tensors: all of it; None: it has no names. key: the call's number, the same on
+        all ranks; read only without tensors. Raises ValueError at once for tensors that don't fit, or are missing; from
+        the iterator's begin for one whose last sum hasn't ended.
+        """
+        if tensors is None:
+            if self.remembers:
+                raise ValueError(
+                    f"codec {self} remembers what each parameter lost: name them by tensors=, or give the call a key"
+                )
+            return self._nameless(array, key)
+        parts = tuple(tensors)
+        if sum(math.prod(tensor.shape) for tensor in parts) != len(array):
+            raise ValueError(
+                f"tensors of {sum(math.prod(one.shape) for one in parts)} values: the array has {len(array)}"
+            )
+        if len({tensor.name for tensor in parts}) != len(parts):
+            raise ValueError(f"tensors {', '.join(tensor.name for tensor in parts)[:200]}: a name is there twice")
+        return self._named(array, parts)
+
+    def rescale(self, factor: float) -> None:
+        """The learning rate has changed; factor: the old one / the new one. What was lost is in units of the rate."""
+        if self._feedback is not None:
+            self._feedback.rescale(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's: plain numbers, and NumPy arrays by the names of tensors. Not while a call is in progress."""
+        kept = {} if self._feedback is None else {kind: one.state() for kind, one in self._feedback.kept.items()}
+        memories = {
+            name: {kind: np.copy(one) for kind, one in memory.items()} for name, memory in self._memories.items()
+        }
+        return {
+            "codec": self._text,
+            "rank": self._rank,
+            "workers": self._workers,
+            "sums": dict(self._sums),
+            "kept": kept,
+            "memory": memories,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Raises ValueError for a state of another codec, or another place."""
+        if state["codec"] != self._text:
+            raise ValueError(f"a state of codec {state['codec']}; this is {self}")
+        if (state["rank"], state["workers"]) != (self._rank, self._workers):
+            theirs, ours = f"{state['rank']} of {state['workers']}", f"{self._rank} of {self._workers}"
+            raise ValueError(f"codec {self}: a state of rank {theirs}; this is rank {ours}")
+        self._sums = dict(state["sums"])
+        self._memories = {
+            name: {kind: np.copy(one) for kind, one in of.items()} for name, of in state["memory"].items()
+        }
+        if self._feedback is not None:
+            for kind, kept in self._feedback.kept.items():
+                kept.load(state["kept"][kind])
+
+    def _named(self, array: Array, parts: Parts) -> Iterator[Reduction]:
+        names = [tensor.name for tensor in parts]
+        if not self._summing.isdisjoint(names):
+            raise ValueError(
+                f"tensor {next(name for name in names if name in self._summing)}: its last sum has not ended"
+            )
+        self._summing.update(names)
+        try:
+            step = min((self._sums.get(name, 0) for name in names), default=0)
+            exact = len(array) < self.spec.least or step < self.spec.warmup
+            feedback = self._feedback
+            residual = None if feedback is None else feedback.before(array, parts, exact)
+            if exact:
+                yield Reduction(array)
+            else:
+                number = zlib.crc32("\0".join(names).encode())
+                shape = ArrayShape(parts, self._rank, self._workers, step, *self._keys(number, step))
+                yield from self._coded(array, residual, shape, [self._memories.setdefault(name, {}) for name in names])
+            if feedback is not None:
+                feedback.after(array, parts, exact)
+            for name in names:
+                self._sums[name] = self._sums.get(name, 0) + 1
+        finally:
+            self._summing.difference_update(names)
+
+    def _nameless(self, array: Array, key: int) -> Iterator[Reduction]:
+        parts = (Tensor("", (len(array),)),)
+        shape = ArrayShape(parts, self._rank, self._workers, 0, *self._keys(0, key))
+        return self._coded(array, None, shape, [_Forgetful(self._text)])
+
+    def _coded(
+        self, array: Array, residual: Array | None, shape: ArrayShape, memories: list[Memory]
+    ) -> Iterator[Reduction]:
+        codec = self.spec.codec
+        if isinstance(codec, ArrayCodec):
+            return codec.rounds_of(array, residual, shape, memories)
+        return iter((Reduction(array, codec=codec, residual=residual),))
+
+    def _keys(self, stream: int, number: int) -> tuple[int, int]:
+        """Of this rank's random numbers, and of those that all draw alike."""
+        own, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self._workers))
+        return own, shared
+
+
+class _Forgetful(dict[str, Array]):
+    """The memory of an array without names."""
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
+
+    def __setitem__(self, kind: str, array: Array) -> None:
+        raise ValueError(f"codec {self._codec} remembers parameters: name them by tensors=, or give the call a key")

@@ -1,0 +1,181 @@
+"""What a rank keeps of each parameter between sums: error feedback, EF21, momentum correction.
+
+Kept by the tensor's name, not by the array it came in: PyTorch rebuilds its buckets after the first step. Each of these
+changes an array before it is summed, and what is kept after it; `residual` is what the codec writes in between: what
+its codes don't hold. A NaN or an infinity goes through to the result and is forgotten, with what was kept beside it:
+loops that skip such a step go on.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from switchagg.codecs.array_codec import ArrayCodec, Tensor
+from switchagg.codecs.codec import Array
+from switchagg.codecs.spec import CodecSpec
+
+Parts = tuple[Tensor, ...]
+"""The tensors of an array."""
+
+
+class Kept:
+    """float32 values of each tensor, zeros at first, in memory as the arrays have it that they belong to."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Array] = {}
+        self._whole: dict[Parts, Array] = {}
+
+    def whole(self, tensors: Parts) -> Array:
+        """Those of these tensors, one behind the other; until a call that has them in another order."""
+        if (found := self._whole.get(tensors)) is not None:
+            return found
+        sizes = [math.prod(tensor.shape) for tensor in tensors]
+        for tensor, size in zip(tensors, sizes, strict=True):
+            if len(self._of.get(tensor.name, ())) not in (0, size):
+                raise ValueError(f"tensor {tensor.name} had {len(self._of[tensor.name])} values, it has {size} now")
+        together, low = np.zeros(sum(sizes), np.float32), 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            part = together[low : low + size]
+            if (kept := self._of.get(tensor.name)) is not None:
+                part[:] = kept
+            self._of[tensor.name] = part
+            low += size
+        names = {tensor.name for tensor in tensors}
+        stale = [parts for parts in self._whole if any(tensor.name in names for tensor in parts)]
+        for parts in stale:
+            del self._whole[parts]
+        self._whole[tensors] = together
+        return together
+
+    def scale(self, factor: float) -> None:
+        for part in self._of.values():
+            part *= np.float32(factor)
+
+    def state(self) -> dict[str, Array]:
+        """A copy, by name."""
+        return {name: part.copy() for name, part in self._of.items()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._whole.clear()
+        self._of = {name: np.array(part, np.float32).reshape(-1) for name, part in state.items()}
+
+
+class Feedback(Protocol):
+    """Around a sum. kept: by its name in a saved state."""
+
+    kept: dict[str, Kept]
+
+    def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
+        """Turn the array into what is to be summed, in place; where its residual goes. exact: nothing will be lost."""
+
+    def after(self, array: Array, tensors: Parts, exact: bool) -> None:
+        """Turn the sum into the result, in place."""
+
+    def rescale(self, factor: float) -> None:
+        """What is kept is in units of a learning rate, which was `factor` times the one from now on."""
+
+
+def _forget(where: Array, *kept: Array) -> None:
+    """Set what is kept to 0 where this is no finite number."""
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(np.add.reduce(where))  # one cheap pass; it may overflow, then the next one tells
+    if not finite:
+        bad = ~np.isfinite(where)
+        for one in kept:
+            one[bad] = 0
+
+
+class ErrorFeedback:
+    """v = g + e is summed; e <- what was lost of v (EF). checked: the codec leaves no NaN in it."""
+
+    def __init__(self, checked: bool) -> None:
+        self._residual, self._checked = Kept(), checked
+        self.kept = {"residual": self._residual}
+
+    def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
+        if exact:
+            return None
+        residual = self._residual.whole(tensors)
+        array += residual
+        return residual
+
+    def after(self, array: Array, tensors: Parts, exact: bool) -> None:
+        if not exact and not self._checked:
+            residual = self._residual.whole(tensors)
+            _forget(residual, residual)
+
+    def rescale(self, factor: float) -> None:
+        self._residual.scale(factor)
+
+
+class MomentumCorrection:
+    """u <- m u + g, v <- v + u; v is summed, and what was lost of it stays (DGC). masks: u of what was sent is
+    forgotten."""
+
+    def __init__(self, momentum: float, masks: bool) -> None:
+        self._momentum, self._masks = np.float32(momentum), masks
+        self._velocity, self._residual = Kept(), Kept()
+        self.kept = {"velocity": self._velocity, "residual": self._residual}
+
+    def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
+        velocity, residual = self._velocity.whole(tensors), self._residual.whole(tensors)
+        velocity *= self._momentum
+        velocity += array
+        residual += velocity
+        array[:] = residual
+        if exact:
+            residual[:] = 0
+        return residual
+
+    def after(self, array: Array, tensors: Parts, exact: bool) -> None:
+        velocity, residual = self._velocity.whole(tensors), self._residual.whole(tensors)
+        if self._masks and not exact:
+            velocity[residual == 0] = 0
+        _forget(velocity, velocity, residual)
+        _forget(residual, velocity, residual)
+
+    def rescale(self, factor: float) -> None:
+        self._residual.scale(factor)
+
+
+class Difference:
+    """d = g - h is summed; h <- h + what was sent of d, H <- H + the sum, and H is the result (EF21). Where nothing is
+    lost, h = g."""
+
+    def __init__(self) -> None:
+        self._own, self._total, self._lost = Kept(), Kept(), Kept()
+        self.kept = {"own": self._own, "total": self._total}
+
+    def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
+        own = self._own.whole(tensors)
+        if exact:
+            own[:] = array
+            return None
+        array -= own
+        own += array
+        return self._lost.whole(tensors)
+
+    def after(self, array: Array, tensors: Parts, exact: bool) -> None:
+        own, total = self._own.whole(tensors), self._total.whole(tensors)
+        if exact:
+            total[:] = array
+        else:
+            own -= self._lost.whole(tensors)
+            total += array
+            array[:] = total
+        _forget(array, own, total)  # the same on all ranks, so that H stays the sum of all h
+
+    def rescale(self, factor: float) -> None:
+        """They are estimates of gradients, in no unit of a rate."""
+
+
+def feedback_of(spec: CodecSpec) -> Feedback | None:
+    """A new one; None: the spec has none."""
+    arrays = isinstance(spec.codec, ArrayCodec)
+    if spec.momentum:
+        return MomentumCorrection(spec.momentum, isinstance(spec.codec, ArrayCodec) and spec.codec.masks)
+    if spec.feedback == "ef":
+        return ErrorFeedback(not arrays)
+    return Difference() if spec.feedback == "ef21" else None
