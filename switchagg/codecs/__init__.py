@@ -11,7 +11,10 @@ import numpy as np
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.fixed_point import FixedPoint
+from switchagg.codecs.gathered.dgc import DeepGradientCompression
 from switchagg.codecs.gathered.efsign import EfSign
+from switchagg.codecs.gathered.gtopk import GlobalTopK
+from switchagg.codecs.gathered.threshold import Drop, Threshold
 from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
@@ -42,6 +45,10 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
         NonZero,
         TopK,
         EfSign,
+        Threshold,
+        Drop,
+        DeepGradientCompression,
+        GlobalTopK,
     )
 }
 """Those that see whole arrays; a class each, whose fields are options."""

@@ -64,7 +64,7 @@ class ArrayCodec(ABC):
 
     adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds: collectives that depend
     on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets the momentum of what it
-    has sent (DGC).
+    has sent (DGC). momentum: of the correction that comes with it where error feedback is.
     """
 
     name: ClassVar[str]
@@ -72,6 +72,7 @@ class ArrayCodec(ABC):
     rounds: ClassVar[int]
     needs_feedback: ClassVar[bool] = False
     masks: ClassVar[bool] = False
+    momentum: ClassVar[float] = 0.0
 
     def fault(self, workers: int) -> str:
         """Why it can't sum so many ranks; "" if it can."""

@@ -42,7 +42,10 @@ class CodecSpec:
     def __str__(self) -> str:
         """As it is written; options that are as by default are left out."""
         words = describe(self.codec, default=False).partition(":")[2] if isinstance(self.codec, ArrayCodec) else ""
-        own = describe(self, default=False).partition(":")[2]
+        momentum = None if self.momentum == _momentum(self.codec, self.feedback) else self.momentum
+        own = describe(_Common(least=self.least, warmup=self.warmup, momentum=momentum), default=False).partition(":")[
+            2
+        ]
         options = ",".join(filter(None, (words, own)))
         return self.name + (f":{options}" if options else "") + (f"+{self.feedback}" if self.feedback else "")
 
@@ -62,10 +65,15 @@ class _Common:
     name: str = "codec"
     least: int = option("least", count(0), LEAST)
     warmup: int = option("warmup", count(0), 0)
-    momentum: float = option("momentum", decimal(1), 0.0)
+    momentum: float | None = option("momentum", decimal(1), None)
 
 
 _COMMON = {one.name for one in fields(_Common) if one.metadata}
+
+
+def _momentum(codec: Codec | ArrayCodec, feedback: str) -> float:
+    """By default."""
+    return codec.momentum if isinstance(codec, ArrayCodec) and feedback == "ef" else 0.0
 
 
 def parse_codec(text: str) -> CodecSpec:
@@ -88,7 +96,8 @@ def parse_codec(text: str) -> CodecSpec:
     else:
         raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join((*CODECS, *ARRAY_CODECS))}")
     read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
-    spec = CodecSpec(codec, feedback, read.least, read.warmup, read.momentum)
+    momentum = _momentum(codec, feedback) if read.momentum is None else read.momentum
+    spec = CodecSpec(codec, feedback, read.least, read.warmup, momentum)
     lossy = isinstance(codec, ArrayCodec) or codec.lossy
     if feedback and not lossy:
         raise ValueError(f"codec {name}: nothing is lost in it, so +{feedback} has nothing to feed back")

@@ -79,15 +79,23 @@ def decimal(high: float = math.inf) -> Callable[[str], float]:
     return read
 
 
-def share(text: str) -> float:
-    """A number above 0, up to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1:
-        raise ValueError("a number above 0, up to 1")
-    return value
+def positive(high: float = math.inf) -> Callable[[str], float]:
+    """A number above 0, up to `high`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= high or value == math.inf:
+            raise ValueError("a number above 0" + (f", up to {high:g}" if high < math.inf else ""))
+        return value
+
+    return read
+
+
+share = positive(1)
+"""A number above 0, up to 1."""
 
 
 def one_of(*words: str) -> Callable[[str], str]:

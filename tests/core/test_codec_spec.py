@@ -19,6 +19,8 @@ def test_options_as_by_default_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("topk:ratio=0", "ratio=0: must be a number above 0, up to 1"),
+        ("threshold:tau=0", "tau=0: must be a number above 0"),
         ("zip", "unknown; allowed: fixed_point"),
         ("lanes8:ratio=0.1", "allowed: least=…"),
         ("lanes8:least=-1", "a whole number from 0"),
@@ -33,6 +35,13 @@ def test_what_cant_be_is_refused_with_what_can(text: str, says: str) -> None:
         parse_codec(text)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_codec_brings_its_momentum_to_error_feedback() -> None:
+    texts = ("dgc", "dgc+ef", "dgc:momentum=0+ef", "dgc:momentum=0.5+ef", "dgc+ef21", "topk+ef")
+    specs = [parse_codec(text) for text in texts]
+    assert [spec.momentum for spec in specs] == [0, 0.9, 0, 0.5, 0, 0]
+    assert [str(spec) for spec in specs] == list(texts)
 
 
 def test_workers_beyond_what_a_codec_sums_are_refused() -> None:

@@ -135,10 +135,11 @@ def test_zeros_and_extremes(name: str) -> None:
 
 @pytest.mark.parametrize("name", GATHERED)
 def test_bits_are_those_of_the_words(name: str) -> None:
-    codec, size, carried = codec_of(name), 1 << 18, []
+    carried: list[int] = []
+    codec, size = codec_of("threshold:tau=2.5758" if name == "threshold" else name), 1 << 18
     arrays = [np.random.default_rng(rank).standard_normal(size).astype(np.float32) for rank in range(2)]
     together(codec, arrays, carried=carried)
-    assert sum(carried) == pytest.approx(codec.moved(size, 2)["all_gather"], rel=0.05)
+    assert sum(carried) == pytest.approx(sum(codec.moved(size, 2).values()), rel=0.05)
     assert codec.bits(2) == pytest.approx(8 * sum(carried) / 2 / size, rel=0.05)
     assert codec.rounds == len(carried)
 
@@ -154,8 +155,8 @@ def test_topk_sends_a_share_of_each_tensor() -> None:
     assert residuals[0].tolist() == [1, 0, 0.5, 0, 0, 90, 80, 0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("text", ["topk:ratio=0.01", "topk:ratio=0.3"])
-def test_topk_loses_not_a_bit(text: str) -> None:
+@pytest.mark.parametrize("text", ["topk:ratio=0.01", "topk:ratio=0.3", "drop:ratio=0.1", "gtopk:ratio=0.05", "dgc"])
+def test_not_a_bit_is_lost(text: str) -> None:
     """Facts' third test of error feedback: sent + residual = input, and either is 0."""
     arrays = gradients(1, 3000)
     summed, residuals = together(codec_of(text), arrays)
@@ -163,14 +164,15 @@ def test_topk_loses_not_a_bit(text: str) -> None:
     assert not (summed[0] * residuals[0]).any()
 
 
-@pytest.mark.parametrize("text", ["topk:ratio=1"])
+@pytest.mark.parametrize("text", ["topk:ratio=1", "gtopk:ratio=1", "dgc:ratio=1", "drop:ratio=1"])
 @pytest.mark.parametrize("workers", [1, 4])
 def test_ratio_1_is_the_plain_sum(text: str, workers: int) -> None:
     arrays = gradients(workers, 999)
     for array in arrays:
         array[:8] = SPECIAL[[1, 1, 2, 5, 6, 1, 0, 7]]
     summed, residuals = together(codec_of(text), arrays)
-    assert summed[0].tobytes() == in_order(arrays).tobytes()
+    zero = np.float32(0.0 if "drop" in text else -0.0)  # what it is added to stays as it is; drop sends no zeros
+    assert summed[0].tobytes() == (in_order(arrays) + zero).tobytes()
     assert not np.any(residuals)
 
 
@@ -226,3 +228,51 @@ def test_efsign_sends_a_bit_for_each_value() -> None:
     codec = codec_of("efsign")
     assert codec.moved(10**6, 4)["all_gather"] == 4 * 4 * (bit_words(10**6) + 1) == 4 * 125_004
     assert codec.bits(4) == pytest.approx(1, abs=1e-4)
+
+
+# ---- threshold, drop
+
+
+def test_threshold_by_hand() -> None:
+    """Ranks have one, three and no values beyond tau."""
+    arrays = [np.array(values, np.float32) for values in ([0.5, 1.25, -1, 0], [-9, 2, 0, 1.5], [0, 1, -1, 0.5])]
+    summed, residuals = together(codec_of("threshold:tau=1"), arrays)
+    assert summed[0].tolist() == [-1, 2, 0, 1]
+    assert [left.tolist() for left in residuals] == [[0.5, 0.25, -1, 0], [-8, 1, 0, 0.5], [0, 1, -1, 0.5]]
+
+
+def test_threshold_loses_not_a_bit_where_tau_is_a_power_of_two() -> None:
+    array = gradients(1, 3000)[0]
+    summed, residuals = together(codec_of("threshold:tau=0.125"), [array])
+    assert (summed[0] + residuals[0]).tobytes() == array.tobytes()
+    assert set(np.unique(summed[0])) == {-0.125, 0, 0.125}
+
+
+@pytest.mark.parametrize("size", [1000, 400_000])
+def test_drop_sends_about_its_share(size: int) -> None:
+    summed, _ = together(codec_of("drop:ratio=0.02"), gradients(1, size))
+    assert np.count_nonzero(summed[0]) == pytest.approx(0.02 * size, rel=0.1)
+
+
+def test_drop_sends_equal_ones_together_and_no_zeros() -> None:
+    array = np.array([2] * 50 + [0] * 950, np.float32)
+    summed, residuals = together(codec_of("drop:ratio=0.2"), [array, array * 0])
+    assert summed[0].tolist() == array.tolist()
+    assert not np.any(residuals)
+
+
+# ---- dgc, gtopk
+
+
+def test_dgc_begins_with_more() -> None:
+    codec = codec_of("dgc:ratio=0.001,ramp=10")
+    sent = [np.count_nonzero(together(codec, gradients(1, 10_000), step=step)[0][0]) for step in (0, 2, 4, 7, 8, 99)]
+    assert sent == [2512, 631, 158, 40, 10, 10]
+
+
+def test_gtopk_takes_back_what_is_not_among_the_greatest_sums() -> None:
+    """By hand: ranks send 5 and 4, -5 and 3; of the sums 0, 4, 3 the greatest two are applied. What cancels is not."""
+    arrays = [np.array(values, np.float32) for values in ([5, 4, 1, 0], [-5, 2, 3, 0])]
+    summed, residuals = together(codec_of("gtopk:ratio=0.5"), arrays)
+    assert summed[0].tolist() == [0, 4, 3, 0]
+    assert [left.tolist() for left in residuals] == [[5, 0, 1, 0], [-5, 2, 0, 0]]

@@ -18,6 +18,7 @@ from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import Array
 
 Words = NDArray[np.int32]
+Positions = NDArray[np.intp]
 
 _BLOCK = 16
 _NOTHING = -1
@@ -48,7 +49,7 @@ def position_words(values: int, most: int) -> int:
     return min(bit_words(values), _blocks(values) + -(-most // 2), most)
 
 
-def pack_positions(positions: NDArray[np.intp], values: int, most: int) -> Words:
+def pack_positions(positions: Positions, values: int, most: int) -> Words:
     words = np.zeros(position_words(values, most), np.int32)
     count, blocks = len(positions), _blocks(values)
     if len(words) == bit_words(values):
@@ -64,12 +65,12 @@ def pack_positions(positions: NDArray[np.intp], values: int, most: int) -> Words
     return words
 
 
-def unpack_positions(words: Words, values: int, most: int) -> NDArray[np.intp]:
+def unpack_positions(words: Words, values: int, most: int) -> Positions:
     blocks = _blocks(values)
     if len(words) == bit_words(values):
         return np.flatnonzero(unpack_bits(words, values))
     if len(words) == most:
-        positions: NDArray[np.intp] = words[words != _NOTHING].astype(np.intp)
+        positions: Positions = words[words != _NOTHING].astype(np.intp)
         return positions
     positions = np.repeat(np.arange(blocks) << _BLOCK, words[:blocks])
     positions += words[blocks:].view(np.uint16)[: len(positions)]
@@ -85,31 +86,35 @@ def gather(words: Words, rank: int, workers: int) -> Generator[Reduction, None, 
     return everyones
 
 
+def gather_beside(
+    positions: Positions, beside: Words, size: tuple[int, int], place: tuple[int, int]
+) -> Generator[Reduction, None, list[tuple[Positions, Words]]]:
+    """Of all ranks: positions, and words beside them, of equal length. size: of the array, and the most positions that
+    any rank has. place: rank and workers."""
+    head = position_words(*size)
+    everyones = yield from gather(np.concatenate([pack_positions(positions, *size), beside]), *place)
+    return [(unpack_positions(words[:head], *size), words[head:]) for words in everyones]
+
+
 class Chosen(NamedTuple):
     """Of one rank: positions, ascending, and the values there."""
 
-    positions: NDArray[np.intp]
+    positions: Positions
     values: Array
 
 
 def gather_chosen(
-    own: Chosen, values: int, place: tuple[int, int], most: int | None = None
+    own: Chosen, size: int, place: tuple[int, int], most: int | None = None
 ) -> Generator[Reduction, None, list[Chosen]]:
-    """What all ranks chose of so many values. place: rank and workers. most: that any rank chose; None: all chose
-    equally many."""
-    whole = most is None and len(own.positions) == values
-    count = len(own.positions) if most is None else most
-    head = 0 if whole else position_words(values, count)
-    words = np.zeros(head + count, np.int32)
-    if not whole:
-        words[:head] = pack_positions(own.positions, values, count)
-    words[head : head + len(own.values)] = own.values.view(np.int32)
-    everyones = yield from gather(words, *place)
-    found = []
-    for one in everyones:
-        positions = own.positions if whole else unpack_positions(one[:head], values, count)
-        found.append(Chosen(positions, one[head : head + len(positions)].view(np.float32)))
-    return found
+    """What all ranks chose of so many values. most: that any rank chose; None: all chose equally many."""
+    if most is None and len(own.values) == size:
+        everyones = yield from gather(own.values.view(np.int32), *place)
+        return [Chosen(own.positions, words.view(np.float32)) for words in everyones]
+    most = len(own.values) if most is None else most
+    beside = np.zeros(most, np.int32)
+    beside[: len(own.values)] = own.values.view(np.int32)
+    found = yield from gather_beside(own.positions, beside, (size, most), place)
+    return [Chosen(positions, words[: len(positions)].view(np.float32)) for positions, words in found]
 
 
 def add_up(chosen: Sequence[Chosen], array: Array) -> None:

@@ -18,12 +18,9 @@ from switchagg.description import Kind
 from switchagg.written import option, share
 
 
-def gathered_bytes(values: int, workers: int, ratio: float, value_bits: float = 32) -> Mapping[Kind, float]:
-    """`ArrayCodec.moved` where such a part of the values is sent."""
-    most = kept(values, ratio)
-    return {
-        "all_gather": workers * ((4.0 * position_words(values, most) if most < values else 0) + most * value_bits / 8)
-    }
+def chosen_bytes(values: int, most: int) -> float:
+    """That a rank gives who sends so many of them in full."""
+    return 4.0 * (most + (position_words(values, most) if most < values else 0))
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class TopK(ArrayCodec):
     ratio: float = option("ratio", share, 0.01)
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        return gathered_bytes(values, workers, self.ratio)
+        return {"all_gather": workers * chosen_bytes(values, kept(values, self.ratio))}
 
     def ratio_at(self, step: int) -> float:
         """The ratio when a tensor has been summed so often before."""

@@ -1,0 +1,30 @@
+"""`dgc`: deep gradient compression. The greatest values, far fewer of them than training stands from its first step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from switchagg.codecs.gathered.topk import TopK
+from switchagg.written import count, option, share
+
+_STAGES = 5
+
+
+@dataclass(frozen=True)
+class DeepGradientCompression(TopK):
+    """Momentum correction and masking come with it, from where error feedback is (`+ef`).
+
+    Published code keeps the first k values beyond a sampled threshold, so low indices win; here the sample only finds
+    candidates, and the greatest k are kept. ratio: after the first `ramp` sums of a tensor, which are in five stages:
+    ratio^(1/5), ratio^(2/5), …: 0.25, 0.063, 0.016, 0.004 where it is 0.001.
+    """
+
+    name: ClassVar[str] = "dgc"
+    masks: ClassVar[bool] = True
+    momentum: ClassVar[float] = 0.9
+
+    ratio: float = option("ratio", share, 0.001)
+    ramp: int = option("ramp", count(0), 0)
+
+    def ratio_at(self, step: int) -> float:
+        stage = _STAGES if step >= self.ramp else 1 + step * _STAGES // self.ramp
+        return float(self.ratio ** (stage / _STAGES))
