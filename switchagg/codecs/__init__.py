@@ -21,6 +21,7 @@ from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
 from switchagg.codecs.sparse.agreed import Agreed
 from switchagg.codecs.sparse.nonzero import NonZero
+from switchagg.codecs.sparse.powersgd import PowerSgd
 from switchagg.codecs.sparse.randomk import RandomK
 
 FIXED_POINT = FixedPoint()
@@ -41,6 +42,7 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
     codec.name: codec
     for codec in (
         RandomK,
+        PowerSgd,
         Agreed,
         NonZero,
         TopK,

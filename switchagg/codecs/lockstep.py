@@ -29,10 +29,11 @@ def sum_together(
         if len(every) != len(steps):
             assert not every, "ranks disagree on how many rounds there are"
             return
-        _carry_out(every, key, elements)
+        carry_out(every, key, elements)
 
 
-def _carry_out(steps: Sequence[Reduction], key: int, elements: int) -> None:
+def carry_out(steps: Sequence[Reduction], key: int = 0, elements: int = 360) -> None:
+    """A reduction of all ranks, in place."""
     first, workers = steps[0], len(steps)
     assert all((one.kind, one.op, one.codec) == (first.kind, first.op, first.codec) for one in steps)
     assert all(one.array.shape == first.array.shape and one.array.dtype == first.array.dtype for one in steps)

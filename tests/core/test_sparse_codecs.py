@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import rounds_of
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Tensor
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.lockstep import carry_out, sum_together
 from switchagg.codecs.sparse.blocks import Blocks
 from switchagg.codecs.sparse.randomk import drawn
 from switchagg.codecs.spec import parse_codec
@@ -46,31 +47,10 @@ class World:
         ]
         for together in zip(*calls, strict=True):
             self.moved.append(together[0].array.nbytes)
-            carry_out(together)
+            carry_out(together, self.step, elements=8)
         self.step += 1
         assert all(one.tobytes() == arrays[0].tobytes() for one in arrays)
         return arrays[0], residuals
-
-
-def carry_out(together: Sequence[Reduction]) -> None:
-    first, workers = together[0], len(together)
-    if first.codec is None:
-        combine([one.array for one in together], first.op)
-        return
-    before = [one.array.copy() for one in together]
-    for words in zip(*(rounds_of(one.array, 8, workers, first.codec) for one in together), strict=True):
-        combine([word for word, _ in words], words[0][1])
-    for one, values in zip(together, before, strict=True):
-        if one.residual is not None:
-            one.residual[:] = values - one.array / workers
-
-
-def combine(arrays: Sequence[Any], op: str) -> None:
-    total = arrays[0].copy()
-    for array in arrays[1:]:
-        (np.add if op == "sum" else np.maximum)(total, array, out=total)
-    for array in arrays:
-        array[:] = total
 
 
 def gradients(workers: int, size: int, seed: int = 0) -> list[Any]:
@@ -117,9 +97,9 @@ def test_what_is_not_finite_reaches_every_worker_and_no_next_call(text: str, bad
     with np.errstate(invalid="ignore"):
         found, residuals = world.sum(values)
     assert not np.isfinite(found[where])
+    assert np.isfinite(residuals).all()
     if "nonzero" not in text:
         assert np.isnan(found).all()
-        assert all(np.isfinite(one).all() for one in residuals)
         assert all((one[:where] == value[:where]).all() for one, value in zip(residuals, values, strict=True))
     assert np.isfinite(world.sum(gradients(3, 1003))[0]).all()
 
@@ -229,26 +209,6 @@ def test_bits() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "within"),
-    [
-        ("randomk:ratio=0.3", 1e-4),
-        ("randomk:ratio=0.3,inner=lanes16", 1e-2),
-        ("agreed:ratio=0.1,block=4", 1e-4),
-        ("nonzero:block=4", 1e-4),
-    ],
-)
-def test_a_quadratic_converges_with_feedback(text: str, within: float) -> None:
-    """x minimises the sum over ranks of |x - target|^2 / 2, with error feedback in the gradients."""
-    targets = gradients(4, 80, seed=5)
-    world, x = World(text, 4), np.zeros(80, np.float32)
-    errors: list[Any] = [np.zeros(80, np.float32)] * 4
-    for _ in range(600):
-        found, errors = world.sum([x - target + error for target, error in zip(targets, errors, strict=True)])
-        x = x - np.float32(0.05) * found / 4
-    assert np.abs(x - np.mean(targets, axis=0)).max() < within
-
-
 def test_blocks_give_and_take() -> None:
     values = np.arange(10, dtype=np.float32)
     blocks = Blocks(values, 4)
@@ -256,3 +216,82 @@ def test_blocks_give_and_take() -> None:
     assert blocks.take(chosen, 1).tolist() == [4, 5, 6, 7, 8, 9, 0]
     blocks.put(chosen, -blocks.take(chosen))
     assert values.tolist() == [0, 1, 2, 3, -4, -5, -6, -7, -8, -9]
+
+
+MATRICES = [(40,), (30, 20), (8, 3, 5, 5), (3, 3)]
+SIZES = [40, 600, 600, 9]
+
+
+def test_powersgd_by_hand() -> None:
+    """What has rank 1 arrives whole; vectors and small matrices are sent as they are; one round of both."""
+    rng = np.random.default_rng(1)
+    values = gradients(3, 1249)
+    for matrices in values:
+        matrices[40:640] = np.outer(np.linspace(1, 3, 30), rng.standard_normal(20)).ravel()
+    world = World("powersgd", 3, MATRICES)
+    found, residuals = world.sum(values)
+    assert world.moved == [4 * (40 + 9 + 30 + 8), 4 * (20 + 75)]
+    for span in (slice(0, 40), slice(1240, 1249)):
+        assert (found[span] == plain_sum(values)[span]).all()
+        assert not np.any([one[span] for one in residuals])
+    assert np.abs(found - plain_sum(values))[40:640].max() < 1e-5
+    assert np.linalg.matrix_rank(found[640:1240].reshape(8, 75)) == 1
+    together = np.sum(residuals, axis=0) + found
+    assert np.abs(together - plain_sum(values)).max() < 1e-5
+    mean = (values[1] - residuals[1])[640:1240]
+    assert np.abs(mean - found[640:1240] / 3).max() < 1e-6
+
+
+def test_powersgd_goes_on_from_the_last_q() -> None:
+    """Power iteration: after some sums of the same matrices it has their best approximation."""
+    values = gradients(2, 600)
+    world = World("powersgd:rank=2", 2, [(30, 20)])
+    singular = np.linalg.svd(plain_sum(values).reshape(30, 20))[1]
+    errors = [float(np.linalg.norm(world.sum(values)[0] - plain_sum(values))) for _ in range(60)]
+    assert errors[-1] == pytest.approx(float(np.sqrt((singular[2:] ** 2).sum())), rel=1e-3)
+    assert errors[0] > 1.02 * errors[-1]
+    kept = world.memory[0][0]["q"]
+    assert np.abs(kept @ kept.T - np.eye(2)).max() < 1e-6
+    assert kept.tobytes() == world.memory[1][0]["q"].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [0, 41, 700])
+def test_powersgd_passes_on_what_is_not_finite_and_forgets_it(bad: float, where: int) -> None:
+    world, values = World("powersgd", 2, MATRICES), gradients(2, 1249)
+    world.sum(values)
+    values[1][where] = bad
+    found, residuals = world.sum(values)
+    assert not np.isfinite(found[where])
+    assert np.isnan(found[40:640]).all() == (where == 41)
+    assert np.isfinite(residuals).all()
+    assert np.isfinite(world.sum(gradients(2, 1249))[0]).all()
+
+
+def test_powersgd_of_zeros_and_of_less_rank_than_asked_for() -> None:
+    world = World("powersgd:rank=3", 2, [(30, 20)])
+    found, residuals = world.sum([np.zeros(600)] * 2)
+    assert not found.any()
+    assert not np.any(residuals)
+    values = [np.outer(np.arange(30), np.arange(20)).ravel() * scale for scale in (1, 1e-3)]
+    for _ in range(3):
+        found, residuals = world.sum(values)
+        assert np.abs(found - np.sum(values, axis=0)).max() < 1e-3
+    assert np.abs(world.sum([gradients(2, 600)[0]] * 2)[0]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "text", ["randomk:ratio=0.3", "randomk:ratio=0.3,inner=lanes16", "agreed:ratio=0.1,block=4", "nonzero", "powersgd"]
+)
+@pytest.mark.parametrize("feedback", ["ef", "ef21"])
+def test_a_quadratic_converges_with_feedback(text: str, feedback: str) -> None:
+    """x minimises the sum over ranks of |x - target|^2 / 2."""
+    targets, tensors = gradients(4, 600, seed=5), [Tensor("x", (30, 20))]
+    spec = parse_codec(f"{text}{',' if ':' in text else ':'}least=0+{feedback}")
+    compressions = [Compression(spec, rank, 4) for rank in range(4)]
+    x = np.zeros(600, np.float32)
+    for step in range(500):
+        arrays = [x - target for target in targets]
+        sum_together(compressions, arrays, tensors, step)
+        x = x - np.float32(0.05) * arrays[0] / 4
+    assert np.abs(x - np.mean(targets, axis=0)).max() < 5e-3
