@@ -64,7 +64,9 @@ class ArrayCodec(ABC):
 
     adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds: collectives that depend
     on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets the momentum of what it
-    has sent (DGC). momentum: of the correction that comes with it where error feedback is.
+    has sent (DGC). momentum: of the correction that comes with it where error feedback is;
+    nesterov: in Nesterov's form. clip: the norm of a tensor's sum of gradients that this rank's part of it, the norm /
+    sqrt(workers), may not exceed; 0: any.
     """
 
     name: ClassVar[str]
@@ -73,6 +75,8 @@ class ArrayCodec(ABC):
     needs_feedback: ClassVar[bool] = False
     masks: ClassVar[bool] = False
     momentum: ClassVar[float] = 0.0
+    nesterov: int = 0
+    clip: float = 0.0
 
     def fault(self, workers: int) -> str:
         """Why it can't sum so many ranks; "" if it can."""

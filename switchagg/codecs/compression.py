@@ -11,7 +11,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor, Tensors
 from switchagg.codecs.codec import Array
-from switchagg.codecs.memory import Parts, feedback_of
+from switchagg.codecs.memory import Parts, clip, feedback_of
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 
@@ -120,7 +120,9 @@ class Compression:
         try:
             step = min((self._sums.get(name, 0) for name in names), default=0)
             exact = len(array) < self.spec.least or step < self.spec.warmup
-            feedback = self._feedback
+            feedback, codec = self._feedback, self.spec.codec
+            if isinstance(codec, ArrayCodec) and codec.clip:
+                clip(array, parts, codec.clip / math.sqrt(self._workers))
             residual = None if feedback is None else feedback.before(array, parts, exact)
             if exact:
                 yield Reduction(array)

@@ -87,6 +87,17 @@ def _forget(where: Array, *kept: Array) -> None:
             one[bad] = 0
 
 
+def clip(array: Array, tensors: Parts, norm: float) -> None:
+    """Shorten each tensor that is longer than this, in place."""
+    low = 0
+    for tensor in tensors:
+        part = array[low : low + math.prod(tensor.shape)]
+        low += len(part)
+        length = math.sqrt(np.square(part, dtype=np.float64).sum())
+        if length > norm:
+            part *= np.float32(norm / length)
+
+
 class ErrorFeedback:
     """v = g + e is summed; e <- what was lost of v (EF). checked: the codec leaves no NaN in it."""
 
@@ -112,17 +123,22 @@ class ErrorFeedback:
 
 class MomentumCorrection:
     """u <- m u + g, v <- v + u; v is summed, and what was lost of it stays (DGC). masks: u of what was sent is
-    forgotten."""
+    forgotten. nesterov: u <- m (u + g), v <- v + u + g."""
 
-    def __init__(self, momentum: float, masks: bool) -> None:
-        self._momentum, self._masks = np.float32(momentum), masks
+    def __init__(self, momentum: float, masks: bool, nesterov: bool = False) -> None:
+        self._momentum, self._masks, self._nesterov = np.float32(momentum), masks, nesterov
         self._velocity, self._residual = Kept(), Kept()
         self.kept = {"velocity": self._velocity, "residual": self._residual}
 
     def before(self, array: Array, tensors: Parts, exact: bool) -> Array | None:
         velocity, residual = self._velocity.whole(tensors), self._residual.whole(tensors)
-        velocity *= self._momentum
-        velocity += array
+        if self._nesterov:
+            velocity += array
+            velocity *= self._momentum
+            residual += array
+        else:
+            velocity *= self._momentum
+            velocity += array
         residual += velocity
         array[:] = residual
         if exact:
@@ -173,9 +189,10 @@ class Difference:
 
 def feedback_of(spec: CodecSpec) -> Feedback | None:
     """A new one; None: the spec has none."""
-    arrays = isinstance(spec.codec, ArrayCodec)
+    codec = spec.codec
     if spec.momentum:
-        return MomentumCorrection(spec.momentum, isinstance(spec.codec, ArrayCodec) and spec.codec.masks)
+        own = (codec.masks, codec.nesterov > 0) if isinstance(codec, ArrayCodec) else (False, False)
+        return MomentumCorrection(spec.momentum, *own)
     if spec.feedback == "ef":
-        return ErrorFeedback(not arrays)
+        return ErrorFeedback(not isinstance(codec, ArrayCodec))
     return Difference() if spec.feedback == "ef21" else None

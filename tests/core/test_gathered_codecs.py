@@ -8,8 +8,10 @@ import pytest
 
 from switchagg.codecs import ARRAY_CODECS, ArrayCodec
 from switchagg.codecs.array_codec import ArrayShape, Tensor
+from switchagg.codecs.compression import Compression
 from switchagg.codecs.gathered.choosing import greatest
 from switchagg.codecs.gathered.packing import bit_words, pack_positions, position_words, unpack_positions
+from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.spec import parse_codec
 
 GATHERED = sorted(name for name, codec in ARRAY_CODECS.items() if not codec.adds)
@@ -40,14 +42,7 @@ def together(
         assert len({(one.kind, one.op, one.array.dtype, len(one.array)) for one in asked}) == 1
         if carried is not None:
             carried.append(asked[0].array.nbytes)
-        if asked[0].kind == "all_gather":
-            shares = [rank * len(asked[0].array) // workers for rank in range(workers + 1)]
-            total = np.concatenate([one.array[shares[rank] : shares[rank + 1]] for rank, one in enumerate(asked)])
-        else:
-            assert asked[0].op == "max"
-            total = np.max([one.array for one in asked], axis=0)
-        for one in asked:
-            one.array[:] = total
+        combine([one.array for one in asked], asked[0].kind, asked[0].op)
     assert len({array.tobytes() for array in given}) == 1, "ranks differ"
     return given, residuals
 
@@ -176,13 +171,13 @@ def test_ratio_1_is_the_plain_sum(text: str, workers: int) -> None:
     assert not np.any(residuals)
 
 
-def descent(codec: ArrayCodec, gradient: Any, start: Any, rate: float, feedback: bool) -> Iterator[Any]:
+def descent(text: str, start: Any, rate: float) -> Iterator[Any]:
     """x after each step of SGD by the mean of what the ranks' gradients become."""
-    x, left = start.copy(), [np.zeros_like(start) for _ in range(3)]
+    ranks, x = [Compression(parse_codec(text), rank, 3) for rank in range(3)], start.copy()
     while True:
-        summed, now = together(codec, [gradient(rank, x) + left[rank] * feedback for rank in range(3)])
-        left = now
-        x = x - np.float32(rate / 3) * summed[0]
+        arrays = [quadratic(rank, x) for rank in range(3)]
+        sum_together(ranks, arrays, [Tensor("x", x.shape)])
+        x = x - np.float32(rate / 3) * arrays[0]
         yield x
 
 
@@ -191,7 +186,7 @@ def test_three_quadratics_diverge_by_their_factor_without_feedback(rate: float) 
     """f = <a, x>^2 + |x|^2 / 4, a = (-3, 2, 2) and its rotations: top-1 takes what makes x grow, by 1 + 11/6 rate."""
     start = np.full(3, 2.0**-10, np.float32)
     expected = start.astype(np.float64)
-    for _, x in zip(range(3), descent(codec_of("topk:ratio=0.334"), quadratic, start, rate, False), strict=False):
+    for _, x in zip(range(3), descent("topk:ratio=0.334,least=0", start, rate), strict=False):
         expected *= 1 + 11 * rate / 6
         assert x.tolist() == expected.tolist()
 
@@ -201,15 +196,17 @@ def quadratic(rank: int, x: Any) -> Any:
     return (2 * (a @ x) * a + x / 2).astype(np.float32)
 
 
-def test_three_quadratics_converge_with_feedback() -> None:
-    steps = descent(codec_of("topk:ratio=0.334"), quadratic, np.ones(3, np.float32), 0.03, True)
+@pytest.mark.parametrize("text", ["topk:ratio=0.334,least=0+ef", "topk:ratio=0.334,least=0+ef21"])
+def test_three_quadratics_converge_with_feedback(text: str) -> None:
+    steps = descent(text, np.ones(3, np.float32), 0.03)
     assert max(abs(next(x for step, x in enumerate(steps) if step == 2000))) < 1e-6
 
 
-@pytest.mark.parametrize("text", ["topk:ratio=1"])
-def test_feedback_at_ratio_1_is_sgd(text: str) -> None:
+@pytest.mark.parametrize("name", ["topk", "gtopk", "drop", "dgc:momentum=0"])
+def test_feedback_at_ratio_1_is_sgd(name: str) -> None:
     plain = start = np.array([1, -0.3, 0.7], np.float32)
-    for _, x in zip(range(20), descent(codec_of(text), quadratic, start, 0.05, True), strict=False):
+    text = f"{name}{',' if ':' in name else ':'}ratio=1,least=0+ef"
+    for _, x in zip(range(20), descent(text, start, 0.05), strict=False):
         plain = plain - np.float32(0.05 / 3) * in_order([quadratic(rank, plain) for rank in range(3)])
         assert x.tobytes() == plain.tobytes()
 
@@ -268,6 +265,29 @@ def test_dgc_begins_with_more() -> None:
     codec = codec_of("dgc:ratio=0.001,ramp=10")
     sent = [np.count_nonzero(together(codec, gradients(1, 10_000), step=step)[0][0]) for step in (0, 2, 4, 7, 8, 99)]
     assert sent == [2512, 631, 158, 40, 10, 10]
+
+
+@pytest.mark.parametrize("nesterov", [0, 1])
+def test_dgc_corrects_masks_and_clips(nesterov: int) -> None:
+    """The recursion of the paper beside it."""
+    spec, m = parse_codec(f"dgc:ratio=0.1,nesterov={nesterov},clip=9,least=0+ef"), np.float32(0.9)
+    ranks, parts = [Compression(spec, rank, 2) for rank in range(2)], [Tensor("a", (20, 5)), Tensor("b", (50,))]
+    u, v = np.zeros((2, 2, 150), np.float32)
+    for step in range(5):
+        arrays = gradients(2, 150, step)
+        total = np.zeros(150, np.float32)
+        for rank, array in enumerate(arrays):
+            g = array.copy()
+            for part in (slice(0, 100), slice(100, 150)):
+                length = np.linalg.norm(g[part].astype(np.float64))
+                g[part] *= np.float32(min(1, 9 / 2**0.5 / length))
+            u[rank] = (u[rank] + g) * m if nesterov else u[rank] * m + g
+            v[rank] += g + u[rank] if nesterov else u[rank]
+            chosen = np.r_[np.argsort(-abs(v[rank][:100]))[:10], 100 + np.argsort(-abs(v[rank][100:]))[:5]]
+            total[chosen] += v[rank][chosen]
+            v[rank][chosen] = u[rank][chosen] = 0
+        sum_together(ranks, arrays, parts)
+        np.testing.assert_allclose(arrays[0], total, rtol=1e-5)
 
 
 def test_gtopk_takes_back_what_is_not_among_the_greatest_sums() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
 from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import spans
-from switchagg.codecs.gathered.packing import bit_words, gather, pack_bits
+from switchagg.codecs.gathered.packing import Words, bit_words, gather, pack_bits
 from switchagg.description import Kind
 
 _SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1, bitorder="little").view(np.bool_)
@@ -39,23 +39,26 @@ class EfSign(ArrayCodec):
         if residual is not None:
             residual[:] = values
             known = np.where(np.isfinite(scales), scales, 0)
-            _add(residual, parts, np.concatenate([(-known).view(np.int32), *signs]))
+            _add(residual, parts, np.concatenate([(-known).view(np.int32), *signs])[np.newaxis])
             for part in np.array(parts)[~np.isfinite(scales)]:
                 residual[part] = 0
         everyones = yield from gather(own, shape.rank, shape.workers)
         values[:] = 0
-        for words in everyones:
-            _add(values, parts, words)
+        _add(values, parts, everyones)
 
 
-def _add(total: Array, parts: Sequence[slice], words: Array) -> None:
-    """Add what these words of a rank stand for."""
-    scales, at = words[: len(parts)].view(np.float32), len(parts)
-    for part, scale in zip(parts, scales, strict=True):
-        into, table = total[part], np.where(_SIGNS, -scale, scale)
-        octets = words[at : at + bit_words(len(into))].view(np.uint8)
+def _add(total: Array, parts: Sequence[slice], ranks: Words) -> None:
+    """Add what words stand for, those of a rank behind those of another; by blocks, which stay in the cache."""
+    at, looked_up = len(parts), np.empty((_BLOCK, 8), np.float32)
+    for number, part in enumerate(parts):
+        into = total[part]
+        octets = ranks[:, at : at + bit_words(len(into))].view(np.uint8)
         at += bit_words(len(into))
+        tables = [np.where(_SIGNS, -scale, scale) for scale in ranks[:, number].view(np.float32)]
         with np.errstate(invalid="ignore", over="ignore"):
-            for first in range(0, len(octets), _BLOCK):
+            for first in range(0, octets.shape[1], _BLOCK):
                 block = into[8 * first : 8 * (first + _BLOCK)]
-                block += table[octets[first : first + _BLOCK]].reshape(-1)[: len(block)]
+                for table, own in zip(tables, octets[:, first : first + _BLOCK], strict=True):
+                    values = looked_up[: len(own)]
+                    np.take(table, own, axis=0, out=values, mode="clip")
+                    block += values.reshape(-1)[: len(block)]
