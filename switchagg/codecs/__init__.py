@@ -23,6 +23,7 @@ from switchagg.codecs.sparse.agreed import Agreed
 from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
 from switchagg.codecs.sparse.randomk import RandomK
+from switchagg.codecs.sparse.sketch import Sketch
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()
@@ -42,6 +43,7 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
     codec.name: codec
     for codec in (
         RandomK,
+        Sketch,
         PowerSgd,
         Agreed,
         NonZero,

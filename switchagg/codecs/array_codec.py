@@ -25,7 +25,8 @@ Tensors = Sequence[Tensor]
 """What lies one behind the other in an array, all of it."""
 
 Memory = MutableMapping[str, Array]
-"""What a codec keeps of one tensor between calls, by its own names; saved with the job's state."""
+"""What a codec keeps of one tensor between calls, by its own names; saved with the job's state. What it calls "lost" is
+rescaled when the learning rate changes (`Compression.rescale`)."""
 
 
 class Reduction(NamedTuple):

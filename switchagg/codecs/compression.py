@@ -79,6 +79,9 @@ class Compression:
         """The learning rate has changed; factor: the old one / the new one. What was lost is in units of the rate."""
         if self._feedback is not None:
             self._feedback.rescale(factor)
+        for memory in self._memories.values():
+            if "lost" in memory:
+                memory["lost"] *= np.float32(factor)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's: plain numbers, and NumPy arrays by the names of tensors. Not while a call is in progress."""

@@ -11,6 +11,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.lockstep import carry_out, sum_together
 from switchagg.codecs.sparse.blocks import Blocks
 from switchagg.codecs.sparse.randomk import drawn
+from switchagg.codecs.sparse.sketch import Cells, median
 from switchagg.codecs.spec import parse_codec
 
 CHOOSING = ["randomk:ratio=0.1", "randomk:ratio=0.3,block=7", "agreed:ratio=0.25,block=8", "nonzero:block=16"]
@@ -130,19 +131,25 @@ def test_an_inner_codec_loses_into_the_residual(text: str) -> None:
     assert all((one[exact == 0] == other[exact == 0]).all() for one, other in zip(residuals, of_exact, strict=True))
 
 
-def test_random_blocks_by_hand() -> None:
-    """F16: of 10 blocks 3 travel, one of the first 3, of the next 3, of the last 4."""
-    golden, key = 0x9E3779B97F4A7C15, 12345
-    mixed = (key + golden) % 2**64
+def hashes(key: int, sequence: int, count: int) -> list[int]:
+    """F10: the numbers of a sequence."""
+    mixed = (key + (sequence + 1) * 0x9E3779B97F4A7C15) % 2**64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
     mixed ^= mixed >> 31
-    numbers = []
-    for run in range(3):
-        hashed = (mixed + run) % 2**32
+    found = []
+    for number in range(count):
+        hashed = (mixed + number) % 2**32
         hashed = (hashed ^ hashed >> 16) * 0x7FEB352D % 2**32
         hashed = (hashed ^ hashed >> 15) * 0x846CA68B % 2**32
-        numbers.append(hashed ^ hashed >> 16 ^ mixed >> 32)
+        found.append(hashed ^ hashed >> 16 ^ mixed >> 32)
+    return found
+
+
+def test_random_blocks_by_hand() -> None:
+    """F16: of 10 blocks 3 travel, one of the first 3, of the next 3, of the last 4."""
+    key = 12345
+    numbers = hashes(key, 0, 3)
     chosen, lengths = drawn(10, 3, key)
     assert lengths.tolist() == [3, 3, 4]
     assert chosen.tolist() == [0 + (numbers[0] * 3 >> 32), 3 + (numbers[1] * 3 >> 32), 6 + (numbers[2] * 4 >> 32)]
@@ -278,6 +285,95 @@ def test_powersgd_of_zeros_and_of_less_rank_than_asked_for() -> None:
         found, residuals = world.sum(values)
         assert np.abs(found - np.sum(values, axis=0)).max() < 1e-3
     assert np.abs(world.sum([gradients(2, 600)[0]] * 2)[0]).max() > 0.1
+
+
+def test_cells_of_a_sketch_by_hand() -> None:
+    """F17: 25 values in 3 rows of 7 cells."""
+    values, rows, columns = gradients(1, 25)[0], 3, 7
+    expected = np.zeros((rows, columns), np.float32)
+    said = np.zeros((rows, 25), np.float32)
+    where = [
+        (row, place, (place % 7 + (number * 7 >> 32)) % 7, -1 if number & 1 else 1)
+        for row in range(rows)
+        for place, number in enumerate(np.repeat(hashes(0, row, 4), 7)[:25].tolist())
+    ]
+    for row, place, cell, sign in where:
+        expected[row, cell] += np.float32(sign) * values[place]
+    for row, place, cell, sign in where:
+        said[row, place] = np.float32(sign) * expected[row, cell]
+    cells, found, estimates = Cells(25, rows, columns), np.ones((rows, columns), np.float32), np.empty(25, np.float32)
+    cells.sketch(values, found)
+    assert (found == expected).all()
+    cells.estimate(found, estimates)
+    assert (estimates == np.median(said, axis=0)).all()
+    cells.clear(found, np.array([3, 20]))
+    touched = {(row, cell) for row, place, cell, _ in where if place in (3, 20)}
+    assert {(int(row), int(cell)) for row, cell in np.argwhere(found == 0)} == touched
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 7, 9])
+def test_medians(rows: int) -> None:
+    values = np.random.default_rng(rows).integers(0, 4, (rows, 500)).astype(np.float32)
+    assert (median(list(values.copy())) == np.median(values, axis=0)).all()
+
+
+def test_a_sketch_finds_what_is_great_and_keeps_the_rest() -> None:
+    """The result, and what the cells still hold, are the sum."""
+    values = [0.01 * one for one in gradients(3, 4000)]
+    for rank, one in enumerate(values):
+        one[[7, 2000, 3999]] += [5, -4, 3 * rank]
+    world = World("sketch:top=0.00075", 3, [(40, 100)])
+    found, residuals = world.sum(values)
+    assert world.moved == [4 * 800]
+    assert np.flatnonzero(found).tolist() == [7, 2000, 3999]
+    assert np.abs(found - plain_sum(values))[[7, 2000, 3999]].max() < 0.5
+    assert not np.any(residuals)
+    for _ in range(100):
+        found += world.sum(np.zeros((3, 4000)))[0]
+    assert np.abs(found - plain_sum(values)).mean() < 0.02
+
+
+def test_momentum_in_a_sketch() -> None:
+    """rho: as the optimiser's would be, of small tensors exactly; of others where the momentum isn't masked."""
+    world, exact = World("sketch:rho=0.5", 2, [(10,), (2000,)]), World("sketch", 2, [(10,), (2000,)])
+    ones = [np.ones(2010)] * 2
+    assert [world.sum(ones)[0][:10].tolist() == [2 * many] * 10 for many in (1, 1.5, 1.75)] == [True] * 3
+    assert [exact.sum(ones)[0][:10].tolist() == [2] * 10 for _ in range(2)] == [True] * 2
+    assert world.memory[0][1]["lost"].sum() != exact.memory[0][1]["lost"].sum()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [0, 17, 1009])
+def test_a_sketch_passes_on_what_is_not_finite_and_forgets_it(bad: float, where: int) -> None:
+    world, values = World("sketch:rho=0.9", 2, [(10,), (1000, 2)]), gradients(2, 2010)
+    world.sum(values)
+    values[1][where] = bad
+    found, residuals = world.sum(values)
+    assert np.isnan(found[:10]).all() == (where == 0)
+    assert np.isnan(found[10:]).all() == (where != 0)
+    assert np.isfinite(residuals).all()
+    assert np.isfinite(world.sum(gradients(2, 2010))[0]).all()
+
+
+def test_what_a_sketch_holds_is_rescaled_with_the_learning_rate() -> None:
+    compression = Compression(parse_codec("sketch:least=0"), 0, 1)
+    sum_together([compression], gradients(1, 2000), [Tensor("x", (2000,))])
+    before = compression.state_dict()["memory"]["x"]["lost"]
+    compression.rescale(2)
+    assert (compression.state_dict()["memory"]["x"]["lost"] == 2 * before).all()
+
+
+def test_sums_with_a_sketch_converge_where_few_values_are_great() -> None:
+    targets = 0.01 * np.array(gradients(4, 4000, seed=5))
+    targets[:, ::200] += 1
+    compressions = [Compression(parse_codec("sketch:top=0.02,ratio=0.5"), rank, 4) for rank in range(4)]
+    x = np.zeros(4000, np.float32)
+    for step in range(250):
+        arrays = list((x - targets).astype(np.float32))
+        sum_together(compressions, arrays, [Tensor("x", (4000,))], step)
+        x = x - np.float32(0.02) * arrays[0] / 4
+    away = np.linalg.norm(x - targets.mean(axis=0))
+    assert away < 0.1 * np.linalg.norm(targets.mean(axis=0))
 
 
 @pytest.mark.parametrize(
