@@ -17,28 +17,29 @@ import numpy as np
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
 from switchagg.call import share_of_chunks, share_of_rounds
-from switchagg.codecs import FIXED_POINT, codec_named
+from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.group.method_name import MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
 
+LONG_BYTES = 1 << 28
+"""Of a long array, where a codec's bytes aren't in proportion to its values."""
+
 
 @dataclass(frozen=True)
 class Network:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
-    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. servers: of
-    `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer doesn't wait for.
-    topology: a name of `emulation.topologies.table`.
+    servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
+    doesn't wait for. topology: a name of `emulation.topologies.table`.
     """
 
     workers: int
     rate_bps: int
     mtu_bytes: int
     elements: int
-    codec: str = ""
     servers: int = 0
     backups: int = 0
     topology: str = "star"
@@ -97,21 +98,27 @@ def payload_share(name: MethodName, elements: int, mtu_bytes: int) -> Fraction:
     return values * frames
 
 
-def coded_share(name: MethodName, dtype: str, elements: int, codec: str = "") -> float:
+def coded_share(name: MethodName, dtype: str, elements: int, workers: int) -> float:
     """Bytes of a long array per byte that travels for it: more than 1 if the codec packs values, less if it agrees on
-    exponents, which of the switch's packets of floats one in E + 1 carries."""
-    kind = np.dtype(dtype)
+    exponents, which of the switch's packets of floats one in E + 1 carries. With a codec that sees whole arrays: of
+    what it leaves alone."""
+    kind, codec = np.dtype(dtype), _codec(name, workers)
+    rows = codec if isinstance(codec, Codec) else None
     if name.is_switch:
-        return share_of_chunks(kind, elements, codec_named(codec) if codec else FIXED_POINT)
-    if codec and kind in codec_named(codec).dtypes:
-        return share_of_rounds(kind, elements, codec_named(codec))
-    return 1.0
+        return share_of_chunks(kind, elements, rows or FIXED_POINT)
+    if name.method == "gloo" and name.codec:
+        return kind.itemsize / 2 if kind.kind == "f" else 1.0
+    return share_of_rounds(kind, elements, rows) if rows and kind in rows.dtypes else 1.0
 
 
-def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int, codec: str = "") -> float:
-    """Gradient bytes (float32) per byte of Ethernet frames."""
+def _codec(name: MethodName, workers: int) -> Codec | ArrayCodec | None:
+    return spec.for_workers(workers).codec if (spec := name.spec) else None
+
+
+def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int, workers: int) -> float:
+    """Gradient bytes (float32) per byte of Ethernet frames, as `coded_share`."""
     values, frames = _shares(name, elements, mtu_bytes)
-    return float(values) * coded_share(name, "float32", elements, codec) * float(frames)
+    return float(values) * coded_share(name, "float32", elements, workers) * float(frames)
 
 
 def elements_of(name: MethodName, elements: int, mtu_bytes: int) -> int:
@@ -172,10 +179,13 @@ def busiest(method: str, network: Network) -> Busiest:
 
 def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Of one allreduce of so many bytes of floats."""
+    codec = _codec(name, network.workers)
+    if isinstance(codec, ArrayCodec):
+        return _together(name, codec.moved(size_bytes // 4, network.workers), size_bytes, network, 1.0)
     most, links, of_links = busiest(name.method, network), network.links(name.method), loads(name.method, network)
     of_rank = max(arrays for hop, arrays in of_links.items() if set(hop) & set(links.workers))
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
+    efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.workers)
     wire_bytes = size_bytes * float(most.arrays) / efficiency
     return Bound(
         float(most.arrays),
@@ -191,19 +201,25 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     moved: bytes of the arrays of each kind, float32. size_bytes: what the factor refers to. All-gathers carry values as
     they are, without exponents.
     """
+    elements = elements_of(name, network.elements, network.mtu_bytes)
+    return _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
+
+
+def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, network: Network, share: float) -> Bound:
+    """share: `coded_share` of those that combine."""
     links = network.links(name.method)
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    coded = framing_efficiency(name, elements, network.mtu_bytes, network.codec)
     plain = float(payload_share(name, elements, network.mtu_bytes))
-    efficiency = {kind: plain if kind == "all_gather" else coded for kind in moved}
+    efficiency = {kind: plain if kind == "all_gather" else plain * share for kind in moved}
     routed = not name.is_switch or LINKS[name.link].bare  # else all send all values to all (W15)
     of_kind = {kind: loads(name.method, network, kind if routed else "allreduce") for kind in moved}
-    arrays = {hop: sum(of_kind[kind][hop] * moved[kind] for kind in moved) for hop, _ in links.hops}
-    wire = {hop: sum(float(of_kind[kind][hop] * moved[kind]) / efficiency[kind] for kind in moved) for hop in arrays}
+    exactly = {kind: Fraction(size) for kind, size in moved.items()}
+    arrays = {hop: sum(of_kind[kind][hop] * exactly[kind] for kind in moved) for hop, _ in links.hops}
+    wire = {hop: sum(float(of_kind[kind][hop] * exactly[kind]) / efficiency[kind] for kind in moved) for hop in arrays}
     most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))
     return Bound(
         float(arrays[most] / max(1, size_bytes)),
-        float(arrays[most]) / wire[most] if wire[most] else coded,
+        float(arrays[most]) / wire[most] if wire[most] else plain * share,
         max(size for hop, size in wire.items() if set(hop) & set(links.workers)),
         wire[most] * 8e9 / links.settings(most).rate_bps,
     )
@@ -225,8 +241,10 @@ def _payload_of(name: MethodName, network: Network, rate_bps: int) -> float:
 
 
 def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
-    """Most bytes per second of an array that the method can sum. Integers need no exponents."""
+    """Most bytes per second of a long array that the method can sum. Integers need no exponents, and no codec."""
+    if isinstance(_codec(name, network.workers), ArrayCodec) and dtype == "float32":
+        return LONG_BYTES * 1e9 / bound(name, LONG_BYTES, network).communication_ns
     most = busiest(name.method, network)
     limit = _payload_of(name, network, most.rate_bps) / float(most.arrays)
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return limit * coded_share(name, dtype, elements, network.codec)
+    return limit * coded_share(name, dtype, elements, network.workers)

@@ -367,7 +367,7 @@ def _check_method(text: Any, backend: str, where: str) -> MethodName:
         name = parse_method(text if isinstance(text, str) else _repr(text))
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from None
-    if backend == "sim" and "@" in str(name).partition("+")[0]:
+    if backend == "sim" and "@" in str(name):
         raise ScenarioError(f"{where}: {_repr(text)}: virtual time has a link of its own; leave out @{name.link}")
     return name
 
@@ -400,6 +400,7 @@ def _check_together(scenario: Scenario) -> None:
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
     _check_ps(scenario)
+    _check_codecs(scenario)
     _check_parallel(scenario)
     _check_synchronisation(scenario)
     _check_compute(scenario)
@@ -450,11 +451,27 @@ def _check_parallel(scenario: Scenario) -> None:
         return
     for backend, methods in vars(scenario.methods).items():
         for method in methods:
-            if method.schedule or method.method == "ps":
-                allowed = "a method without a schedule" if method.schedule else "any other method"
+            if method.schedule or method.codec or method.method == "ps":
+                what = "schedule" if method.schedule else "codec" if method.codec else ""
+                allowed = f"a method without a {what}" if what else "any other method"
                 raise ScenarioError(
                     f"{scenario.file}: [methods] {backend}: {method}: not with [workload] name = '{kind.name}', whose "
                     f"collectives are more than sums of gradients; allowed: {allowed}"
+                )
+
+
+def _check_codecs(scenario: Scenario) -> None:
+    """Whether so many workers, and the servers' mode, can have the codec of each method."""
+    for backend, methods in vars(scenario.methods).items():
+        for method in methods:
+            where = f"{scenario.file}: [methods] {backend}: {method}"
+            try:
+                _ = method.spec and method.spec.for_workers(scenario.topology.workers)
+            except ValueError as error:
+                raise ScenarioError(f"{where}: {error}") from None
+            if method.codec and method.method == "ps" and scenario.ps.mode != BSP:
+                raise ScenarioError(
+                    f"{where}: coded sums need all workers, not [ps] mode = '{scenario.ps.mode}'; allowed: '{BSP}'"
                 )
 
 
@@ -469,8 +486,9 @@ def _check_synchronisation(scenario: Scenario) -> None:
             f"{where} [workload] name = '{kind.name}', whose ranks share a model; allowed: each its own"
         )
     for method in scenario.methods.mininet:
-        if method.schedule or (method.method == "ps" and scenario.ps != ParameterServer()):
-            allowed = "methods without a schedule, [ps] as it is by default"
+        hooked = method.method == "gloo" and method.codec  # the hook is DDP's, so it sees gradients alone
+        if method.schedule or hooked or (method.method == "ps" and scenario.ps != ParameterServer()):
+            allowed = "methods without a schedule, gloo without a codec, [ps] as it is by default"
             raise ScenarioError(f"{where} [methods] mininet: {method}; allowed: {allowed}")
 
 

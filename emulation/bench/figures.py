@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from emulation.bench.allreduce.methods import cut
 from emulation.bench.targets import IN_SWITCH, loss_shares
 from emulation.bounds import payload_share
 from emulation.certificate.fidelity import rate_text
@@ -275,8 +276,8 @@ def _best_by_size(rows: Sequence[Row], kind: str) -> dict[int, float]:
 
 
 def _look(name: str) -> dict[str, Any]:
-    base, _, variant = name.partition(":")
-    method, _, link = base.partition("@")
+    base, variant = cut(name)
+    method, _, link = base.partition("~")[0].partition("@")
     look = METHODS[method].look
     colour, marker, line = look.colour, look.marker, CONTROL_LINES.get(variant, LINK_LINES.get(link, ":"))
     if method == "switch":
@@ -285,7 +286,7 @@ def _look(name: str) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    base, _, variant = name.partition(":")
+    base, variant = cut(name)
     words = {"gloo": "Gloo", "ring": "TCP ring"}.get(base, base.replace("_", " "))
     return f"{words}, {variant}" if variant else words
 

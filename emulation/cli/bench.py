@@ -35,7 +35,7 @@ IterationsOption = Annotated[
 ]
 MethodsOption = Annotated[
     str,
-    typer.Option(help="METHOD[@LINK][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,halving_doubling@zeromq"),
+    typer.Option(help="METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef"),
 ]
 PLANES = ", ".join(("auto", *(kind.name for kind in DATAPLANES.values() if kind.measured)))
 PlaneOption = Annotated[str, typer.Option(help=f"Of a bare `switch`: {PLANES}")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulation.bounds import busiest, framing_efficiency
+from emulation.bounds import algbw_bound
 from emulation.scenario import Scenario
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
@@ -13,11 +13,9 @@ from transport.schedule.scheduler import Policy, Profile
 def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Prediction:
     """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     network, links = scenario.network, scenario.links(name.method)
-    efficiency = framing_efficiency(name, network.elements, network.mtu_bytes)
-    most = busiest(name.method, network)
     ways = [links.path(worker, links.aggregator) for worker in links.workers]
     model = Network(
-        beta_ns_per_byte=8e9 / most.rate_bps / efficiency * float(most.arrays),
+        beta_ns_per_byte=1e9 / algbw_bound(name, "float32", network),
         latency_ns=4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways),
     )
     return predict(policy, profile, model, classes=CLASSES if name.is_switch else None)

@@ -89,7 +89,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 def _training(
     scenario: Scenario, name: MethodName, replicas: Replicas, compute: ComputeTimes, progress: Progress
 ) -> Training:
-    config = simulation_config(scenario)
+    config = simulation_config(scenario, name.codec)
     if scenario.asynchronous(name):
         config = dataclasses.replace(config, ps={**config.ps, **replicas.workloads[0].ps_options})
         return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute, progress)
@@ -122,7 +122,9 @@ def _schedule(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
 def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """Of one transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
-    times = [time_allreduce(simulation_config(scenario), name.method, size).duration_ns for size in sizes]
+    spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
+    config = simulation_config(scenario, str(spec or ""))
+    times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 
 
@@ -143,8 +145,8 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
 
 
-def simulation_config(scenario: Scenario) -> SimulationConfig:
-    """The simulation of a scenario. The ring's segments fill the MTU."""
+def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
+    """The simulation of a scenario. The ring's segments fill the MTU. codec: as of a MethodName."""
     topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
     slots = switch.streams * switch.window_slots
@@ -172,4 +174,5 @@ def simulation_config(scenario: Scenario) -> SimulationConfig:
         strict_priority=topology.priority_queues > 0,
         servers=ps.servers,
         ps=ps.options,
+        codec=codec,
     )

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from emulation.children import send_report
@@ -39,6 +40,9 @@ from transport.ps.group import PsGroup
 from transport.torch.backup import BackupRounds, allreduce
 from transport.torch.rendezvous import SwitchOptions
 
+HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+"""PyTorch's own codecs, for Gloo."""
+
 COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth of their share, when both want a CPU
 
 
@@ -49,10 +53,12 @@ COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth o
 class BucketClock:
     """DDP communication hook: the average over all ranks, and when each bucket left and came back.
 
-    group: what sums, instead of torch's own. counted: its sums may hold fewer than all ranks, so it divides.
+    group: what sums, instead of torch's own. counted: its sums may hold fewer than all ranks, so it divides. hook: what
+    does all of it, in torch's own group.
     """
 
     workers: int
+    hook: Callable[[Any, Any], torch.futures.Future[torch.Tensor]] | None = None
     group: AllreduceGroup | None = None
     counted: bool = False
     spans: list[Transfer] = field(default_factory=list)
@@ -63,12 +69,19 @@ class BucketClock:
         bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP insists on this name and annotation
     ) -> torch.futures.Future[torch.Tensor]:
         """What DDP does without a hook, timed."""
+        if (hook := self.hook) is not None:
+            return self._timed(bucket.buffer(), lambda: hook(_state, bucket))
         return self.mean(bucket.buffer())
 
     def mean(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Of a bucket's values, in place, timed."""
         if not self.counted:
             flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
+        return self._timed(flat, lambda: self._start(flat))
+
+    def _timed(
+        self, flat: torch.Tensor, start: Callable[[], torch.futures.Future[Any]]
+    ) -> torch.futures.Future[torch.Tensor]:
         span = Transfer(flat.numel() * flat.element_size(), time.monotonic_ns())
         self.spans.append(span)
 
@@ -77,7 +90,7 @@ class BucketClock:
             span.end_ns = time.monotonic_ns()
             return flat
 
-        future: torch.futures.Future[torch.Tensor] = self._start(flat).then(returned)
+        future: torch.futures.Future[torch.Tensor] = start().then(returned)
         return future
 
     def _start(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
@@ -121,7 +134,8 @@ class Trainer:
         self.config = config
         self.name = config.name
         self.iteration: int | None = None  # where a failure happened
-        self._buckets = BucketClock(config.workers)
+        hook = HOOKS[self.name.codec] if self.name.method == "gloo" and self.name.codec else None
+        self._buckets = BucketClock(config.workers, hook)
         self._group: AllreduceGroup | None = None  # of our own; None: torch's
         self._rounds: BackupRounds | None = None  # with backup workers
 
@@ -334,6 +348,7 @@ def join_process_group(config: TrainerConfig) -> None:
             window_slots=config.scenario.switch.window_slots,
             segments_max=config.segments_max,
             split_calls=config.scenario.switch.split_calls,
+            codec=name.codec,
         )
     rendezvous(config, "gloo" if options is None else "switchagg", options)
 
@@ -354,6 +369,8 @@ def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:
             config.timeout_s,
             ps=config.scenario.ps.options if name.method == "ps" else None,
             more={"priorities": priorities} if priorities else {},
+            codec=name.codec or None,
+            codec_elements=config.elements if name.codec else None,
         ),
     )
 

@@ -79,6 +79,7 @@ class ScheduledTrainer(Trainer):
                     timeout_s=config.timeout_s,
                     call_timeout_s=config.timeout_s,
                     link=name.link,
+                    codec=name.codec or JoinOptions.codec,
                 ),
             )
         # Servers in processes of their own have no classes.

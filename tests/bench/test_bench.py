@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from emulation.bench import arithmetic, document, suite, table, targets
 from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import Cell, row
-from emulation.bench.allreduce.contestants import Numbers
+from emulation.bench.allreduce.contestants import Numbers, tolerance
 from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
 from emulation.bench.figures import draw_all
@@ -24,6 +24,8 @@ from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.scenario import ScenarioError, canonical
 from emulation.scenario import parse as parse_scenario
+from switchagg.call import rounds_of
+from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library
 from transport.group.method_name import parse
@@ -110,6 +112,37 @@ def test_sums_of_the_inputs_are_known_and_differ_from_operation_to_operation(dty
     assert ranks[0].wrong(total, 206) > 400  # an old result isn't taken for a new one
     total[17] += 1
     assert ranks[2].wrong(total, 205) == 1
+    total[17] += 1
+    assert [ranks[2].wrong(total, 205, allowed) for allowed in (1.9, 2.0)] == [1, 0]
+    total[18] = np.nan if dtype == "float32" else 10**6
+    assert ranks[2].wrong(total, 205, 2.0) == 1
+
+
+@pytest.mark.parametrize("codec", [*map(Lanes, WIDTHS), "bf16", "fp16"])
+def test_a_lossy_sum_of_the_inputs_may_be_off_by_what_its_codec_s_rule_allows(codec: Lanes | str) -> None:
+    """Held to sums by the codec: none is wrong, and the bound is no more than six times the greatest error."""
+    workers, elements = 3, 4320
+    arrays = [np.zeros(elements, np.float32) for _ in range(workers)]
+    ranks = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
+    for numbers, array in zip(ranks, arrays, strict=True):
+        numbers.fill(array, 7)
+    exact = sum(arrays, np.zeros(elements, np.float32))
+    if isinstance(codec, Lanes):
+        name = parse(f"ring~{codec.name}")
+        rounds = [rounds_of(array, 360, workers, codec, key=rank) for rank, array in enumerate(arrays)]
+        for words in zip(*rounds, strict=True):
+            combined = (np.max if words[0][1] == "max" else np.sum)([own for own, _ in words], axis=0)
+            for own, _ in words:
+                own[:] = combined
+        found = arrays[0]
+    else:
+        name = parse(f"gloo~{codec}")
+        found = exact * np.float32(1 + 2.0 ** -(9 if codec == "bf16" else 12))  # half a unit of each last place
+    allowed = tolerance(name, workers, "float32")
+    assert ranks[1].wrong(found, 7) > 0
+    assert ranks[1].wrong(found, 7, allowed) == 0
+    assert allowed <= 6 * np.abs(found - exact).max()
+    assert tolerance(name, workers, "int32") == tolerance(parse("ring~fixed_point"), workers, "float32") == 0
 
 
 @pytest.mark.parametrize("plane", ["reference", "batched"])
@@ -145,6 +178,20 @@ def test_methods_are_parsed() -> None:
     assert rivals == {Method(parse("gloo"), "cubic")}  # what was asked for by name stays
     assert methods.parse("ring:kernel", "auto", ["best"])[0] == [Method(parse("ring"), methods.kernel_control())]
     assert methods.parse("gloo", "auto", ["kernel"])[0] == [Method(parse("gloo"), methods.kernel_control())]
+
+
+def test_methods_with_codecs_are_parsed() -> None:
+    """Colons and commas of a codec's options are its own; float32 Gloo is no rival of 16 bits."""
+    words = "switch~lanes8:least=0,warmup=3+ef:batched,gloo~bf16:reno,gloo,ring~lanes16:least=7,warmup=1,ps~lanes8"
+    found, rivals = methods.parse(words, "reference", ["cubic"])
+    assert [method.name for method in found] == [
+        "switch~lanes8:least=0,warmup=3+ef:batched", "gloo~bf16:reno", "gloo:cubic",
+        "ring~lanes16:least=7,warmup=1:cubic", "ps~lanes8",
+    ]  # fmt: skip
+    assert [method.kind for method in found[:3]] == ["switch~lanes8:least=0,warmup=3+ef", "gloo~bf16", "gloo"]
+    assert not rivals
+    with pytest.raises(ScenarioError, match="--methods: gloo~lanes8: method gloo: codec 'lanes8' is none of its"):
+        methods.parse("gloo~lanes8", "reference", ["cubic"])
 
 
 def test_the_python_planes_have_workers_in_python() -> None:

@@ -149,11 +149,10 @@ def test_bits_and_shares(halves: Codec) -> None:
 @pytest.mark.parametrize("method", ["switch", "ring", "tree@udp", "ps@rdma"])
 def test_bounds(method: str, halves: Codec) -> None:
     """Half the bits on the wire, and no scale chunks: the bound of floats is twice that of integers."""
-    name, network = parse(method), Network(4, 10**9, 1500, 360)
-    coded = replace(network, codec="halves")
-    assert algbw_bound(name, "float32", coded) == 2 * algbw_bound(name, "int32", network)
-    assert algbw_bound(name, "int32", coded) == algbw_bound(name, "int32", network)
-    efficiency = [bound(name, 10**6, one).framing_efficiency for one in (coded, network)]
+    name, coded, network = parse(method), parse(f"{method}~halves"), Network(4, 10**9, 1500, 360)
+    assert algbw_bound(coded, "float32", network) == 2 * algbw_bound(name, "int32", network)
+    assert algbw_bound(coded, "int32", network) == algbw_bound(name, "int32", network)
+    efficiency = [bound(one, 10**6, network).framing_efficiency for one in (coded, name)]
     assert efficiency[0] == pytest.approx(efficiency[1] * (2 * 361 / 360 if method == "switch" else 2))
 
 

@@ -1,6 +1,8 @@
 """Bytes on the wire and bounds: exact, and held to packets that were really sent."""
 
 import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -21,6 +23,8 @@ from emulation.bounds import (
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
+from switchagg.codecs import ARRAY_CODECS, ArrayCodec
+from switchagg.codecs.array_codec import Reduction
 from switchagg.description import Kind
 from switchagg.native import library
 from transport.group.method_name import parse, traffic
@@ -49,7 +53,7 @@ def test_the_share_of_payload(method: str, mtu_bytes: int, share: Fraction) -> N
     elements = elements_of(name, 360, mtu_bytes)
     assert payload_share(name, elements, mtu_bytes) == share
     scales = Fraction(elements, elements + 1) if name.is_switch else 1
-    assert framing_efficiency(name, elements, mtu_bytes) == pytest.approx(float(share * scales), rel=1e-15)
+    assert framing_efficiency(name, elements, mtu_bytes, 4) == pytest.approx(float(share * scales), rel=1e-15)
 
 
 PACKETS = 12
@@ -173,6 +177,55 @@ def test_limits_of_the_benchmark() -> None:
     assert algbw_bound(parse("ring"), "float32", network) == pytest.approx(25e6 * 1448 / 1514 / 1.5)
     seconds = bound(parse("tree@rdma"), 10**6, network).communication_ns / 1e9
     assert 10**6 / seconds == pytest.approx(algbw_bound(parse("tree@rdma"), "float32", network))
+
+
+@dataclass(frozen=True)
+class Quarter(ArrayCodec):
+    """Sums a quarter of the values, and gathers a byte of each rank for every value."""
+
+    name, rounds = "quarter", 2
+
+    def moved(self, values: int, workers: int) -> dict[Kind, float]:
+        return {"allreduce": values, "all_gather": values * workers}
+
+    def rounds_of(self, *_: object) -> Iterator[Reduction]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("method", "arrays", "packet"),
+    [("ring", 1.5 / 4 + 0.75, 1448 / 1514), ("switch", 1 / 4 + 0.75, 1440 / 1502), ("ps", 1.5 / 4 + 0.75, 1448 / 1514)],
+)
+def test_codecs_of_whole_arrays_are_bounded_by_what_they_move(
+    method: str, arrays: float, packet: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARRAY_CODECS, "quarter", Quarter)
+    network, name = Network(4, 200_000_000, 1500, 360), parse(f"{method}~quarter")
+    found = bound(name, 4_000_000, network)
+    assert found.traffic_factor == pytest.approx(arrays)
+    assert found.framing_efficiency == pytest.approx(packet)
+    assert found.wire_bytes_per_rank == pytest.approx(4e6 * arrays / packet)
+    assert algbw_bound(name, "float32", network) == pytest.approx(4e6 * 1e9 / found.communication_ns)
+    assert algbw_bound(name, "int32", network) == algbw_bound(parse(method), "int32", network)
+
+
+@pytest.mark.parametrize(
+    ("method", "times"),
+    [
+        ("switch~lanes8", 4 * 361 / 361),
+        ("ring~lanes8", 4 * 360 / 361),
+        ("gloo~bf16", 2),
+        ("ring~fixed_point", 360 / 361),
+    ],
+)
+def test_codecs_of_rows_have_their_share_of_the_bytes(method: str, times: float) -> None:
+    network = Network(4, 200_000_000, 1500, 360)
+    plain, coded = parse(method.partition("~")[0]), parse(method)
+    for one, other in (
+        (bound(plain, 10**6, network).communication_ns, bound(coded, 10**6, network).communication_ns),
+        (algbw_bound(coded, "float32", network), algbw_bound(plain, "float32", network)),
+    ):
+        assert one / other == pytest.approx(times)
 
 
 def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:

@@ -60,6 +60,22 @@ def test_whole_floats_are_integers() -> None:
         ('[methods]\nsim = ["rings"]\n', r"\[methods\] sim: method 'rings' is unknown; allowed: switch, gloo, ring, "),
         ("[methods]\nsim = [3]\n", r"\[methods\] sim: method '3' is unknown"),
         ('[methods]\nsim = ["ring@udp"]\n', r"'ring@udp': virtual time has a link of its own; leave out @udp"),
+        (
+            '[methods]\nsim = ["ring~lanes7"]\n',
+            r"\[methods\] sim: codec 'lanes7' is unknown; allowed: fixed_point, lanes16",
+        ),
+        (
+            '[methods]\nsim = ["ring~lanes4"]\n[topology]\nworkers = 8\n',
+            r"\[methods\] sim: ring~lanes4: codec lanes4 can't sum 8 workers exactly; workers at most: lanes4 7",
+        ),
+        (
+            '[methods]\nsim = ["ps~lanes8"]\n[ps]\nmode = "backup"\nbackups = 1\n',
+            r"sim: ps~lanes8: coded sums need all workers, not \[ps\] mode = 'backup'; allowed: 'bsp'",
+        ),
+        (
+            '[methods]\nsim = ["ring~lanes8"]\n[workload]\nname = "fsdp"\n',
+            r"sim: ring~lanes8: not with \[workload\] name = 'fsdp'.*; allowed: a method without a codec",
+        ),
         ('[methods]\nmininet = ["switch@tcp"]\n', r"link 'tcp' can't carry it; allowed: udp, zeromq, rdma"),
         (
             '[sweep]\nkey = "topology.rate"\n',
@@ -72,7 +88,7 @@ def test_whole_floats_are_integers() -> None:
         ('[methods]\nsim = "ring"\n', r"\[methods\] sim: 'ring' is not a list of methods"),
         ("[methods]\nsim = []\nmininet = []\n", r"\[methods\] both lists are empty"),
         ('[methods]\nsim = ["ring", "ring"]\n', r"names a method twice"),
-        ('[workload]\nname = "digit"\n', r"\[workload\] name: 'digit' is unknown; allowed: digits, text"),
+        ('[workload]\nname = "digit"\n', r"\[workload\] name: 'digit' is unknown; allowed: digits, images, text"),
         ("[workload]\niterations = 5\n", r"warmup_iterations: 5 is out of range; allowed: below iterations \(5\)"),
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
         ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
@@ -185,6 +201,7 @@ def test_a_training_method_is_written_in_full_and_left_out_without_one() -> None
             '[methods]\nmininet = ["ring+p3"]',
             "not with [methods] mininet: ring+p3; allowed: methods without a",
         ),
+        ("easgd", '[methods]\nmininet = ["gloo~bf16"]', "not with [methods] mininet: gloo~bf16; allowed: "),
         ("easgd", '[methods]\nmininet = ["ps"]\n[ps]\nservers = 2', "not with [methods] mininet: ps; allowed: "),
     ],
 )

@@ -1,10 +1,14 @@
-"""`method[@link][+schedule]`."""
+"""`method[@link][~codec[:options][+ef|+ef21]][+schedule]`."""
 
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from transport.group.method_name import METHODS, MethodName, links_of, parse
+from switchagg.codecs import CODECS
+from switchagg.codecs.spec import FEEDBACK
+from transport.group.method_name import GLOO_CODECS, METHODS, MethodName, links_of, parse
 from transport.schedule.table import POLICIES
 
 
@@ -20,6 +24,12 @@ from transport.schedule.table import POLICIES
             "ps@tcp+bytescheduler:partition=1MB,credit=4MB",
             MethodName("ps", "tcp", "bytescheduler:partition=1MB,credit=4MB"),
         ),
+        ("switch~lanes8", MethodName("switch", "udp", codec="lanes8")),
+        ("switch@rdma~lanes8+ef+p3", MethodName("switch", "rdma", "p3", "lanes8+ef")),
+        ("ring~lanes8:least=0,momentum=0.9+ef", MethodName("ring", "tcp", "", "lanes8:least=0,momentum=0.9+ef")),
+        ("auto~lanes16+ef21", MethodName("auto", "tcp", "", "lanes16+ef21")),
+        ("ring~lanes8+p3:slice=40000", MethodName("ring", "tcp", "p3:slice=40000", "lanes8")),
+        ("gloo~bf16", MethodName("gloo", "", codec="bf16")),
     ],
 )
 def test_method_names_are_parsed(text: str, expected: MethodName) -> None:
@@ -34,6 +44,39 @@ def test_written_names_parse_to_the_same_method(method: str) -> None:
             name = parse(method + (f"@{link}" if link else "") + (f"+{schedule}" if schedule else ""))
             assert parse(str(name)) == name
             assert name.slug.replace("-", "").replace("_", "").isalnum()
+
+
+LOSSY = sorted(name for name, codec in CODECS.items() if codec.lossy)
+
+
+@given(st.data())
+def test_names_with_codecs_are_written_as_they_are_read(data: st.DataObject) -> None:
+    """Options that are as by default, and default links, are left out; then nothing changes any more."""
+    method = data.draw(st.sampled_from([name for name in METHODS if name != "gloo"]))
+    link, feedback = data.draw(st.sampled_from(links_of(method))), data.draw(st.sampled_from(("", *FEEDBACK)))
+    codec = data.draw(st.sampled_from(LOSSY if feedback else sorted(CODECS)))
+    options = data.draw(st.dictionaries(st.sampled_from(("least", "warmup")), st.integers(0, 5000)))
+    schedule = data.draw(st.sampled_from(("", "p3", "wfbp", "bytescheduler:partition=1MB,credit=4MB")))
+    words = ",".join(f"{word}={value}" for word, value in options.items())
+    coded = codec + (f":{words}" if words else "") + (f"+{feedback}" if feedback else "")
+    name = parse(f"{method}@{link}~{coded}" + (f"+{schedule}" if schedule else ""))
+    assert (name.method, name.link, name.schedule) == (method, link, schedule)
+    spec = name.spec
+    assert spec is not None
+    assert (spec.name, spec.feedback, spec.least, spec.warmup) == (
+        codec,
+        feedback,
+        options.get("least", 1024),
+        options.get("warmup", 0),
+    )
+    assert parse(str(name)) == name
+    assert str(parse(str(name))) == str(name)
+    assert re.fullmatch(r"[\w.-]+", name.slug)
+
+
+def test_gloo_has_pytorch_s_own_codecs() -> None:
+    assert [parse(f"gloo~{codec}").codec for codec in GLOO_CODECS] == list(GLOO_CODECS)
+    assert parse("gloo~bf16").spec is None
 
 
 def test_default_links_are_left_out() -> None:
@@ -53,6 +96,16 @@ def test_default_links_are_left_out() -> None:
         ("ring+fast", "schedule 'fast' is unknown"),
         ("ring+p3:slice=x", "schedule p3: slice=x: must be a whole number from 1"),
         ("ring+wfbp:slice=1", "schedule wfbp: option 'slice=1' is unknown; it has none"),
+        ("ring~", "codec '' is unknown; allowed: fixed_point"),
+        ("ring~lane8", "codec 'lane8' is unknown"),
+        ("ring~lanes8+fast", "schedule 'fast' is unknown"),
+        ("ring~lanes8+ef+fast", "schedule 'fast' is unknown"),
+        ("ring~lanes8:ratio=1", "codec lanes8: option 'ratio=1' is unknown"),
+        ("ring~fixed_point+ef", "codec fixed_point: nothing is lost in it"),
+        ("ring+p3~lanes8", "method ring: '~lanes8' stands before the schedule: ring~CODEC+SCHEDULE"),
+        ("ring~lanes8@udp", "codec 'lanes8@udp' is unknown"),
+        ("gloo~lanes8", "method gloo: codec 'lanes8' is none of its; allowed: PyTorch's own hooks alone: bf16, fp16"),
+        ("gloo~bf16+ef", "method gloo: codec 'bf16+ef' is none of its"),
         ("x" * 1000, "method '" + "x" * 60 + "…' is unknown"),
     ],
 )

@@ -204,7 +204,7 @@ def test_compute_time_is_measured_once_and_written_down_if_the_scenario_has_none
     assert all(any("compute_ns was measured once" in note for note in result.notes) for result in results)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "switch~lanes16", "ring~lanes8", "gloo~bf16"])
 def test_real_training_reaches_its_bound_and_keeps_ranks_identical(method: str) -> None:
     given = scenario(workers=3, compute_ns=1_000_000, iterations=3)
     calls: list[tuple[int, int]] = []

@@ -1,4 +1,5 @@
-"""How a method is written: `method[@link][+schedule]`, for example `ring`, `ring@zeromq`, `switch@rdma+p3`.
+"""How a method is written: `method[@link][~codec[:options][+ef|+ef21]][+schedule]`, for example `ring`, `ring@zeromq`,
+`switch@rdma+p3`, `switch~lanes8+ef+p3`, `ring~topk:ratio=0.01+ef`.
 
 The same names are used in scenarios, on command lines, in environment variables and in reports.
 """
@@ -14,6 +15,7 @@ from transport.links.table import links_with
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from switchagg.codecs.spec import CodecSpec
     from switchagg.description import Kind
 
 
@@ -156,19 +158,34 @@ def links_of(method: str) -> tuple[str, ...]:
     return (first, *(link for link in links_with(end) if link != first)) if end else ()
 
 
+GLOO_CODECS = ("bf16", "fp16")
+"""What `gloo~` takes: PyTorch's own compress hooks, which have Gloo sum 16-bit floats."""
+
+
 @dataclass(frozen=True)
 class MethodName:
-    """A method, what carries it and its schedule. link: "" for gloo. schedule: "" for DDP's own; may hold options."""
+    """A method, what carries it, its schedule and its codec. link: "" for gloo. schedule: "" for DDP's own; may hold
+    options. codec: of sums of floats, as `switchagg.codecs.spec` writes it, or of GLOO_CODECS; "": as they are, through
+    a switch in fixed point."""
 
     method: str
     link: str
     schedule: str = ""
+    codec: str = ""
 
     def __str__(self) -> str:
         """As it is written; a default link is left out."""
         links = links_of(self.method)
         at = f"@{self.link}" if links and self.link != links[0] else ""
-        return self.method + at + (f"+{self.schedule}" if self.schedule else "")
+        coded, scheduled = (f"{sign}{word}" if word else "" for sign, word in (("~", self.codec), ("+", self.schedule)))
+        return self.method + at + coded + scheduled
+
+    @property
+    def spec(self) -> "CodecSpec | None":
+        """The codec and what surrounds it; None without one, and for gloo's."""
+        from switchagg.codecs.spec import parse_codec  # every codec: not for those who use none
+
+        return parse_codec(self.codec) if self.codec and self.method != "gloo" else None
 
     @property
     def look(self) -> Look:
@@ -192,19 +209,43 @@ class MethodName:
 
 def parse(text: str) -> MethodName:
     """The method that `text` names. Raises ValueError, in one line that lists what is allowed."""
-    rest, plus, schedule = text.partition("+")
-    method, at, link = rest.partition("@")
+    carried, tilde, coded = text.partition("~")
+    carried, plus, schedule = carried.partition("+")
+    method, at, link = carried.partition("@")
     if method not in METHODS:
         raise ValueError(f"method '{_shown(method)}' is unknown; allowed: {', '.join(METHODS)}")
     links = links_of(method)
     if at and link not in links:
         allowed = f"allowed: {', '.join(links)}" if links else "it brings its own"
         raise ValueError(f"method {method}: link '{_shown(link)}' can't carry it; {allowed}")
+    codec = ""
+    if tilde:
+        if plus:
+            raise ValueError(
+                f"method {method}: '~{_shown(coded)}' stands before the schedule: {carried}~CODEC+SCHEDULE"
+            )
+        codec, plus, schedule = _codec(method, coded)
     if plus:
         from transport.schedule.table import parse_policy
 
         parse_policy(schedule)
-    return MethodName(method, link or (links[0] if links else ""), schedule)
+    return MethodName(method, link or (links[0] if links else ""), schedule, codec)
+
+
+def _codec(method: str, text: str) -> tuple[str, str, str]:
+    """The codec as it is written, "+" where a schedule follows, and that. Raises ValueError."""
+    from switchagg.codecs.spec import FEEDBACK, parse_codec
+
+    codec, plus, rest = text.partition("+")
+    if method == "gloo":
+        if text not in GLOO_CODECS:
+            hooks = f"PyTorch's own hooks alone: {', '.join(GLOO_CODECS)}, without feedback and schedule"
+            raise ValueError(f"method gloo: codec '{_shown(text)}' is none of its; allowed: {hooks}")
+        return codec, plus, rest
+    if plus and rest.partition("+")[0] in FEEDBACK:
+        feedback, plus, rest = rest.partition("+")
+        codec = f"{codec}+{feedback}"
+    return str(parse_codec(codec)), plus, rest
 
 
 def _shown(text: str) -> str:

@@ -97,7 +97,7 @@ class Cell:
             starts = [rank.start_ns for rank in ranks]
             self.skews_ns.append(max(starts) - min(starts))
             self.worker_cpu_ns.append(sum(rank.cpu_ns for rank in ranks) // len(ranks))
-            self.wrong += sum(rank.wrong for rank in ranks)
+            self.wrong += sum(rank.wrong for rank in ranks) + len({rank.digest for rank in ranks}) - 1
             if ranks[0].cpu_ticks:
                 self.cpu_ticks = [a + b for a, b in zip(self.cpu_ticks, ranks[0].cpu_ticks, strict=True)]
         block["packets_resent"] = sum(answer.counters.get("retransmitted", 0) for answer in answers)
@@ -110,6 +110,9 @@ def measure(wish: Wish, log: Log, on_row: OnRow) -> dict[str, Any]:
     A method that fails is given up with its reason, and the others go on, on new ranks. Raises UnfitError, RunFailed if
     the network itself can't be had.
     """
+    for method in wish.methods:
+        if wish.dtype != "float32" and method.method.codec:
+            log(f"{method.name}: {wish.dtype} travels as without a codec")
     failures: dict[str, str] = {}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     entry: dict[str, Any] = {}

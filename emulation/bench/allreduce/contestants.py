@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from emulation.bench.allreduce.messages import Open, RankPlace
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
+from switchagg.codecs.lanes import Lanes
+from transport.group.method_name import MethodName
 from transport.group.opening import GroupOptions, open_group
 from transport.links.table import LINKS
 from transport.worker.options import JoinOptions
@@ -59,6 +61,7 @@ class Switch:
                 streams=options.streams,
                 window_slots=options.window_slots,
                 segments_max=order.segments_max,
+                codec=method.method.codec or JoinOptions.codec,
             ),
         )
 
@@ -83,13 +86,21 @@ class HostMethod:
         addresses = [(address, PORT + order.number) for address in place.addresses]
         chosen = LINKS[method.carrier].congestion_control
         over_tcp = {"congestion_control": method.variant, "buffer_bytes": buffer_bytes}
+        codec, topology = method.method.codec, order.scenario.topology
+        elements = elements_of(method.method, order.scenario.switch.elements, topology.mtu_bytes)
         self._group = open_group(
-            method.kind,
+            method.method.method,
             method.carrier,
             place.rank,
             addresses,
             job=f"bench-{method.name}",
-            options=GroupOptions(60.0, CALL_TIMEOUT_S, more=over_tcp if chosen else {}),
+            options=GroupOptions(
+                60.0,
+                CALL_TIMEOUT_S,
+                more=over_tcp if chosen else {},
+                codec=codec or None,
+                codec_elements=elements if codec else None,
+            ),
         )
         self._details = {"link": method.carrier, **self._group.status()}
         if chosen:
@@ -118,21 +129,22 @@ def tcp_buffer_bytes(rate_bps: int) -> int:
 
 def open_contestant(order: Open, place: RankPlace) -> Contestant:
     """Opens a method on this rank. Raises what the method raises, RunFailed."""
-    if order.method.kind == "gloo":
+    if order.method.method.method == "gloo":
         from emulation.bench.allreduce.gloo import Gloo  # torch takes a second to import
 
         return Gloo(order.method, place)
-    return (Switch if order.method.kind == "switch" else HostMethod)(order, place)
+    return (Switch if order.method.method.is_switch else HostMethod)(order, place)
 
 
 class Numbers:
     """Inputs whose exact sum is known: small whole numbers, different on every rank and in every operation.
 
     Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
-    of these are exact in any order, and the switch's fixed point represents them exactly.
+    of these are exact in any order, and the switch's fixed point represents them exactly. A lossy codec may be off by
+    what its rule allows (`tolerance`).
     """
 
-    PERIOD = 101
+    PERIOD, GREATEST = 101, 50
 
     def __init__(self, rank: int, workers: int, dtype: str, elements_most: int) -> None:
         index = np.arange(self.PERIOD)
@@ -146,7 +158,28 @@ class Numbers:
         at = operation % self.PERIOD
         np.copyto(array, self._mine[at : at + len(array)])
 
-    def wrong(self, array: Array, operation: int) -> int:
-        """How many elements differ from the exact sum."""
+    def wrong(self, array: Array, operation: int, tolerance: float = 0.0) -> int:
+        """How many elements differ from the exact sum, by more than that."""
         at = operation % self.PERIOD
-        return int(np.count_nonzero(array != self._sums[at : at + len(array)]))
+        exact = self._sums[at : at + len(array)]
+        if not tolerance:
+            return int(np.count_nonzero(array != exact))
+        return len(array) - int(np.count_nonzero(np.abs(array - exact) <= tolerance))
+
+
+def tolerance(method: MethodName, workers: int, dtype: str) -> float:
+    """How far a sum of `Numbers` may be off, by the rule of the method's codec; 0: not at all.
+
+    Lanes (F9, F10): n * s / h, s at most 1 % above the greatest value, which with feedback has an earlier call's
+    remainder in it, at most s / h. Sums of 16-bit floats: the rounding of n - 1 additions.
+    """
+    most = workers * Numbers.GREATEST
+    if dtype != "float32":
+        return 0.0
+    if method.method == "gloo" and method.codec:
+        return (workers - 1) * most * 2.0 ** -(8 if method.codec == "bf16" else 11)
+    codec = method.spec.codec if method.spec else None
+    if isinstance(codec, Lanes):
+        half = codec.half(workers)
+        return most * 1.01 * (1 + 1 / half) / half
+    return 0.0

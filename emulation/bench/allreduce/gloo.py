@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -40,13 +41,20 @@ class Gloo:
                 "gloo", init_method=address, rank=place.rank, world_size=place.workers, timeout=TIMEOUT
             )
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._sixteen = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(method.method.codec)
         dist.barrier(self._group)  # all its connections are there
         self._controls = {_tell(descriptor, method.variant) for descriptor in _tcp_sockets() - before}
         if self._controls != {method.variant} and place.workers > 1:
             raise RunFailed(f"{method.name}: Gloo's sockets use {', '.join(sorted(self._controls)) or 'no TCP'}")
 
     def allreduce(self, array: NDArray[Any]) -> None:
-        dist.all_reduce(torch.from_numpy(array), group=self._group)
+        tensor = torch.from_numpy(array)
+        if self._sixteen is None or array.dtype != np.float32:
+            dist.all_reduce(tensor, group=self._group)
+            return
+        half = tensor.to(self._sixteen)
+        dist.all_reduce(half, group=self._group)
+        tensor.copy_(half)
 
     def counters(self) -> dict[str, int]:
         return {}

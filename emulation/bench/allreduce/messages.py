@@ -58,13 +58,15 @@ class Opened(Report):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation of one rank. cpu_ticks: of all CPUs, on the rank that watches them."""
+    """One operation of one rank. cpu_ticks: of all CPUs, on the rank that watches them. digest: of the result's bits,
+    which must be the same on all ranks; 0 where it must be exact."""
 
     start_ns: int
     end_ns: int
     cpu_ns: int
     wrong: int
     cpu_ticks: list[int]
+    digest: int = 0
 
 
 class Measured(Report):

@@ -1,11 +1,12 @@
-"""Names of what is measured: `switch:native`, `gloo:cubic`, `ring:bbr`, `tree@zeromq`, `switch@rdma:native`.
+"""Names of what is measured: `switch:native`, `gloo:cubic`, `ring:bbr`, `tree@zeromq`, `switch~lanes8+ef:native`.
 
-A method as in `transport.group.method_name`, without a schedule; behind a colon its variant. Parsed here, opened in
-`contestants.py`.
+A method as in `transport.group.method_name`, without a schedule; behind a colon its variant (an option of a codec has
+an "="). Parsed here, opened in `contestants.py`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.table import LINKS
 
+_COMMA = re.compile(r",(?!\s*\w+=)")  # not between a codec's options
+_METHOD, _VARIANT = re.compile("[@~+]"), re.compile("(.*?)(?::([^:=]*))?", re.DOTALL)
 SLOTS, ELEMENTS = 4096, 360  # a switch to test data planes with: as `switchagg switch` makes it
 CONTROLS = ("cubic", "bbr", "reno")
 BEST = ("cubic", "bbr")  # of which the better one is the baseline
@@ -32,7 +35,8 @@ class Method:
 
     @property
     def kind(self) -> str:
-        return self.method.method
+        """The method with its codec, whatever carries it."""
+        return self.method.method + (f"~{self.method.codec}" if self.method.codec else "")
 
     @property
     def carrier(self) -> str:
@@ -71,7 +75,7 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
     found: list[Method] = []
     named: set[Method] = set()
     rivals: set[Method] = set()
-    for word in (word.strip() for word in words.split(",")):
+    for word in (word.strip() for word in _COMMA.split(words)):
         method, variant = _parts(word)
         if method.is_switch:
             variants = [resolve_plane(variant or dataplane)]
@@ -93,11 +97,19 @@ def parse(words: str, dataplane: str, congestion_control: Sequence[str]) -> tupl
     return list(dict.fromkeys(found)), rivals - named
 
 
+def cut(word: str) -> tuple[str, str]:
+    """A name without its variant, and that."""
+    match = _VARIANT.fullmatch(word)
+    assert match, "it matches anything"
+    return match[1], match[2] or ""
+
+
 def _parts(word: str) -> tuple[MethodName, str]:
     """Method and variant. Raises ScenarioError."""
-    base, _, variant = word.partition(":")
-    if base.partition("+")[0].partition("@")[0] not in METHODS:
-        raise ScenarioError(f"--methods: '{word}' is unknown; allowed: {', '.join(METHODS)}, with @LINK and :VARIANT")
+    base, variant = cut(word)
+    if _METHOD.split(base, 1)[0] not in METHODS:
+        allowed = f"{', '.join(METHODS)}, with @LINK, ~CODEC and :VARIANT"
+        raise ScenarioError(f"--methods: '{word}' is unknown; allowed: {allowed}")
     try:
         method = parse_name(base)
     except ValueError as error:

@@ -14,12 +14,13 @@ import ctypes
 import mmap
 import os
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from emulation.bench.allreduce.contestants import Contestant, Numbers, open_contestant
+from emulation.bench.allreduce.contestants import Contestant, Numbers, open_contestant, tolerance
 from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, Operation, RankPlace, Run
 from emulation.children import Done, Report, serve
 
@@ -75,6 +76,7 @@ class Rank:
     def __init__(self, place: RankPlace) -> None:
         self._place = place
         self._contestants: dict[str, Contestant] = {}
+        self._tolerances: dict[str, float] = {}
         elements = place.bytes_most // 4
         self._numbers = Numbers(place.rank, place.workers, place.dtype, elements)
         self._array = np.zeros(elements, place.dtype)
@@ -86,26 +88,28 @@ class Rank:
         match order:
             case Open():
                 made = self._contestants[name] = open_contestant(order, self._place)
+                self._tolerances[name] = tolerance(order.method.method, self._place.workers, self._place.dtype)
                 return Opened(made.facts())
             case Run():
-                return self._run(self._contestants[name], order)
+                return self._run(name, order)
             case Close():
                 self._contestants.pop(name).close()
                 return Done()
 
-    def _run(self, contestant: Contestant, order: Run) -> Measured:
+    def _run(self, name: str, order: Run) -> Measured:
+        contestant = self._contestants[name]
         for number in range(order.warmup):
-            self._operation(contestant, order.warmup_bytes // 4, order.first - 1 - number, False)
+            self._operation(name, order.warmup_bytes // 4, order.first - 1 - number, False)
         first = contestant.counters()
         found = [
-            self._operation(contestant, order.size_bytes // 4, order.first + number, order.watch_cpu)
+            self._operation(name, order.size_bytes // 4, order.first + number, order.watch_cpu)
             for number in range(order.operations)
         ]
         last = contestant.counters()
         return Measured(found, {name: last[name] - first.get(name, 0) for name in last}, _resident_bytes())
 
-    def _operation(self, contestant: Contestant, elements: int, number: int, watch_cpu: bool) -> Operation:
-        array = self._array[:elements]
+    def _operation(self, name: str, elements: int, number: int, watch_cpu: bool) -> Operation:
+        contestant, array, allowed = self._contestants[name], self._array[:elements], self._tolerances[name]
         self._numbers.fill(array, number)
         watch_cpu = watch_cpu and self._place.rank == 0
         self._point.start_together()
@@ -117,7 +121,8 @@ class Rank:
         cpu_ns = time.process_time_ns() - cpu_ns
         spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
         self._point.meet(PAUSE_AFTER_S)
-        return Operation(start_ns, end_ns, cpu_ns, self._numbers.wrong(array, number), spent)
+        wrong = self._numbers.wrong(array, number, allowed)
+        return Operation(start_ns, end_ns, cpu_ns, wrong, spent, zlib.crc32(array.data) if allowed else 0)
 
 
 def _cpu_ticks() -> list[int]:
