@@ -5,6 +5,7 @@ One sums an array by plain collectives of the ranks, one after the other: it yie
 combined in place. What moves them is the caller's business: a switch, a host method, servers, in real or virtual time.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ class Tensor(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
+
+    def part(self, low: int, high: int) -> "Tensor":
+        """Its values low … high-1 in memory: where they are not all, a tensor of its own name."""
+        whole = (low, high) == (0, math.prod(self.shape))
+        return self if whole else Tensor(f"{self.name}[{low}:{high}]", (high - low,))
 
 
 Tensors = Sequence[Tensor]

@@ -4,14 +4,14 @@ which the caller carries out: a switch, a host method, servers, in real or virtu
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor, Tensors
 from switchagg.codecs.codec import Array
-from switchagg.codecs.memory import Parts, clip, feedback_of
+from switchagg.codecs.memory import Parts, clip, feedback_of, is_of
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 
@@ -75,12 +75,13 @@ class Compression:
             raise ValueError(f"tensors {', '.join(tensor.name for tensor in parts)[:200]}: a name is there twice")
         return self._named(array, parts)
 
-    def rescale(self, factor: float) -> None:
-        """The learning rate has changed; factor: the old one / the new one. What was lost is in units of the rate."""
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        """The learning rate has changed; factor: the old one / the new one. What was lost is in units of the rate.
+        names: of the parameters that have it, whose slices "name[low:high]" have it, too; None: all."""
         if self._feedback is not None:
-            self._feedback.rescale(factor)
-        for memory in self._memories.values():
-            if "lost" in memory:
+            self._feedback.rescale(factor, names)
+        for name, memory in self._memories.items():
+            if "lost" in memory and is_of(name, names):
                 memory["lost"] *= np.float32(factor)
 
     def state_dict(self) -> dict[str, Any]:

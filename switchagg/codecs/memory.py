@@ -7,7 +7,7 @@ loops that skip such a step go on.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -49,9 +49,10 @@ class Kept:
         self._whole[tensors] = together
         return together
 
-    def scale(self, factor: float) -> None:
-        for part in self._of.values():
-            part *= np.float32(factor)
+    def scale(self, factor: float, names: Collection[str] | None) -> None:
+        for name, part in self._of.items():
+            if is_of(name, names):
+                part *= np.float32(factor)
 
     def state(self) -> dict[str, Array]:
         """A copy, by name."""
@@ -60,6 +61,11 @@ class Kept:
     def load(self, state: Mapping[str, Array]) -> None:
         self._whole.clear()
         self._of = {name: np.array(part, np.float32).reshape(-1) for name, part in state.items()}
+
+
+def is_of(name: str, names: Collection[str] | None) -> bool:
+    """Whether a tensor is one of these parameters, or a slice of one; None: of any."""
+    return names is None or name in names or name.rpartition("[")[0] in names
 
 
 class Feedback(Protocol):
@@ -73,8 +79,9 @@ class Feedback(Protocol):
     def after(self, array: Array, tensors: Parts, exact: bool) -> None:
         """Turn the sum into the result, in place."""
 
-    def rescale(self, factor: float) -> None:
-        """What is kept is in units of a learning rate, which was `factor` times the one from now on."""
+    def rescale(self, factor: float, names: Collection[str] | None) -> None:
+        """What is kept is in units of a learning rate, which was `factor` times the one from now on.
+        names: whose; None: of all."""
 
 
 def _forget(where: Array, *kept: Array) -> None:
@@ -117,8 +124,8 @@ class ErrorFeedback:
             residual = self._residual.whole(tensors)
             _forget(residual, residual)
 
-    def rescale(self, factor: float) -> None:
-        self._residual.scale(factor)
+    def rescale(self, factor: float, names: Collection[str] | None) -> None:
+        self._residual.scale(factor, names)
 
 
 class MomentumCorrection:
@@ -152,8 +159,8 @@ class MomentumCorrection:
         _forget(velocity, velocity, residual)
         _forget(residual, velocity, residual)
 
-    def rescale(self, factor: float) -> None:
-        self._residual.scale(factor)
+    def rescale(self, factor: float, names: Collection[str] | None) -> None:
+        self._residual.scale(factor, names)
 
 
 class Difference:
@@ -183,7 +190,7 @@ class Difference:
             array[:] = total
         _forget(array, own, total)  # the same on all ranks, so that H stays the sum of all h
 
-    def rescale(self, factor: float) -> None:
+    def rescale(self, factor: float, names: Collection[str] | None) -> None:
         """They are estimates of gradients, in no unit of a rate."""
 
 

@@ -39,6 +39,11 @@ class CodecSpec:
         """The codec's."""
         return self.codec.name
 
+    @property
+    def lossy(self) -> bool:
+        """Error feedback has something to do."""
+        return isinstance(self.codec, ArrayCodec) or self.codec.lossy
+
     def __str__(self) -> str:
         """As it is written; options that are as by default are left out."""
         words = describe(self.codec, default=False).partition(":")[2] if isinstance(self.codec, ArrayCodec) else ""
@@ -98,8 +103,7 @@ def parse_codec(text: str) -> CodecSpec:
     read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
     momentum = _momentum(codec, feedback) if read.momentum is None else read.momentum
     spec = CodecSpec(codec, feedback, read.least, read.warmup, momentum)
-    lossy = isinstance(codec, ArrayCodec) or codec.lossy
-    if feedback and not lossy:
+    if feedback and not spec.lossy:
         raise ValueError(f"codec {name}: nothing is lost in it, so +{feedback} has nothing to feed back")
     if spec.momentum and feedback != "ef":
         raise ValueError(f"codec {name}: momentum={spec.momentum:g} corrects what error feedback keeps: write +ef, too")

@@ -84,9 +84,10 @@ def test_synchronous_training_is_sgd_on_the_mean() -> None:
             assert mine.tobytes() == first.tobytes()
 
 
-@pytest.mark.parametrize("mode", [SSP, ASP, DC_ASGD])
-def test_asynchronous_training_learns(mode: str) -> None:
-    config = PsConfig(WORKERS, mode=mode, staleness=2 if mode == SSP else 0, learning_rate=0.05, momentum=0.5)
+@pytest.mark.parametrize(("mode", "codec"), [(SSP, "lanes8:least=0+ef"), (ASP, ""), (DC_ASGD, "")])
+def test_asynchronous_training_learns(mode: str, codec: str) -> None:
+    staleness = 2 if mode == SSP else 0
+    config = PsConfig(WORKERS, mode=mode, staleness=staleness, learning_rate=0.05, momentum=0.5, codec=codec)
 
     def act(rank: int, optimizer: PsOptimizer, network: torch.nn.Module) -> tuple[float, float]:
         before = loss_of(network, rank).item()

@@ -28,7 +28,8 @@ ALL = [
     "easgd:period=5",
     "dpsgd",
     "od_sgd:warm_up=2",
-    "cd_sgd:warm_up=2,period=3",
+    "cd_sgd:warm_up=2,period=3~lanes8:least=0",
+    "diloco:period=4~topk:ratio=0.1,least=0+ef",
 ]
 STEPS = 9
 
@@ -319,6 +320,10 @@ def test_bytes_are_those_of_the_page(method: str, arrays: int) -> None:
         ("diloco:rate=nan", "diloco: rate=nan: must be a number from 0"),
         ("streaming_diloco:period=10", "streaming_diloco: period=10 is no multiple of fragments=4"),
         ("streaming_diloco:delay=25", r"delay=25: must be below period / fragments = 25"),
+        ("local_sgd~lanes8", "local_sgd: codec lanes8 is none of its: it sums parameters, .* diloco:rate=1,momentum=0"),
+        ("dpsgd~lanes8+ef", "dpsgd: codec lanes8.ef is none of its: it sends parameters"),
+        ("cd_sgd~lanes9", "cd_sgd: codec 'lanes9' is unknown; allowed: "),
+        ("cd_sgd~", "training method cd_sgd: a codec follows '~'"),
         ("cd_sgd:compressor=exact", "option 'compressor=exact' is unknown; allowed: local_rate=…, warm_up=…, period=…"),
     ],
 )

@@ -307,11 +307,20 @@ def bits(model: torch.nn.Module) -> bytes:
     ("one", "other"),
     [
         (CdSgd(period=1, warm_up=3, compressor=two_bits(4)), OdSgd(warm_up=3)),
+        ("cd_sgd:period=1,warm_up=3~lanes4:least=0", OdSgd(warm_up=3)),
+        ("cd_sgd:period=1,warm_up=3~topk:ratio=0.01,least=0+ef", OdSgd(warm_up=3)),
         (CdSgd(period=4, warm_up=3), OdSgd(warm_up=3)),
         (StreamingDiLoCo(period=4, fragments=1, delay=0, mix=0), DiLoCo(period=4)),
         ("post_local_sgd:start=0,period=4", "local_sgd:period=4"),
     ],
-    ids=["cd_sgd-in-full", "cd_sgd-exact", "streaming-undivided", "post_local-from-the-start"],
+    ids=[
+        "cd_sgd-in-full",
+        "cd_sgd-lanes",
+        "cd_sgd-topk",
+        "cd_sgd-exact",
+        "streaming-undivided",
+        "post_local-from-the-start",
+    ],
 )
 def test_methods_are_others_at_the_ends_of_their_options(one: Any, other: Any, kind: str) -> None:
     initial = network()

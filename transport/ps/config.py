@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from transport.ps.coded import PushCodec
+
 BSP, BACKUP, SSP, ASP, DC_ASGD = "bsp", "backup", "ssp", "asp", "dc_asgd"
 MODES = (BSP, BACKUP, SSP, ASP, DC_ASGD)
 ASYNCHRONOUS = (SSP, ASP, DC_ASGD)
@@ -39,7 +41,8 @@ class PsConfig:
         number of workers in it.
     heartbeat_s: how often members send heartbeats; dead_after_s: time without a message after which a member is dead.
     call_timeout_s: how long a call may wait for members that live.
-    codec: how workers code sums, as a text; "": not at all. Servers check that all do it alike.
+    codec: how workers code sums, as a text; where servers keep weights, how gradients travel there (`ps.coded`), as in
+        "lanes8+ef"; "": not at all. Servers check that all do it alike.
     tensor_bytes: sizes of the tensors with keys 0, 1, …, where they are known beforehand: they are spread by size.
     """
 
@@ -80,7 +83,9 @@ class PsConfig:
                 raise ValueError(f"{name} {getattr(self, name)}: {low} to {high}")
         if self.backups and self.mode != BACKUP:
             raise ValueError(f"backups {self.backups}: only mode {BACKUP} has any, not {self.mode}")
-        if self.codec and (self.mode != BSP or self.on_worker_loss != "end"):
+        if self.codec and self.keeps_weights:
+            PushCodec(self.codec)
+        elif self.codec and (self.mode != BSP or self.on_worker_loss != "end"):
             raise ValueError(f"{self.codec}: its sums need all workers: mode {BSP}, and a loss that ends the job")
         if self.staleness and self.mode != SSP:
             raise ValueError(f"staleness {self.staleness}: only mode {SSP} bounds it, not {self.mode}")

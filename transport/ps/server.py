@@ -9,10 +9,12 @@ keeps results for late workers, and never many more than `retained_bytes`: above
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
 from transport.ps.aggregate import Aggregate
+from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
 from transport.ps.memory import Pool, Shared
@@ -310,7 +312,7 @@ class PsServer:
         of_one = head.op in (Op.COPY, Op.KEEP)
         if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
             words = f"slice {head.number} of {head.slices} from rank {head.source}"
-        elif size_bytes != (head.size_bytes if values else 0) and (size_bytes or not self._numbered(head)):
+        elif size_bytes != (self._size_bytes(head) if values else 0) and (size_bytes or not self._numbered(head)):
             words = f"{size_bytes} bytes of values"
         elif head.op == Op.KEEP and not head.slice_elements:
             words = "no values"
@@ -329,6 +331,18 @@ class PsServer:
         elif head.op == Op.GRADIENT and kept is not None and head.clock != kept.clocks[sender]:
             words = f"iteration {head.clock} after {kept.clocks[sender]} of them"
         return f"{self._who(sender)} calls {shown(head)}, but with {words}" if words else ""
+
+    def _codec_of(self, head: Head) -> PushCodec | None:
+        """What a push's values are coded by."""
+        if not self.config.codec or not self.config.keeps_weights or head.op != Op.GRADIENT:
+            return None
+        codec = _push_codec(self.config.codec)
+        return codec if codec.takes(DTYPES[head.dtype], head.elements) else None
+
+    def _size_bytes(self, head: Head) -> int:
+        """Of a push's values."""
+        codec = self._codec_of(head)
+        return head.size_bytes if codec is None else codec.size_bytes(head.slice_elements)
 
     def _push(self, sender: int, head: Head, values: Shared | None, now_ns: int) -> None:
         self.counters["pushes"] += 1
@@ -443,6 +457,8 @@ class PsServer:
             self._answer_weights(kept, [Push(sender, head, 0, now_ns)], sender)
             return
         self.counters["pushes"] += 1
+        if (codec := self._codec_of(head)) is not None:
+            gradient = codec.decode(gradient, head.slice_elements).data.cast("B")
         push = kept.push(sender, head, gradient, self._arithmetic, now_ns)
         if self.config.mode != SSP:
             self._answer_weights(kept, [push])
@@ -515,6 +531,11 @@ class PsServer:
 
     def _who(self, member: int) -> str:
         return member_name(member, self.config, self._names)
+
+
+@lru_cache(maxsize=8)
+def _push_codec(text: str) -> PushCodec:
+    return PushCodec(text)
 
 
 def member_name(member: int, config: PsConfig, names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor, log2
 from typing import NamedTuple
 
+from switchagg.codecs.array_codec import Tensor, Tensors
 from transport.schedule.profile import Profile
 
 
@@ -34,6 +35,11 @@ class Transfer(NamedTuple):
 
 Lanes = tuple[tuple[int, ...], ...]
 """Keys of a plan in sequences of fixed order, each key in one of them."""
+
+
+def tensors_of(transfer: Transfer, tensors: Sequence[Tensor]) -> Tensors:
+    """What its array consists of. tensors: the profile's."""
+    return [tensors[part.tensor].part(part.low, part.high) for part in transfer.parts]
 
 
 def whole(profile: Profile, tensor: int) -> Part:

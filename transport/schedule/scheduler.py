@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from switchagg.written import describe
-from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of
+from transport.schedule.plan import Lanes, Part, Transfer, class_lanes, classes_of, tensors_of
 from transport.schedule.policy import Policy
 from transport.schedule.profile import LayerProfile, LinearCost, Profile, TensorProfile, fit_cost
 from transport.schedule.table import parse_policy, plan_transfers
@@ -45,6 +45,7 @@ __all__ = [
     "fit_cost",
     "parse_policy",
     "plan_transfers",
+    "tensors_of",
 ]
 
 RECORDS_MAX = 100_000

@@ -4,18 +4,20 @@ Step t after the warm-up: if k divides t, g_t is summed in full; else r <- r + g
 r <- r - what they stand for. Full steps neither send nor clear r. Yu et al., *CD-SGD: Distributed Stochastic Gradient
 Descent with Compression and Delay Compensation*, ICPP 2021.
 
-A compressor takes (values, group): values, a 1-D array, shall become the sum over the group of what the ranks' codes
-stand for, once the Work is done that it starts; it returns what this rank's codes stand for, and that Work. It is
-called once for each piece of the gradients, always the same pieces in the same order.
+Those codes are a codec's, `cd_sgd:period=5~ternary`, whose error feedback is r; or a compressor's. That takes (values,
+group): values, a 1-D array, shall become the sum over the group of what the ranks' codes stand for, once the Work is
+done that it starts; it returns what this rank's codes stand for, and that Work. It is called once for each piece of the
+gradients, always the same pieces in the same order.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from switchagg.codecs.spec import CodecSpec
 from switchagg.written import count, option
 from transport.torch.training.flat import Flat
 from transport.torch.training.method import Attached
@@ -33,18 +35,29 @@ def exact(values: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor,
 
 @dataclass(frozen=True)
 class CdSgd(OdSgd):
-    """period: k; 1: every step in full, as OD-SGD. compressor: of the other steps."""
+    """period: k; 1: every step in full, as OD-SGD. codec, compressor: of the other steps, at most one of them."""
 
     name = "cd_sgd"
     label = "CD-SGD"
     summary = "OD-SGD with compressed gradients, but for every k-th step's"
+    exactly = "it sends every k-th step's gradients in full: name the codec behind the method instead, cd_sgd~CODEC"
 
     period: int = option("period", count(1), 5)
     compressor: Compressor = exact
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.codec and self.compressor is not exact:
+            raise ValueError(f"{self.name}: codec {self.codec}, and a compressor, too")
+
     @property
     def round_steps(self) -> int:
         return self.period
+
+    @property
+    def spec(self) -> CodecSpec | None:
+        spec = super().spec
+        return spec if spec is None or spec.feedback else replace(spec, feedback="ef")
 
     def begin(self, replica: Replica) -> Attached:
         return _Compressed(self, replica)
@@ -58,6 +71,8 @@ class _Compressed(OneStepDelay):
 
     def send(self, gradients: Flat, step: int) -> Pending:
         if step % self._options.period == 0:
+            return self._replica.start_sum(gradients, exact=True)
+        if self._options.codec:
             return super().send(gradients, step)
         residuals = iter(self._residual.pieces())
 

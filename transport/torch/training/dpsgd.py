@@ -25,6 +25,8 @@ class DPsgd(TrainingMethod):
     label = "D-PSGD"
     summary = "each rank averages with its neighbours on a ring"
     allreduces = False
+    coded = False
+    exactly = "it sends parameters, from rank to rank, which must not be rounded"
 
     def begin(self, replica: Replica) -> Attached:
         return _Gossip(self, replica)

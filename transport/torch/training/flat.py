@@ -16,17 +16,21 @@ class Flat:
     """Copies of tensors, in one array for each dtype and device. 16 bit floats are copied as float32: sums round once.
 
     arrays: what collectives take. views: each tensor's part of them, with its shape and, if it is dense, its strides.
+    exact: float32 is copied as float64, which no codec takes.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], exact: bool = False) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], int] = {}
         places = []
         for tensor in tensors:
-            kind = (torch.float32 if tensor.dtype in HALVES else tensor.dtype, tensor.device)
+            dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype
+            kind = (torch.float64 if exact and dtype == torch.float32 else dtype, tensor.device)
             places.append((kind, kinds.setdefault(kind, 0)))
             kinds[kind] += tensor.numel()
         arrays = {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in kinds.items()}
         self.arrays = list(arrays.values())
+        self._tensors, order = list(tensors), list(arrays)
+        self._places = [(order.index(kind), first) for kind, first in places]
         self.views = [
             _view(arrays[kind][first : first + tensor.numel()], tensor)
             for tensor, (kind, first) in zip(tensors, places, strict=True)
@@ -49,6 +53,22 @@ class Flat:
     def pieces(self) -> list[torch.Tensor]:
         """All values, in arrays of at most PIECE_BYTES."""
         return [piece for one in self.arrays for piece in one.split(PIECE_BYTES // one.element_size()) if len(piece)]
+
+    def cut(self) -> list[tuple[torch.Tensor, list[tuple[torch.Tensor, int, int]]]]:
+        """The pieces, and of which tensors each is, one behind the other: (tensor, its values from, to)."""
+        found = []
+        for number, array in enumerate(self.arrays):
+            first = 0
+            for piece in array.split(PIECE_BYTES // array.element_size()):
+                end, parts = first + len(piece), []
+                for tensor, (place, begin) in zip(self._tensors, self._places, strict=True):
+                    low, high = max(first - begin, 0), min(end - begin, tensor.numel())
+                    if place == number and low < high:
+                        parts.append((tensor, low, high))
+                if parts:
+                    found.append((piece, parts))
+                first = end
+        return found
 
     def state(self) -> list[torch.Tensor]:
         """A copy, for a state_dict."""

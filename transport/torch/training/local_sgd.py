@@ -24,6 +24,11 @@ class LocalSgd(TrainingMethod):
     name = "local_sgd"
     label = "Local SGD"
     summary = "each rank steps by itself; after each period parameters are averaged"
+    coded = False
+    exactly = (
+        "it sums parameters, which must not be rounded; diloco:rate=1,momentum=0 does the same by how far ranks have "
+        "moved"
+    )
 
     period: int = option("period", count(1), 8)
     momentum: str = option("momentum", one_of(KEEP, AVERAGE, RESET), KEEP)

@@ -1,6 +1,7 @@
 """What a training method is: its name, its options and how they are written; and one at work on a rank.
 
-A method is a frozen dataclass whose fields are its options, written as a schedule's: `diloco:period=100,rate=0.7`. Its
+A method is a frozen dataclass whose fields are its options, written as a schedule's: `diloco:period=100,rate=0.7`; a
+codec may follow, as after a method of the network: `diloco:period=100~lanes8+ef`. Its
 `begin` makes an `Attached`, which the hooks of the optimiser's step call: `before_step` with this rank's gradients in
 place and the weights they were computed with, `after_step` when the optimiser has stepped. So the loop stays as it is:
 accumulation, closures, clipping, schedulers of learning rates and all optimisers but LBFGS. All ranks take the same
@@ -9,11 +10,12 @@ number of steps.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
 
+from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.written import describe
 from transport.torch.training.replica import Replica
 
@@ -23,13 +25,20 @@ class TrainingMethod(ABC):
     """Options of a method, each made by `switchagg.written.option`. Raises ValueError for bad ones.
 
     name: as it is written. label, summary: how reports name it, and what they say it does, as a clause. allreduces:
-    whether that is how ranks exchange.
+    whether that is how ranks exchange. exactly: why what it sums mustn't be coded by the process group; "": it may.
+    coded: whether it may have a codec of its own. rates: whether what that codes are gradients, which a learning rate
+    will multiply. codec: of its sums, on any process group; what DDP sums doesn't go through it.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     summary: ClassVar[str]
     allreduces: ClassVar[bool] = True
+    exactly: ClassVar[str] = ""
+    coded: ClassVar[bool] = True
+    rates: ClassVar[bool] = False
+
+    codec: str = field(default="", kw_only=True)
 
     @property
     def round_steps(self) -> int:
@@ -44,13 +53,26 @@ class TrainingMethod(ABC):
                     one.metadata["read"](str(value))
                 except ValueError as error:
                     raise ValueError(f"{self.name}: {one.metadata['word']}={value}: must be {error}") from None
+        if self.codec:
+            try:
+                spec = parse_codec(self.codec)
+            except ValueError as error:
+                raise ValueError(f"{self.name}: {error}") from None
+            if not self.coded:
+                raise ValueError(f"{self.name}: codec {self.codec} is none of its: {self.exactly}")
+            object.__setattr__(self, "codec", str(spec))
+
+    @property
+    def spec(self) -> CodecSpec | None:
+        """That codec, and what surrounds it."""
+        return parse_codec(self.codec) if self.codec else None
 
     @abstractmethod
     def begin(self, replica: Replica) -> "Attached":
         """The method at work. Raises ValueError where options don't go with the replica."""
 
     def __str__(self) -> str:
-        return describe(self)
+        return describe(self) + (f"~{self.codec}" if self.codec else "")
 
 
 class Attached(ABC):
@@ -131,7 +153,8 @@ class Attached(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Of this rank; the model's and the optimiser's are saved beside it, for each rank too."""
-        return {"method": str(self._method), "steps": self.steps, "state": self.state()}
+        state = {"method": str(self._method), "steps": self.steps, "state": self.state()}
+        return {**state, "codec": self._replica.codec_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """After the model's and the optimiser's. Raises ValueError for that of another method, options or model."""
@@ -140,6 +163,7 @@ class Attached(ABC):
         self._replica.step = state["steps"]
         try:
             self.load(state["state"])
+            self._replica.load_codec_state(state["codec"])
         except ValueError as error:
             raise ValueError(f"{self._replica.what}: {error}") from None
         self.start()
@@ -152,6 +176,8 @@ class Attached(ABC):
         args, kwargs = _evaluated(args, kwargs)
         self._replica.step += 1
         self._replica.check()
+        if self._method.rates:
+            self._replica.follow_rates()
         with torch.no_grad():
             if self._replica.ddp is None and self.synchronous(self.steps):
                 self._replica.average_gradients()

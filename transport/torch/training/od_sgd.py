@@ -28,6 +28,7 @@ class OdSgd(TrainingMethod):
     name = "od_sgd"
     label = "OD-SGD"
     summary = "gradients travel during the next step, whose parameters a local update makes"
+    rates = True
 
     local_rate: float = option("local_rate", decimal(), 0.01)
     warm_up: int = option("warm_up", count(0), 1000)
@@ -59,6 +60,8 @@ class OneStepDelay(Attached):
             return
         parameters = self._replica.parameters
         self._own = [one.grad for one in parameters]
+        if self._replica.compression is not None:  # what the last sum lost takes part in this one
+            self._land()
         flight = self.send(Flat(parameters).read(self._own), step)
         self._land()
         self._put()

@@ -11,6 +11,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.spec import CodecSpec
+from transport.torch.feedback import RateFollower, loaded, saved, tensor_of
+from transport.torch.training.coded import CodedCalls
 from transport.torch.training.flat import Flat
 
 COUPLED = (torch.optim.LBFGS,)
@@ -68,6 +73,10 @@ class Replica:
         if any(isinstance(one, DTensor) for one in self.parameters):
             raise ValueError(f"{name}: parameters are sharded (DTensor); each rank must hold the whole model")
         self._count = len(self._given())
+        known: dict[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        self._names = {one: known.get(one, f"optimizer[{place}]") for place, one in enumerate(self.parameters)}
+        self._coded: CodedCalls | None = None
+        self._rates = RateFollower(optimizer, self._names)
         self.buffers: list[torch.Tensor] = [one for one in self.model.buffers() if one.is_floating_point()]
 
     def _given(self) -> list[torch.Tensor]:
@@ -76,6 +85,48 @@ class Replica:
     @property
     def what(self) -> str:
         return f"{self.name}, rank {self.rank} of {self.workers}, step {self.step}"
+
+    # ---- codecs
+
+    @property
+    def compression(self) -> Compression | None:
+        """What remembers what was lost of each parameter: the method's codec, or that of the process group."""
+        return self._coded.compression if self._coded is not None else self._of_group
+
+    @property
+    def _of_group(self) -> Compression | None:
+        return cast("Compression | None", getattr(self.group, "compression", None))
+
+    def use_codec(self, spec: CodecSpec) -> None:
+        """Sums of gradients and differences go through it from now on. Raises ValueError for too many ranks."""
+        self._coded = CodedCalls(spec, self.group)
+
+    def check_group(self, exactly: str) -> None:
+        """Raises ValueError if sums of the process group lose something and that mustn't be. exactly: why not."""
+        theirs = self._of_group
+        why = exactly or ("its codec is another" if self._coded is not None else "")
+        if theirs is not None and theirs.spec.lossy and why:
+            raise ValueError(f"{self.name}: the process group's sums are coded ({theirs}), and {why}")
+
+    def follow_rates(self) -> None:
+        """What was lost of gradients follows the learning rates. `transport.torch.compress` does so for DDP's group."""
+        compression = self.compression
+        if compression is not None and (self._coded is not None or self.ddp is None):
+            self._rates.follow(compression)
+
+    def codec_state(self) -> Any:
+        """What the codec remembers; None without one."""
+        return None if self.compression is None else saved(self.compression.state_dict())
+
+    def load_codec_state(self, state: Any) -> None:
+        """What `codec_state` gave. Raises ValueError for that of another codec."""
+        compression = self.compression
+        if (compression is None) != (state is None):
+            raise ValueError(f"the state is of codec {state['codec'] if state else 'none'}, here is {compression}")
+        if compression is not None:
+            compression.load_state_dict(loaded(state))
+
+    # ---- collectives
 
     def check(self) -> None:
         """Raises ValueError if the optimizer has other parameters than at first, or one has a sparse gradient."""
@@ -108,28 +159,41 @@ class Replica:
         if self.ddp is not None:
             self.ddp.require_backward_grad_sync = synchronous
 
-    def start_sum(self, flat: Flat) -> Pending:
-        """Sum over all ranks, in place."""
-        return self.start(flat, lambda piece: dist.all_reduce(piece, group=self.group, async_op=True))
+    def start_sum(self, flat: Flat, exact: bool = False) -> Pending:
+        """Sum over all ranks, in place; through a codec where there is one. exact: not through the method's."""
+        if self._coded is not None and not exact:
+            return self._start(flat, self._coded.start)
+        if self._of_group is not None:
+            return self._start(flat, self.group.allreduce_tensors)
+        return self.start(flat, self._all_reduce)
+
+    def _all_reduce(self, piece: torch.Tensor) -> Any:
+        return dist.all_reduce(piece, group=self.group, async_op=True)
 
     def start(self, flat: Flat, begin: Callable[[torch.Tensor], Any]) -> Pending:
         """A collective on each piece."""
+        return self._start(flat, lambda piece, parts: begin(piece))
+
+    def _start(self, flat: Flat, begin: Callable[[torch.Tensor, Tensors], Any]) -> Pending:
         with named(self.what):
             works = []
-            for piece in flat.pieces():
-                works.append(begin(piece))
+            for piece, parts in flat.cut():
+                tensors = [tensor_of(self._names.get(one, ""), one).part(low, high) for one, low, high in parts]
+                works.append(begin(piece, tensors))
                 self.started(piece.numel() * piece.element_size(), works[-1])
         return Pending(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by their means over all ranks; these have the same bits everywhere."""
+        """Replace tensors by their means over all ranks, coded by nothing; these have the same bits everywhere."""
         if tensors:
-            self.start_sum(Flat(tensors).read(tensors)).mean().write(tensors)
+            lossy = self._of_group is not None and self._of_group.spec.lossy
+            flat = Flat(tensors, exact=lossy).read(tensors)
+            self.start(flat, self._all_reduce).mean().write(tensors)
 
     def average_gradients(self) -> None:
         """As DDP; one that a rank lacks counts as zeros."""
         flat = Flat(self.parameters).read([one.grad for one in self.parameters])
-        for parameter, mean in zip(self.parameters, self.start_sum(flat).mean().views, strict=True):
+        for parameter, mean in zip(self.parameters, self.start_sum(flat, exact=True).mean().views, strict=True):
             parameter.grad = mean.to(parameter.dtype)
 
 

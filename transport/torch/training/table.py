@@ -1,5 +1,7 @@
 """The table of all training methods; reading one as it is written, and attaching it."""
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,8 +25,13 @@ METHODS: dict[str, type[TrainingMethod]] = {
 
 
 def parse_method(text: str) -> TrainingMethod:
-    """The method that `text` names, with its options. Raises ValueError, one line that lists what is allowed."""
-    return parse("training method", text, METHODS)
+    """The method that `text` names, with its options and perhaps a codec: `cd_sgd:period=5~ternary`. Raises ValueError,
+    one line that lists what is allowed."""
+    options, tilde, codec = text.partition("~")
+    method = parse("training method", options, METHODS)
+    if tilde and not codec:
+        raise ValueError(f"training method {method.name}: a codec follows '~'")
+    return replace(method, codec=codec)
 
 
 def attach(
@@ -41,7 +48,10 @@ def attach(
     """
     chosen = parse_method(method) if isinstance(method, str) else method
     replica = Replica(model, optimizer, group, chosen.name)
+    if chosen.spec is not None:
+        replica.use_codec(chosen.spec)
     replica.agree(str(chosen))
+    replica.check_group(chosen.exactly)
     replica.share()
     attached = chosen.begin(replica)
     attached.start()

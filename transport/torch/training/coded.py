@@ -1,0 +1,108 @@
+"""Sums over a process group through a codec of our own: what travels are its integers, and what it gathers, so any
+backend carries them.
+
+All collectives are made by the thread that trains, in the order of its program: a codec's first ones, which depend on
+each other, are waited for at once; the last travels meanwhile. Where the process group has a codec itself, that one's
+threads do all of this.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from switchagg.call import rounds_of
+from switchagg.codecs.array_codec import ArrayCodec, Reduction, Tensors
+from switchagg.codecs.codec import Array
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.rounding import call_key
+from switchagg.codecs.spec import CodecSpec
+from switchagg.job import ELEMENTS_MTU_1500
+from transport.collectives.plan import shard
+from transport.torch.calls.layout import array_dtype
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class CodedCalls:
+    """One rank's. group: any of torch.distributed; all ranks start the same sums in the same order."""
+
+    def __init__(self, spec: CodecSpec, group: Any) -> None:
+        """Raises ValueError for more ranks than the codec sums."""
+        self.group, self.rank, self.workers = group, int(group.rank()), int(group.size())
+        self.compression = Compression(spec, self.rank, self.workers)
+        codec = self.compression.spec.codec
+        self.rounds = codec.rounds if isinstance(codec, ArrayCodec) else 1 + codec.rounds
+        self._made = 0
+
+    def start(self, values: torch.Tensor, tensors: Tensors) -> Any:
+        """The Work of the sum of `values`, 1-D, in place. tensors: what they are. The last sum of any of them must have
+        been waited for."""
+        if not self.compression.takes(array_dtype(values.dtype), len(values), named=True):
+            return dist.all_reduce(values, group=self.group, async_op=True)
+        self._made += 1
+        return _CodedSum(self, values, tensors, self._made)
+
+
+class _Started(NamedTuple):
+    work: Any
+    finish: Callable[[], None]
+
+
+class _CodedSum:
+    """A Work, as far as training methods need it."""
+
+    def __init__(self, calls: CodedCalls, values: torch.Tensor, tensors: Tensors, number: int) -> None:
+        self._calls, self._values, self._number = calls, values, number
+        self._host = values if values.device.type == "cpu" else values.cpu()
+        self._rounds = self._collectives(calls.compression.rounds(self._host.numpy(), tensors))
+        self._started: _Started | None = None
+        for _ in range(calls.rounds):
+            self._go_on()
+
+    def wait(self) -> None:
+        """The values are the sums then. Raises what the group raises."""
+        while self._go_on():
+            pass
+        if self._host is not self._values:
+            self._values.copy_(self._host)
+
+    def _go_on(self) -> bool:
+        """End the collective in progress, and begin the next one if there is one."""
+        if self._started is not None:
+            self._started.work.wait()
+            self._started.finish()
+        one = next(self._rounds, None)
+        self._started = None if one is None else self._begin(one)
+        return one is not None
+
+    def _collectives(self, rounds: Iterator[Reduction]) -> Iterator[Reduction]:
+        """Those that leave nothing to a codec any more."""
+        calls = self._calls
+        for one in rounds:
+            if one.codec is None:
+                yield one
+                continue
+            key = call_key(0, calls.rank, 0, self._number)
+            words = rounds_of(one.array, ELEMENTS_MTU_1500, calls.workers, one.codec, key=key, residual=one.residual)
+            yield from (Reduction(array, op) for array, op in words)
+
+    def _begin(self, one: Reduction) -> _Started:
+        group, workers = self._calls.group, self._calls.workers
+        if one.kind == "allreduce":
+            work = dist.all_reduce(torch.from_numpy(one.array), _OPS[one.op], group=group, async_op=True)
+            return _Started(work, lambda: None)
+        shards = [slice(*shard(len(one.array), rank, workers)) for rank in range(workers)]
+        width = max(one.array[place].nbytes for place in shards)
+        own, whole = np.zeros(width, np.uint8), np.zeros((workers, width), np.uint8)
+        mine = one.array[shards[self._calls.rank]].view(np.uint8)
+        own[: len(mine)] = mine
+
+        def put() -> None:
+            for place, theirs in zip(shards, whole, strict=True):
+                part: Array = one.array[place].view(np.uint8)
+                part[:] = theirs[: len(part)]
+
+        return _Started(dist.all_gather([*torch.from_numpy(whole)], torch.from_numpy(own), group, async_op=True), put)
