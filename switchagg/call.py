@@ -12,7 +12,7 @@ Nothing here knows of slots, packets or time. Values are read from the caller's 
 results are written into it as they come, so a call needs no copy of the tensor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, codec_for
+from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import NOTHING, WORDS, Words
@@ -313,6 +314,16 @@ def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequ
         array.view(np.uint32)[WORDS * rank : WORDS * (rank + 1)] = words
     array[WORDS * job.workers :] = codes
     return ChunkedCall(ArrayCall(array, Op.MAX, PLAIN), job.elements, job.workers)
+
+
+def plain_rounds(reductions: Iterable[Reduction], elements: int, workers: int, key: int) -> Iterator[Reduction]:
+    """The same, without codecs: coded ones as the rounds of `rounds_of`, which has the arguments."""
+    for one in reductions:
+        if one.codec is None:
+            yield one
+        else:
+            for words, op in rounds_of(one.array, elements, workers, one.codec, key=key, residual=one.residual):
+                yield Reduction(words, op)
 
 
 def rounds_of(

@@ -27,11 +27,13 @@ class Compression:
     def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int = 0) -> None:
         """Raises ValueError for more workers than the codec sums."""
         self.spec = spec.for_workers(workers)
-        self._rank, self._workers, self._seed = rank, workers, seed
+        self.workers = workers
+        self._rank, self._seed = rank, seed
         self._text = str(spec)
         self._feedback = feedback_of(spec)
         self._sums: dict[str, int] = {}  # so far, of each tensor
         self._memories: dict[str, Memory] = {}  # of an array codec
+        self._sizes: dict[str, int] = {}
         self._summing: set[str] = set()
 
     def __str__(self) -> str:
@@ -57,8 +59,8 @@ class Compression:
         """Sum an array that it takes, in place: done when the iterator ends.
 
         array: 1-D, contiguous, writable. tensors: all of it; None: it has no names. key: the call's number, the same on
-        all ranks; read only without tensors. Raises ValueError at once for tensors that don't fit, or are missing; from
-        the iterator's begin for one whose last sum hasn't ended.
+        all ranks; read only without tensors. Raises ValueError at once for tensors that don't fit or are missing, or
+        whose last sum hasn't ended; `close` an iterator that isn't run to its end.
         """
         if tensors is None:
             if self.remembers:
@@ -67,12 +69,8 @@ class Compression:
                 )
             return self._nameless(array, key)
         parts = tuple(tensors)
-        if sum(math.prod(tensor.shape) for tensor in parts) != len(array):
-            raise ValueError(
-                f"tensors of {sum(math.prod(one.shape) for one in parts)} values: the array has {len(array)}"
-            )
-        if len({tensor.name for tensor in parts}) != len(parts):
-            raise ValueError(f"tensors {', '.join(tensor.name for tensor in parts)[:200]}: a name is there twice")
+        self._check(parts, len(array))
+        self._summing.update(tensor.name for tensor in parts)
         return self._named(array, parts)
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
@@ -93,7 +91,7 @@ class Compression:
         return {
             "codec": self._text,
             "rank": self._rank,
-            "workers": self._workers,
+            "workers": self.workers,
             "sums": dict(self._sums),
             "kept": kept,
             "memory": memories,
@@ -103,10 +101,11 @@ class Compression:
         """Go on from there. Raises ValueError for a state of another codec, or another place."""
         if state["codec"] != self._text:
             raise ValueError(f"a state of codec {state['codec']}; this is {self}")
-        if (state["rank"], state["workers"]) != (self._rank, self._workers):
-            theirs, ours = f"{state['rank']} of {state['workers']}", f"{self._rank} of {self._workers}"
+        if (state["rank"], state["workers"]) != (self._rank, self.workers):
+            theirs, ours = f"{state['rank']} of {state['workers']}", f"{self._rank} of {self.workers}"
             raise ValueError(f"codec {self}: a state of rank {theirs}; this is rank {ours}")
         self._sums = dict(state["sums"])
+        self._sizes = {name: len(part) for kept in state["kept"].values() for name, part in kept.items()}
         self._memories = {
             name: {kind: np.copy(one) for kind, one in of.items()} for name, of in state["memory"].items()
         }
@@ -114,25 +113,33 @@ class Compression:
             for kind, kept in self._feedback.kept.items():
                 kept.load(state["kept"][kind])
 
+    def _check(self, parts: Parts, values: int) -> None:
+        """Raise ValueError for tensors that can't be summed now."""
+        sizes = {tensor.name: math.prod(tensor.shape) for tensor in parts}
+        if len(sizes) != len(parts):
+            raise ValueError(f"tensors {', '.join(tensor.name for tensor in parts)[:200]}: a name is there twice")
+        if sum(sizes.values()) != values:
+            raise ValueError(f"tensors of {sum(sizes.values())} values: the array has {values}")
+        for name, size in sizes.items():
+            if self._sizes.setdefault(name, size) != size:
+                raise ValueError(f"tensor {name} had {self._sizes[name]} values, it has {size} now")
+            if name in self._summing:
+                raise ValueError(f"tensor {name}: its last sum has not ended")
+
     def _named(self, array: Array, parts: Parts) -> Iterator[Reduction]:
         names = [tensor.name for tensor in parts]
-        if not self._summing.isdisjoint(names):
-            raise ValueError(
-                f"tensor {next(name for name in names if name in self._summing)}: its last sum has not ended"
-            )
-        self._summing.update(names)
         try:
             step = min((self._sums.get(name, 0) for name in names), default=0)
             exact = len(array) < self.spec.least or step < self.spec.warmup
             feedback, codec = self._feedback, self.spec.codec
             if isinstance(codec, ArrayCodec) and codec.clip:
-                clip(array, parts, codec.clip / math.sqrt(self._workers))
+                clip(array, parts, codec.clip / math.sqrt(self.workers))
             residual = None if feedback is None else feedback.before(array, parts, exact)
             if exact:
                 yield Reduction(array)
             else:
                 number = zlib.crc32("\0".join(names).encode())
-                shape = ArrayShape(parts, self._rank, self._workers, step, *self._keys(number, step))
+                shape = ArrayShape(parts, self._rank, self.workers, step, *self._keys(number, step))
                 yield from self._coded(array, residual, shape, [self._memories.setdefault(name, {}) for name in names])
             if feedback is not None:
                 feedback.after(array, parts, exact)
@@ -143,7 +150,7 @@ class Compression:
 
     def _nameless(self, array: Array, key: int) -> Iterator[Reduction]:
         parts = (Tensor("", (len(array),)),)
-        shape = ArrayShape(parts, self._rank, self._workers, 0, *self._keys(0, key))
+        shape = ArrayShape(parts, self._rank, self.workers, 0, *self._keys(0, key))
         return self._coded(array, None, shape, [_Forgetful(self._text)])
 
     def _coded(
@@ -156,7 +163,7 @@ class Compression:
 
     def _keys(self, stream: int, number: int) -> tuple[int, int]:
         """Of this rank's random numbers, and of those that all draw alike."""
-        own, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self._workers))
+        own, shared = (call_key(self._seed, rank, stream, number) for rank in (self._rank, self.workers))
         return own, shared
 
 

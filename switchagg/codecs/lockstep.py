@@ -1,10 +1,10 @@
 """Sums through a codec of several ranks in one process, step by step, in memory: for tests and studies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from switchagg.call import rounds_of
+from switchagg.call import plain_rounds
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
@@ -23,29 +23,21 @@ def sum_together(
     Where a codec leaves a sum of floats to its carrier, ranks are added in their order.
     """
     calls = [one.rounds(array, tensors, key) for one, array in zip(compressions, arrays, strict=True)]
-    while True:
-        steps = [next(call, None) for call in calls]
-        every = [step for step in steps if step is not None]
-        if len(every) != len(steps):
-            assert not every, "ranks disagree on how many rounds there are"
-            return
-        carry_out(every, key, elements)
+    _together(calls, key, elements)
 
 
 def carry_out(steps: Sequence[Reduction], key: int = 0, elements: int = 360) -> None:
     """A reduction of all ranks, in place."""
-    first, workers = steps[0], len(steps)
-    assert all((one.kind, one.op, one.codec) == (first.kind, first.op, first.codec) for one in steps)
-    assert all(one.array.shape == first.array.shape and one.array.dtype == first.array.dtype for one in steps)
-    if first.codec is None:
+    _together([(step,) for step in steps], key, elements)
+
+
+def _together(calls: Sequence[Iterable[Reduction]], key: int, elements: int) -> None:
+    plain = [plain_rounds(call, elements, len(calls), call_key(0, rank, 0, key)) for rank, call in enumerate(calls)]
+    for steps in zip(*plain, strict=True):
+        first = steps[0]
+        assert all((one.kind, one.op) == (first.kind, first.op) for one in steps)
+        assert all((one.array.shape, one.array.dtype) == (first.array.shape, first.array.dtype) for one in steps)
         combine([one.array for one in steps], first.kind, first.op)
-        return
-    coded = [
-        rounds_of(one.array, elements, workers, first.codec, key=call_key(0, rank, 0, key), residual=one.residual)
-        for rank, one in enumerate(steps)
-    ]
-    for rounds in zip(*coded, strict=True):
-        combine([words for words, _ in rounds], "allreduce", rounds[0][1])
 
 
 def combine(arrays: Sequence[Array], kind: str = "allreduce", op: str = "sum") -> None:

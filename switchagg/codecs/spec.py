@@ -6,6 +6,9 @@ Options that all codecs have: `least`, `warmup`, `momentum`; some have their own
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
 
 from switchagg.codecs import ARRAY_CODECS, CODECS
 from switchagg.codecs.array_codec import ArrayCodec
@@ -43,6 +46,20 @@ class CodecSpec:
     def lossy(self) -> bool:
         """Error feedback has something to do."""
         return isinstance(self.codec, ArrayCodec) or self.codec.lossy
+
+    @property
+    def row_codec(self) -> Codec | None:
+        """The codec, if it sees rows."""
+        return self.codec if isinstance(self.codec, Codec) else None
+
+    def codes_rows(self, dtype: "np.dtype[Any]", values: int) -> bool:
+        """Whether a sum of so many values goes through the codec alone, by rows."""
+        codec = self.row_codec
+        return codec is not None and dtype in codec.dtypes and (not codec.lossy or values >= self.least)
+
+    def told(self, seed: int) -> str:
+        """As ranks tell each other. seed: of random numbers; codecs that see arrays draw some all alike."""
+        return f"{self}, codec_seed {seed}" if seed and self.row_codec is None else str(self)
 
     def __str__(self) -> str:
         """As it is written; options that are as by default are left out."""
@@ -107,6 +124,14 @@ def parse_codec(text: str) -> CodecSpec:
         raise ValueError(f"codec {name}: nothing is lost in it, so +{feedback} has nothing to feed back")
     if spec.momentum and feedback != "ef":
         raise ValueError(f"codec {name}: momentum={spec.momentum:g} corrects what error feedback keeps: write +ef, too")
+    return spec
+
+
+def parse_sums(text: str) -> CodecSpec:
+    """The same, for groups of ranks: one whose words add, or that sees whole arrays. Raises ValueError."""
+    spec = parse_codec(text)
+    if isinstance(spec.codec, Codec) and not spec.codec.adds:
+        raise ValueError(f"codec {spec.name}: its words can't be summed, and no method here does anything else")
     return spec
 
 

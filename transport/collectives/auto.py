@@ -59,6 +59,10 @@ class AutoParty:
         elif self._rank == 0:
             self._at = 0  # the first is sent when the loop first asks
 
+    def fail(self, detail: str, missing: tuple[int, ...]) -> None:
+        """As the party's."""
+        self._party.fail(detail, missing)
+
     # Calls
 
     def submit(self, kind: Kind, array: NDArray[Any], op: Any = "sum", *, now_ns: int, **how: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Sums of floats through a codec, on any group whose calls are matched by key: codes by a maximum, words by a sum.
+"""Sums of floats through a codec, on any group whose calls are matched by key, as plain collectives: of a codec that
+sees rows, codes by a maximum, then words by a sum.
 
 The words are integers, so the bits of a result depend neither on the method nor on the order in which it adds: with
 `fixed_point` they are those of a switch with as many elements per packet (F7).
@@ -9,19 +10,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
-from switchagg.call import rounds_of
-from switchagg.codecs import Codec
+from switchagg.call import plain_rounds, rounds_of
+from switchagg.codecs.array_codec import Reduction
+from switchagg.codecs.compression import Compression
 from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.codecs.rounding import call_key
 from switchagg.description import COMBINING, Kind
 from switchagg.layout import shares_of
-from transport.group.contract import Array, Ask
+from transport.group.contract import Array, Ask, named
 from transport.group.staging import SWITCH, Staged, stage
 
-KEYS = 1 << 59
+KEYS = 1 << 55
 """A coded call's key lies below: its rounds take keys above all those that other calls have."""
 
-_ROUNDS = 4
+_ROUNDS = 64
+"""Of a call, at most."""
+
 _NUMBERED, _KEYED = 3 << 61, 1 << 62
 _PLACES = 1021  # a prime
 
@@ -31,7 +35,8 @@ class RoundKeys:
 
     def __init__(self, rank: int, seed: int) -> None:
         self._rank, self._seed = rank, seed
-        self._made = 0
+        self.made = 0
+        """Coded calls without a key, so far."""
         self._again = [0] * _PLACES  # calls so far, by the remainder of their key
 
     def of(self, key: int | None) -> tuple[int, int]:
@@ -41,27 +46,31 @@ class RoundKeys:
         with keys may come in any order, but those of one key, and none is rounded as another.
         """
         if key is None:
-            number, self._made = self._made, self._made + 1
+            number, self.made = self.made, self.made + 1
             return _NUMBERED + number * _ROUNDS, call_key(self._seed, self._rank, 0, number)
         place = key % _PLACES
         self._again[place] += 1
         return _KEYED + key * _ROUNDS, call_key(self._seed, self._rank, _KEYED + key, self._again[place])
 
 
-Begin = Callable[[Ask, Staged, object], "Future[Any]"]
+Begin = Callable[[Ask, Array], "Future[Any]"]
 
 
 class CodedSums:
-    """The rounds of a group's coded calls. Thread-safe, but for `begin`'s numbers: the caller holds a lock.
+    """The rounds of a group's coded calls. Thread-safe, but for `sum`: the caller holds a lock.
 
-    begin: starts a plain allreduce of the group. elements: E of the switch that would give the same bits. keys: this
-    rank's. Encoding and decoding run in a thread of their own: neither the caller's nor the network's waits for them.
+    begin: starts a plain collective of the group. fail: ends the group on all ranks, for the reason given. compression:
+    this rank's. elements: E of the switch that would give the same bits. seed: of random numbers. Encoding and decoding
+    run in a thread of their own: neither the caller's nor the network's waits for them.
     """
 
-    def __init__(self, begin: Begin, workers: int, codec: Codec, elements: int, keys: RoundKeys) -> None:
-        self._begin, self._workers, self._codec, self._elements = begin, workers, codec, elements
-        self._keys = keys
-        self._thread = ThreadPoolExecutor(1, f"codec {codec.name}", use_ieee_arithmetic)
+    def __init__(
+        self, begin: Begin, fail: Callable[[str], None], compression: Compression, elements: int, keys: RoundKeys
+    ) -> None:
+        self._begin, self._fail, self._keys = begin, fail, keys
+        self._compression, self._spec = compression, compression.spec
+        self._elements, self._workers = elements, compression.workers
+        self._thread = ThreadPoolExecutor(1, f"codec {self._spec.name}", use_ieee_arithmetic)
 
     def staged(self, ask: Ask, array: Array) -> Staged | None:
         """What is coded in place of an array: floats as a switch takes them; None if the call isn't coded at all.
@@ -71,43 +80,62 @@ class CodedSums:
         if array.dtype.kind not in "fc" or ask.kind not in COMBINING or ask.op == "max":
             return None
         if ask.op != "sum":
-            raise ValueError(f"op {ask.op}: codec {self._codec.name} only sums")
+            raise ValueError(f"op {ask.op}: codec {self._spec.name} only sums")
         if ask.key is not None and not 0 <= ask.key < KEYS:
-            raise ValueError(f"key {ask.key}: 0 to 2**59 - 1 with a codec")
-        staged = stage(array, ask.op, SWITCH, f"codec {self._codec.name}")
-        return staged if staged.wire.dtype in self._codec.dtypes else None
+            raise ValueError(f"key {ask.key}: 0 to {KEYS - 1} with a codec")
+        staged = stage(array, ask.op, SWITCH, f"codec {self._spec.name}")
+        return staged if self._by_rows(ask, staged.wire) or self._remembered(ask, staged.wire) else None
+
+    def _by_rows(self, ask: Ask, wire: Array) -> bool:
+        """Whether it is summed by the rounds of a row codec alone."""
+        return not self._remembered(ask, wire) and self._spec.codes_rows(wire.dtype, len(wire))
+
+    def _remembered(self, ask: Ask, wire: Array) -> bool:
+        one = self._compression
+        if ask.kind != "allreduce" or not (one.remembers or one.stepwise):
+            return False
+        return one.takes(wire.dtype, len(wire), ask.tensors is not None)
 
     def sum(self, ask: Ask, staged: Staged, result: object) -> "Future[Any]":
-        """Sum what was staged; the future resolves to `result`, in the codec's thread."""
-        key, random = self._keys.of(ask.key)
+        """Sum what was staged; the future resolves to `result`, in the codec's thread. Raises ValueError for tensors
+        that can't be summed."""
+        wire, codec = staged.wire, self._spec.row_codec
+        if self._remembered(ask, wire):
+            tensors = named(wire, ask, self._compression)
+            steps = self._compression.rounds(wire, tensors, self._keys.made)
+            key, random = self._keys.of(ask.key)
+            rounds = plain_rounds(steps, self._elements, self._workers, random)
+        else:
+            assert codec is not None
+            key, random = self._keys.of(ask.key)
+            shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
+            words = rounds_of(wire, self._elements, self._workers, codec, shares, random)
+            rounds = (Reduction(*one) for one in words)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
-        rounds = rounds_of(staged.wire, self._elements, self._workers, self._codec, shares, random)
 
         def finish() -> None:
             if staged.restore is not None:
                 staged.restore()
             future.set_result(result)
 
-        self._later(partial(self._step, rounds, ask._replace(kind="allreduce", key=key), finish, future))
+        self._later(partial(self._step, rounds, ask._replace(key=key, tensors=None), finish, future))
         return future
 
     def close(self) -> None:
         """Begin nothing any more; calls in progress end with the group's own."""
         self._thread.shutdown(wait=False)
 
-    def _step(
-        self, rounds: Iterator[tuple[Array, str]], ask: Ask, finish: Callable[[], None], future: "Future[Any]"
-    ) -> None:
+    def _step(self, rounds: Iterator[Reduction], ask: Ask, finish: Callable[[], None], future: "Future[Any]") -> None:
         """One round, and the next when it has ended. In the codec's thread."""
         try:
-            words, op = next(rounds, (None, ""))
-            if words is None:
+            one = next(rounds, None)
+            if one is None:
                 finish()
                 return
-            part = self._begin(ask._replace(op=op), Staged(words, op, None), words)
-        except BaseException as error:
+            part = self._begin(ask._replace(kind=one.kind, op=one.op), one.array)
+        except BaseException as error:  # the others wait for this rank's rounds
+            self._fail(f"codec {self._spec.name}: {error!r}")
             future.set_exception(error)
             return
         assert ask.key is not None

@@ -10,6 +10,7 @@
 | "order"  | their running number                 | in the same order on all ranks                | torch's group |
 """
 
+import math
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from operator import index
@@ -18,6 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.codecs.array_codec import Tensor, Tensors
+from switchagg.codecs.compression import Compression
 from switchagg.description import Shown
 from transport.collectives.plan import shard
 
@@ -71,10 +74,22 @@ class AllreduceGroup(Protocol):
     def failure(self) -> BaseException | None:
         """Why the group works no more; None while it does."""
 
+    @property
+    def compression(self) -> Compression | None:
+        """What codes this rank's sums, and remembers what they lost; None where they lose nothing."""
+
     def allreduce(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """Combine the arrays of all ranks; the array on every rank."""
+        """Combine the arrays of all ranks; the array on every rank. tensors: what lies in it, for codecs that remember
+        parameters; one is in a single call at a time. Without them, the array of a key is one tensor."""
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """How much may lie below the queue that knows priorities, from now on; None: any amount.
@@ -108,6 +123,7 @@ class Group(AllreduceGroup, Protocol):
         priority: int = 0,
         asked: int = 0,
         shown: Shown | None = None,
+        tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """As `AllreduceGroup`."""
 
@@ -159,15 +175,27 @@ class Ask(NamedTuple):
     root: int = 0
     asked: int = 0
     shown: Shown | None = None
+    tensors: Tensors | None = None
+
+
+def named(array: Array, ask: Ask, compression: Compression) -> Tensors | None:
+    """What lies in the array that travels for a call, for a codec; None: it has no names."""
+    if ask.tensors is None:
+        remembers = compression.remembers or compression.stepwise
+        return (Tensor(f"key {ask.key}", (len(array),)),) if ask.key is not None and remembers else None
+    values = sum(math.prod(tensor.shape) for tensor in ask.tensors)
+    if values and len(array) == 2 * values:  # complex numbers travel as their floats
+        return [Tensor(tensor.name, (*tensor.shape, 2)) for tensor in ask.tensors]
+    return ask.tensors
 
 
 def whole(ask: Ask) -> Ask:
     """The call with its numbers as whole numbers. Raises ValueError for what is none."""
-    kind, op, key, priority, root, asked, shown = ask
+    kind, op, key, priority, root, asked, shown, tensors = ask
     if type(priority) is type(root) is int and (key is None or type(key) is int):
         return ask
     try:
-        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked, shown)
+        return Ask(kind, op, None if key is None else index(key), index(priority), index(root), asked, shown, tensors)
     except TypeError:
         raise ValueError(f"key {key}, priority {priority}, root {root}: whole numbers") from None
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
-from switchagg.codecs import Codec
+from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.spec import CodecSpec
 from switchagg.description import Shown
 from switchagg.errors import AggregationFailed, SwitchaggError
+from transport.collectives.auto import AutoParty
 from transport.collectives.party import CollectiveParty
 from transport.group.coded_sums import CodedSums, RoundKeys
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
@@ -64,6 +67,7 @@ class HostGroup:
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
+        self.compression: Compression | None = None
         self.row = 1
         self._loop = MeshLoop(
             mesh, party, job=job, on_iteration=self._finish, on_end=self._end, credit_bytes=credit_bytes
@@ -80,9 +84,10 @@ class HostGroup:
         priority: int = 0,
         asked: int = 0,
         shown: Shown | None = None,
+        tensors: Tensors | None = None,
     ) -> "Future[Array]":
         """See `Group`."""
-        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown), array, array)
+        return self._call(Ask("allreduce", op, key, priority, 0, asked, shown, tensors), array, array)
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, shown: Shown | None = None
@@ -134,11 +139,13 @@ class HostGroup:
         """See `Group`."""
         return self._party.failure or self._loop.failure
 
-    def use_codec(self, codec: Codec, elements: int, seed: int = 0) -> None:
+    def use_codec(self, spec: CodecSpec, elements: int, seed: int = 0) -> None:
         """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`. seed:
-        of random rounding."""
-        self._coded = CodedSums(self._begin, self.workers, codec, elements, RoundKeys(self.rank, seed))
-        self.row = elements
+        of random numbers."""
+        compression = Compression(spec, self.rank, self.workers, seed)
+        self._coded = CodedSums(self._plain, self._abandon, compression, elements, RoundKeys(self.rank, seed))
+        self.compression = compression if spec.lossy else None
+        self.row = elements if spec.row_codec is not None else 1
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""
@@ -154,16 +161,8 @@ class HostGroup:
             return
         self._closed = True
         atexit.unregister(self.close)
-        if (words := last_words()) and isinstance(self._party, CollectiveParty):
-            party, said = self._party, threading.Event()
-            told = f"rank {self.rank} left with {words}"
-
-            def tell(now_ns: int) -> None:
-                party.fail(told, (self.rank,))
-                said.set()
-
-            self._loop.submit(tell, lambda failure: said.set())
-            said.wait(1.0)
+        if words := last_words():
+            self._tell(f"rank {self.rank} left with {words}").wait(1.0)
         self._loop.close()
         if self._coded is not None:
             self._coded.close()
@@ -179,6 +178,27 @@ class HostGroup:
     def _staged(self, ask: Ask, array: Array) -> tuple[Ask, Staged]:
         """What the party is asked, and on what. Raises ValueError for what this method can't do."""
         return checked(ask, array, self.workers), Staged(array, ask.op, None)
+
+    def _tell(self, failure: str) -> threading.Event:
+        """End the job on all ranks for this reason; set once that is on its way."""
+        party, said = self._party, threading.Event()
+
+        def tell(now_ns: int) -> None:
+            if isinstance(party, CollectiveParty | AutoParty):
+                party.fail(failure, (self.rank,))
+            said.set()
+
+        self._loop.submit(tell, lambda reason: said.set())
+        return said
+
+    def _abandon(self, reason: str) -> None:
+        """This rank's codec has failed: the others wait for it in vain."""
+        self._tell(f"rank {self.rank}: {reason}")
+
+    def _plain(self, ask: Ask, array: Array) -> "Future[Any]":
+        """Begin a call, whatever the codec is."""
+        ask, staged = self._staged(ask, array)
+        return self._begin(ask, staged, array)
 
     def _call(self, ask: Ask, array: Array, result: object, **more: Any) -> "Future[Any]":
         """Begin a call; its future resolves to `result`. more: further arguments of `submit`."""
@@ -196,7 +216,7 @@ class HostGroup:
 
     def _begin(self, ask: Ask, staged: Staged, result: object, **more: Any) -> "Future[Any]":
         """Begin a call that has been checked, as it is."""
-        kind, _, key, priority, root, asked, shown = ask
+        kind, _, key, priority, root, asked, shown, _ = ask
         told = shown or (asked if kind == "allreduce" else root)
         wire, op, restore, _ = staged
         future: Future[Any] = Future()

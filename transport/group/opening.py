@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from switchagg.codecs import Codec, codec_named
+from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
@@ -57,9 +57,9 @@ class GroupOptions:
 
     timeout_s: within which all must have met. call_timeout_s: how long a call may stand still. credit_bytes: how much
     may lie in the queues below the one that knows priorities; None: any amount. segment_bytes: most data of a message.
-    ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: a name of
-    switchagg.codecs, how sums of floats travel; default: as they are, on a switch "fixed_point". codec_elements: with a
-    codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs that round at random.
+    ranks_per_group: of "hierarchical". ps: fields of PsConfig. switch: its control address. codec: how sums of floats
+    travel, as `switchagg.codecs.spec` reads it; default: as they are, on a switch "fixed_point". codec_elements: with a
+    codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     more: what else JoinOptions has, or what the link takes (`transport.meshes.opening.connect_mesh`); of both,
     priorities: the classes there are.
     """
@@ -163,7 +163,7 @@ def _open_ps_group(
     from transport.ps.group import PsOptions, open_ps_group
 
     codec = _codec(how, len(addresses))
-    named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec), **(how.ps or {})}
+    named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec, how.codec_seed), **(how.ps or {})}
     try:
         config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
     except (TypeError, ValueError) as error:
@@ -190,7 +190,7 @@ def _open_host_group(
     segment_bytes = SEGMENT_BYTES if pipelined else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
     codec = _codec(how, len(addresses))
-    what = ", ".join(filter(None, (method, _codec_text(codec))))
+    what = ", ".join(filter(None, (method, _codec_text(codec, how.codec_seed))))
     mesh = connect_mesh(
         link, rank, addresses, job=job, method=what, timeout_s=how.timeout_s, options=how.more, bound=bound
     )
@@ -221,23 +221,22 @@ def _open_host_group(
         raise
 
 
-def _codec(how: GroupOptions, workers: int) -> tuple[Codec, int] | None:
+def _codec(how: GroupOptions, workers: int) -> tuple[CodecSpec, int] | None:
     """The codec and its elements, or None. Raises JobError."""
     elements = _number("codec_elements", how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
     if how.codec is None:
         return None
     try:
-        codec = codec_named(how.codec, adds=True)
+        spec = parse_sums(how.codec)
+        spec.for_workers(workers)
     except ValueError as error:
         raise JobError(f"option codec: {error}") from None
-    if fault := codec.fault(workers):
-        raise JobError(f"option codec: {fault}")
-    return codec, elements
+    return spec, elements
 
 
-def _codec_text(codec: tuple[Codec, int] | None) -> str:
+def _codec_text(codec: tuple[CodecSpec, int] | None, seed: int) -> str:
     """As ranks send each other what they use."""
-    return "" if codec is None else f"codec {codec[0].name} of {codec[1]} elements"
+    return "" if codec is None else f"codec {codec[0].told(seed)} of {codec[1]} elements"
 
 
 def _number(name: str, given: int | None, default: int, low: int, high: int) -> int:

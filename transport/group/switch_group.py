@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from switchagg.codecs.array_codec import Tensors
 from switchagg.description import Kind, Shown
 from switchagg.layout import shares_of
 from transport.group.contract import NOTHING, Array, Ask, Matching, checked, own_shard
@@ -34,6 +35,7 @@ class SwitchGroup:
     def __init__(self, session: SwitchSession) -> None:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
         self._session = session
+        self.compression = session.compression
         self.classes, self.row = session.classes, session.job.elements
 
     @classmethod
@@ -50,9 +52,10 @@ class SwitchGroup:
         priority: int = 0,
         asked: int = 0,
         shown: Shown | None = None,
+        tensors: Tensors | None = None,
     ) -> "Future[Array]":
         """See `Group`. ValueError for a maximum of 64 bit numbers."""
-        ask = checked(Ask("allreduce", op, key, priority, 0, asked, shown), array, self.workers)
+        ask = checked(Ask("allreduce", op, key, priority, 0, asked, shown, tensors), array, self.workers)
         return self._call(ask, array, stage(array, op, SWITCH, "the switch"), array)
 
     def reduce_scatter(
@@ -134,7 +137,8 @@ class SwitchGroup:
         shown = ask.shown or Shown(cast(Kind, ask.kind), ask.op, array.dtype, len(array), ask.root, ask.asked)
         chosen = min(self.classes, key=lambda one: (abs(one - ask.priority), one))
         shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
-        done = self._session.call(staged.wire, staged.op, shown, shares, priority=chosen)
+        tensors = self._session.tensors_of(staged.wire, ask)
+        done = self._session.call(staged.wire, staged.op, shown, shares, priority=chosen, tensors=tensors)
         if staged.restore is None and result is staged.wire:
             return done
         future: Future[Any] = Future()

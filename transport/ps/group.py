@@ -117,6 +117,9 @@ class PsGroup(HostGroup):
         op_of(ask.kind, staged.wire, staged.op, ask.root, None, self.workers)
         return ask, staged
 
+    def _abandon(self, reason: str) -> None:
+        self._loop.submit(lambda now_ns: self._member.leave(), lambda failure: None)
+
     def _finish(self) -> None:
         super()._finish()
         lines, self._member.notices[:] = list(self._member.notices), []
@@ -244,12 +247,14 @@ class _Opening(NamedTuple):
             raise JobError(str(error)) from error
 
     def connect(self, member: int, bound: BoundPlace | None) -> Mesh:
+        # dedicated servers take the codec from the workers' first message, and compare it
+        codec = "" if self.servers or self.config is None else self.config.codec
         return connect_mesh(
             self.link,
             member,
             [*self.workers, *self.servers],
             job=self.job,
-            method=METHOD,
+            method=", ".join(filter(None, (METHOD, codec))),
             timeout_s=self.options.timeout_s,
             options=self.options.link,
             bound=bound,

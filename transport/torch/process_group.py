@@ -9,6 +9,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
 from transport.group.contract import Array, Ask, Matching, checked
 
@@ -26,6 +28,7 @@ class TorchGroup:
     matching: Matching = "order"
     classes = ()
     core, link = "torch", ""
+    compression: Compression | None = None
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = cast(Any, group or dist.group.WORLD)
@@ -47,9 +50,16 @@ class TorchGroup:
             thread.start()
 
     def allreduce(
-        self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0, asked: int = 0
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        asked: int = 0,
+        tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """See `AllreduceGroup`. key, priority and asked aren't read."""
+        """See `AllreduceGroup`. Only array and op are read."""
         ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
         future: Future[Any] = Future()
         if self._closed:

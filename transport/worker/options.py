@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchagg.codecs import FIXED_POINT, Codec, codec_named
+from switchagg.codecs import FIXED_POINT
+from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import STREAMS_MAX, JobConfig
 from switchagg.membership import TIMEOUT_NS_MAX
@@ -57,10 +58,10 @@ class JoinOptions:
     where the compiled core is there, else Python, said once by a warning. segments_max, tos, credit_bytes: as of a
     UdpLink; credit_bytes None: 128 KiB with priorities, else unbounded; other links have no credit. link: what carries
     packets, as the switch was told. keys: or their folder, of the control plane, and of packets over ZeroMQ. rdma:
-    options of that link alone. codec: of sums of floats (`switchagg.codecs`), the same on every rank; if it is only in
-    Python, so is the core. codec_seed: of codecs that round at random (F10). split_calls: a call of more packets than
-    the smallest window of its class uses all streams of the class at once, on every rank: for ways that are longer than
-    a window; elsewhere later calls only wait for it.
+    options of that link alone. codec: of sums of floats, as `switchagg.codecs.spec` reads it, the same on every rank;
+    if it is only in Python, so is the core. codec_seed: of codecs that draw random numbers (F10). split_calls: a call
+    of more packets than the smallest window of its class uses all streams of the class at once, on every rank: for ways
+    that are longer than a window; elsewhere later calls only wait for it.
     """
 
     elements: int | None = None
@@ -92,7 +93,7 @@ class JoinOptions:
             raise JobError(f"timeout_s {self.timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
         if not 1 <= self.retries <= RETRY_LIMIT_MAX:
             raise JobError(f"retry_limit {self.retry_limit}: 1 to {RETRY_LIMIT_MAX}")
-        _ = self.float_codec  # or it raises
+        _ = self.codec_spec  # or it raises
         if self.core not in CORES:
             raise JobError(f"core {self.core!r}: one of {', '.join(CORES)}")
         if self.core not in ("auto", *self.kind.cores):
@@ -114,10 +115,10 @@ class JoinOptions:
         return LINKS[self.link]
 
     @property
-    def float_codec(self) -> Codec:
-        """The codec of that name. Raises JobError for one that a switch can't serve."""
+    def codec_spec(self) -> CodecSpec:
+        """The codec of that name, with what surrounds it. Raises JobError for one that a switch can't serve."""
         try:
-            return codec_named(self.codec, adds=True)
+            return parse_sums(self.codec)
         except ValueError as error:
             raise JobError(str(error)) from None
 

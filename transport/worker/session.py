@@ -27,7 +27,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from switchagg.call import array_call, chunked_call, split
-from switchagg.codecs import Array
+from switchagg.codecs import FIXED_POINT, Array, Codec
+from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
@@ -36,11 +38,13 @@ from switchagg.job import MODULUS, JobConfig
 from switchagg.layout import EVERYONE, Shares
 from switchagg.native import library
 from switchagg.native.codec import missing
+from switchagg.priority import class_of
 from transport.control import messages
 from transport.control.client import ControlClient
-from transport.group.contract import Matching
+from transport.group.contract import Ask, Matching, named
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.worker.call_ledger import Call, CallLedger
+from transport.worker.coded_calls import Asked, CodedCalls
 from transport.worker.ends import Admission, WorkerEnd
 from transport.worker.last_words import last_words, listen
 from transport.worker.loop import CallLoop, all_of
@@ -97,8 +101,14 @@ class SwitchSession:
         self._stall = _Stall()
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop[Any] | None = None
-        self._codec = options.float_codec
-        self._codec_seed = options.codec_seed
+        spec, seed = options.codec_spec.for_workers(wish.workers), options.codec_seed
+        self._codec = spec.row_codec or FIXED_POINT
+        self._least = spec.least if self._codec.lossy else 0
+        self._codec_seed = seed
+        self.compression = Compression(spec, wish.place.rank, wish.workers, seed) if spec.lossy else None
+        self._coded: CodedCalls | None = None
+        if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
+            self._coded = CodedCalls(self._submit, self.compression, self._lane, self._failed)
         self._split_calls = options.split_calls
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
@@ -155,8 +165,10 @@ class SwitchSession:
         Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
         options = options or JoinOptions()
-        if fault := options.float_codec.fault(workers):
-            raise JobError(fault)
+        try:
+            options.codec_spec.for_workers(workers)
+        except ValueError as error:
+            raise JobError(str(error)) from None
         host, port = parse_endpoint(switch)
         options = replace(options, keys=as_keys(options.keys))
         own = options.bind or facing(resolve_host(host), port)
@@ -178,7 +190,7 @@ class SwitchSession:
                 priorities=list(options.priorities),
                 link=options.link,
                 queue_pair=messages.queue_pair(end.queue_pair) if end.queue_pair else None,
-                codec=options.codec,
+                codec=options.codec_spec.told(options.codec_seed),
                 packets_held=end.packets_held,
                 split=options.split_calls,
             )
@@ -196,19 +208,26 @@ class SwitchSession:
         *,
         key: int | None = None,
         asked: int = 0,
+        tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """Combine `array` over all ranks, in place; the future resolves to the array, or to AggregationFailed.
 
         array: 1-D, C-contiguous, writable; float32, float64, int32, int64 for op "sum", int32 for "max"; it belongs to
         the session until the future is done. priority: a class that one of the streams has; default: the least urgent
         of them. The streams of a class take turns; stream: that one instead. Every rank must make the same calls of
-        a class in the same order; calls of different classes may come in any. key: not used. asked: see `Group`. Ranks
-        whose calls differ all fail, with an error that names both (W12). Futures resolve in the loop's thread,
-        or in one that waits for them: what is chained to one must be quick. Raises ValueError for an array, stream or
-        priority that can't be.
+        a class in the same order; calls of different classes may come in any. key: names the array for codecs that
+        remember parameters, if tensors don't. asked, tensors: see `AllreduceGroup`. Ranks whose calls differ all fail,
+        with an error that names both (W12). Futures resolve in the loop's thread, or in one that waits for them: what
+        is chained to one must be quick. Raises ValueError for an array, stream or priority that can't be.
         """
         shown = Shown("allreduce", op, array.dtype, array.size, 0, asked)
-        return self.call(array, op, shown, priority=priority, stream=stream)
+        if self._coded is not None:
+            tensors = self.tensors_of(array, Ask("allreduce", op, key, tensors=tensors))
+        return self.call(array, op, shown, priority=priority, stream=stream, tensors=tensors)
+
+    def tensors_of(self, wire: Array, ask: Ask) -> Tensors | None:
+        """What lies in an array that travels for a call, for `call`."""
+        return None if self._coded is None else named(wire, ask, self._coded.compression)
 
     def call(
         self,
@@ -219,13 +238,32 @@ class SwitchSession:
         *,
         priority: int | None = None,
         stream: int | None = None,
+        tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """Any collective. shares: who gives and who gets the values. shown: what the ranks compare."""
+        if self._coded is None:
+            return self._submit(array, op, shown, shares, priority, stream)
+        return self._coded.begin(Asked(array, op, shown, shares, priority, stream), tensors)
+
+    def _submit(
+        self,
+        array: Array,
+        op: str,
+        shown: Shown,
+        shares: Shares,
+        priority: int | None,
+        stream: int | None,
+        codec: Codec | None = None,
+        residual: Array | None = None,
+    ) -> "Future[Any]":
+        """Begin a call; codec None: as sums of its size are coded."""
         if os.getpid() != self._pid:
             self._check_process()
         if shares.routed is not self._routed:
             shares = shares._replace(routed=self._routed)
-        whole = array_call(array, op, self.job, self._codec, shares)
+        if codec is None:
+            codec = self._codec if array.size >= self._least else FIXED_POINT
+        whole = array_call(array, op, self.job, codec, shares, residual)
         cut = {}
         if self._split_calls and stream is None:
             cut = split(whole, self.job, self._calls.turns.streams_of(priority))
@@ -278,6 +316,8 @@ class SwitchSession:
             if self._closed:
                 return
             self._closed = True
+        if self._coded is not None:
+            self._coded.close()
         atexit.unregister(self.close)
         assert self._loop is not None
         self._loop.fail(AggregationFailed("the session was closed", job=self.name, generation=self.job.generation))
@@ -297,6 +337,12 @@ class SwitchSession:
         self.close()
 
     # Private: any thread
+
+    def _lane(self, priority: int | None, stream: int | None) -> int:
+        """The class of a call; of one that can't be, which is refused elsewhere, any."""
+        if stream is not None and 0 <= stream < len(self.job.streams):
+            return class_of(self.job.streams[stream].priority)
+        return self.classes[-1] if priority is None else priority
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -447,7 +493,10 @@ def _chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
     if options.core == "python" or options.kind.cores == ("python",):
         return "python"
-    reason = library.missing() or missing(options.float_codec)
+    spec = options.codec_spec
+    reason = library.missing() or missing(spec.row_codec or FIXED_POINT)
+    if not reason and spec.feedback and spec.row_codec is not None:
+        reason = f"codec {spec} is not in the compiled core"
     if not reason:
         return "native"
     if options.core == "native":

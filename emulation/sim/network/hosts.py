@@ -11,12 +11,14 @@ from emulation.sim.network.link import UDP_FRAMING_BYTES, CorruptedFrame, Link, 
 from emulation.sim.network.network import Network
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from switchagg.call import array_call, chunked_call, split
-from switchagg.codecs import FIXED_POINT, codec_named
+from switchagg.codecs import FIXED_POINT
+from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
-from switchagg.description import Kind, Shown
+from switchagg.codecs.spec import parse_sums
+from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import JobConfig
-from switchagg.layout import shares_of
+from switchagg.layout import Shares
 from switchagg.wire import STREAM_OFFSET, frame_bytes
 from transport.worker.call_ledger import CallLedger
 
@@ -104,7 +106,9 @@ class AggregationHost:
         self._network = network
         self._rank = rank
         self._job = job
-        self._codec = codec_named(codec) if codec else FIXED_POINT
+        spec = parse_sums(codec or FIXED_POINT.name).for_workers(job.workers)
+        self._codec = spec.row_codec or FIXED_POINT
+        self._least = spec.least if self._codec.lossy else 0
         self._link = link
         self._on_failure = on_failure
         self._done: dict[int, Done] = {}
@@ -121,16 +125,29 @@ class AggregationHost:
             self._uplinks = [Uplink(network, link, frame, self._give)]
         self._alarm = Alarm(network, self._ring)
 
-    def launch(self, array: NDArray[Any], op: str, done: Done, priority: int | None, kind: Kind, root: int) -> None:
+    def launch(
+        self,
+        array: NDArray[Any],
+        op: str,
+        done: Done,
+        priority: int | None,
+        shares: Shares,
+        shown: Shown,
+        coded: Reduction | None,
+    ) -> None:
         """Begin a collective in place, described (W12); calls of a class take its streams in turn, as in a session.
 
-        `done` is called once it is complete.
+        `done` is called once it is complete. coded: how it is coded; None: as sums of its size are.
         """
-        job, codec, shares = self._job, self._codec, shares_of(kind, root)._replace(routed=self._routed)
-        whole = array_call(array, op, job, codec, shares)
+        job, shares = self._job, shares._replace(routed=self._routed)
+        if coded is None:
+            codec, residual = self._codec if array.size >= self._least else FIXED_POINT, None
+        else:
+            codec, residual = coded.codec or FIXED_POINT, coded.residual
+        whole = array_call(array, op, job, codec, shares, residual)
         cut = split(whole, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
         places = self._calls.begin(priority, None, cut)
-        words = Shown(kind, op, array.dtype, array.size, root).words(self._calls.made_before(places))
+        words = shown.words(self._calls.made_before(places))
         left = len(places)
 
         def part_done(place: tuple[int, int]) -> None:

@@ -5,8 +5,8 @@ A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,13 +20,16 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switches import Switch
 from emulation.topologies.table import topology
 from emulation.topologies.topology import Hop, LinkSettings, Topology
-from switchagg.call import rounds_of
-from switchagg.codecs import codec_named
+from switchagg.call import plain_rounds, rounds_of
+from switchagg.codecs.array_codec import Reduction, Tensors
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.spec import parse_sums
 from switchagg.description import COMBINING, Kind
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.priority import BEST_EFFORT
 from transport.group.coded_sums import RoundKeys
+from transport.group.contract import Ask, named
 from transport.meshes.reliable import ReliableConfig
 
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
@@ -44,11 +47,11 @@ class SimulationConfig:
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
     streams, where they differ; split_calls: whether a long call uses all streams of its class.
-    codec: of sums of floats, a name of switchagg.codecs; "": as they are, through a switch in fixed point. codec_seed:
-    of codecs that round at random. strict_priority: links serve priority classes strictly (`StrictLink`), else all
-    frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not yet on its
-    link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every worker), ps
-    (other fields of PsConfig): of `ps`. trace: hash all events.
+    codec: of sums of floats, as switchagg.codecs.spec reads it; "": as they are, through a switch in fixed point.
+    codec_seed: of codecs with random numbers. strict_priority: links serve priority classes strictly (`StrictLink`),
+    else all frames in order. reliable, message_bytes (with its head), credit_bytes (taken from a host's queue and not
+    yet on its link), group (ranks per group of `hierarchical`; 0: chosen): of host methods. servers (0: one on every
+    worker), ps (other fields of PsConfig): of `ps`. trace: hash all events.
 
     rto_min_ns, retry_limit: of both methods, so that neither waits longer than the other for the same loss. The floor
     is below that of real hosts (5 ms here, 200 ms in Linux's TCP), which must stay above a scheduler's tick: in
@@ -153,7 +156,8 @@ class SimulationConfig:
 
 class Call(NamedTuple):
     """One rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
-    are matched by; None: their order. kind, root: of any other collective, by what has it.
+    are matched by; None: their order. kind, root: of any other collective, by what has it. coded: the step of a codec
+    that it is, and how a switch codes it.
     """
 
     array: NDArray[Any]
@@ -163,6 +167,7 @@ class Call(NamedTuple):
     key: int | None = None
     kind: Kind = "allreduce"
     root: int = 0
+    coded: Reduction | None = None
 
 
 class Simulation(ABC):
@@ -189,6 +194,11 @@ class Simulation(ABC):
         self._links: dict[Hop, Link] = {}
         self._ports: dict[str, list[Link]] = {name: [] for name in self.topology.switches}
         self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
+        self._compressions: list[Compression] | None = None
+        if config.codec:
+            spec, workers = parse_sums(config.codec), config.workers
+            self._compressions = [Compression(spec, rank, workers, config.codec_seed) for rank in range(workers)]
+        self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
 
     @property
     def aggregator(self) -> int:
@@ -254,33 +264,76 @@ class Simulation(ABC):
         priority: int | None = None,
         key: int | None = None,
         kind: Kind = "allreduce",
-        root: int = 0,
+        tensors: Tensors | None = None,
     ) -> None:
         """Rank begins a collective now, in place: see `Call`. Sums of floats go through the configured codec, if any.
 
-        All ranks launch the same ones: in the same order, or, by host methods, with the same keys.
+        All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
+        group's allreduce.
         """
-        call = Call(array, op, done, priority, key, kind, root)
-        codec, sums = self.config.codec, op == "sum" and kind in COMBINING
-        if self.codes_in_rounds and codec and sums and array.dtype in codec_named(codec).dtypes:
-            self._begin_rounds(rank, call)
+        call = Call(array, op, done, priority, key, kind)
+        if self._compressions is None or op != "sum" or kind not in COMBINING:
+            self._enter(rank, call, None)
+            return
+        one, keys = self._compressions[rank], self._keys[rank]
+        ask = Ask(kind, key=key, tensors=tensors)
+        if (
+            kind == "allreduce"
+            and (one.remembers or one.stepwise)
+            and one.takes(array.dtype, array.size, tensors is not None)
+        ):
+            steps = one.rounds(array, named(array, ask, one), keys.made)
+            first, random = keys.of(key)
+            if self.codes_in_rounds:
+                steps = plain_rounds(steps, self.config.elements, self.config.workers, random)
+            self._enter(rank, call._replace(key=first), steps)
+        elif self.codes_in_rounds and one.spec.codes_rows(array.dtype, array.size):
+            assert one.spec.row_codec is not None
+            first, random = keys.of(key)
+            shares, (elements, workers) = shares_of(kind), (self.config.elements, self.config.workers)
+            words = rounds_of(array, elements, workers, one.spec.row_codec, shares, random)
+            self._enter(rank, call._replace(key=first), (Reduction(*words_op) for words_op in words))
         else:
+            self._enter(rank, call, None)
+
+    def _enter(self, rank: int, call: Call, steps: Iterator[Reduction] | None) -> None:
+        """Begin a call, or its steps one after the other. On a switch, where order matters, steps of a codec that takes
+        several have their class for themselves (`transport.worker.coded_calls`)."""
+        one = self._compressions[rank] if self._compressions is not None else None
+        if self.codes_in_rounds or one is None or not one.stepwise:
+            self._step(rank, call, steps, call.done)
+            return
+        queue = self._queues.setdefault((rank, call.priority), deque())
+        queue.append((call, steps))
+        if len(queue) == 1:
+            self._let_in(rank, queue)
+
+    def _let_in(self, rank: int, queue: "deque[tuple[Call, Iterator[Reduction] | None]]") -> None:
+        while queue:
+            call, steps = queue[0]
+            if steps is not None:
+                self._step(rank, call, steps, partial(self._summed, rank, queue))
+                return
+            queue.popleft()
             self.begin(rank, call)
 
-    def _begin_rounds(self, rank: int, call: Call) -> None:
-        """Sum an array by the codec's plain reductions, whose keys follow each other."""
-        codec, shares = codec_named(self.config.codec), shares_of(call.kind, call.root)
-        first, random = self._keys[rank].of(call.key)
-        rounds = rounds_of(call.array, self.config.elements, self.config.workers, codec, shares, random)
+    def _summed(self, rank: int, queue: "deque[tuple[Call, Iterator[Reduction] | None]]") -> None:
+        call, _ = queue.popleft()
+        self._let_in(rank, queue)
+        call.done()
 
-        def step(key: int) -> None:
-            words, op = next(rounds, (None, ""))
-            if words is None:
-                call.done()
-            else:
-                self.begin(rank, Call(words, op, partial(step, key + 1), call.priority, key))
-
-        step(first)
+    def _step(self, rank: int, call: Call, steps: Iterator[Reduction] | None, done: Done) -> None:
+        """Begin a call that has no steps; of another the next one, whose key follows."""
+        if steps is None:
+            self.begin(rank, call)
+            return
+        one = next(steps, None)
+        if one is None:
+            done()
+            return
+        following = call if call.key is None else call._replace(key=call.key + 1)
+        then = partial(self._step, rank, following, steps, done)
+        self.begin(rank, call._replace(array=one.array, op=one.op, kind=one.kind, done=then, coded=one))
 
     @abstractmethod
     def begin(self, rank: int, call: Call) -> None:

@@ -4,8 +4,10 @@ from emulation.sim.network.hosts import AggregationHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import AggregationSwitch, PacketBridge
 from switchagg.dataplane.table import DATAPLANES
+from switchagg.description import Shown
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed
+from switchagg.layout import shares_of
 
 
 class SwitchSimulation(Simulation):
@@ -48,7 +50,9 @@ class SwitchSimulation(Simulation):
         )
 
     def begin(self, rank: int, call: Call) -> None:
-        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, call.kind, call.root)
+        shown = Shown(call.kind, call.op, call.array.dtype, call.array.size, call.root)
+        shares = shares_of(call.kind, call.root)
+        self.hosts[rank].launch(call.array, call.op, call.done, call.priority, shares, shown, call.coded)
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)

@@ -1,0 +1,172 @@
+"""CodedCalls: a session's sums through a codec that remembers parameters, or takes several collectives for a sum.
+
+A switch matches the calls of a class by their number, so all ranks must begin them in the same order. A codec of
+several collectives would begin its second when its first has ended, on each rank at another time: so it has its class
+for itself until its sum is done, and later calls of that class wait.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from switchagg.codecs import FIXED_POINT, Array
+from switchagg.codecs.array_codec import Reduction, Tensors
+from switchagg.codecs.compression import Compression
+from switchagg.codecs.float_environment import use_ieee_arithmetic
+from switchagg.description import Shown
+from switchagg.layout import EVERYONE, Shares, shares_of
+
+
+class Asked(NamedTuple):
+    """A call of a session, but for how it is coded."""
+
+    array: Array
+    op: str
+    shown: Shown
+    shares: Shares = EVERYONE
+    priority: int | None = None
+    stream: int | None = None
+
+
+Submit = Callable[..., "Future[Any]"]
+"""submit(*asked, codec=, residual=): begins a call of the session; without a codec, as sums of its size are coded."""
+
+
+def _future() -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call in the queue of its class. rounds None: it is one collective, which the codec doesn't touch."""
+
+    asked: Asked
+    rounds: Iterator[Reduction] | None
+    future: "Future[Any]" = field(default_factory=_future)
+
+
+class CodedCalls:
+    """Of one session. Thread-safe.
+
+    submit: of the session. lane: the class of a (priority, stream). fail: ends the job on all ranks, for the reason
+    given. Steps of codecs run in a thread of their own.
+    """
+
+    def __init__(
+        self,
+        submit: Submit,
+        compression: Compression,
+        lane: Callable[[int | None, int | None], int],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._submit, self.compression, self._lane, self._fail = submit, compression, lane, fail
+        self._lock = threading.RLock()  # around what must be in the same order on all ranks
+        self._queues: dict[int, deque[_Waiting]] = {}  # by class; the first one is under way
+        self._made: dict[int, int] = {}
+        self._thread = ThreadPoolExecutor(1, f"codec {compression.spec.name}", use_ieee_arithmetic)
+
+    def begin(self, asked: Asked, tensors: Tensors | None) -> "Future[Any]":
+        """See `SwitchSession.call`."""
+        one = self.compression
+        with self._lock:
+            lane, rounds = self._lane(asked.priority, asked.stream), None
+            array, sums = asked.array, asked.shown.kind == "allreduce" and asked.op == "sum"
+            if sums and one.takes(array.dtype, array.size, tensors is not None):
+                number = self._made[lane] = self._made.get(lane, 0) + 1
+                rounds = one.rounds(array, tensors, lane << 48 | number)
+            if not one.stepwise:
+                return self._submit(*asked) if rounds is None else self._at_once(_Waiting(asked, rounds))
+            queue = self._queues.setdefault(lane, deque())
+            if rounds is None and not queue:
+                return self._submit(*asked)
+            waiting = _Waiting(asked, rounds)
+            queue.append(waiting)
+            if len(queue) == 1:
+                self._later(partial(self._step, lane, waiting))
+            return waiting.future
+
+    def close(self) -> None:
+        """Begin nothing any more; calls in progress end with the session's own."""
+        self._thread.shutdown(wait=False)
+
+    def _at_once(self, waiting: _Waiting) -> "Future[Any]":
+        """A sum of one collective: in order, so it needs no queue. Raises what the session refuses."""
+        assert waiting.rounds is not None
+        try:
+            part = self._reduce(waiting.asked, next(waiting.rounds))
+        except BaseException:
+            waiting.rounds.close()  # type: ignore[attr-defined]
+            raise
+        part.add_done_callback(partial(self._came, partial(self._step, None, waiting), None, waiting))
+        return waiting.future
+
+    def _reduce(self, asked: Asked, one: Reduction) -> "Future[Any]":
+        shown = asked.shown._replace(kind=one.kind, op=one.op, dtype=one.array.dtype, elements=one.array.size)
+        shares = shares_of(one.kind)
+        step = Asked(one.array, one.op, shown, shares, asked.priority, asked.stream)
+        return self._submit(*step, codec=one.codec or FIXED_POINT, residual=one.residual)
+
+    # In the codec's thread
+
+    def _step(self, lane: int | None, waiting: _Waiting) -> None:
+        """The next collective of a sum, or its end. lane: whose queue it leads; None: none."""
+        try:
+            assert waiting.rounds is not None
+            one = next(waiting.rounds, None)
+            part = None if one is None else self._reduce(waiting.asked, one)
+        except BaseException as error:
+            self._fail(f"codec {self.compression.spec.name}: {error!r}")  # the others wait for this rank's collectives
+            self._end(lane, waiting, error)
+            return
+        if part is None:
+            self._end(lane, waiting, None)
+        else:
+            part.add_done_callback(partial(self._came, partial(self._step, lane, waiting), lane, waiting))
+
+    def _came(self, following: Callable[[], None], lane: int | None, waiting: _Waiting, part: "Future[Any]") -> None:
+        """In the session's thread."""
+        failure = part.exception()
+        self._later(following if failure is None else partial(self._end, lane, waiting, failure))
+
+    def _end(self, lane: int | None, waiting: _Waiting, failure: BaseException | None) -> None:
+        """Give a sum its end, and begin what waits in its class: up to the next sum of several collectives."""
+        if lane is not None:
+            self._let_in(lane)
+        if failure is None:
+            waiting.future.set_result(waiting.asked.array)
+        else:
+            waiting.future.set_exception(failure)
+
+    def _let_in(self, lane: int) -> None:
+        with self._lock:
+            queue = self._queues[lane]
+            queue.popleft()
+            while queue and queue[0].rounds is None:
+                plain = queue.popleft()
+                try:
+                    part = self._submit(*plain.asked)
+                except BaseException as error:
+                    plain.future.set_exception(error)
+                    continue
+                part.add_done_callback(partial(_pass_on, plain))
+            if queue:
+                self._later(partial(self._step, lane, queue[0]))
+
+    def _later(self, step: Callable[[], None]) -> None:
+        try:
+            self._thread.submit(step)
+        except RuntimeError:  # closed meanwhile: the session refuses the collective, and the call ends
+            step()
+
+
+def _pass_on(waiting: _Waiting, part: "Future[Any]") -> None:
+    if (failure := part.exception()) is not None:
+        waiting.future.set_exception(failure)
+    else:
+        waiting.future.set_result(part.result())
