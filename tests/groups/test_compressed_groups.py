@@ -35,6 +35,7 @@ SOON_S = 120.0
 WORKERS, SIZE = 3, 4000
 TENSORS = (Tensor("weight", (50, 78)), Tensor("bias", (100,)))
 METHODS = ["ring", "tree", "auto", "ps", "switch"]
+GATHERED = ["topk:ratio=0.05+ef", "efsign+ef", "drop+ef", "dgc+ef"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def in_lockstep(text: str, steps: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("codec", ["lanes8+ef", "toy+ef", "toy+ef21", "lanes8:momentum=0.5+ef"])
+@pytest.mark.parametrize("codec", ["lanes8+ef", "toy+ef", "toy+ef21", "lanes8:momentum=0.5+ef", *GATHERED])
 def test_sums_are_those_in_lockstep(method: str, codec: str) -> None:
     """Bit for bit, step after step: what was lost comes back in the next one."""
     with groups(method, codec) as ranks:
@@ -215,7 +216,7 @@ def test_a_session_alone() -> None:
 
 
 @pytest.mark.parametrize("method", ["switch", "ring", "ps"])
-@pytest.mark.parametrize("codec", ["lanes8+ef", "toy+ef"])
+@pytest.mark.parametrize("codec", ["lanes8+ef", "toy+ef", *GATHERED])
 def test_virtual_time(method: str, codec: str) -> None:
     """The same bits, of several sums at once."""
     simulation = SIMULATIONS[method](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), codec=codec))
@@ -234,3 +235,24 @@ def test_virtual_time(method: str, codec: str) -> None:
         simulation.run("compressed sums")
         assert all((array == total).all() for array in arrays)
         assert all((array == 3).all() for array in plain)
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "ps"])
+def test_bytes_of_what_is_gathered(method: str) -> None:
+    """A switch and a server pass on what each rank sends once; a ring has each rank send as much as it receives."""
+    simulation = SIMULATIONS[method](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), codec="topk", servers=1))
+    size, done = 400_000, [0]
+    tensors = (Tensor("all", (size,)),)
+
+    def end() -> None:
+        done[0] += 1
+        if done[0] == WORKERS:
+            simulation.network.stop()
+
+    for rank, array in enumerate(gradients(0, size)):
+        simulation.launch(rank, array, "sum", end, tensors=tensors)
+    simulation.run("a gathered sum")
+    sent, received = simulation.wire_bytes(0)
+    own = size * parse_codec("topk").codec.bits(WORKERS) / 8
+    assert sent == pytest.approx(own * (WORKERS - 1 if method == "ring" else 1), rel=0.25)
+    assert received == pytest.approx(own * (WORKERS - 1), rel=0.12)
