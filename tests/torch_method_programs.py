@@ -80,6 +80,12 @@ def compiled() -> None:
     dist.destroy_process_group()
 
 
+def differing_codecs() -> None:
+    error = raised(start)
+    assert isinstance(error, dist.DistBackendError)
+    assert "rank 0 uses method ring~lanes8+ef, rank 1 of 2 uses ring~lanes8: set" in str(error), error
+
+
 def training() -> None:
     """DDP, DDP with the hook, FSDP: alike on all ranks, and what one process would compute."""
     start()
@@ -276,7 +282,7 @@ def restarted() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
-    for program in (a_rank_dies, a_rank_raises, beside_gloo, compiled, differing, training, restarted)
+    for program in (a_rank_dies, a_rank_raises, beside_gloo, compiled, differing, differing_codecs, training, restarted)
 }
 
 if __name__ == "__main__":

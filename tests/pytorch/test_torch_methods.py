@@ -14,7 +14,7 @@ from test_torch_backend import Launch
 from switchagg.call import rounds_of
 from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.errors import JobError
-from transport.group.method_name import MethodName
+from transport.group.method_name import MethodName, parse
 from transport.meshes.opening import bind_place
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
@@ -40,6 +40,14 @@ def test_programs_run_over_host_methods(launch: Launch, method: str, program: st
     assert [rank.code for rank in ranks] == ends, [rank.output for rank in ranks]
     for rank, code in zip(ranks, ends, strict=True):
         assert ("DONE" in rank.output) == (code == 0), rank.output
+
+
+def test_ranks_with_different_codecs_are_refused_at_once(launch: Launch) -> None:
+    """By the method's word on one, by its variable on the other."""
+    launch.of_rank[0] = {"SWITCHAGG_METHOD": "ring~lanes8+ef"}
+    launch.of_rank[1] = {"SWITCHAGG_METHOD": "ring", "SWITCHAGG_CODEC": "lanes8"}
+    launch("differing_codecs", 2, None)
+    launch.done()
 
 
 def test_compiled_programs_run(launch: Launch) -> None:
@@ -124,7 +132,7 @@ def test_a_codec_s_sums_have_its_exact_bits() -> None:
         (SwitchOptions(method="ring@udp"), "rank 0 uses method ring, rank 1 of 3 uses ring@udp"),
         (
             SwitchOptions(method="ring", codec="fixed_point"),
-            "rank 0 uses method ring, rank 1 .* ring with codec f",
+            "rank 0 uses method ring, rank 1 of 3 uses ring~fixed_point",
         ),
         (SwitchOptions(method="ring", interface="moon0"), "rank 1 of 3 could not meet .* interface moon0 has no IPv4"),
     ],
@@ -152,6 +160,14 @@ def test_the_method_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) 
     assert SwitchOptions(method="ring@udp", link="zeromq").name == MethodName("ring", "zeromq")
     with pytest.raises(dist.DistBackendError, match=r"SWITCHAGG_METHOD.*'rnig' is unknown; allowed: switch"):
         _ = SwitchOptions(method="rnig").name
+    assert SwitchOptions(method="switch~lanes8+ef").name == MethodName("switch", "udp", codec="lanes8+ef")
+    assert SwitchOptions(codec="lanes8:least=1024+ef", link="rdma").name == parse("switch@rdma~lanes8+ef")
+    assert SwitchOptions(method="ring@udp~lanes8", codec="lanes8").name == parse("ring@udp~lanes8")
+    words = "SWITCHAGG_METHOD=ring~lanes8 names codec lanes8, SWITCHAGG_CODEC=lanes8+ef names lanes8+ef: leave one"
+    with pytest.raises(dist.DistBackendError, match=re.escape(words)):
+        _ = SwitchOptions(method="ring~lanes8", codec="lanes8+ef").name
+    with pytest.raises(dist.DistBackendError, match=r"SWITCHAGG_CODEC: codec 'lanes9' is unknown; allowed: "):
+        _ = SwitchOptions(codec="lanes9").name
     for name, value in (("METHOD", "auto"), ("LINK", "udp"), ("BIND", "127.0.0.1")):
         monkeypatch.setenv(f"SWITCHAGG_{name}", value)
     read = SwitchOptions.from_environment()

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 SWITCH_VARIABLE = "SWITCHAGG_SWITCH"
 METHOD_VARIABLE = "SWITCHAGG_METHOD"
+CODEC_VARIABLE = "SWITCHAGG_CODEC"
 _SIOCGIFADDR = 0x8915
 POLL_S = 0.02
 GRACE_S = 10.0
@@ -61,7 +62,7 @@ class SwitchOptions:
     priorities: tuple[int, ...] = ()
     """Priority class of each stream, 0 to 7, as in SWITCHAGG_PRIORITIES=0,3,7; then `streams` is ignored."""
     method: str = "switch"
-    """A name of transport/group/method_name.py, perhaps with its link: `ring`, `ring@udp`, `switch`, `gloo`, `auto`."""
+    """A name of transport/group/method_name.py, perhaps with link and codec: `ring`, `ring@udp`, `switch~lanes8+ef`."""
     link: str = ""
     """What carries the method; default: the one in its name, or the method's own default."""
     bind: str = ""
@@ -69,8 +70,9 @@ class SwitchOptions:
     interface: str = ""
     """Or the interface that has it."""
     codec: str = ""
-    """How sums of floats travel: a name of switchagg.codecs. Default: by host methods as they are, through a switch in
-    `fixed_point`, whose bits a host method gives too when told its name and the same `elements`."""
+    """How sums of floats travel, as after a method's `~` (switchagg/codecs/spec.py). Default: by host methods as they
+    are, through a switch in `fixed_point`, whose bits a host method gives too when told its name and the same
+    `elements`."""
     codec_seed: int = 0
     """Of codecs that round at random: with another one, a run has other roundings."""
     keys: str = ""
@@ -97,11 +99,20 @@ class SwitchOptions:
 
     @property
     def name(self) -> MethodName:
-        """The method and its link. Raises DistBackendError that lists what is allowed."""
+        """The method, its link and its codec. Raises DistBackendError that lists what is allowed."""
         try:
-            return parse(f"{self.method.partition('@')[0]}@{self.link}" if self.link else self.method)
+            name = parse(self.method)
+            if self.link:
+                name = replace(name, link=parse(f"{name.method}@{self.link}").link)
+            codec = parse(f"{name.method}~{self.codec}").codec if self.codec else name.codec
         except ValueError as error:
-            raise dist.DistBackendError(f"{METHOD_VARIABLE}, SWITCHAGG_LINK: {error}") from None
+            raise dist.DistBackendError(f"{METHOD_VARIABLE}, SWITCHAGG_LINK, {CODEC_VARIABLE}: {error}") from None
+        if name.codec not in ("", codec):
+            raise dist.DistBackendError(
+                f"{METHOD_VARIABLE}={self.method} names codec {name.codec}, {CODEC_VARIABLE}={self.codec} names "
+                f"{codec}: leave one of them out"
+            )
+        return replace(name, codec=codec)
 
     def own_address(self) -> str:
         """Where other ranks reach this one. Raises JobError with what to do."""
@@ -218,13 +229,12 @@ class Rendezvous:
 
     def agree(self) -> None:
         """Raise DistBackendError, on all ranks, that names both sides if they shall use different methods."""
-        mine = str(self.method) + (f" with codec {self.options.codec}" if self.options.codec else "")
-        told = self._exchange(f"{self.job}/method", mine, self.timeout_s)
+        told = self._exchange(f"{self.job}/method", str(self.method), self.timeout_s)
         for rank, theirs in enumerate(told):
             if theirs != told[0]:
                 raise dist.DistBackendError(
                     f"switchagg: rank 0 uses method {told[0]}, rank {rank} of {self.workers} uses {theirs}: set "
-                    f"{METHOD_VARIABLE}, SWITCHAGG_LINK and SWITCHAGG_CODEC alike for every rank"
+                    f"{METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for every rank"
                 )
 
     def open(self, lane: int) -> Group | None:
@@ -282,7 +292,7 @@ class Rendezvous:
                 call_timeout_s=self.timeout_s,
                 link=self.method.link,
                 keys=told.keys or None,
-                codec=told.codec or JoinOptions.codec,
+                codec=self.method.codec or JoinOptions.codec,
                 codec_seed=told.codec_seed,
             )
             session = self.join(told.switch, f"{self.job}/{lane}", self.rank, self.workers, wish)
@@ -318,7 +328,7 @@ class Rendezvous:
                 )
             from transport.group.opening import GroupOptions, open_group  # only for host methods
 
-            codec, elements = self.options.codec or None, self.options.elements or None
+            codec, elements = self.method.codec or None, self.options.elements or None
             times = self.options.join_timeout_s, self.timeout_s
             coded = {
                 "codec": codec,
