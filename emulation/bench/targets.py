@@ -16,6 +16,7 @@ RATE_TARGETS = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 PLAIN_WAYS = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "plain push no-copy")
 BMV2_PPS = 38_000  # 32 values, 2 workers on veth, two cores: where simple_switch isn't here to be measured
 IN_SWITCH = ", lost in the switch"
+ROTATED = "rotated8 encode + decode"
 
 Verdict = dict[str, Any]
 
@@ -170,6 +171,9 @@ def _numbers(part: dict[str, Any]) -> Iterator[Verdict]:
         row = _one(part.get("rows", []), what=what, implementation="native", size_bytes=BUCKET_BYTES)
         because = f"{row['bytes_per_s'] / 1e9:.3g} GB/s" if row else ""
         yield _verdict(f"{what}, 25 MB, one core: of memcpy", 0.5, _value(row, "share_of_memcpy"), "%", because)
+    rotated = _one(part.get("rows", []), what=ROTATED, implementation="native", size_bytes=BUCKET_BYTES)
+    speed = rotated["bytes_per_s"] / 1e9 if rotated else None
+    yield _verdict(f"{ROTATED}, 25 MB of float32, one core", 3.0, speed, "GB/s")
 
 
 def _planes(part: dict[str, Any]) -> Iterator[Verdict]:
@@ -300,6 +304,7 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "x": lambda value: f"{value:.2f}x",
     "ns": lambda value: f"{value:.0f} ns",
     "Gb/s": lambda value: f"{value:.2f} Gb/s",
+    "GB/s": lambda value: f"{value:.2f} GB/s",
     "packets/s": lambda value: f"{value:,.0f} packets/s",
     "s": lambda value: f"{value:.2f} s",
     "": lambda value: f"{value:g}",

@@ -1,9 +1,10 @@
 """Codecs: how the values of a call become integers that a switch, a ring or a server can sum, and how sums come back.
 
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
-the switch does with floats, `lanes` packs several of them in a word, `plain` is what it does with integers, `raw` how
-it passes bytes on. Codecs that see whole arrays have a contract of their own, array_codec.py. A new one is a file here
-and a line in `CODECS` or `ARRAY_CODECS`; how users write it, with error feedback and what all codecs have, is spec.py.
+the switch does with floats, `lanes` packs several of them in a word, those in `rotated` do after a random rotation,
+`plain` is what it does with integers, `raw` how it passes bytes on. Codecs that see whole arrays have a contract of
+their own, array_codec.py. A new one is a file here and a line in `CODECS` or `ARRAY_CODECS`; how users write it, with
+error feedback and what all codecs have, is spec.py.
 """
 
 import numpy as np
@@ -19,6 +20,7 @@ from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
+from switchagg.codecs.rotated.rows import Rotated
 from switchagg.codecs.sparse.agreed import Agreed
 from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
@@ -34,6 +36,7 @@ CODECS: dict[str, Codec] = {
     for codec in (
         FIXED_POINT,
         *map(Lanes, WIDTHS),
+        *map(Rotated, WIDTHS),
         PLAIN,
     )
 }

@@ -34,11 +34,16 @@ def draws(key: int, sequences: NDArray[np.uint64], count: int) -> NDArray[np.uin
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     mixed = (mixed ^ mixed >> np.uint64(31))[..., np.newaxis]
     numbers: NDArray[np.uint32] = np.arange(count, dtype=np.uint32)
-    hashes: NDArray[np.uint32] = mixed.astype(np.uint32) + numbers
-    hashes ^= hashes >> np.uint32(16)
-    hashes *= np.uint32(0x7FEB352D)
-    hashes ^= hashes >> np.uint32(15)
-    hashes *= np.uint32(0x846CA68B)
-    hashes ^= hashes >> np.uint32(16)
-    hashes ^= (mixed >> np.uint64(32)).astype(np.uint32)
-    return hashes
+    found = hashes(mixed.astype(np.uint32) + numbers)
+    found ^= (mixed >> np.uint64(32)).astype(np.uint32)
+    return found
+
+
+def hashes(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Of 32-bit numbers: H of F10. Overwrites them."""
+    numbers ^= numbers >> np.uint32(16)
+    numbers *= np.uint32(0x7FEB352D)
+    numbers ^= numbers >> np.uint32(15)
+    numbers *= np.uint32(0x846CA68B)
+    numbers ^= numbers >> np.uint32(16)
+    return numbers

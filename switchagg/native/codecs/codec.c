@@ -13,6 +13,12 @@
     CODEC(lanes6)        \
     CODEC(lanes5)        \
     CODEC(lanes4)        \
+    CODEC(rotated16)     \
+    CODEC(rotated10)     \
+    CODEC(rotated8)      \
+    CODEC(rotated6)      \
+    CODEC(rotated5)      \
+    CODEC(rotated4)      \
     CODEC(plain)         \
     CODEC(raw)           \
     CODEC(wide_fixed_point)

@@ -1,0 +1,196 @@
+#include "codecs/rotation.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "abi.h"
+#include "codecs/rounding.h"
+
+#define LANES_MOST 8u
+#define BLOCK_STAGES 5u
+#define BLOCK (1u << BLOCK_STAGES)
+#define GROUP 32u /* values whose signs are the bits of a word */
+
+static _Thread_local float room[LANES_MOST * SA_ELEMENTS_MAX + BLOCK] __attribute__((aligned(64)));
+
+float *sa_rotation_row(void) { return room; }
+
+struct sa_rotation sa_rotation_of(uint32_t width) {
+    uint32_t inner = width & -width, rows = width / inner, outer = 1u << (31 - __builtin_clz(rows));
+    float within = (float)(1 / sqrt(outer));
+    return (struct sa_rotation){width, inner, outer, 1 / sqrt((double)inner * outer), within};
+}
+
+/* ---- signs */
+
+#define FIRST 1u
+#define SECOND (1u << 16)
+
+SA_INLINE uint32_t signs_of(uint32_t number) { return sa_draw((struct sa_draws){number, 0}, 0); }
+
+SA_INLINE float flipped(float value, uint32_t signs, uint32_t bit) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits ^= signs << (31 - bit) & 0x80000000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* number: the hash of it is the first group's signs. `from` and `to` may be the same. */
+SA_VECTORISED static void flip(const sa_float32_at *from, uint32_t count, uint32_t number, float factor,
+                               sa_float32_at *to) {
+    for (; count >= GROUP; count -= GROUP, number++, from += GROUP, to += GROUP) {
+        uint32_t signs = signs_of(number);
+        float group[GROUP];
+        for (uint32_t i = 0; i < GROUP; i++) group[i] = flipped(from[i], signs, i) * factor;
+        for (uint32_t i = 0; i < GROUP; i++) to[i] = group[i];
+    }
+    uint32_t signs = signs_of(number);
+    for (uint32_t i = 0; i < count; i++) to[i] = flipped(from[i], signs, i) * factor;
+}
+
+/* ---- stages: a, b -> a + b, a - b, of values that lie `apart` */
+
+/* A stage of neighbours, in blocks. Sums go into a block's first half and differences into the second: the stages of
+   the next distances are the same step again, and after BLOCK_STAGES of them each value is where it was. So vectors are
+   shuffled in one way only. */
+SA_VECTORISED static void mix_neighbours(float *x, uint32_t count) {
+    for (float *end = x + count; x < end; x += BLOCK) {
+        float y[BLOCK];
+        for (uint32_t i = 0; i < BLOCK / 2; i++) {
+            y[i] = x[2 * i] + x[2 * i + 1];
+            y[i + BLOCK / 2] = x[2 * i] - x[2 * i + 1];
+        }
+        for (uint32_t i = 0; i < BLOCK; i++) x[i] = y[i];
+    }
+}
+
+/* The same, values as they are. */
+SA_VECTORISED static void part_neighbours(float *x, uint32_t count) {
+    for (float *end = x + count; x < end; x += BLOCK) {
+        float y[BLOCK];
+        for (uint32_t i = 0; i < BLOCK / 2; i++) y[i] = x[2 * i], y[i + BLOCK / 2] = x[2 * i + 1];
+        for (uint32_t i = 0; i < BLOCK; i++) x[i] = y[i];
+    }
+}
+
+/* One, two or three stages at once, of 2, 4 or 8 sets of `apart` neighbours. */
+SA_VECTORISED static void mix2(float *restrict a, float *restrict b, uint32_t apart) {
+    for (uint32_t i = 0; i < apart; i++) {
+        float sum = a[i] + b[i], difference = a[i] - b[i];
+        a[i] = sum, b[i] = difference;
+    }
+}
+
+SA_VECTORISED static void mix4(float *restrict a, float *restrict b, float *restrict c, float *restrict d, uint32_t apart) {
+    for (uint32_t i = 0; i < apart; i++) {
+        float e = a[i] + b[i], f = a[i] - b[i], g = c[i] + d[i], h = c[i] - d[i];
+        a[i] = e + g, b[i] = f + h, c[i] = e - g, d[i] = f - h;
+    }
+}
+
+SA_VECTORISED static void mix8(float *restrict a, float *restrict b, float *restrict c, float *restrict d,
+                               float *restrict e, float *restrict f, float *restrict g, float *restrict h, uint32_t apart) {
+    for (uint32_t i = 0; i < apart; i++) {
+        float p = a[i] + b[i], q = a[i] - b[i], r = c[i] + d[i], s = c[i] - d[i];
+        float t = e[i] + f[i], u = e[i] - f[i], v = g[i] + h[i], w = g[i] - h[i];
+        float ac = p + r, bd = q + s, ca = p - r, db = q - s, eg = t + v, fh = u + w, ge = t - v, hf = u - w;
+        a[i] = ac + eg, b[i] = bd + fh, c[i] = ca + ge, d[i] = db + hf;
+        e[i] = ac - eg, f[i] = bd - fh, g[i] = ca - ge, h[i] = db - hf;
+    }
+}
+
+/* Stages from `apart` to below `end`, of a whole row, with room behind it, or of `end` values. */
+static void mix(float *x, uint32_t count, uint32_t apart, uint32_t end) {
+    if (apart == 1 && end > 1 && (end < count || count % BLOCK == 0)) { /* else what lies behind would be mixed, too */
+        uint32_t stage = 0;
+        for (; stage < BLOCK_STAGES && apart < end; stage++, apart *= 2) mix_neighbours(x, count);
+        for (; stage < BLOCK_STAGES; stage++) part_neighbours(x, count);
+    }
+    while (apart < end) {
+        uint32_t stages = (uint32_t)__builtin_ctz(end / apart);
+        stages = stages == 1 ? 1 : stages == 2 || stages == 4 ? 2 : 3;
+        for (float *p = x; p < x + count; p += apart << stages) {
+            if (stages == 1) mix2(p, p + apart, apart);
+            else if (stages == 2) mix4(p, p + apart, p + 2 * apart, p + 3 * apart, apart);
+            else mix8(p, p + apart, p + 2 * apart, p + 3 * apart, p + 4 * apart, p + 5 * apart, p + 6 * apart, p + 7 * apart, apart);
+        }
+        apart <<= stages;
+    }
+}
+
+/* What both outer transforms have, between the two. */
+static void flip_overlap(const struct sa_rotation *rotation, float *row) {
+    uint32_t outer = rotation->inner * rotation->outer, width = rotation->width;
+    sa_float32_at *overlap = (sa_float32_at *)(row + width - outer);
+    flip(overlap, 2 * outer - width, SECOND, rotation->within, overlap);
+}
+
+/* ---- rows */
+
+static float single(double factor) { return (float)(factor < (double)FLT_MAX ? factor : (double)FLT_MAX); }
+
+void sa_rotate(const struct sa_rotation *rotation, const sa_float32_at *values, uint32_t count, double factor,
+               float *row) {
+    uint32_t width = rotation->width, inner = rotation->inner, outer = inner * rotation->outer;
+    flip(values, count, FIRST, single(factor * rotation->factor), (sa_float32_at *)row);
+    memset(row + count, 0, 4ull * (width - count));
+    mix(row, width, 1, inner);
+    mix(row, outer, inner, outer);
+    if (outer == width) return;
+    flip_overlap(rotation, row);
+    mix(row + width - outer, outer, inner, outer);
+}
+
+void sa_rotate_back(const struct sa_rotation *rotation, float *row, double factor, sa_float32_at *values,
+                    uint32_t count) {
+    uint32_t width = rotation->width, inner = rotation->inner, outer = inner * rotation->outer;
+    if (outer != width) {
+        mix(row + width - outer, outer, inner, outer);
+        flip_overlap(rotation, row);
+    }
+    mix(row, outer, inner, outer);
+    mix(row, width, 1, inner);
+    flip((sa_float32_at *)row, count, FIRST, single(factor * rotation->factor), values);
+}
+
+/* ---- codes */
+
+#define LEAST_SCALE (27 << 7) /* as lanes have it (F9) */
+#define GREATEST_SCALE 0x7f7f
+#define PARTIAL_SUMS 16u /* of value i in number i mod 16: an order that NumPy has, too */
+#define QUARTER 4u
+
+typedef double doubles __attribute__((vector_size(8 * QUARTER)));
+
+SA_VECTORISED static void add_squares(const sa_float32_at *values, uint64_t count, double *sums) {
+    doubles found[PARTIAL_SUMS / QUARTER] = {{0}};
+    for (; count >= PARTIAL_SUMS; count -= PARTIAL_SUMS, values += PARTIAL_SUMS)
+        for (uint32_t i = 0; i < PARTIAL_SUMS / QUARTER; i++) {
+            doubles wide = {(double)values[4 * i], (double)values[4 * i + 1], (double)values[4 * i + 2], (double)values[4 * i + 3]};
+            found[i] += wide * wide;
+        }
+    for (uint32_t i = 0; i < count; i++) found[i / QUARTER][i % QUARTER] += (double)values[i] * (double)values[i];
+    memcpy(sums, found, sizeof found);
+}
+
+int32_t sa_rms_code(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    double sums[PARTIAL_SUMS];
+    sa_fetch_ahead(coding, values);
+    add_squares((const sa_float32_at *)values, count, sums);
+    for (uint32_t half = PARTIAL_SUMS / 2; half; half /= 2)
+        for (uint32_t i = 0; i < half; i++) sums[i] += sums[i + half];
+    if (!(sums[0] <= DBL_MAX)) return SA_CODE_GREATEST;
+    float rms = (float)sqrt(sums[0] / coding->width);
+    uint32_t bits;
+    memcpy(&bits, &rms, sizeof bits);
+    int32_t code = (int32_t)((bits + 0xffffu) >> 16);
+    return code < GREATEST_SCALE ? code : GREATEST_SCALE;
+}
+
+double sa_rms_of(int16_t code) {
+    uint32_t bits = (uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16;
+    float rms;
+    memcpy(&rms, &bits, sizeof rms);
+    return rms;
+}
