@@ -45,7 +45,7 @@ class TopK(ArrayCodec):
         """What this rank sends."""
         ratio = self.ratio_at(shape.step)
         found = [part.start + greatest(values[part], kept(values[part].size, ratio)) for part in spans(shape.tensors)]
-        positions = np.concatenate(found)
+        positions = np.concatenate(found) if found else np.empty(0, np.intp)
         return Chosen(positions, values[positions])
 
     def rounds_of(
