@@ -10,6 +10,7 @@ import pytest
 from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from switchagg.codecs.array_codec import ArrayCodec, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
@@ -82,3 +83,23 @@ def test_virtual_time(method: str, codec: str) -> None:
         simulation.run("sums")
 
     check(codec, sum_all)
+
+
+@pytest.mark.parametrize("codec", ["randomk:ratio=0.1,block=16", "agreed:ratio=0.1", "sketch", "nonzero"])
+def test_bytes_on_the_wire(codec: str) -> None:
+    """As many each way as the codec says it moves, and headers."""
+    simulation = SIMULATIONS["switch"](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), codec=codec))
+    size, ended = 400_000, [0]
+
+    def end() -> None:
+        ended[0] += 1
+        if ended[0] == WORKERS:
+            simulation.network.stop()
+
+    for rank, array in enumerate(gradients(0, size)):
+        simulation.launch(rank, array, "sum", end, tensors=[Tensor("all", (size,))])
+    simulation.run("a sum")
+    sent, received = simulation.wire_bytes(0)
+    chosen = parse_codec(codec).codec
+    assert isinstance(chosen, ArrayCodec)
+    assert sent == received == pytest.approx(chosen.moved(size, WORKERS)["allreduce"], rel=0.1)
