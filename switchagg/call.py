@@ -86,7 +86,7 @@ class ChunkedCall:
 
     def __init__(self, call: ArrayCall, elements: int, workers: int) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description, self.key, self._residual = call.description, call.key, call.residual
+        self.description, self.key, self.residual = call.description, call.key, call.residual
         self._elements, self._workers = elements, workers
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
@@ -97,7 +97,7 @@ class ChunkedCall:
         self._rank = rank
         self._layout = Layout(shares, len(self.array), width, self._workers, window)
         self._rows = Rows(self.array, width, self._layout)
-        self._lost = None if self._residual is None else Rows(self._residual, width, self._layout)
+        self._lost = None if self.residual is None else Rows(self.residual, width, self._layout)
         self._data_chunks = self._layout.chunks
         shape = CallShape(dtype, self._data_chunks, words, self._workers, self.key, self._lost is not None)
         self._coding = self.codec.begin(shape)

@@ -69,6 +69,7 @@ class SmallCall:
         self.array, self.codec, self.shares = array, codec, EVERYONE
         self.description: Words | None = None
         self.key = 0
+        self.residual: Array | None = None
         self._rows, self._elements, self._workers = rows, elements, workers
         self.begin(0, 0)
 

@@ -64,6 +64,7 @@ class NativeSubmission(ctypes.Structure):
         ("call", ctypes.c_uint64),
         ("key", ctypes.c_uint64),
         ("data", ctypes.c_void_p),
+        ("residual", ctypes.c_void_p),
         ("count", ctypes.c_uint64),
         ("first_row", ctypes.c_uint64),
         ("row_count", ctypes.c_uint64),
@@ -83,10 +84,11 @@ class NativeSubmission(ctypes.Structure):
         """number: what comes back in the call's event. Raises ValueError for a type that the core lacks."""
         array = call.array
         place = array.__array_interface__["data"][0]
+        lost = call.residual.__array_interface__["data"][0] if call.residual is not None else 0
         codec, dtype = _numbers(call.codec, array.dtype)
         route, owner, unit, routed, rows = call.shares
         first, end = rows or (0, 0)
-        values = (place, array.size, first, end - first)
+        values = (place, lost, array.size, first, end - first)
         whose = (route, EACH if owner is None else owner, unit, routed)
         words = call.description or _NO_WORDS
         return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
@@ -97,7 +99,7 @@ def _numbers(codec: Codec, dtype: "np.dtype[Any]") -> tuple[int, int]:
     return number_of(codec), DTYPES.index(dtype)
 
 
-_SUBMISSION = struct.Struct("=6Q8I" + f"{WORDS}I")
+_SUBMISSION = struct.Struct("=7Q8I" + f"{WORDS}I")
 assert _SUBMISSION.size == ctypes.sizeof(NativeSubmission)
 
 
@@ -116,6 +118,8 @@ class Submitted(Protocol):
     def description(self) -> Words | None: ...
     @property
     def key(self) -> int: ...
+    @property
+    def residual(self) -> Array | None: ...
 
 
 @lru_cache(maxsize=1)

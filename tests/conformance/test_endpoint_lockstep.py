@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.call import array_call, make_call, split
+from switchagg.call import array_call, chunked_call, split
+from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown, Words
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -60,10 +61,17 @@ class Pair:
             window.chunk = [start + (offset - start) % size for offset in range(size)]
             self.native.start_at(stream, start)
 
-    def submit(self, stream: int, array: NDArray[Any], op: str, shares: Shares, words: Words | None) -> None:
-        call = make_call(array, op, self.python.job, shares=shares)
-        twin = array_call(array.copy(), op, self.python.job, shares=shares)
+    def submit(
+        self, stream: int, array: NDArray[Any], op: str, shares: Shares, words: Words | None, codec: Codec, lost: bool
+    ) -> None:
+        job = self.python.job
+        plain, twin = (
+            array_call(one, op, job, codec, shares, np.full(len(one), 7, np.float32) if lost else None)
+            for one in (array, array.copy())
+        )
+        call = chunked_call(plain, job)
         call.description = twin.description = words
+        call.key = twin.key = len(self._calls)
         self._calls[id(call)] = (call, twin)
         self.python.submit(stream, call)
         self.native.submit(stream, twin)
@@ -92,6 +100,8 @@ class Pair:
                 assert twin.call is its
                 assert twin.stream == event.stream
                 assert its.array.tobytes() == mine.array.tobytes()
+                if mine.residual is not None:
+                    assert its.residual.tobytes() == mine.residual.tobytes()
             else:
                 assert isinstance(twin, StreamFailed)
                 assert twin == event
@@ -128,6 +138,10 @@ class Script:
         start = rng.choice([0, 2**32 - 5, 2**33 - 1]) if self.job.workers == 1 else 0
         self.pairs = [Pair(self.job, rank, start) for rank in range(self.job.workers)]
         self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
+        self.codecs = random.Random(~seed)
+        self.codec = self.codecs.choice(
+            [FIXED_POINT] * 6 + [codec_named(name) for name in ("lanes4", "lanes8", "lanes16")]
+        )
         self.described = rng.random() < 0.5
         self.routed = rng.random() < 0.8
         self.now_ns = rng.randrange(10**18)
@@ -160,15 +174,17 @@ class Script:
         stream = self.rng.randrange(len(self.job.streams))
         size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(30), self.rng.randrange(400)])
         if size % 2:  # a part of a split call (W11)
-            call = array_call(np.zeros(size // unit * unit, dtype), op, self.job, shares=shares)
+            call = array_call(np.zeros(size // unit * unit, dtype), op, self.job, self.codec, shares)
             shares = split(call, self.job, range(len(self.job.streams))).get(stream, shares)
         told = Shown(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
         odd = self.rng.randrange(-20, len(self.pairs))
+        lost = kind == "allreduce" and dtype is np.float32 and self.codecs.random() < 0.2 + 0.4 * self.codec.lossy
         for number, pair in enumerate(self.pairs):
             values = awkward_values(self.rng, size + self.job.elements if number == odd else size, dtype)
             words = told and (*told[:1], len(values), *told[2:])
             values = values if self.described else values[:size]
-            pair.submit(stream, values[: len(values) // unit * unit], op, shares, words)
+            how = shares, words, self.codec, lost
+            pair.submit(stream, values[: len(values) // unit * unit], op, *how)
 
     def send(self, rank: int, limit: int = -1) -> int:
         limit = limit if limit >= 0 else self.rng.choice([0, 1, 2, 3, 8, 64])
@@ -258,7 +274,7 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     """Calls end, streams give up, chunks are resent by evidence and by timers, and every counter counts."""
     events: list[str] = []
     counters: dict[str, int] = {}
-    for seed in range(80):
+    for seed in range(120):
         script = Script(seed)
         script.run()
         events += script.events

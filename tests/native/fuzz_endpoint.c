@@ -27,7 +27,8 @@ struct call {
     double slack;
     const char *codec;
     bool described;
-    uint8_t *arrays[WORKERS], *before[WORKERS], *after[WORKERS];
+    bool fed_back;
+    uint8_t *arrays[WORKERS], *before[WORKERS], *after[WORKERS], *lost[WORKERS];
     bool submitted[WORKERS], done[WORKERS];
 };
 
@@ -94,6 +95,7 @@ static void end(void) {
             free(call->arrays[rank]);
             free(call->before[rank]);
             free(call->after[rank]);
+            free(call->lost[rank]);
         }
     sa_plane_evict(plane, job.job_id);
 }
@@ -210,6 +212,7 @@ static void step_define(void) {
         static const char *const lanes[] = {"lanes16", "lanes10", "lanes8", "lanes6", "lanes5", "lanes4"};
         call->codec = lanes[seed % 6];
         call->slack = job.workers * 1010.0 / (((1u << widths[seed % 6]) - 1) / job.workers / 2);
+        call->fed_back = call->route == SA_ROUTE_ALL && seed & 64;
     }
     call->described = choice & 64;
     call->count = byte() % (VALUES + 1);
@@ -218,6 +221,7 @@ static void step_define(void) {
         call->arrays[rank] = exactly(call->bytes);
         call->before[rank] = exactly(call->bytes);
         call->after[rank] = exactly(call->bytes);
+        call->lost[rank] = exactly(call->bytes);
         for (uint32_t i = 0; i < call->count; i++) set_value(call, call->before[rank], i, seed + 16 * rank);
         memcpy(call->arrays[rank], call->before[rank], call->bytes);
     }
@@ -233,7 +237,7 @@ static void submit(uint32_t rank) {
     call->submitted[rank] = true;
     uint32_t codec = (uint32_t)sa_codec_number(call->codec);
     struct sa_submission submission = {
-        .call = index, .key = index << 8 | rank, .data = call->arrays[rank], .count = call->count, .stream = call->stream, .codec = codec,
+        .call = index, .key = index << 8 | rank, .data = call->arrays[rank], .residual = call->fed_back ? (float *)call->lost[rank] : NULL, .count = call->count, .stream = call->stream, .codec = codec,
         .dtype = call->dtype, .op = call->op, .route = call->route, .owner = call->owner, .unit = 1, .routed = call->routed, .description = {call->described, index, call->count, 1u << 31}};
     CHECK(sa_endpoint_submit(worker->endpoint, &submission) == 0);
 }

@@ -493,10 +493,7 @@ def _chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
     if options.core == "python" or options.kind.cores == ("python",):
         return "python"
-    spec = options.codec_spec
-    reason = library.missing() or missing(spec.row_codec or FIXED_POINT)
-    if not reason and spec.feedback and spec.row_codec is not None:
-        reason = f"codec {spec} is not in the compiled core"
+    reason = library.missing() or missing(options.codec_spec.row_codec or FIXED_POINT)
     if not reason:
         return "native"
     if options.core == "native":

@@ -83,8 +83,24 @@ static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payloa
 
 static int16_t sa_code(const struct sa_call *call, uint64_t chunk) { return call->groups ? call->codes[chunk] : 0; }
 
+/* lost: what the codes of these values stand for, until then; 0 where the difference is no number. */
+SA_VECTORISED static void sa_subtract(const sa_float32_at *restrict values, uint32_t count, sa_float32_at *restrict lost) {
+    for (uint32_t i = 0; i < count; i++) {
+        float rest = values[i] - lost[i];
+        lost[i] = rest - rest == 0 ? rest : 0;
+    }
+}
+
 static void sa_encode(const struct sa_call *call, uint64_t chunk, const struct sa_span *span, uint8_t *payload) {
-    call->coding.codec->encode(&call->coding, sa_values(call, span), span->count, chunk, sa_code(call, chunk), payload);
+    int16_t code = sa_code(call, chunk);
+    const uint8_t *values = sa_values(call, span);
+    call->coding.codec->encode(&call->coding, values, span->count, chunk, code, payload);
+    if (!call->residual) return;
+    struct sa_coding own = call->coding;
+    own.ranks = 1;
+    uint8_t *lost = (uint8_t *)(call->residual + span->low);
+    own.codec->decode(&own, lost, span->count, code, payload);
+    sa_subtract((const sa_float32_at *)values, span->count, (sa_float32_at *)lost);
 }
 
 /* Add this rank's own values to the sum of the others', as a switch adds. */
@@ -164,6 +180,7 @@ void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const st
         .coding = *coding,
         .layout = layout,
         .data = submission->data,
+        .residual = submission->residual,
         .groups = groups,
         .chunks = layout.chunks + groups,
         .codes = codes,

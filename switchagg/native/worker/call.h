@@ -25,6 +25,7 @@ struct sa_call {
     struct sa_coding coding;
     struct sa_layout layout;
     uint8_t *data;
+    float *residual; /* as long as `data`, or NULL */
     uint64_t groups; /* of data chunks with a scale chunk each; 0: no agreement */
     uint64_t chunks;
     uint64_t ready;  /* leading chunks that may be sent now */

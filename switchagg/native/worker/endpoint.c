@@ -107,13 +107,14 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
 
 static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
     uint32_t rows = 0;
-    if (submission->codec == endpoint->fixed_point && submission->dtype == SA_FLOAT32 &&
+    if (submission->codec == endpoint->fixed_point && submission->dtype == SA_FLOAT32 && !submission->residual &&
         submission->op == SA_OP_SUM && submission->route == SA_ROUTE_ALL)
         rows = sa_small_rows(endpoint->elements, endpoint->workers, submission->count);
     struct sa_coding coding;
     sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype, endpoint->elements,
                     endpoint->workers);
     coding.key = submission->key;
+    if (submission->residual) coding.random = 0; /* what is lost is fed back */
     uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
                           : sizeof(int16_t) * sa_call_codes(&coding, submission);
     struct sa_running *running = sa_running_new(submission, extra);

@@ -33,6 +33,7 @@ struct sa_submission {
     uint64_t call; /* comes back in its event */
     uint64_t key;  /* of random rounding (F10) */
     void *data;
+    float *residual; /* of sums of float32 that all ranks get: what of each value its code doesn't hold; or NULL */
     uint64_t count;
     uint64_t first_row, row_count; /* of each shard, what a part of a split call carries (W11); 0, 0: all */
     uint32_t stream;
