@@ -14,7 +14,7 @@ from typing import Any
 from emulation.errors import RunFailed
 from emulation.host import host_facts
 from emulation.report.wording import unequal_compute, why_different
-from emulation.results import MethodResult, document, write_json
+from emulation.results import MethodResult, differing, document, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
 from p4vm.planes.program import PROGRAM_VARIABLE
@@ -196,6 +196,8 @@ def problems(built: dict[str, Any]) -> list[str]:
     for entry in built["methods"]:
         if not entry["summary"]["parameters_identical"]:
             found.append(f"{entry['method']}: the ranks ended with different parameters: {why_different(entry)}")
+    for one, other in differing(built):
+        found.append(f"{one} and {other}: one codec in the same packets, but the parameters differ in the end")
     for entry in built["methods"]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:

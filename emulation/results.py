@@ -17,10 +17,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from emulation.bounds import bound, bound_together, wire_bytes_per_server
+import numpy as np
+
+from emulation.bounds import bound, bound_together, elements_of, wire_bytes_per_server
 from emulation.errors import RunFailed
-from emulation.scenario import Scenario, canonical
+from emulation.scenario import Scenario, canonical, from_canonical
 from emulation.timeline import Span
+from switchagg.codecs import FIXED_POINT, ArrayCodec
+from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
 from transport.group.method_name import MethodName
 
@@ -167,7 +171,62 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "bound": dataclasses.asdict(least),
         "share_of_bound": ratio(least.communication_ns, communication["median"]),
         **_of_servers(scenario, result),
+        **_of_codec(scenario, result.method),
     }
+
+
+def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:
+    """How gradients travel; nothing without a codec."""
+    if not method.codec:
+        return {}
+    spec, workers = method.spec, scenario.topology.workers
+    if spec is None:  # of PyTorch, for Gloo
+        found = {"name": method.codec, "bits_per_value": 16.0, "adds": True, "feedback": "", "lossy": True}
+        return {"codec": found}
+    codec = spec.for_workers(workers).codec
+    bits = codec.bits(workers) if isinstance(codec, ArrayCodec) else codec.bits(np.dtype(np.float32))
+    found = {"name": spec.name, "bits_per_value": bits, "adds": codec.adds}
+    return {"codec": {**found, "feedback": spec.feedback, "lossy": spec.lossy}}
+
+
+def codec_notes(method: MethodName) -> list[str]:
+    """What a codec leaves alone, in a sentence."""
+    spec = method.spec
+    if spec is None:
+        hook = f"PyTorch's {method.codec} hook codes what DDP sums, and divides before it sums; nothing else."
+        return [hook] if method.codec else []
+    least = f"fewer than {spec.least} values, " if spec.least and spec.lossy else ""
+    return [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
+
+
+def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Methods with the same answer must end with the same parameters: one codec, whose sums depend on nothing but the
+    values, in the same packets. None: nothing is promised.
+
+    Not of sums below the codec's least size, which methods add as floats; of codecs without feedback, which may round
+    at random; of codecs that leave sums of floats to the method; of schedules, which cut gradients their own way.
+    """
+    spec = method.spec if method.codec or not method.is_switch else parse_codec(FIXED_POINT.name)
+    codec = spec and spec.row_codec
+    if spec is None or codec is None or method.schedule or scenario.workload.synchronisation:
+        return None
+    smallest = min(environment.get("bucket_elements", [0]))
+    if codec.lossy and (spec.warmup or not spec.feedback or smallest < spec.least):
+        return None
+    return str(spec), elements_of(method, scenario.switch.elements, scenario.topology.mtu_bytes)
+
+
+def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:
+    """Methods of a document that should have ended with the same parameters (`same_bits`), and haven't."""
+    first: dict[tuple[str, int], dict[str, Any]] = {}
+    found = []
+    for entry in built["methods"]:
+        promised = same_bits(from_canonical(built["scenario"]), entry["method"], entry["environment"])
+        if promised is not None:
+            other = first.setdefault(promised, entry)
+            if other["parameter_hash_per_rank"] != entry["parameter_hash_per_rank"]:
+                found.append((other["method"], entry["method"]))
+    return found
 
 
 def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:

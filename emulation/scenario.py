@@ -106,8 +106,10 @@ class Scenario:
         return self.methods.mininet if backend == "mininet" else self.methods.sim
 
     def baseline_for(self, backend: str) -> MethodName | None:
-        """The first host method: what the switch is compared with. None if the scenario has only the switch."""
-        return next((method for method in self.methods_for(backend) if not method.is_switch), None)
+        """The first host method, of float32 if there is one: what the switch is compared with. None if the scenario has
+        only the switch."""
+        hosts = [method for method in self.methods_for(backend) if not method.is_switch]
+        return min(hosts, key=lambda method: bool(method.codec), default=None)
 
 
 _TABLES: dict[str, Any] = {

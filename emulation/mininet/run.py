@@ -20,7 +20,7 @@ from emulation.host import compiled_core
 from emulation.mininet.crew import EXIT_S, Crew, Member
 from emulation.mininet.launch import RENDEZVOUS_PORT, RunningScenario, Switch, Traffic, words_of
 from emulation.mininet.shaping import UnfitError
-from emulation.results import Evaluation, IterationRecord, MethodResult, gradient_delays, write_json
+from emulation.results import Evaluation, IterationRecord, MethodResult, codec_notes, gradient_delays, write_json
 from emulation.scenario import Scenario
 from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, kept
 from emulation.training.messages import Evaluated, Finished, Go, Iteration, Started, TrainerConfig, write_config
@@ -267,7 +267,7 @@ def _result(
         switch_counters=counters,
         parameter_hash_per_rank=[final.parameter_hash for final in finals],
         certificate=observed.certificate,
-        notes=[*environment["network"]["notes"], note, *finals[0].notes],
+        notes=[*environment["network"]["notes"], note, *codec_notes(method), *finals[0].notes],
         environment={
             **environment,
             **finals[0].facts,

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from emulation.report import figures, wording
+from emulation.results import differing
 from emulation.timeline import Span
 from transport.group.method_name import MethodName
 
@@ -113,7 +114,10 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
             for s in summaries
         ]
 
+    coded = any("codec" in s for s in summaries)
+    against = wording.against_baseline
     return [
+        *([row(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
         row("Iteration time", times("iteration_ns")),
         *_prediction_rows(methods),
         row("Compute time", times("compute_ns")),
@@ -127,8 +131,20 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
         *_server_rows(summaries),
         *_way_rows(methods),
         row("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
-        row("Final test accuracy", [(wording.percent_text(s["final_accuracy"], 2), "") for s in summaries]),
-        row("Final test loss", [(wording.number_text(s["final_loss"]), "") for s in summaries]),
+        row(
+            "Final test accuracy",
+            [
+                (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
+                for s, entry in zip(summaries, methods, strict=True)
+            ],
+        ),
+        row(
+            "Final test loss",
+            [
+                (wording.number_text(s["final_loss"]), against(built, entry, "final_loss"))
+                for s, entry in zip(summaries, methods, strict=True)
+            ],
+        ),
         row("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
         row("Parameters on all ranks", [_identical(entry) for entry in methods]),
         row("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
@@ -136,6 +152,7 @@ def table_rows(built: dict[str, Any]) -> list[Row]:
     ]
 
 
+BITS = "Bits per value"
 COLUMNS_MOST = 4  # methods side by side; more become rows
 
 
@@ -146,8 +163,9 @@ def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> 
     """
     if len(names) <= COLUMNS_MOST:
         return ["", *names], list(rows)
-    chosen = [row for row in rows if row[0] in _BRIEF]
-    heads = ["Method", *(_BRIEF[label] for label, _ in chosen)]
+    brief = _BRIEF_CODED if any(label == BITS for label, _ in rows) else _BRIEF
+    chosen = [row for row in rows if row[0] in brief]
+    heads = ["Method", *(brief[label] for label, _ in chosen)]
     return heads, [
         (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
         for index, name in enumerate(names)
@@ -167,6 +185,18 @@ _BRIEF = {
     "Speed-up of communication": "Communication speed-up",
 }
 """Columns of the table of many methods: heads by row of the table of few."""
+
+_BRIEF_CODED = {
+    BITS: "Bits",
+    "Iteration time": "Iteration",
+    "Communication time": "Communication",
+    "Wire bytes per rank, sent": "Sent per rank",
+    "Wire bytes per rank, received": "Received",
+    "Final test accuracy": "Accuracy",
+    "Final test loss": "Test loss",
+    "Speed-up of an iteration": "Speed-up",
+}
+"""The same where some method has a codec."""
 
 
 def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
@@ -293,15 +323,23 @@ def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
     """The verdict over all methods: word, class and one sentence. Ranks that differ outweigh any certificate."""
-    differing = [entry for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
-    if differing:
-        names = " and ".join(wording.in_text(entry["method"]) for entry in differing)
-        reasons = " and ".join(dict.fromkeys(map(wording.why_different, differing)))
+    unequal_ranks = [entry for entry in built["methods"] if not entry["summary"]["parameters_identical"]]
+    if unequal_ranks:
+        names = " and ".join(wording.in_text(entry["method"]) for entry in unequal_ranks)
+        reasons = " and ".join(dict.fromkeys(map(wording.why_different, unequal_ranks)))
         return {
             "word": "WRONG",
             "kind": "invalid",
             "text": f"With {names} the ranks ended with different parameters: {reasons}. Nothing in this report can be "
             "used.",
+        }
+    if pairs := differing(built):
+        names = ", ".join(f"{wording.in_text(one)} and {wording.in_text(other)}" for one, other in pairs)
+        return {
+            "word": "WRONG",
+            "kind": "invalid",
+            "text": f"By one codec in the same packets {names} ended with different parameters. Nothing in this report "
+            "can be used.",
         }
     if built["valid"] is None:
         return {

@@ -17,9 +17,11 @@ from transport.schedule.table import POLICIES
 
 
 def name_of(method: MethodName) -> str:
-    """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, P3". A default link isn't named."""
+    """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, lanes8+ef, P3". A default link isn't
+    named."""
     schedule = f", {POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
-    return method.look.label + _over(method) + schedule
+    codec = f", {method.codec}" if method.codec else ""
+    return method.look.label + _over(method) + codec + schedule
 
 
 def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
@@ -30,9 +32,10 @@ def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
 
 
 def in_text(method: MethodName) -> str:
-    """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with P3"."""
-    schedule = f" with {POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
-    return method.look.article + method.look.label + _over(method) + schedule
+    """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with lanes8+ef and P3"."""
+    schedule = f"{POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
+    more = " and ".join(filter(None, (method.codec, schedule)))
+    return method.look.article + method.look.label + _over(method) + (f" with {more}" if more else "")
 
 
 def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
@@ -44,9 +47,33 @@ def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
         parts = ["PyTorch's own host allreduce by its algorithm, a ring, on the same links; the switch only forwards"]
     if method.method == "ps":
         parts += _servers(scenario)
+    if codec := entry["summary"].get("codec"):
+        bits = f"{codec['bits_per_value']:.3g} bits a value"
+        parts.append(f"float32 travels in {bits} by {method.codec}, what is shorter or of another type as it is")
     if method.schedule:
         parts.append(POLICIES[method.policy].summary)
     return "; ".join(parts) + "."
+
+
+def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
+    """How many bits a rank gives for a value, and what is to be known of it."""
+    codec = entry["summary"].get("codec")
+    if codec is None:
+        return "32 bits", "fixed point" if entry["method"].is_switch else "float32"
+    return f"{codec['bits_per_value']:.3g} bits", "" if codec["adds"] else "gathered: it does not add"
+
+
+def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> str:
+    """What training with a codec came to, beside the baseline; "" for methods without one. key: of the summary."""
+    base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
+    if "codec" not in entry["summary"] or entry["comparison"] is None or base is None:
+        return ""
+    before, after = base["summary"][key], entry["summary"][key]
+    if before is None or after is None:
+        return ""
+    if key == "final_accuracy":
+        return f"{100 * (after - before):+.2f} points against {in_text(built['baseline'])}"
+    return f"{number_text(before)} with {in_text(built['baseline'])}"
 
 
 def _servers(scenario: dict[str, Any]) -> list[str]:
@@ -237,6 +264,9 @@ def headline(built: dict[str, Any]) -> str:
         first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
         which = f"{which}, {first} of {count} methods,"
     text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
+    lossy = compared["summary"].get("codec", {}).get("lossy")
+    if lossy and (accuracy := against_baseline(built, compared, "final_accuracy")):
+        text += f" Its sums are not exact: test accuracy in the end {accuracy}."
     if not numbers["compute_alike"]:
         text += f" {unequal_compute(built, compared)}"
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:

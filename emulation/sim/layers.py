@@ -9,6 +9,7 @@ parameter has its sum: so results are those of plain synchronous training, whate
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,20 @@ from emulation.sim.network.simulation import Simulation
 from emulation.sim.training import Progress, Training
 from emulation.timeline import COMPUTE, NETWORK, Span, kept, union_ns
 from emulation.training.replicas import Replicas
+from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
 from transport.schedule.model import Prediction
-from transport.schedule.scheduler import Lanes, Policy, Profile, Scheduler, Transfer, class_lanes, classes_of, describe
+from transport.schedule.scheduler import (
+    Lanes,
+    Part,
+    Policy,
+    Profile,
+    Scheduler,
+    Transfer,
+    class_lanes,
+    classes_of,
+    describe,
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,17 @@ class LayeredTraining(Training):
         self.schedule = schedule
         self.profile, self.transfers = schedule.profile, schedule.transfers
         self.first_layer_bytes = schedule.first_layer_bytes
+        self.tensors: list[list[Tensor] | None] = [
+            [self._tensor(part) for part in transfer.parts] if simulation.config.codec else None
+            for transfer in self.transfers
+        ]
         self.clocks = [LayeredRank(self, rank) for rank in range(self.workers)]
+
+    def _tensor(self, part: Part) -> Tensor:
+        """What a part is to a codec."""
+        (whole,) = self.replicas.tensors[part.tensor]
+        size = part.high - part.low
+        return whole if size == math.prod(whole.shape) else Tensor(f"{whole.name}[{part.low}:{part.high}]", (size,))
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -197,6 +219,7 @@ class LayeredRank:
                 functools.partial(self._returned, transfer, array, now_ns),
                 priority,
                 self._number_of(transfer),
+                tensors=training.tensors[transfer.key],
             )
         deadline_ns = self._scheduler.next_deadline_ns()
         if deadline_ns is not None:

@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 
 from emulation.errors import RunFailed
-from emulation.results import MethodResult
+from emulation.results import MethodResult, codec_notes
 from emulation.scenario import Scenario
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
@@ -66,7 +66,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             1 if each_parameter else workload.bucket_bytes,
             workload.optimizer,
         )
-        notes = ["Time is virtual and exact; no certificate is needed."]
+        notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(method)]
         measured_ns = 0
         if workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)

@@ -91,7 +91,8 @@ class RankClock:
 
     def _send(self, index: int) -> None:
         simulation, done = self._training.simulation, functools.partial(self._returned, index)
-        simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done)
+        tensors = self._training.replicas.tensors[index] if simulation.config.codec else None
+        simulation.launch(self._rank, self._buckets[index], simulation.mean_op, done, tensors=tensors)
 
     def _returned(self, index: int) -> None:
         self._under_way[index] = (self._launched_ns.pop(index), self._network.now_ns)

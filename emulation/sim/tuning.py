@@ -17,6 +17,7 @@ from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.simulation import Simulation
 from emulation.training.workload import Score
+from switchagg.codecs.array_codec import Tensor
 from transport.schedule.policy import Policy, Tunable
 from transport.schedule.scheduler import Profile
 from transport.schedule.tuning import Tuner, missing
@@ -33,6 +34,7 @@ class Zeros:
     def __init__(self, profile: Profile, workers: int) -> None:
         self.losses = [0.0] * workers
         self.buckets = [SimpleNamespace(elements=tensor.elements) for tensor in profile.tensors]
+        self.tensors = [[Tensor(tensor.name, (tensor.elements,))] for tensor in profile.tensors]
 
     def gradients_of(self, _rank: int, _iteration: int) -> list[np.ndarray]:
         return [np.zeros(bucket.elements, np.float32) for bucket in self.buckets]

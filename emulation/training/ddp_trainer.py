@@ -32,6 +32,7 @@ from emulation.training.messages import (
     Transfer,
 )
 from emulation.training.workload import Workload, build_workload, compute_on_one_thread
+from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.description import Kind
 from transport.group.contract import AllreduceGroup, Group
 from transport.group.opening import GroupOptions, open_group
@@ -54,13 +55,15 @@ class BucketClock:
     """DDP communication hook: the average over all ranks, and when each bucket left and came back.
 
     group: what sums, instead of torch's own. counted: its sums may hold fewer than all ranks, so it divides. hook: what
-    does all of it, in torch's own group.
+    does all of it, in torch's own group. names: of the parameters, which a codec is told.
     """
 
     workers: int
     hook: Callable[[Any, Any], torch.futures.Future[torch.Tensor]] | None = None
     group: AllreduceGroup | None = None
     counted: bool = False
+    names: dict[torch.Tensor, str] = field(default_factory=dict)
+    elements: set[int] = field(default_factory=set)  # of buckets with names, whenever
     spans: list[Transfer] = field(default_factory=list)
 
     def reduce(
@@ -71,13 +74,16 @@ class BucketClock:
         """What DDP does without a hook, timed."""
         if (hook := self.hook) is not None:
             return self._timed(bucket.buffer(), lambda: hook(_state, bucket))
-        return self.mean(bucket.buffer())
+        if not self.names:
+            return self.mean(bucket.buffer())
+        self.elements.add(bucket.buffer().numel())
+        return self.mean(bucket.buffer(), [Tensor(self.names[one], tuple(one.shape)) for one in bucket.parameters()])
 
-    def mean(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Of a bucket's values, in place, timed."""
+    def mean(self, flat: torch.Tensor, tensors: Tensors | None = None) -> torch.futures.Future[torch.Tensor]:
+        """Of a bucket's values, in place, timed. tensors: what lies in it, for a codec."""
         if not self.counted:
             flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
-        return self._timed(flat, lambda: self._start(flat))
+        return self._timed(flat, lambda: self._start(flat, tensors))
 
     def _timed(
         self, flat: torch.Tensor, start: Callable[[], torch.futures.Future[Any]]
@@ -93,13 +99,14 @@ class BucketClock:
         future: torch.futures.Future[torch.Tensor] = start().then(returned)
         return future
 
-    def _start(self, flat: torch.Tensor) -> torch.futures.Future[Any]:
+    def _start(self, flat: torch.Tensor, tensors: Tensors | None) -> torch.futures.Future[Any]:
         if self.group is None:
-            work = dist.all_reduce(flat, async_op=True)
+            coded = tensors is not None
+            work = switch_group().allreduce_tensors(flat, tensors) if coded else dist.all_reduce(flat, async_op=True)
             assert work is not None, "asynchronous"
             begun: torch.futures.Future[list[torch.Tensor]] = work.get_future()
             return begun
-        return allreduce(self.group, flat, "avg" if self.counted else "sum")
+        return allreduce(self.group, flat, "avg" if self.counted else "sum", tensors)
 
 
 def exposed_ns(spans: Sequence[Transfer]) -> int:
@@ -198,6 +205,9 @@ class Trainer:
             assert isinstance(self._group, PsGroup)
             self._rounds = BackupRounds(self._model, self._group, self._buckets.mean)
         else:
+            spec = self.name.spec
+            if spec is not None and (spec.row_codec is None or spec.feedback or spec.warmup):
+                self._buckets.names = {one: name for name, one in workload.model.named_parameters()}
             self._model.register_comm_hook(None, self._buckets.reduce)
         dist.all_reduce(torch.zeros(1))  # whatever makes its threads at the first call makes them now
         if self._group is None:
@@ -209,8 +219,8 @@ class Trainer:
             self._group.close()
 
     def _facts(self) -> dict[str, Any]:
-        """What is to be known of the schedule; of DDP's own nothing."""
-        return {}
+        """What is to be known of the schedule; of DDP's own what a codec's least size depends on."""
+        return {"bucket_elements": sorted(self._buckets.elements)} if self._buckets.names else {}
 
     def _gradient_bytes(self, workload: Workload) -> int:
         """Summed over ranks in an iteration."""

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from emulation.scenario_tables import ADAMW
 from emulation.training.workload import Score, build_workload, compute_on_one_thread
+from switchagg.codecs.array_codec import Tensor
 from transport.schedule.scheduler import LayerProfile, Profile, TensorProfile
 
 BUCKET_BYTES_DEFAULT = 1 << 20
@@ -54,8 +55,8 @@ class Layer:
 class Replicas:
     """`workers` replicas of a workload. bucket_bytes: DDP's `bucket_cap_mb`, in bytes.
 
-    losses: of each rank's last `gradients_of`. forward_fraction: the forward pass's share of forward and backward, in
-    operations. Raises WorkloadError. Sets the process to compute on one thread.
+    tensors: what lies in each bucket. losses: of each rank's last `gradients_of`. forward_fraction: the forward pass's
+    share of forward and backward, in operations. Raises WorkloadError. Sets the process to compute on one thread.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Replicas:
         self.losses = [math.nan] * workers
         self.layers = self._trace_forward()
         self.buckets, self.forward_fraction = self._trace(bucket_bytes)
+        named = [Tensor(name, tuple(one.shape)) for name, one in self.workloads[0].model.named_parameters()]
+        self.tensors = [[named[index] for index in bucket.parameters] for bucket in self.buckets]
 
     def _shares(self, workers: int) -> Sequence[tuple[int, int]]:
         """Of the data, by rank: which of how many."""

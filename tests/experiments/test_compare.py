@@ -221,3 +221,47 @@ def test_host_methods_need_no_plane() -> None:
 
 def run_method_result() -> MethodResult:
     return result("ring", 1000)
+
+
+CODED = parse(
+    'name = "coded"\ntitle = "Coded"\n[methods]\nsim = ["gloo~bf16", "ring", "ring~lanes8+ef"]\n'
+    "[workload]\niterations = 4\nwarmup_iterations = 1\n",
+    "coded.toml",
+)
+
+
+@pytest.mark.parametrize(
+    ("methods", "elements", "wrong"),
+    [
+        (("switch~lanes8+ef", "ring~lanes8+ef"), [5000, 1024], True),
+        (("switch~lanes8+ef", "ring~lanes8+ef"), [5000, 1023], False),  # floats, in an order of the method's own
+        (("switch~lanes8+ef", "ring~lanes8+ef+p3"), [5000, 1024], False),  # other packets
+        (("switch~lanes8", "ring~lanes8"), [5000, 1024], False),  # may round at random
+        (("switch~lanes8:warmup=2+ef", "ring~lanes8:warmup=2+ef"), [5000, 1024], False),
+        (("switch~lanes8+ef", "ring~lanes16+ef"), [5000, 1024], False),
+        (("switch@rdma~lanes8+ef", "ring~lanes8+ef"), [5000, 1024], False),
+        (("switch@rdma~lanes8+ef", "ring@rdma~lanes8+ef"), [5000, 1024], True),
+        (("switch", "ring~fixed_point"), [5], True),
+        (("switch", "ring"), [5000, 1024], False),
+        (("switch~randomk+ef", "ring~randomk+ef"), [5000, 1024], False),  # sums of floats
+    ],
+)
+def test_methods_whose_codec_promises_the_same_bits_must_have_them(
+    methods: tuple[str, str], elements: list[int], wrong: bool
+) -> None:
+    environment = {"bucket_elements": elements}
+    results = [
+        result(method, 1000, environment=environment, parameter_hash_per_rank=[hashed] * 4)
+        for method, hashed in zip(methods, ("a", "b"), strict=True)
+    ]
+    built = document(CODED, "sim", [result("ring+wfbp", 2000), *results])
+    said = (
+        f"{parse_method(methods[0])} and {parse_method(methods[1])}: one codec in the same packets, but the parameters"
+    )
+    assert [problem.startswith(said) for problem in problems(built)] == [True] * wrong
+    same = [dataclasses.replace(one, parameter_hash_per_rank=["a"] * 4) for one in results]
+    assert problems(document(CODED, "sim", [result("ring+wfbp", 2000), *same])) == []
+
+
+def test_the_baseline_is_of_float32() -> None:
+    assert str(CODED.baseline_for("sim")) == "ring"

@@ -13,7 +13,7 @@ from example_results import SCENARIO, FakeCertificate, result
 from emulation.compare import problems
 from emulation.report import report, wording
 from emulation.report.report import table_rows, write_report
-from emulation.results import MethodResult, comparison, document
+from emulation.results import Evaluation, MethodResult, comparison, document
 from emulation.scenario import parse
 from emulation.scenario_tables import ParameterServer
 
@@ -275,3 +275,39 @@ def test_rates_and_bytes() -> None:
     assert wording.bytes_text(1_500_000) == "1.50 MB"
     assert wording.bytes_text(99.9e3) == "99.9 kB"
     assert wording.bytes_text(12) == "12 B"
+
+
+def test_methods_with_codecs_stand_beside_float32_by_what_they_learned() -> None:
+    worse = [Evaluation(3, 4_000_000_000, 0.95, 0.5)]
+    built = document(
+        SCENARIO,
+        "sim",
+        [
+            result("ring", 150_000_000),
+            result("switch", 100_000_000),
+            result("gloo~bf16", 76_000_000),
+            result("ring~topk:ratio=0.01+ef", 5_000_000, evaluations=worse),
+        ],
+    )
+    rows = dict(table_rows(built))
+    assert rows["Bits per value"][:3] == [("32 bits", "float32"), ("32 bits", "fixed point"), ("16 bits", "")]
+    assert rows["Bits per value"][3][1] == "gathered: it does not add"
+    notes = [note for _, note in rows["Final test accuracy"]]
+    assert notes == ["", "", "+0.00 points against the ring", "-2.50 points against the ring"]
+    assert rows["Final test loss"][3] == ("0.5", "0.25 with the ring")
+    said = wording.headline(built)
+    assert "Its sums are not exact: test accuracy in the end -2.50 points against the ring." in said
+    names = wording.short_names([entry["method"] for entry in built["methods"]]).values()
+    assert list(names) == ["ring", "switch", "Gloo, bf16", "ring, topk+ef"]
+    assert "Bits per value" not in dict(table_rows(sim_document()))
+
+
+def test_one_codec_with_two_outcomes_outweighs_a_valid_certificate() -> None:
+    good = FakeCertificate(True, [], None, {"gap_deviation_p90": 0.02}, BOUNDS)
+    runs = [
+        result(method, 1000, "mininet", certificate=good, parameter_hash_per_rank=[hashed] * 4)
+        for method, hashed in (("ring~fixed_point", "a"), ("switch", "b"))
+    ]
+    stamp = report._stamp(document(SCENARIO, "mininet", runs))
+    assert stamp["word"] == "WRONG"
+    assert stamp["text"].startswith("By one codec in the same packets the ring with fixed_point and the switch ended ")

@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch")
 
 from emulation.bounds import bound
+from emulation.compare import problems
 from emulation.errors import RunFailed
 from emulation.results import document, summary, write_json
-from emulation.scenario import Scenario, parse
+from emulation.scenario import Scenario, find, load, parse
 from emulation.sim.compute import ComputeTimes
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.run import run_method, simulation_config
@@ -215,6 +216,25 @@ def test_real_training_reaches_its_bound_and_keeps_ranks_identical(method: str) 
     assert 0.95 < numbers["share_of_bound"] <= 1
     assert bound(result.method, result.gradient_bytes, given.network).wire_bytes_per_rank == pytest.approx(
         numbers["wire_tx_bytes_per_rank_iteration"], rel=0.02
+    )
+
+
+def test_the_shipped_codecs_run_and_those_that_promise_it_agree() -> None:
+    """All methods of `switchagg compare codecs`, shortened: seconds, since each trains its replicas."""
+    short = {"workload.iterations": 2, "workload.warmup_iterations": 1, "workload.batch_per_worker": 2}
+    given = load(find("codecs"), {**short, "topology.workers": 2, "topology.rate_bps": 10**9})
+    results = [run_method(given, method, Path(), lambda *_: None) for method in given.methods.sim]
+    built = document(given, "sim", results)
+    assert problems(built) == []
+    hashes = {str(result.method): result.parameter_hash_per_rank for result in results}
+    assert hashes["switch~lanes8+ef"] == hashes["ring~lanes8+ef"] != hashes["ring"]
+    assert hashes["switch~topk+ef"] == hashes["ring~topk+ef"]
+    sent = {str(entry["method"]): entry["summary"]["wire_tx_bytes_per_rank_iteration"] for entry in built["methods"]}
+    assert sent["gloo~bf16"] == pytest.approx(sent["gloo"] / 2, rel=0.02)
+    assert sent["switch~lanes8+ef"] == pytest.approx(sent["switch"] / 4, rel=0.02)
+    assert all(any("Codec" in note for note in one.notes) == bool(one.method.spec) for one in results)
+    assert all(
+        any("PyTorch's bf16 hook" in note for note in one.notes) == (str(one.method) == "gloo~bf16") for one in results
     )
 
 

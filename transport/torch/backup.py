@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from switchagg.codecs.array_codec import Tensors
 from transport.group.contract import AllreduceGroup
 from transport.ps.group import PsGroup
 
@@ -108,7 +109,9 @@ class BackupRounds:
         return future
 
 
-def allreduce(group: AllreduceGroup, flat: torch.Tensor, op: str) -> torch.futures.Future[torch.Tensor]:
+def allreduce(
+    group: AllreduceGroup, flat: torch.Tensor, op: str, tensors: Tensors | None = None
+) -> torch.futures.Future[torch.Tensor]:
     """A group's allreduce, in place, as a Future of torch's. flat: 1-D, on the CPU."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
@@ -119,5 +122,5 @@ def allreduce(group: AllreduceGroup, flat: torch.Tensor, op: str) -> torch.futur
         else:
             future.set_exception(error)  # type: ignore[arg-type]  # stub
 
-    group.allreduce(flat.numpy(), op).add_done_callback(ended)
+    group.allreduce(flat.numpy(), op, tensors=tensors).add_done_callback(ended)
     return future
