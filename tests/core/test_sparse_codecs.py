@@ -89,7 +89,9 @@ def test_what_is_not_sent_remains(text: str, size: int) -> None:
     assert sent.all() == (size == 1 or "nonzero" in text or (size == 5 and "block" in text))
 
 
-@pytest.mark.parametrize("text", [*CHOOSING, *(f"{text},inner=lanes8" for text in CHOOSING)])
+@pytest.mark.parametrize(
+    "text", [*CHOOSING, *(f"{text},inner={inner}" for text in CHOOSING for inner in ("lanes8", "rotated8"))]
+)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", [0, 517, 1002])
 def test_what_is_not_finite_reaches_every_worker_and_no_next_call(text: str, bad: float, where: int) -> None:
@@ -121,10 +123,11 @@ def test_zeros_and_extremes(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["randomk:ratio=0.3,block=7", "agreed:ratio=0.25,block=8", "nonzero:block=16"])
-def test_an_inner_codec_loses_into_the_residual(text: str) -> None:
+@pytest.mark.parametrize("inner", ["lanes16", "rotated16"])
+def test_an_inner_codec_loses_into_the_residual(text: str, inner: str) -> None:
     values = gradients(3, 1003)
     exact, of_exact = World(text, 3).sum(values)
-    found, residuals = World(f"{text},inner=lanes16", 3).sum(values)
+    found, residuals = World(f"{text},inner={inner}", 3).sum(values)
     assert 0 < np.abs(found - exact).max() < 0.01
     together = np.sum(residuals, axis=0, dtype=np.float64) + found
     assert np.abs(together - plain_sum(values)).max() < 1e-5

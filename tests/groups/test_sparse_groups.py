@@ -18,7 +18,7 @@ from tests.groups.test_compressed_groups import SOON_S, TENSORS, WORKERS, gradie
 
 pytestmark = pytest.mark.filterwarnings("ignore:the Python core carries")
 
-EXACT = ["randomk:ratio=0.1+ef", "agreed:ratio=0.2,block=16+ef", "nonzero:block=16"]
+EXACT = ["randomk:ratio=0.1+ef", "agreed:ratio=0.2,block=16+ef", "nonzero:block=16", "agreed:ratio=0.2,inner=lanes8+ef"]
 """They add values as they are; those of this test in any order, and in fixed point, to the same bits."""
 
 NEAR = ["powersgd+ef", "sketch:top=0.05,rho=0.5"]

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import Array, Codec
 from switchagg.codecs.lanes import WIDTHS, Lanes
+from switchagg.codecs.rotated.rows import Rotated
 from switchagg.written import one_of, option
 
-_INNER: dict[str, Codec] = {codec.name: codec for codec in map(Lanes, WIDTHS)}
+_INNER: dict[str, Codec] = {codec.name: codec for codec in (*map(Lanes, WIDTHS), *map(Rotated, WIDTHS))}
 
 FLOAT32 = np.dtype(np.float32)
 
