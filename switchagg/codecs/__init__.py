@@ -21,6 +21,7 @@ from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.raw import Raw
 from switchagg.codecs.rotated.rows import Rotated
+from switchagg.codecs.rotated.thc import THC
 from switchagg.codecs.sparse.agreed import Agreed
 from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
@@ -37,6 +38,7 @@ CODECS: dict[str, Codec] = {
         FIXED_POINT,
         *map(Lanes, WIDTHS),
         *map(Rotated, WIDTHS),
+        *THC,
         PLAIN,
     )
 }

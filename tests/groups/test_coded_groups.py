@@ -112,7 +112,7 @@ def lossy_sums(rank: int, group: Group) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:the Python core carries")
-@pytest.mark.parametrize("codec", ["lanes16:least=0", "lanes8:least=0", "rotated8:least=0"])
+@pytest.mark.parametrize("codec", ["lanes16:least=0", "lanes8:least=0", "rotated8:least=0", "thc:least=0"])
 def test_lanes_have_the_same_bits_everywhere(codec: str) -> None:
     """F9, F10, F14: through a switch with one stream, from both cores, by host methods, and in virtual time."""
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:

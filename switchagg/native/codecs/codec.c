@@ -19,6 +19,8 @@
     CODEC(rotated6)      \
     CODEC(rotated5)      \
     CODEC(rotated4)      \
+    CODEC(thc)           \
+    CODEC(thc_table)     \
     CODEC(plain)         \
     CODEC(raw)           \
     CODEC(wide_fixed_point)

@@ -1,5 +1,7 @@
 /* Lanes of a rotated row: F14 of PROTOCOL.md, bit for bit as switchagg/codecs/rotated/rows.py. The lanes' own codec is given the
    row in units of the greatest value that is sent. */
+#include <stdbool.h>
+
 #include "codecs/rotation.h"
 
 #define ONE 0x3f80 /* the code of 1 */
@@ -13,31 +15,16 @@ static double reach(uint32_t half) {
 
 static void encode(const struct sa_codec *lanes, const struct sa_coding *coding, const uint8_t *values, uint32_t count,
                    uint64_t number, int16_t code, uint8_t *payload) {
-    float *row = sa_rotation_row();
-    if (code > 0 && code < SA_CODE_GREATEST) {
-        struct sa_rotation rotation = sa_rotation_of(coding->width);
-        sa_fetch_ahead(coding, values);
-        sa_rotate(&rotation, (const sa_float32_at *)values, count, 1 / (reach(coding->half) * sa_rms_of(code)), row);
-        code = ONE;
-    } else {
-        memset(row, 0, 4ull * coding->width);
-    }
-    lanes->encode(coding, (const uint8_t *)row, coding->width, number, code, payload);
+    bool blank = code == SA_CODE_GREATEST;
+    const float *row = blank ? sa_rotation_row() : sa_rotated(coding, values, count, code, reach(coding->half));
+    lanes->encode(coding, (const uint8_t *)row, coding->width, number, blank ? code : ONE, payload);
 }
 
 static void decode(const struct sa_codec *lanes, const struct sa_coding *coding, uint8_t *values, uint32_t count,
                    int16_t code, const uint8_t *payload) {
-    if (code <= 0) {
-        memset(values, 0, 4ull * count);
-    } else if (code == SA_CODE_GREATEST) {
-        lanes->decode(coding, values, count, code, payload); /* NaN (F4) */
-    } else {
-        struct sa_rotation rotation = sa_rotation_of(coding->width);
-        float *row = sa_rotation_row();
-        sa_fetch_ahead(coding, values);
-        lanes->decode(coding, (uint8_t *)row, coding->width, ONE, payload);
-        sa_rotate_back(&rotation, row, reach(coding->half) * sa_rms_of(code), (sa_float32_at *)values, count);
-    }
+    float *row = sa_rotation_row();
+    lanes->decode(coding, (uint8_t *)row, coding->width, ONE, payload);
+    sa_from_rotated(coding, row, values, count, code, reach(coding->half));
 }
 
 #define ROTATED(bits)                                                                                         \

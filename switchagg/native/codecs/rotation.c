@@ -6,6 +6,8 @@
 #include "abi.h"
 #include "codecs/rounding.h"
 
+extern const struct sa_codec sa_fixed_point;
+
 #define LANES_MOST 8u
 #define BLOCK_STAGES 5u
 #define BLOCK (1u << BLOCK_STAGES)
@@ -188,9 +190,34 @@ int32_t sa_rms_code(const struct sa_coding *coding, const uint8_t *values, uint6
     return code < GREATEST_SCALE ? code : GREATEST_SCALE;
 }
 
-double sa_rms_of(int16_t code) {
+static double rms_of(int16_t code) {
     uint32_t bits = (uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16;
     float rms;
     memcpy(&rms, &bits, sizeof rms);
     return rms;
+}
+
+float *sa_rotated(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code, double reach) {
+    float *row = sa_rotation_row();
+    if (code <= 0) {
+        memset(row, 0, 4ull * coding->width);
+        return row;
+    }
+    struct sa_rotation rotation = sa_rotation_of(coding->width);
+    sa_fetch_ahead(coding, values);
+    sa_rotate(&rotation, (const sa_float32_at *)values, count, 1 / (reach * rms_of(code)), row);
+    return row;
+}
+
+void sa_from_rotated(const struct sa_coding *coding, float *row, uint8_t *values, uint32_t count, int16_t code,
+                     double reach) {
+    if (code <= 0) {
+        memset(values, 0, 4ull * count);
+    } else if (code == SA_CODE_GREATEST) {
+        sa_fixed_point.decode(coding, values, count, code, NULL); /* NaN */
+    } else {
+        struct sa_rotation rotation = sa_rotation_of(coding->width);
+        sa_fetch_ahead(coding, values);
+        sa_rotate_back(&rotation, row, reach * rms_of(code), (sa_float32_at *)values, count);
+    }
 }
