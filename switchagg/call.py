@@ -12,7 +12,7 @@ Nothing here knows of slots, packets or time. Values are read from the caller's 
 results are written into it as they come, so a call needs no copy of the tensor.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, codec_for
+from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, Coding, codec_for
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
@@ -316,13 +316,24 @@ def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequ
     return ChunkedCall(ArrayCall(array, Op.MAX, PLAIN), job.elements, job.workers)
 
 
-def plain_rounds(reductions: Iterable[Reduction], elements: int, workers: int, key: int) -> Iterator[Reduction]:
+Begin = Callable[[Codec, CallShape], Coding]
+
+
+def begin_in_python(codec: Codec, shape: CallShape) -> Coding:
+    """As the codec does."""
+    return codec.begin(shape)
+
+
+def plain_rounds(
+    reductions: Iterable[Reduction], elements: int, workers: int, key: int, begin: Begin = begin_in_python
+) -> Iterator[Reduction]:
     """The same, without codecs: coded ones as the rounds of `rounds_of`, which has the arguments."""
     for one in reductions:
         if one.codec is None:
             yield one
         else:
-            for words, op in rounds_of(one.array, elements, workers, one.codec, key=key, residual=one.residual):
+            how: dict[str, Any] = {"key": key, "residual": one.residual, "begin": begin}
+            for words, op in rounds_of(one.array, elements, workers, one.codec, **how):
                 yield Reduction(words, op)
 
 
@@ -334,12 +345,14 @@ def rounds_of(
     shares: Shares = EVERYONE,
     key: int = 0,
     residual: Array | None = None,
+    begin: Begin = begin_in_python,
 ) -> Iterator[tuple[Array, str]]:
     """The sum of an array in place as plain reductions: each (words, op) yielded is combined over all ranks, in place,
     before the next is asked for. Rows are those of a switch of E elements, so the results are the same bits (F7).
 
     array: 1-D, of a type that the codec takes; it must not change meanwhile. op: "sum" or "max"; words: int32 or int64.
     codec: one that adds. shares: whose rows they would be there. key: as of a `Call`. residual: as of `ArrayCall`.
+    begin: the codec's own, or another that gives the same bits (`switchagg.native.codec`).
     """
     words, width = row_of(array.dtype, elements, codec)
     if residual is None and small_rows(array, Op.SUM, codec, shares, elements, workers):
@@ -348,7 +361,7 @@ def rounds_of(
     if not layout.chunks:
         return
     rows, everything = Rows(array, width, layout), range(layout.chunks)
-    coding = codec.begin(CallShape(array.dtype, layout.chunks, words, workers, key, residual is not None))
+    coding = begin(codec, CallShape(array.dtype, layout.chunks, words, workers, key, residual is not None))
     values, whole = rows.read(everything), slice(0, layout.chunks)
     if codec.rounds:
         codes = coding.prepare(values, whole)

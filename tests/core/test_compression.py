@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.call import SCALES, array_call, chunked_call, rounds_of
-from switchagg.codecs import ARRAY_CODECS, FIXED_POINT, codec_named
+from switchagg.call import SCALES, array_call, begin_in_python, chunked_call, rounds_of
+from switchagg.codecs import ARRAY_CODECS, CODECS, FIXED_POINT, codec_named
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lockstep import combine, sum_together
+from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, shares_of
+from switchagg.native.codec import begin_in_c
+from switchagg.native.library import missing
 
 WORKERS, SIZE = 3, 5000
 FLOAT32 = np.dtype(np.float32)
@@ -118,6 +121,28 @@ def test_chunks_have_the_same_residual(size: int) -> None:
             call.write([chunk], combined)
     assert all((array == total).all() for array in arrays)
     assert all((own == other).all() for own, other in zip(found, lost, strict=True))
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+@pytest.mark.parametrize("fed_back", [False, True])
+@pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if FLOAT32 in codec.dtypes])
+def test_rounds_in_c_are_the_same_bits(name: str, fed_back: bool) -> None:
+    """Of any length, with a NaN, and residuals of all rows."""
+    codec = codec_named(name).for_workers(WORKERS)
+    for size in (1, 359, 361, SIZE):
+        found = []
+        for begin in (begin_in_python, begin_in_c):
+            arrays = [array[:size] for array in gradients()]
+            arrays[1][size // 2] = np.nan
+            lost = [np.full(size, 7, np.float32) if fed_back else None for _ in arrays]
+            calls = [
+                rounds_of(array, 40, WORKERS, codec, key=call_key(1, rank, 0, 0), residual=own, begin=begin)
+                for rank, (array, own) in enumerate(zip(arrays, lost, strict=True))
+            ]
+            for rounds in zip(*calls, strict=True):
+                combine([words for words, _ in rounds], op=rounds[0][1])
+            found.append([one.tobytes() for one in (*arrays, *lost) if one is not None])
+        assert found[0] == found[1]
 
 
 def test_sums_that_have_no_residual() -> None:

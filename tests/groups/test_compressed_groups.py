@@ -218,8 +218,8 @@ def test_a_session_alone() -> None:
 @pytest.mark.parametrize("method", ["switch", "ring", "ps"])
 @pytest.mark.parametrize("codec", ["lanes8+ef", "toy+ef", *GATHERED])
 def test_virtual_time(method: str, codec: str) -> None:
-    """The same bits, of several sums at once."""
-    simulation = SIMULATIONS[method](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000), codec=codec))
+    """The same bits, of several sums at once, also where packets are lost."""
+    simulation = SIMULATIONS[method](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000, loss=0.05), codec=codec))
     for step, total in enumerate(in_lockstep(codec, 2)):
         arrays, done = gradients(step), []
 

@@ -17,6 +17,7 @@ from switchagg.codecs.float_environment import use_ieee_arithmetic
 from switchagg.codecs.rounding import call_key
 from switchagg.description import COMBINING, Kind
 from switchagg.layout import shares_of
+from switchagg.native.codec import begin_in_c
 from transport.group.contract import Array, Ask, named
 from transport.group.staging import SWITCH, Staged, stage
 
@@ -104,12 +105,12 @@ class CodedSums:
             tensors = named(wire, ask, self._compression)
             steps = self._compression.rounds(wire, tensors, self._keys.made)
             key, random = self._keys.of(ask.key)
-            rounds = plain_rounds(steps, self._elements, self._workers, random)
+            rounds = plain_rounds(steps, self._elements, self._workers, random, begin_in_c)
         else:
             assert codec is not None
             key, random = self._keys.of(ask.key)
             shares = shares_of(cast(Kind, ask.kind), ask.root, staged.unit)
-            words = rounds_of(wire, self._elements, self._workers, codec, shares, random)
+            words = rounds_of(wire, self._elements, self._workers, codec, shares, random, begin=begin_in_c)
             rounds = (Reduction(*one) for one in words)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
