@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from emulation.bench import arithmetic, document, suite, table, targets
 from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import Cell, row
-from emulation.bench.allreduce.contestants import Numbers, tolerance
 from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
+from emulation.bench.allreduce.numbers import Check, Numbers, tensors_of, tolerance
 from emulation.bench.figures import draw_all
 from emulation.bench.planes.codecs import measure as measure_numbers
 from emulation.bench.planes.planes import Traffic
@@ -25,7 +25,9 @@ from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.scenario import ScenarioError, canonical
 from emulation.scenario import parse as parse_scenario
 from switchagg.call import rounds_of
+from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import WIDTHS, Lanes
+from switchagg.codecs.lockstep import sum_together
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library
 from transport.group.method_name import parse
@@ -143,6 +145,30 @@ def test_a_lossy_sum_of_the_inputs_may_be_off_by_what_its_codec_s_rule_allows(co
     assert ranks[1].wrong(found, 7, allowed) == 0
     assert allowed <= 6 * np.abs(found - exact).max()
     assert tolerance(name, workers, "int32") == tolerance(parse("ring~fixed_point"), workers, "float32") == 0
+
+
+@pytest.mark.parametrize("codec", ["topk:ratio=0.1+ef", "powersgd+ef", "agreed:ratio=0.5+ef", "lanes8:momentum=0.5+ef"])
+@pytest.mark.parametrize("at", [0, 1000])
+def test_a_codec_without_a_rule_is_held_to_its_own_sum_in_memory(codec: str, at: int) -> None:
+    """One value of the first sum that is off by a hundredth is found; of later sums only whether ranks agree."""
+    workers, elements, method = 3, 2048, parse(f"ring~{codec}")
+    numbers = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
+    arrays = [np.zeros(elements, np.float32) for _ in numbers]
+    for own, array in zip(numbers, arrays, strict=True):
+        own.fill(array, 9)
+    assert all((one == other).all() for one, other in zip(arrays, numbers[1].of_all(elements, 9), strict=True))
+    spec = method.spec
+    assert spec is not None
+    sum_together([Compression(spec, rank, workers) for rank in range(workers)], arrays, tensors_of(method, arrays[0]))
+    checks = [Check(method, numbers[0], workers, "float32", 360) for _ in range(2)]
+    assert checks[0].wrong(arrays[0], 9) == 0
+    assert checks[0].digest(arrays[0]) == checks[1].digest(arrays[1]) != 0
+    arrays[0][at] += 0.01 * np.abs(arrays[0]).max()
+    assert checks[1].wrong(arrays[0], 9) == 1
+    assert checks[1].wrong(arrays[0], 9) == 0
+    assert checks[0].digest(arrays[0]) != checks[1].digest(arrays[1])
+    exact = Check(parse("ring"), numbers[0], workers, "float32", 360)
+    assert (exact.digest(arrays[0]), exact.wrong(sum(numbers[0].of_all(8, 9)), 9)) == (0, 0)
 
 
 @pytest.mark.parametrize("plane", ["reference", "batched"])

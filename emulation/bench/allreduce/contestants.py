@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from emulation.bench.allreduce.messages import Open, RankPlace
+from emulation.bench.allreduce.numbers import tensors_of
 from emulation.bounds import elements_of
 from emulation.errors import RunFailed
-from switchagg.codecs.lanes import Lanes
-from transport.group.method_name import MethodName
 from transport.group.opening import GroupOptions, open_group
 from transport.links.table import LINKS
 from transport.worker.options import JoinOptions
@@ -46,6 +44,7 @@ class Switch:
 
     def __init__(self, order: Open, place: RankPlace) -> None:
         method, options, mtu_bytes = order.method, order.scenario.switch, order.scenario.topology.mtu_bytes
+        self._method = method.method
         self._session = SwitchSession.join(
             order.switch,
             f"bench-{method.name}",
@@ -66,7 +65,7 @@ class Switch:
         )
 
     def allreduce(self, array: Array) -> None:
-        self._session.allreduce(array).result(CALL_TIMEOUT_S)
+        self._session.allreduce(array, tensors=tensors_of(self._method, array)).result(CALL_TIMEOUT_S)
 
     def counters(self) -> dict[str, int]:
         return self._session.counters
@@ -88,6 +87,7 @@ class HostMethod:
         over_tcp = {"congestion_control": method.variant, "buffer_bytes": buffer_bytes}
         codec, topology = method.method.codec, order.scenario.topology
         elements = elements_of(method.method, order.scenario.switch.elements, topology.mtu_bytes)
+        self._method = method.method
         self._group = open_group(
             method.method.method,
             method.carrier,
@@ -110,7 +110,7 @@ class HostMethod:
                 raise RunFailed(f"{method.name}: the kernel chose {self._details['congestion_control']} instead")
 
     def allreduce(self, array: Array) -> None:
-        self._group.allreduce(array).result(CALL_TIMEOUT_S)
+        self._group.allreduce(array, tensors=tensors_of(self._method, array)).result(CALL_TIMEOUT_S)
 
     def counters(self) -> dict[str, int]:
         return {}
@@ -134,52 +134,3 @@ def open_contestant(order: Open, place: RankPlace) -> Contestant:
 
         return Gloo(order.method, place)
     return (Switch if order.method.method.is_switch else HostMethod)(order, place)
-
-
-class Numbers:
-    """Inputs whose exact sum is known: small whole numbers, different on every rank and in every operation.
-
-    Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
-    of these are exact in any order, and the switch's fixed point represents them exactly. A lossy codec may be off by
-    what its rule allows (`tolerance`).
-    """
-
-    PERIOD, GREATEST = 101, 50
-
-    def __init__(self, rank: int, workers: int, dtype: str, elements_most: int) -> None:
-        index = np.arange(self.PERIOD)
-        patterns = [(7 * index + 13 * r) % self.PERIOD - 50 for r in range(workers)]
-        turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
-        self._mine = np.tile(patterns[rank].astype(dtype), turns)
-        self._sums = np.tile(np.sum(patterns, axis=0).astype(dtype), turns)
-
-    def fill(self, array: Array, operation: int) -> None:
-        """Write this rank's input."""
-        at = operation % self.PERIOD
-        np.copyto(array, self._mine[at : at + len(array)])
-
-    def wrong(self, array: Array, operation: int, tolerance: float = 0.0) -> int:
-        """How many elements differ from the exact sum, by more than that."""
-        at = operation % self.PERIOD
-        exact = self._sums[at : at + len(array)]
-        if not tolerance:
-            return int(np.count_nonzero(array != exact))
-        return len(array) - int(np.count_nonzero(np.abs(array - exact) <= tolerance))
-
-
-def tolerance(method: MethodName, workers: int, dtype: str) -> float:
-    """How far a sum of `Numbers` may be off, by the rule of the method's codec; 0: not at all.
-
-    Lanes (F9, F10): n * s / h, s at most 1 % above the greatest value, which with feedback has an earlier call's
-    remainder in it, at most s / h. Sums of 16-bit floats: the rounding of n - 1 additions.
-    """
-    most = workers * Numbers.GREATEST
-    if dtype != "float32":
-        return 0.0
-    if method.method == "gloo" and method.codec:
-        return (workers - 1) * most * 2.0 ** -(8 if method.codec == "bf16" else 11)
-    codec = method.spec.codec if method.spec else None
-    if isinstance(codec, Lanes):
-        half = codec.half(workers)
-        return most * 1.01 * (1 + 1 / half) / half
-    return 0.0

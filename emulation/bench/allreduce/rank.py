@@ -14,14 +14,16 @@ import ctypes
 import mmap
 import os
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from emulation.bench.allreduce.contestants import Contestant, Numbers, open_contestant, tolerance
+from emulation.bench.allreduce.contestants import Contestant, open_contestant
 from emulation.bench.allreduce.messages import Close, Measured, Open, Opened, Operation, RankPlace, Run
+from emulation.bench.allreduce.numbers import Check, Numbers
+from emulation.bounds import elements_of
 from emulation.children import Done, Report, serve
 
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
@@ -76,7 +78,7 @@ class Rank:
     def __init__(self, place: RankPlace) -> None:
         self._place = place
         self._contestants: dict[str, Contestant] = {}
-        self._tolerances: dict[str, float] = {}
+        self._checks: dict[str, Check] = {}
         elements = place.bytes_most // 4
         self._numbers = Numbers(place.rank, place.workers, place.dtype, elements)
         self._array = np.zeros(elements, place.dtype)
@@ -88,7 +90,10 @@ class Rank:
         match order:
             case Open():
                 made = self._contestants[name] = open_contestant(order, self._place)
-                self._tolerances[name] = tolerance(order.method.method, self._place.workers, self._place.dtype)
+                method, options = order.method.method, order.scenario
+                elements = elements_of(method, options.switch.elements, options.topology.mtu_bytes)
+                place = self._place
+                self._checks[name] = Check(method, self._numbers, place.workers, place.dtype, elements)
                 return Opened(made.facts())
             case Run():
                 return self._run(name, order)
@@ -98,18 +103,22 @@ class Rank:
 
     def _run(self, name: str, order: Run) -> Measured:
         contestant = self._contestants[name]
-        for number in range(order.warmup):
+        before = [
             self._operation(name, order.warmup_bytes // 4, order.first - 1 - number, False)
+            for number in range(order.warmup)
+        ]
         first = contestant.counters()
         found = [
             self._operation(name, order.size_bytes // 4, order.first + number, order.watch_cpu)
             for number in range(order.operations)
         ]
         last = contestant.counters()
+        wrong = sum(operation.wrong for operation in before)
+        found[0] = msgspec.structs.replace(found[0], wrong=found[0].wrong + wrong)
         return Measured(found, {name: last[name] - first.get(name, 0) for name in last}, _resident_bytes())
 
     def _operation(self, name: str, elements: int, number: int, watch_cpu: bool) -> Operation:
-        contestant, array, allowed = self._contestants[name], self._array[:elements], self._tolerances[name]
+        contestant, array, check = self._contestants[name], self._array[:elements], self._checks[name]
         self._numbers.fill(array, number)
         watch_cpu = watch_cpu and self._place.rank == 0
         self._point.start_together()
@@ -121,8 +130,7 @@ class Rank:
         cpu_ns = time.process_time_ns() - cpu_ns
         spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
         self._point.meet(PAUSE_AFTER_S)
-        wrong = self._numbers.wrong(array, number, allowed)
-        return Operation(start_ns, end_ns, cpu_ns, wrong, spent, zlib.crc32(array.data) if allowed else 0)
+        return Operation(start_ns, end_ns, cpu_ns, check.wrong(array, number), spent, check.digest(array))
 
 
 def _cpu_ticks() -> list[int]:
