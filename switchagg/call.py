@@ -267,8 +267,7 @@ def _way(dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Co
         raise ValueError(f"op {op} of {dtype}: the switch does sum of float32, float64, int32, int64; max of int32")
     if op == "max":
         used = PLAIN
-    if fault := used.fault(workers):
-        raise ValueError(fault)
+    used = used.for_workers(workers)
     if row_of(dtype, elements, used)[0] < 1:
         raise ValueError(f"{dtype} needs at least {LIMBS} elements per packet, not {elements}")
     return Op.SUM if op == "sum" else Op.MAX, used
@@ -354,6 +353,7 @@ def rounds_of(
     codec: one that adds. shares: whose rows they would be there. key: as of a `Call`. residual: as of `ArrayCall`.
     begin: the codec's own, or another that gives the same bits (`switchagg.native.codec`).
     """
+    codec = codec.for_workers(workers)
     words, width = row_of(array.dtype, elements, codec)
     if residual is None and small_rows(array, Op.SUM, codec, shares, elements, workers):
         codec, words, width = WIDE, elements // 2, elements // 2

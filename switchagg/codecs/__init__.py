@@ -1,10 +1,10 @@
 """Codecs: how the values of a call become integers that a switch, a ring or a server can sum, and how sums come back.
 
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
-the switch does with floats, `lanes` packs several of them in a word, those in `rotated` do after a random rotation,
-`plain` is what it does with integers, `raw` how it passes bytes on. Codecs that see whole arrays have a contract of
-their own, array_codec.py. A new one is a file here and a line in `CODECS` or `ARRAY_CODECS`; how users write it, with
-error feedback and what all codecs have, is spec.py.
+the switch does with floats, `lanes` packs several of them in a word, as known methods do in `quantised`, and after a
+random rotation in `rotated`; `plain` is what it does with integers, `raw` how it passes bytes on. Codecs that see whole
+arrays have a contract of their own, array_codec.py. A new one is a file here and a line in `CODECS` or `ARRAY_CODECS`;
+how users write it, with error feedback and what all codecs have, is spec.py.
 """
 
 import numpy as np
@@ -19,6 +19,7 @@ from switchagg.codecs.gathered.threshold import Drop, Threshold
 from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
+from switchagg.codecs.quantised.families import FAMILIES, Bf16, ByWorkers, Fp16
 from switchagg.codecs.raw import Raw
 from switchagg.codecs.rotated.rows import Rotated
 from switchagg.codecs.rotated.thc import THC
@@ -33,14 +34,18 @@ PLAIN = Plain()
 RAW = Raw()
 
 CODECS: dict[str, Codec] = {
-    codec.name: codec
+    one.name: one
     for codec in (
         FIXED_POINT,
         *map(Lanes, WIDTHS),
         *map(Rotated, WIDTHS),
         *THC,
+        Fp16(16),
+        Bf16(16),
+        *map(ByWorkers, FAMILIES),
         PLAIN,
     )
+    for one in (codec, *codec.variants)
 }
 """By the name used in options."""
 
@@ -63,10 +68,16 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
 """Those that see whole arrays; a class each, whose fields are options."""
 
 
+def names() -> list[str]:
+    """What users write: not what families stand for with some number of workers."""
+    variants = {one.name for codec in CODECS.values() for one in codec.variants}
+    return [name for name in CODECS if name not in variants]
+
+
 def codec_named(name: str, *, adds: bool = False) -> Codec:
     """Raises ValueError that lists the names there are; adds: also for one whose words can't be summed."""
     if name not in CODECS:
-        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join(CODECS)}")
+        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join(names())}")
     if adds and not CODECS[name].adds:
         raise ValueError(f"codec {name}: its words can't be summed, and no method here does anything else")
     return CODECS[name]
@@ -92,4 +103,5 @@ __all__ = [
     "RowIndex",
     "codec_for",
     "codec_named",
+    "names",
 ]

@@ -70,15 +70,18 @@ class Codec(ABC):
 
     adds: words of several ranks may be summed as integers, in any order, and the sum decoded: what a switch, a ring and
     a server do. rounds: of agreement before the values, 0 or 1. dtypes: arrays it takes; others travel as they would
-    without it. lossy: error feedback has something to do. needs_feedback: without it, training doesn't converge.
+    without it. lossy: error feedback has something to do. feeds_back: it can: what words lack is what sums lack.
+    needs_feedback: without it, training doesn't converge. variants: one of which stands for it, by the workers.
     """
 
     name: str
     adds = True
     lossy = False
+    feeds_back = True
     needs_feedback = False
     rounds: int
     dtypes: "tuple[np.dtype[Any], ...]"
+    variants: "tuple[Codec, ...]" = ()
 
     def word(self, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
         """int32, or int64 for types of 8 bytes: what words of such an array are, and how their sums wrap."""

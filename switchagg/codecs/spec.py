@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.codecs import ARRAY_CODECS, CODECS
+from switchagg.codecs import ARRAY_CODECS, CODECS, names
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Codec
 from switchagg.written import count, decimal, describe, option, parse
@@ -116,10 +116,12 @@ def parse_codec(text: str) -> CodecSpec:
     elif name in CODECS:
         codec = CODECS[name]
     else:
-        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join((*CODECS, *ARRAY_CODECS))}")
+        raise ValueError(f"codec '{name[:60]}' is unknown; allowed: {', '.join((*names(), *ARRAY_CODECS))}")
     read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
     momentum = _momentum(codec, feedback) if read.momentum is None else read.momentum
     spec = CodecSpec(codec, feedback, read.least, read.warmup, momentum)
+    if feedback and isinstance(codec, Codec) and not codec.feeds_back:
+        raise ValueError(f"codec {name}: its sums are votes, of which +{feedback} has nothing to feed back")
     if feedback and not spec.lossy:
         raise ValueError(f"codec {name}: nothing is lost in it, so +{feedback} has nothing to feed back")
     if spec.momentum and feedback != "ef":

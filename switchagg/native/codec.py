@@ -63,7 +63,7 @@ def number_of(codec: Codec) -> int:
 def missing(codec: Codec) -> str:
     """Why this codec needs the Python core where the compiled one is there; "" if it doesn't."""
     try:
-        number_of(codec)
+        number_of(codec.variants[0] if codec.variants else codec)
     except Missing as error:
         return str(error)
     return ""
@@ -72,7 +72,7 @@ def missing(codec: Codec) -> str:
 def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> NativeCoding:
     """For the functions `sa_codec_…`, E elements per row. Raises library.Missing."""
     coding = NativeCoding()
-    declared().sa_coding_begin(coding, number_of(codec), DTYPES.index(dtype), elements, workers)
+    declared().sa_coding_begin(coding, number_of(codec.for_workers(workers)), DTYPES.index(dtype), elements, workers)
     return coding
 
 

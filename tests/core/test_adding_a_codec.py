@@ -12,7 +12,7 @@ from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.call import make_call, share_of_chunks, share_of_rounds
-from switchagg.codecs import CODECS, FIXED_POINT, PLAIN, CallShape, Codec, codec_for, codec_named
+from switchagg.codecs import CODECS, FIXED_POINT, PLAIN, CallShape, Codec, codec_for, codec_named, names
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
 from switchagg.wire import Op, kind_of
@@ -129,7 +129,7 @@ def test_a_session_uses_it_on_the_python_core(halves: Codec) -> None:
         for name, how, fault in (
             ("halves", {"core": "native"}, missing() or "codec halves is not in the compiled core"),
             ("deaf", {}, "codec deaf: its words can't be summed"),
-            ("morse", {}, f"codec 'morse' is unknown; allowed: {', '.join(CODECS)}"),
+            ("morse", {}, f"codec 'morse' is unknown; allowed: {', '.join(names())}"),
         ):
             with pytest.raises(Exception, match=fault.replace(".", r"\.")):
                 SwitchSession.join(*place, JoinOptions(bind="127.0.0.1", codec=name, **how))  # type: ignore[arg-type]

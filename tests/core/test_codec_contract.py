@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.codecs import ARRAY_CODECS, CODECS, Codec
+from switchagg.codecs import ARRAY_CODECS, CODECS, Codec, names
 from switchagg.codecs.array_codec import ArrayCodec, Tensor
 from switchagg.codecs.compression import FLOAT32, Compression
 from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import CodecSpec, parse_codec
 
-NAMES = [*(name for name, codec in CODECS.items() if FLOAT32 in codec.dtypes), *ARRAY_CODECS]
+NAMES = [*(name for name in names() if FLOAT32 in CODECS[name].dtypes), *ARRAY_CODECS]
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "nothing": (),
     "no value": ((0,),),
@@ -128,7 +128,7 @@ def test_extremes(name: str, values: list[float]) -> None:
     array = np.zeros(1517, np.float32)
     array[3 : 3 + len(values)] = values
     result = summed(ranks, [array], "a matrix")
-    assert np.isfinite(result).all()
+    assert np.isfinite(result).all() == (name != "fp16" or np.abs(array).max() < 65504)
     assert np.any(array) or not np.any(result)
     assert np.isfinite(summed(ranks, [array * 0], "a matrix", 1)).all()
 

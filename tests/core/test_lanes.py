@@ -1,6 +1,5 @@
 """codecs.lanes, codecs.rounding, and the same in C: F9 and F10. Sums of lanes are compared with ==."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,80 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from switchagg.call import array_call, make_call, rounds_of
+from switchagg.call import array_call, rounds_of
 from switchagg.codecs import CODECS, CallShape, codec_for, codec_named
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
-from switchagg.codecs.lanes import BLOCK, WIDTHS, Lanes, LaneScales
+from switchagg.codecs.lanes import BLOCK, WIDTHS, Lanes
 from switchagg.codecs.rounding import call_key, draws
-from switchagg.dataplane.reference import ReferencePlane
-from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.codec import begin, declared
-from switchagg.native.endpoint import NativeEndpoint
 from switchagg.native.library import missing
+from tests.lane_codings import (
+    CORES,
+    FLOAT32,
+    back_in_c,
+    by_rounds,
+    coding_of,
+    in_c,
+    needs_core,
+    rows_of,
+    summed,
+    through_a_switch,
+)
 
-FLOAT32 = np.dtype(np.float32)
 LARGEST = float(np.finfo(np.float32).max)
-needs_core = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 EVERY_WIDTH = pytest.mark.parametrize("lanes", [Lanes(bits) for bits in WIDTHS], ids=lambda lanes: lanes.name)
-
-
-def rows_of(lanes: Lanes, values: Any, words: int) -> Any:
-    """(rows, width) copy, the last row padded with zeros."""
-    width = words * lanes.values_per_word(FLOAT32)
-    rows = np.zeros((-(-len(values) // width), width), np.float32)
-    rows.reshape(-1)[: len(values)] = values
-    return rows
-
-
-def coding_of(lanes: Lanes, rows: int, words: int, workers: int, key: int = 0) -> LaneScales:
-    return lanes.begin(CallShape(FLOAT32, rows, words, workers, key))
-
-
-def summed(lanes: Lanes, contributions: Sequence[Any], words: int) -> Any:
-    """The sum of one array of each worker, as a switch adds: int32 that wrap."""
-    rows = [rows_of(lanes, values, words) for values in contributions]
-    every = slice(0, len(rows[0]))
-    codings = [coding_of(lanes, every.stop, words, len(rows), call_key(1, rank, 0, 0)) for rank in range(len(rows))]
-    codes = np.max([coding.prepare(own, every) for coding, own in zip(codings, rows, strict=True)], axis=0)
-    total = np.zeros((every.stop, words), np.uint32)
-    for coding, own in zip(codings, rows, strict=True):
-        coding.agree(0, codes)
-        total += coding.encode(own, every).view(np.uint32)
-    return codings[0].decode(total.view(np.int32), every).reshape(-1)[: len(contributions[0])]
-
-
-def in_c(lanes: Lanes, values: Any, codes: Any, words: int, workers: int, key: int = 0) -> tuple[Any, Any]:
-    """(own codes, words in big-endian payloads) of the compiled core, from an array that lies anywhere."""
-    around = np.zeros(4 * len(values) + 1, np.uint8)
-    place = around[1:]
-    place[:] = np.ascontiguousarray(values).view(np.uint8)
-    coding = begin(lanes, FLOAT32, words, workers)
-    coding.key = key
-    own = np.empty(len(codes), np.int32)
-    payload = np.full((len(codes), 4 * words + 20), 0xA5, np.uint8)
-    library, agreed = declared(), codes.astype(np.int16)
-    library.sa_codec_prepare(coding, place.ctypes.data, len(values), own.ctypes.data)
-    library.sa_codec_encode(
-        coding, place.ctypes.data, len(values), agreed.ctypes.data, payload.ctypes.data + 20, payload.shape[1]
-    )
-    assert (payload[:, :20] == 0xA5).all()
-    return own, payload[:, 20:].copy().view(">i4").astype(np.int32)
-
-
-def back_in_c(lanes: Lanes, sums: Any, count: int, codes: Any, workers: int) -> Any:
-    big_endian, values = sums.astype(">i4"), np.full(count + 1, 77, np.float32)
-    coding = begin(lanes, FLOAT32, sums.shape[1], workers)
-    declared().sa_codec_decode(
-        coding,
-        values.ctypes.data,
-        count,
-        codes.astype(np.int16).ctypes.data,
-        big_endian.ctypes.data,
-        big_endian.strides[0],
-    )
-    assert values[-1] == 77
-    return values[:-1]
+FAMILIES = ["fp16", "bf16", "ternary8", "ternary4", "twobit6", "twobit4", "onebit5", "onebit4", "sign6", "sign4"]
+ALL = [*map(Lanes, WIDTHS), *(CODECS[name] for name in (*FAMILIES, "qsgd16", "qsgd10"))]
+EVERY_ONE = pytest.mark.parametrize("lanes", ALL, ids=lambda lanes: lanes.name)
 
 
 # By hand: with scale s = h a value is the integer it travels as, so no rounding matters. Two elements of a row; value i
@@ -183,7 +133,7 @@ def test_types_it_does_not_take() -> None:
 
 
 @needs_core
-@EVERY_WIDTH
+@EVERY_ONE
 @pytest.mark.filterwarnings("ignore:.* encountered")
 @settings(max_examples=60)
 @given(st.data())
@@ -191,7 +141,7 @@ def test_c_gives_the_same_bits(lanes: Lanes, data: st.DataObject) -> None:
     """Any bits as values, any agreed codes no less than the own ones, any sums."""
     words, workers = (
         data.draw(st.sampled_from([1, 3, 8, 17])),
-        data.draw(st.integers(1, min(64, 2**lanes.lane_bits // 2 - 1))),
+        data.draw(st.integers(1, min(64, (2**lanes.lane_bits - 1) // 2 // (lanes.levels or 1)))),
     )
     size = data.draw(st.integers(1, 3 * words * lanes.values_per_word(FLOAT32) + 1))
     bits = data.draw(arrays(np.uint32, size, elements=st.integers(0, 2**32 - 1)))
@@ -200,12 +150,12 @@ def test_c_gives_the_same_bits(lanes: Lanes, data: st.DataObject) -> None:
         st.sampled_from([bits.view(np.float32), near, np.ldexp(near, (bits % 280).astype(np.int32) - 150)])
     )
     rows, key = rows_of(lanes, values, words), data.draw(st.integers(0, 2**64 - 1))
-    every = slice(0, len(rows))
-    coding = coding_of(lanes, every.stop, words, workers, key)
+    every, nearest = slice(0, len(rows)), data.draw(st.booleans())
+    coding = coding_of(lanes, every.stop, words, workers, key, nearest)
     own = coding.prepare(rows, every)
     codes = np.maximum(own, data.draw(arrays(np.int32, every.stop, elements=st.integers(LEAST_CODE, GREATEST_CODE))))
     coding.agree(0, codes)
-    found, payload = in_c(lanes, values, codes, words, workers, key)
+    found, payload = in_c(lanes, values, codes, words, workers, key, nearest)
     assert found.tolist() == own.tolist()
     assert payload.tobytes() == coding.encode(rows, every).tobytes()
     assert payload[-1:].tobytes() == coding.encode(rows[-1:], [every.stop - 1]).tobytes(), "a row sent again"
@@ -215,7 +165,7 @@ def test_c_gives_the_same_bits(lanes: Lanes, data: st.DataObject) -> None:
 
 
 @needs_core
-@EVERY_WIDTH
+@EVERY_ONE
 def test_long_arrays_are_the_same_bits(lanes: Lanes) -> None:
     """Longer than what NumPy encodes at once."""
     values = np.random.default_rng(2).standard_normal(2 * BLOCK + 5).astype(np.float32)
@@ -225,42 +175,6 @@ def test_long_arrays_are_the_same_bits(lanes: Lanes) -> None:
     codes = coding.prepare(rows, every)
     coding.agree(0, codes)
     assert in_c(lanes, values, codes, 360, 4, 99)[1].tobytes() == coding.encode(rows, every).tobytes()
-
-
-def through_a_switch(core: Any, lanes: Lanes, inputs: Sequence[Any], job: JobConfig) -> list[Any]:
-    """The arrays after one call through the reference switch."""
-    switch = ReferencePlane(job.slots[1], job.elements)
-    switch.admit(job, range(job.workers))
-    endpoints = [core(job, rank) for rank in range(job.workers)]
-    copies = [array.copy() for array in inputs]
-    for rank, (endpoint, array) in enumerate(zip(endpoints, copies, strict=True)):
-        call = make_call(array, "sum", job, lanes)
-        call.key = call_key(7, rank, 0, 0)
-        endpoint.submit(0, call)
-    done = 0
-    for turn in range(10_000):
-        for rank, endpoint in enumerate(endpoints):
-            for output in switch.process(endpoint.frames_to_send(turn), rank):
-                for port in output.ports:
-                    endpoints[port].receive(output.bundle, turn)
-        done += sum(isinstance(endpoint.next_event(), CallCompleted) for endpoint in endpoints)
-        if done == job.workers:
-            return copies
-    raise AssertionError("the call never ended")
-
-
-def by_rounds(lanes: Lanes, inputs: Sequence[Any], elements: int) -> list[Any]:
-    """The same as plain reductions."""
-    copies = [array.copy() for array in inputs]
-    runs = [
-        rounds_of(array, elements, len(inputs), lanes, key=call_key(7, rank, 0, 0)) for rank, array in enumerate(copies)
-    ]
-    for parts in zip(*runs, strict=True):
-        combine = np.maximum if parts[0][1] == "max" else np.add
-        total = combine.reduce([words for words, _ in parts])
-        for words, _ in parts:
-            words[:] = total
-    return copies
 
 
 AWKWARD = {
@@ -279,8 +193,7 @@ def test_calls_of_any_length_and_size(what: str, lanes: Lanes) -> None:
     job = JobConfig(1, 1, 3, 8, (StreamConfig(0, 32),))
     values = np.array(AWKWARD[what], np.float32)
     inputs = [values, -values / 2, values[::-1].copy()]
-    cores = [Endpoint] if missing() else [Endpoint, NativeEndpoint]
-    found = [through_a_switch(core, lanes, inputs, job) for core in cores] + [by_rounds(lanes, inputs, 8)]
+    found = [through_a_switch(core, lanes, inputs, job) for core in CORES] + [by_rounds(lanes, inputs, 8)]
     assert all(array.tobytes() == found[0][0].tobytes() for arrays_ in found for array in arrays_)
     width = 8 * lanes.values_per_word(FLOAT32)
     largest = np.maximum(np.max([np.abs(rows_of(lanes, x, 8)).max(axis=1) for x in inputs], axis=0), 2.0**-100)
@@ -295,7 +208,7 @@ def test_calls_of_any_length_and_size(what: str, lanes: Lanes) -> None:
         assert not np.signbit(found[0][0]).any()
 
 
-@EVERY_WIDTH
+@EVERY_ONE
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_reach_every_worker(bad: float, lanes: Lanes) -> None:
     """F4: the whole row is NaN, others aren't."""
@@ -303,8 +216,7 @@ def test_nan_and_infinity_reach_every_worker(bad: float, lanes: Lanes) -> None:
     width = 2 * lanes.values_per_word(FLOAT32)
     inputs = [np.ones(3 * width, np.float32) for _ in range(3)]
     inputs[1][width + 1] = bad
-    cores = [Endpoint] if missing() else [Endpoint, NativeEndpoint]
-    for found in [through_a_switch(core, lanes, inputs, job) for core in cores] + [by_rounds(lanes, inputs, 2)]:
+    for found in [through_a_switch(core, lanes, inputs, job) for core in CORES] + [by_rounds(lanes, inputs, 2)]:
         for array in found:
             assert np.isnan(array[width : 2 * width]).all()
             assert np.isfinite(array[:width]).all()
@@ -312,7 +224,7 @@ def test_nan_and_infinity_reach_every_worker(bad: float, lanes: Lanes) -> None:
 
 
 @needs_core
-@EVERY_WIDTH
+@EVERY_ONE
 @pytest.mark.filterwarnings("ignore:.* encountered")
 def test_codes_that_only_a_broken_worker_sends_are_safe(lanes: Lanes) -> None:
     """Below a worker's own, or none that a worker has: C and Python agree, and nothing is out of a lane's range."""
@@ -393,10 +305,12 @@ def test_draws_are_uniform_and_independent() -> None:
         assert abs(correlation(base, halves(*other))) < limit
 
 
-@pytest.mark.parametrize("lanes", [Lanes(10), Lanes(8), Lanes(4)], ids=lambda lanes: lanes.name)
+@pytest.mark.parametrize(
+    "lanes", [Lanes(10), Lanes(8), Lanes(4), CODECS["ternary4"], CODECS["qsgd10"]], ids=lambda lanes: lanes.name
+)
 def test_the_mean_of_many_roundings_is_the_value(lanes: Lanes) -> None:
-    """Within 5 sigma, of 4,000 steps; one step's error is that of a Bernoulli trial."""
-    steps, words = 4000, 4
+    """Within 5 sigma, of 2,000 steps; one step's error is that of a Bernoulli trial."""
+    steps, words = 2000, 4
     values = np.linspace(-1, 1, words * lanes.values_per_word(FLOAT32), dtype=np.float32)[np.newaxis]
     total = np.zeros_like(values, np.float64)
     for step in range(steps):

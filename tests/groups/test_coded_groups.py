@@ -112,9 +112,10 @@ def lossy_sums(rank: int, group: Group) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:the Python core carries")
-@pytest.mark.parametrize("codec", ["lanes16:least=0", "lanes8:least=0", "rotated8:least=0", "thc:least=0"])
-def test_lanes_have_the_same_bits_everywhere(codec: str) -> None:
-    """F9, F10, F14: through a switch with one stream, from both cores, by host methods, and in virtual time."""
+@pytest.mark.parametrize("name", ["lanes16", "lanes8", "rotated8", "thc", "ternary"])
+def test_lanes_have_the_same_bits_everywhere(name: str) -> None:
+    """F9 to F11, F14: through a switch with one stream, from both cores, by host methods, and in virtual time."""
+    codec = f"{name}:least=0"
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
         options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "window_slots": 64, "streams": 1}
         cores = ["python", "auto", "python", "auto"]

@@ -18,13 +18,14 @@ from switchagg.native.library import Missing
 
 ELEMENTS = 360
 WORKERS = 8
-LANES, LANES_WORKERS = ("lanes16", "lanes8", "rotated8"), 4
+LANES = ("lanes16", "lanes8", "rotated8", "fp16", "bf16", "qsgd10", "ternary4", "twobit4", "onebit4", "sign4")
+LANES_WORKERS = 4
 SIZES = (1 << 20, 25 * arithmetic.MEGABYTE)  # within a cache; DDP's bucket, beyond it
 NOTE = (
     "One pass each over the array, its result elsewhere, as for the copy, which reads and writes 4 bytes per value. "
     "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only. "
-    "Lanes: the same with the codec named, of 4 workers, lanes8 and rotated8 rounded at random; encode + decode is the "
-    "sum of both."
+    "Lanes: the same with the codec named, of 4 workers; encode + decode is the sum of both. lanes8, rotated8, qsgd "
+    "and ternary are rounded at random."
 )
 
 Step = Callable[[], Any]

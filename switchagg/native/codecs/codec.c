@@ -4,26 +4,16 @@
 
 #include "abi.h"
 
-/* A new codec: its file, and a line here. */
+/* A new codec: its file, and a name here. */
 #define SA_CODECS(CODEC) \
-    CODEC(fixed_point)   \
-    CODEC(lanes16)       \
-    CODEC(lanes10)       \
-    CODEC(lanes8)        \
-    CODEC(lanes6)        \
-    CODEC(lanes5)        \
-    CODEC(lanes4)        \
-    CODEC(rotated16)     \
-    CODEC(rotated10)     \
-    CODEC(rotated8)      \
-    CODEC(rotated6)      \
-    CODEC(rotated5)      \
-    CODEC(rotated4)      \
-    CODEC(thc)           \
-    CODEC(thc_table)     \
-    CODEC(plain)         \
-    CODEC(raw)           \
-    CODEC(wide_fixed_point)
+    CODEC(fixed_point) CODEC(plain) CODEC(raw) CODEC(wide_fixed_point) \
+    CODEC(lanes16) CODEC(lanes10) CODEC(lanes8) CODEC(lanes6) CODEC(lanes5) CODEC(lanes4) \
+    CODEC(rotated16) CODEC(rotated10) CODEC(rotated8) CODEC(rotated6) CODEC(rotated5) CODEC(rotated4) \
+    CODEC(thc) CODEC(thc_table) CODEC(fp16) CODEC(bf16) CODEC(qsgd16) CODEC(qsgd10) \
+    CODEC(ternary8) CODEC(ternary6) CODEC(ternary5) CODEC(ternary4) \
+    CODEC(twobit8) CODEC(twobit6) CODEC(twobit5) CODEC(twobit4) \
+    CODEC(onebit8) CODEC(onebit6) CODEC(onebit5) CODEC(onebit4) \
+    CODEC(sign8) CODEC(sign6) CODEC(sign5) CODEC(sign4)
 
 #define DECLARED(name) extern const struct sa_codec sa_##name;
 #define LISTED(name) &sa_##name,
@@ -37,6 +27,13 @@ SA_EXPORT int sa_codec_number(const char *name) {
     return -1;
 }
 
+/* h of lanes (F9, F11, F13). */
+static uint32_t half_of(const struct sa_codec *codec, uint32_t workers) {
+    uint32_t most = ((1u << codec->lane_bits) - 1) / workers / 2;
+    if (codec->levels) return codec->levels;
+    return codec->rounding >= SA_FP16 ? 1u << (31 - __builtin_clz(most)) : most;
+}
+
 SA_EXPORT void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_t dtype, uint32_t elements,
                                uint32_t workers) {
     *coding = (struct sa_coding){
@@ -46,9 +43,9 @@ SA_EXPORT void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_
         .width = codecs[codec]->width((enum sa_dtype)dtype, elements),
         .workers = workers,
         .headroom = workers > 1 ? 32u - (uint32_t)__builtin_clz(workers - 1) : 0,
-        .half = ((1u << codecs[codec]->lane_bits) - 1) / workers / 2,
+        .half = half_of(codecs[codec], workers),
         .ranks = workers,
-        .random = codecs[codec]->lane_bits && codecs[codec]->lane_bits < 16,
+        .random = codecs[codec]->rounding == SA_RANDOM,
     };
 }
 

@@ -8,6 +8,9 @@
 
 enum sa_dtype { SA_FLOAT32, SA_FLOAT64, SA_INT32, SA_INT64, SA_UINT8 };
 
+/* What becomes of a value in lanes (F9, F11 to F13). SA_BF16 and SA_FP16: first rounded to that type. */
+enum sa_rounding { SA_NEAREST, SA_RANDOM, SA_SIGNS, SA_NOT_BELOW_SCALE, SA_FP16, SA_BF16 };
+
 #define SA_CODE_LEAST (-32768)
 #define SA_CODE_GREATEST 32767
 
@@ -23,7 +26,7 @@ struct sa_coding {
     uint32_t width;    /* values in a row */
     uint32_t workers;
     uint32_t headroom; /* L: bits kept free so that no sum of `workers` integers overflows (F3) */
-    uint32_t half;     /* h: a lane holds 0 to 2h (F9) */
+    uint32_t half;     /* h: a lane holds 0 to 2h (F9, F11 to F13) */
     uint32_t ranks;    /* how many contributions a decoded sum holds */
     uint32_t random;   /* lanes are rounded at random (F10), not to the nearest */
     uint64_t key;      /* of the random numbers: another one for each rank and call */
@@ -33,6 +36,8 @@ struct sa_codec {
     const char *name;
     uint32_t rounds;    /* of agreement before the values: 0 or 1 */
     uint32_t lane_bits; /* of a codec with several values in a word; else 0 */
+    uint32_t levels;    /* of its lanes: h; 0: the greatest that so many workers allow */
+    enum sa_rounding rounding;
     uint32_t (*width)(enum sa_dtype dtype, uint32_t elements);
 
     /* This rank's code of a row of `count` values; NULL without agreement. */

@@ -1,5 +1,9 @@
-/* float32 as biased integers, several in a word: F9 and F10 of PROTOCOL.md, bit for bit as switchagg/codecs/lanes.py.
+/* float32 as biased integers, several in a word: F9 to F13 of PROTOCOL.md, bit for bit as switchagg/codecs/lanes.py and
+   quantised/: families of lanes differ in the scale of a row, and in what becomes of a value under it.
    A word is summed up lane by lane in the payload, and brought to the network's byte order last. */
+#include <float.h>
+#include <math.h>
+
 #include "abi.h"
 #include "codecs/limbs.h"
 #include "codecs/rounding.h"
@@ -12,19 +16,164 @@ extern const struct sa_codec sa_fixed_point;
 
 /* ---- codes */
 
-static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
-    sa_fetch_ahead(coding, values);
-    uint32_t bits = sa_greatest_magnitude((const sa_uint32_at *)values, count);
-    if (bits >= 0x7f800000u) return SA_CODE_GREATEST;
+/* A float32 that isn't negative, as bits; those that aren't finite are no less than INFINITE. */
+#define INFINITE 0x7f800000u
+#define MAGNITUDE 0x7fffffffu
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The upper half, rounded up. */
+static int32_t code_of(uint32_t bits) {
+    if (bits >= INFINITE) return SA_CODE_GREATEST;
     int32_t code = (int32_t)((bits + 0xffffu) >> 16);
     return code < GREATEST_SCALE ? code : GREATEST_SCALE;
 }
 
+static uint32_t greatest_of(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    sa_fetch_ahead(coding, values);
+    return sa_greatest_magnitude((const sa_uint32_at *)values, count);
+}
+
+static int32_t prepare_lanes(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    return code_of(greatest_of(coding, values, count));
+}
+
+/* Value i is added to sum i mod PARTIAL_SUMS: an order that NumPy and vectors of any width have in common. Squares are
+   exact, so a fused multiplication gives the same bits. Vectors by name: compilers keep an array of sums in memory. */
+#define PARTIAL_SUMS 16u
+#define QUARTER (PARTIAL_SUMS / 4)
+typedef float floats __attribute__((vector_size(4 * QUARTER)));
+typedef int32_t integers __attribute__((vector_size(4 * QUARTER)));
+typedef double doubles __attribute__((vector_size(8 * QUARTER)));
+
+/* Sums of squares, or of magnitudes, of 16 values each time; how many aren't 0. */
+SA_INLINE uint64_t add_up(const sa_float32_at *values, uint64_t count, int squares, double *sums) {
+    doubles partial[4] = {{0}};
+    integers zeros[4] = {{0}};
+    float rest[PARTIAL_SUMS] = {0};
+    uint64_t all = (count + PARTIAL_SUMS - 1) / PARTIAL_SUMS * PARTIAL_SUMS, nonzero = all;
+    memcpy(rest, values + count / PARTIAL_SUMS * PARTIAL_SUMS, count % PARTIAL_SUMS * sizeof *rest);
+    for (uint64_t at = 0; at < all; at += PARTIAL_SUMS) {
+        const sa_float32_at *from = count - at >= PARTIAL_SUMS ? values + at : rest;
+        for (uint32_t quarter = 0; quarter < 4; quarter++) {
+            integers bits;
+            floats sizes;
+            memcpy(&bits, from + quarter * QUARTER, sizeof bits);
+            bits &= (int32_t)MAGNITUDE;
+            memcpy(&sizes, &bits, sizeof sizes);
+            doubles wide = __builtin_convertvector(sizes, doubles);
+            partial[quarter] += squares ? wide * wide : wide;
+            zeros[quarter] += bits == 0; /* -1 where it is */
+        }
+    }
+    for (uint32_t i = 0; i < PARTIAL_SUMS; i++) {
+        sums[i] = partial[i / QUARTER][i % QUARTER];
+        nonzero -= (uint32_t)-zeros[i / QUARTER][i % QUARTER];
+    }
+    return nonzero;
+}
+
+SA_VECTORISED static uint64_t add_squares(const sa_float32_at *values, uint64_t count, double *sums) {
+    return add_up(values, count, 1, sums);
+}
+
+SA_VECTORISED static uint64_t add_magnitudes(const sa_float32_at *values, uint64_t count, double *sums) {
+    return add_up(values, count, 0, sums);
+}
+
+static double mean_of(double *sums, uint64_t nonzero) {
+    for (uint32_t half = PARTIAL_SUMS / 2; half; half /= 2)
+        for (uint32_t i = 0; i < half; i++) sums[i] += sums[i + half];
+    return sums[0] / (double)(nonzero ? nonzero : 1);
+}
+
+/* A scale as bits, or the row's greatest magnitude, if that is less. */
+static uint32_t at_most(double scale, uint32_t greatest) {
+    uint32_t bits = bits_of((float)(scale < (double)FLT_MAX ? scale : (double)FLT_MAX));
+    return bits < greatest ? bits : greatest;
+}
+
+static int32_t prepare_ternary(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    uint32_t greatest = greatest_of(coding, values, count);
+    double sums[PARTIAL_SUMS];
+    if (greatest >= INFINITE) return SA_CODE_GREATEST;
+    uint64_t nonzero = add_squares((const sa_float32_at *)values, count, sums);
+    return code_of(at_most(2.5 * sqrt(mean_of(sums, nonzero)), greatest));
+}
+
+/* As bits; INFINITE if a value isn't finite. */
+static uint32_t means(const struct sa_coding *coding, const uint8_t *values, uint64_t count, double factor) {
+    uint32_t greatest = greatest_of(coding, values, count);
+    double sums[PARTIAL_SUMS];
+    if (greatest >= INFINITE) return INFINITE;
+    uint64_t nonzero = add_magnitudes((const sa_float32_at *)values, count, sums);
+    return at_most(factor * mean_of(sums, nonzero), greatest);
+}
+
+static int32_t prepare_twobit(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    return code_of(means(coding, values, count, 1.5) & 0xffff0000u); /* rounded down */
+}
+
+static int32_t prepare_onebit(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    return code_of(means(coding, values, count, 1.0));
+}
+
+static int32_t prepare_sign(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    uint32_t greatest = greatest_of(coding, values, count);
+    return greatest >= INFINITE ? SA_CODE_GREATEST : code_of(greatest ? bits_of(1) : 0);
+}
+
+/* To the nearest fp16, ties to even: to 11 bits, or to a multiple of 2^-24. */
+SA_INLINE float as_fp16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t magnitude = bits & MAGNITUDE, rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1)) & ~0x1fffu;
+    float size, normal;
+    memcpy(&size, &magnitude, sizeof size);
+    memcpy(&normal, &rounded, sizeof normal);
+    float small = (size + 0.5f) - 0.5f;
+    float found = size < 0x1p-14f ? small : size < 65520.0f ? normal : size * INFINITY;
+    return bits >> 31 ? -found : found;
+}
+
+SA_INLINE float as_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + (0x7fffu + (bits >> 16 & 1))) & 0xffff0000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A power of two. */
+static int32_t code_of_float(uint32_t greatest, float rounded) {
+    uint32_t bits = bits_of(rounded);
+    if (greatest >= INFINITE || bits >= INFINITE) return SA_CODE_GREATEST;
+    bits = (bits + 0x7fffffu) & INFINITE;
+    return code_of(bits < INFINITE ? bits : INFINITE - 0x800000u);
+}
+
+static int32_t prepare_fp16(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    uint32_t greatest = greatest_of(coding, values, count);
+    return code_of_float(greatest, as_fp16(float_of(greatest)));
+}
+
+static int32_t prepare_bf16(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
+    uint32_t greatest = greatest_of(coding, values, count);
+    return code_of_float(greatest, as_bf16(float_of(greatest)));
+}
+
 static double scale_of(int16_t code) {
-    uint32_t bits = (uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return scale;
+    return float_of((uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16);
 }
 
 /* ---- rows */
@@ -32,6 +181,7 @@ static double scale_of(int16_t code) {
 /* What takes values to integers of at most `limit`. */
 struct scaling {
     float up, limit;
+    uint32_t below; /* of signs: the largest magnitude that becomes 0, as bits */
 };
 
 /* To an integer, ties to even. */
@@ -49,9 +199,35 @@ SA_INLINE uint32_t quantised(float value, struct scaling scaling) {
     return (uint32_t)NEAREST(scaled);
 }
 
-SA_VECTORISED static void add_nearest(const sa_float32_at *restrict values, uint32_t count, struct scaling scaling,
-                                      uint32_t shift, sa_uint32_at *restrict words) {
-    for (uint32_t i = 0; i < count; i++) words[i] += quantised(values[i], scaling) << shift;
+#define ADD_NEAREST(name, rounded)                                                                              \
+    SA_VECTORISED static void name(const sa_float32_at *restrict values, uint32_t count, struct scaling scaling, \
+                                   uint32_t shift, sa_uint32_at *restrict words) {                              \
+        for (uint32_t i = 0; i < count; i++) words[i] += quantised(rounded(values[i]), scaling) << shift;        \
+    }
+
+ADD_NEAREST(add_nearest, )
+ADD_NEAREST(add_fp16, as_fp16)
+ADD_NEAREST(add_bf16, as_bf16)
+
+SA_VECTORISED static void add_signs(const sa_uint32_at *restrict values, uint32_t count, int32_t below,
+                                    uint32_t shift, sa_uint32_at *restrict words) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t bits = values[i], sign = 1u - (bits >> 31) * 2;
+        words[i] += ((int32_t)(bits & MAGNITUDE) > below ? sign : 0) << shift;
+    }
+}
+
+/* `count` values of a lane, whose lowest bit is bit `shift` of a word. */
+static void add(enum sa_rounding rounding, const sa_float32_at *values, uint32_t count, struct scaling scaling,
+                uint32_t shift, sa_uint32_at *words) {
+    if (rounding == SA_SIGNS || rounding == SA_NOT_BELOW_SCALE)
+        add_signs((const sa_uint32_at *)values, count, (int32_t)scaling.below, shift, words);
+    else if (rounding == SA_FP16)
+        add_fp16(values, count, scaling, shift, words);
+    else if (rounding == SA_BF16)
+        add_bf16(values, count, scaling, shift, words);
+    else
+        add_nearest(values, count, scaling, shift, words);
 }
 
 /* The integer part of a value with FRACTION bits more, and a random number below 1. */
@@ -86,6 +262,17 @@ static uint32_t in_lane(const struct sa_coding *coding, uint32_t count, uint32_t
     return count < before ? 0 : count - before < coding->elements ? count - before : coding->elements;
 }
 
+static struct scaling scaling_of(const struct sa_coding *coding, int16_t code) {
+    float limit = (float)coding->half * (float)(coding->random ? 1u << FRACTION : 1);
+    if (code <= 0) return (struct scaling){0, limit, MAGNITUDE};
+    double scale = scale_of(code);
+    return (struct scaling){
+        .up = (float)(limit / scale),
+        .limit = limit,
+        .below = coding->codec->rounding == SA_NOT_BELOW_SCALE ? bits_of((float)scale) - 1 : 0,
+    };
+}
+
 static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
                    int16_t code, uint8_t *payload) {
     const sa_float32_at *lane = (const sa_float32_at *)values;
@@ -97,12 +284,10 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
     }
     for (uint32_t k = 0; k < lanes; k++) all |= coding->half << k * bits;
     fill(words, elements, all);
-    uint32_t unit = coding->random ? 1u << FRACTION : 1;
-    float limit = (float)coding->half * (float)unit;
-    struct scaling scaling = {code > 0 ? (float)(limit / scale_of(code)) : 0, limit};
+    struct scaling scaling = scaling_of(coding, code);
     for (uint32_t k = 0; k < lanes && in_lane(coding, count, k); k += coding->random ? 2 : 1, lane += elements) {
         if (!coding->random) {
-            add_nearest(lane, in_lane(coding, count, k), scaling, k * bits, words);
+            add(coding->codec->rounding, lane, in_lane(coding, count, k), scaling, k * bits, words);
             continue;
         }
         uint32_t both = k + 1 < lanes ? in_lane(coding, count, k + 1) : 0;
@@ -121,8 +306,18 @@ SA_VECTORISED static void dequantise(sa_float32_at *restrict values, uint32_t co
     }
 }
 
-static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
-                   const uint8_t *payload) {
+/* All ranks' number of votes for the sign that most have given. */
+SA_VECTORISED static void count_votes(sa_float32_at *restrict values, uint32_t count, float ranks, uint32_t shift,
+                                      uint32_t mask, int32_t bias, const sa_uint32_at *restrict sums) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t sum = sums[i];
+        int32_t votes = (int32_t)(SA_BE32(sum) >> shift & mask) - bias;
+        values[i] = votes > 0 ? ranks : votes < 0 ? -ranks : 0;
+    }
+}
+
+static void decode_as(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                      const uint8_t *payload, int votes) {
     if (code == SA_CODE_GREATEST) {
         sa_fixed_point.decode(coding, values, count, code, payload); /* NaN (F4) */
         return;
@@ -130,28 +325,64 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
     uint32_t bits = coding->codec->lane_bits;
     float down = code > 0 ? (float)(scale_of(code) / coding->half) : 0;
     for (uint32_t k = 0, many; (many = k < 32 / bits ? in_lane(coding, count, k) : 0); k++)
-        dequantise((sa_float32_at *)values + (uint64_t)k * coding->elements, many, down, k * bits, (1u << bits) - 1,
-                   (int32_t)(coding->ranks * coding->half), (const sa_uint32_at *)payload);
+        (votes ? count_votes : dequantise)((sa_float32_at *)values + (uint64_t)k * coding->elements, many,
+                                           votes ? (float)coding->ranks : down, k * bits, (1u << bits) - 1,
+                                           (int32_t)(coding->ranks * coding->half), (const sa_uint32_at *)payload);
 }
 
-#define LANES(bits)                                                           \
-    static uint32_t width##bits(enum sa_dtype dtype, uint32_t elements) {     \
-        (void)dtype;                                                          \
-        return 32 / bits * elements;                                          \
-    }                                                                         \
-    const struct sa_codec sa_lanes##bits = {                                  \
-        .name = "lanes" #bits,                                                \
-        .rounds = 1,                                                          \
-        .lane_bits = bits,                                                    \
-        .width = width##bits,                                                 \
-        .prepare = prepare,                                                   \
-        .encode = encode,                                                     \
-        .decode = decode,                                                     \
+static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                   const uint8_t *payload) {
+    decode_as(coding, values, count, code, payload, 0);
+}
+
+static void decode_votes(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
+                         const uint8_t *payload) {
+    decode_as(coding, values, count, code, payload, 1);
+}
+
+#define WIDTH(bits)                                                       \
+    static uint32_t width##bits(enum sa_dtype dtype, uint32_t elements) { \
+        (void)dtype;                                                      \
+        return 32 / bits * elements;                                      \
+    }
+
+#define FAMILY(codec, bits, scale, how, most, decoding) \
+    const struct sa_codec sa_##codec = {                \
+        .name = #codec,                                 \
+        .rounds = 1,                                    \
+        .lane_bits = bits,                              \
+        .levels = most,                                 \
+        .rounding = how,                                \
+        .width = width##bits,                           \
+        .prepare = prepare_##scale,                     \
+        .encode = encode,                               \
+        .decode = decoding,                             \
     };
 
-LANES(16)
-LANES(10)
-LANES(8)
-LANES(6)
-LANES(5)
-LANES(4)
+#define FOUR_WIDTHS(family, how, decoding)           \
+    FAMILY(family##8, 8, family, how, 1, decoding)   \
+    FAMILY(family##6, 6, family, how, 1, decoding)   \
+    FAMILY(family##5, 5, family, how, 1, decoding)   \
+    FAMILY(family##4, 4, family, how, 1, decoding)
+
+WIDTH(16)
+WIDTH(10)
+WIDTH(8)
+WIDTH(6)
+WIDTH(5)
+WIDTH(4)
+
+FAMILY(lanes16, 16, lanes, SA_NEAREST, 0, decode)
+FAMILY(lanes10, 10, lanes, SA_RANDOM, 0, decode)
+FAMILY(lanes8, 8, lanes, SA_RANDOM, 0, decode)
+FAMILY(lanes6, 6, lanes, SA_RANDOM, 0, decode)
+FAMILY(lanes5, 5, lanes, SA_RANDOM, 0, decode)
+FAMILY(lanes4, 4, lanes, SA_RANDOM, 0, decode)
+FAMILY(qsgd16, 16, lanes, SA_RANDOM, 127, decode)
+FAMILY(qsgd10, 10, lanes, SA_RANDOM, 127, decode)
+FAMILY(fp16, 16, fp16, SA_FP16, 0, decode)
+FAMILY(bf16, 16, bf16, SA_BF16, 0, decode)
+FOUR_WIDTHS(ternary, SA_RANDOM, decode)
+FOUR_WIDTHS(twobit, SA_NOT_BELOW_SCALE, decode)
+FOUR_WIDTHS(onebit, SA_SIGNS, decode)
+FOUR_WIDTHS(sign, SA_SIGNS, decode_votes)

@@ -45,6 +45,7 @@ static void decode(const struct sa_codec *lanes, const struct sa_coding *coding,
         .name = "rotated" #bits,                                                                              \
         .rounds = 1,                                                                                          \
         .lane_bits = bits,                                                                                    \
+        .rounding = bits < 16 ? SA_RANDOM : SA_NEAREST,                                                       \
         .width = width##bits,                                                                                 \
         .prepare = sa_rms_code,                                                                               \
         .encode = encode##bits,                                                                               \
