@@ -124,7 +124,7 @@ class FakeGroup:
 
     method, link, core = "fake", "memory", "fake"
     classes: tuple[int, ...] = ()
-    failure = None
+    failure = compression = None
 
     def __init__(self, network: FakeNetwork, rank: int) -> None:
         self.network, self.rank, self.workers = network, rank, network.workers
@@ -145,7 +145,9 @@ class KeyedGroup(FakeGroup):
     matching = "key"
     credit_bytes: int | None = None
 
-    def allreduce(self, array: np.ndarray, op: str = "sum", *, key: int, priority: int = 0) -> "Future[Any]":
+    def allreduce(
+        self, array: np.ndarray, op: str = "sum", *, key: int, priority: int = 0, tensors: Any = None
+    ) -> "Future[Any]":
         return self.network.take(self.rank, key, array)
 
     def set_credit(self, credit_bytes: int | None) -> None:
@@ -161,7 +163,7 @@ class ClassGroup(FakeGroup):
         super().__init__(network, rank)
         self.classes = network.classes
 
-    def allreduce(self, array: np.ndarray, op: str = "sum", *, priority: int) -> "Future[Any]":
+    def allreduce(self, array: np.ndarray, op: str = "sum", *, priority: int, tensors: Any = None) -> "Future[Any]":
         assert priority in self.network.classes
         number = self.numbers[priority] = self.numbers.get(priority, -1) + 1
         return self.network.take(self.rank, (priority, number), array)

@@ -93,6 +93,8 @@ class FakeSession:
 
     method, row = "switch", 8
 
+    compression = None
+
     def __init__(self, switch: FakeSwitch, job: str, rank: int, workers: int) -> None:
         self.switch, self.job, self.rank, self.workers = switch, job, rank, workers
         self.core = "fake"
@@ -107,7 +109,9 @@ class FakeSession:
             raise AttributeError(kind)
         return partial(self._call, kind)
 
-    def _call(self, kind: str, array: Any = None, op: str = "sum", root: int = 0, shown: Any = None) -> "Future[Any]":
+    def _call(
+        self, kind: str, array: Any = None, op: str = "sum", root: int = 0, *, shown: Any = None, tensors: Any = None
+    ) -> "Future[Any]":
         array = np.empty(0, np.uint8) if kind in ("barrier", "compare") else array
         assert array.ndim == 1
         assert array.flags.c_contiguous

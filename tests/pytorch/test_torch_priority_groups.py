@@ -22,7 +22,9 @@ from transport.group.opening import open_group
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.options import DaemonOptions
+from transport.torch.backend import SwitchProcessGroup
 from transport.torch.priority import handle as priority
+from transport.torch.rendezvous import SwitchOptions
 from transport.worker.options import JoinOptions
 from transport.worker.session import SwitchSession
 
@@ -49,7 +51,9 @@ def switch() -> Iterator[SwitchDaemon]:
     daemon.stop()
 
 
-def scheduled(open_one: Open, schedule: str) -> list[dict[str, torch.Tensor]]:
+def scheduled(
+    open_one: Open, schedule: str, end: Callable[[int, Any], None] = lambda *_: None
+) -> list[dict[str, torch.Tensor]]:
     torch.manual_seed(1)
     models = [mlp() for _ in range(WORKERS)]
 
@@ -58,8 +62,9 @@ def scheduled(open_one: Open, schedule: str) -> list[dict[str, torch.Tensor]]:
         optimizer = sgd(model)
         with priority.attach(model, optimizer, group, schedule) as handle:
             ordinary(rank, model, optimizer, handle)
-        if hasattr(group, "close"):
-            group.close()
+            end(rank, handle)
+        for name in ("close", "shutdown"):
+            getattr(group, name, lambda: None)()
         return dict(model.state_dict())
 
     found: list[dict[str, torch.Tensor]] = run_ranks(program, WORKERS)
@@ -116,6 +121,35 @@ def test_over_the_switch(
     )
     assert_same_bits(found[:1], found[1:])
     assert all(torch.allclose(found[0][name], expected[name], atol=1e-5) for name in expected)
+
+
+@pytest.mark.parametrize("method", ["switch", "ring", "torch"])
+def test_slices_keep_what_they_lost(switch: SwitchDaemon, method: str, expected: dict[str, torch.Tensor]) -> None:
+    """By the parameter and the place of a slice, also from before there were slices."""
+    places, codec, kept = addresses(), "lanes8:least=0+ef", {}
+
+    def open_one(rank: int) -> Any:
+        if method == "torch":
+            return SwitchProcessGroup(
+                store, rank, WORKERS, timedelta(seconds=30), SwitchOptions(method=f"ring~{codec}", bind="127.0.0.1")
+            )
+        if method == "ring":
+            return open_group(method, "tcp", rank, places, job="coded", options={"codec": codec})
+        options = JoinOptions(priorities=[0, 7], codec=codec)
+        return SwitchGroup.join(switch.control_endpoint, "coded", rank, WORKERS, options)
+
+    def keep(rank: int, handle: priority.PriorityHandle) -> None:
+        kept[rank] = handle.codec_state()["kept"]["residual"]
+
+    store = dist.HashStore()
+    found = scheduled(open_one, "p3:slice=100", keep)
+    assert_same_bits(found[:1], found[1:])
+    assert all(torch.allclose(found[0][name], expected[name], atol=0.01) for name in expected)
+    for residual in kept.values():
+        sizes = {name: len(values) for name, values in residual.items()}
+        assert max(sizes.values()) == 100
+        assert sum(sizes.values()) == sum(tensor.numel() for tensor in expected.values())
+        assert sizes["2.weight[1600:1650]"] == 50
 
 
 def test_a_rank_that_leaves_ends_the_others(switch: SwitchDaemon) -> None:

@@ -43,7 +43,7 @@ def test_forward_begins_when_its_first_layers_sums_are_back(network: Callable[..
     kept: list[Any] = []
     allreduce = group.allreduce
 
-    def holding(array: Any, op: str = "sum", *, key: int, priority: int = 0) -> Any:
+    def holding(array: Any, op: str = "sum", *, key: int, priority: int = 0, tensors: Any = None) -> Any:
         future = allreduce(array, op, key=key, priority=priority)
         if priority != 2 or not holding_back:
             return future

@@ -94,7 +94,7 @@ def test_a_cuda_tensor_waits_for_its_caller_and_its_caller_for_it(dtype: torch.d
     tensor = torch.full((3, 4), 2, dtype=dtype)[:, ::2].as_subclass(FakeCudaTensor)
     side = SideStreams(cuda).of(tensor.device)
 
-    ((_, _, _, whole),) = layout.allreduce([tensor], Op(op), RANKS)  # type: ignore[misc]
+    ((_, _, _, whole, _),) = layout.allreduce([tensor], Op(op), RANKS)  # type: ignore[misc]
     stage = CudaStage(whole, side, cuda=cuda, pin=False)
     assert stage.needs_fetch
     stage.fetch()
@@ -131,7 +131,7 @@ def test_a_reduce_scatter_of_cuda_tensors_reads_one_and_writes_the_other() -> No
     FakeCudaTensor.cuda = cuda
     given = torch.arange(6.0).as_subclass(FakeCudaTensor)
     output = torch.zeros(3).as_subclass(FakeCudaTensor)
-    ((_, _, _, shards),) = layout.reduce_scatter(output, [given], Op(), Ranks(1, 2))  # type: ignore[misc]
+    ((_, _, _, shards, _),) = layout.reduce_scatter(output, [given], Op(), Ranks(1, 2))  # type: ignore[misc]
     stage = CudaStage(shards, SideStreams(cuda).of(given.device), cuda=cuda, pin=False)
     stage.fetch()
     assert stage.array.tolist() == [0, 1, 2, 3, 4, 5]

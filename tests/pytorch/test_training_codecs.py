@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from torch_ranks import groups_per_thread, results
+from torch_ranks import groups_per_thread, on_ranks, results
 
 from switchagg.codecs import ARRAY_CODECS
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor
@@ -16,6 +16,7 @@ from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
 from transport.torch import training
+from transport.torch.rendezvous import SwitchOptions
 
 SIZES = (1000, 37, 363)
 STEPS = 7
@@ -104,3 +105,50 @@ def test_gradients_are_what_the_codec_makes_of_them(codec: str, method: str) -> 
         weights,
         **({} if exact else {"rtol": 1e-5, "atol": 1e-6}),
     )
+
+
+CODED = SwitchOptions(method="ring~lanes8:least=0+ef", bind="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("local_sgd", "it sums parameters, which must not be rounded; diloco:rate=1,momentum=0 does the same"),
+        ("dpsgd", "it sends parameters"),
+        ("cd_sgd", "it sends every k-th step's gradients in full"),
+        ("od_sgd~lanes16", "its codec is another"),
+    ],
+)
+def test_what_a_coded_process_group_must_not_sum_is_refused(method: str, words: str) -> None:
+    def rank(_: int) -> None:
+        model = torch.nn.Linear(3, 3)
+        training.attach(model, torch.optim.SGD(model.parameters(), lr=1.0), method)
+
+    for error in on_ranks(2, rank, "switchagg", CODED):
+        assert isinstance(error, ValueError)
+        assert "the process group's sums are coded (lanes8:least=0+ef), and " + words in str(error)
+
+
+@pytest.mark.parametrize("method", ["diloco:period=2", "easgd:period=2", "streaming_diloco:period=4,fragments=2"])
+def test_differences_go_through_a_coded_process_group_and_buffers_do_not(method: str) -> None:
+    """What was lost is in the method's state; the mean of buffers is exact."""
+
+    def rank(number: int) -> tuple[list[float], list[float], list[str]]:
+        model = torch.nn.Sequential(torch.nn.Linear(30, 30), torch.nn.BatchNorm1d(30))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        attached = training.attach(model, optimizer, method)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(6, 30, generator=torch.Generator().manual_seed(10 * step + number))).sum().backward()
+            optimizer.step()
+        model[1].running_mean.copy_(torch.arange(30.0) + number / 1024)  # type: ignore[operator]
+        attached.finish()
+        lost = attached.state_dict()["codec"]["kept"]["residual"]
+        assert any(one.abs().max() > 0 for one in lost.values())
+        weights = torch.cat([one.detach().flatten() for one in model.parameters()])
+        return weights.tolist(), model[1].running_mean.tolist(), sorted(lost)  # type: ignore[operator, union-attr]
+
+    first, second = results(2, rank, "switchagg", CODED)
+    assert first == second
+    assert first[1] == (torch.arange(30.0) + 1 / 2048).tolist()
+    assert first[2] == ["0.bias", "0.weight", "1.bias", "1.weight"]

@@ -7,7 +7,9 @@ AUTOLOAD=0 turns that off). It only enters a name in a table; ZeroMQ and the res
     SWITCHAGG_SWITCH=tcp://10.0.0.9:5555 torchrun --nproc-per-node 2 train.py    # dist.init_process_group("switchagg")
 
 Or without a switch, by a host method among the ranks: SWITCHAGG_METHOD=ring, halving_doubling, double_tree, …, auto,
-with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_METHOD=gloo is PyTorch's own. The ranks
+with its link, as in ring@udp, or SWITCHAGG_LINK (tcp, udp, zeromq); SWITCHAGG_METHOD=gloo is PyTorch's own. A codec may
+follow, switch~lanes8+ef, or be in SWITCHAGG_CODEC: see `switchagg.codecs.spec`, and `compress`, which DDP needs where a
+codec remembers what each parameter lost. The ranks
 find each other through PyTorch's store: each publishes the address that faces MASTER_ADDR, or SWITCHAGG_BIND, or that
 of SWITCHAGG_INTERFACE. Ranks with different methods fail at once, with one error that names both.
 
@@ -15,8 +17,9 @@ What goes where, the same on every rank since it depends on operation, types and
 
 | collective                             | tensors (CPU and CUDA)            | way                                     |
 |----------------------------------------|-----------------------------------|-----------------------------------------|
-| allreduce, reduce, reduce-scatter: SUM | float32, float64, int16, 32, 64   | the group                               |
+| allreduce, reduce, reduce-scatter: SUM | float32, float64, int16, 32, 64   | the group; float32 by its codec         |
 | ... SUM                                | float16, bfloat16                 | the group as float32; rounded once      |
+| allreduce: SUM, unnamed, from `least`  | float32, and what travels so      | with +ef: an error that says what to do |
 | ... SUM                                | 8 bit integers, bool              | the group; through a switch up to 64 KB |
 | ... AVG                                | floats; integers towards zero     | the group; the sum divided by n         |
 | ... PREMUL_SUM                         | the floats                        | the group, of the products              |
@@ -33,8 +36,8 @@ a broadcast from each rank, a reduce to each. Small tensors of one coalesced all
 their own. Ranks whose collectives differ in kind, root, operation, type or size all get one error that names both
 sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has what went where.
 
-Float sums have the error bound of `switchagg.codecs.fixed_point` and don't depend on the order of packets: all ranks
-hold the same bits. Integer sums wrap like PyTorch's.
+Without a codec, float sums have the error bound of `switchagg.codecs.fixed_point`. They don't depend on the order of
+packets: all ranks hold the same bits. Integer sums wrap like PyTorch's.
 
 A group of one worker, of more than 64, or for whose job the switch has no slots free uses Gloo for everything; all its
 ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default
@@ -59,12 +62,12 @@ from transport.torch.registration import register
 
 if TYPE_CHECKING:
     from transport.torch.backend import SwitchProcessGroup
-    from transport.torch.hook import switchagg_hook
+    from transport.torch.hook import compress, switchagg_hook
     from transport.torch.rendezvous import SwitchOptions
 
-__all__ = ["SwitchOptions", "SwitchProcessGroup", "register", "switchagg_hook"]
+__all__ = ["SwitchOptions", "SwitchProcessGroup", "compress", "register", "switchagg_hook"]
 
-_HOMES = {"SwitchProcessGroup": "backend", "switchagg_hook": "hook", "SwitchOptions": "rendezvous"}
+_HOMES = {"SwitchProcessGroup": "backend", "compress": "hook", "switchagg_hook": "hook", "SwitchOptions": "rendezvous"}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,10 +13,12 @@ import torch.distributed as dist
 from torch.autograd import profiler
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
+from switchagg.codecs.compression import Compression
 from switchagg.description import Kind, Shown
 from switchagg.job import MAX_WORKERS
 from transport.group.contract import Group
-from transport.torch.calls.layout import Op, Part, Ranks, compared, shown, size_bytes
+from transport.group.method_name import MethodName
+from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, shown, size_bytes
 from transport.torch.calls.recording import recorded
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.traffic import GLOO, Traffic
@@ -156,12 +158,41 @@ class SwitchProcessGroup(Collectives):
                 if found is None:
                     seen = shown(kind, op, tensors[0].dtype, sum(one.numel() for one in tensors)) if tensors else None
                     return self.by_gloo(seen, forward, results, size_bytes(tensors))
+                if fault := self._unnamed(parts):
+                    return self.reducer.refused(fault, parts, results)
         size = sum(part.shown.elements * part.shown.dtype.itemsize for part in parts if part.kind != "compare")
         self.traffic.count(kind, self._method.method, size)
         # PyTorch passes -1 ms for "none given".
         wait_s = options.timeout.total_seconds() if options.timeout > timedelta(0) else None
         begin = partial(self.reducer.start, parts, results, wait_s)
         return recorded(begin, kind, tensors) if tensors and profiler._is_profiler_enabled else begin()
+
+    @property
+    def method(self) -> MethodName:
+        """By which, over which link and by which codec it was told to sum."""
+        return self._method
+
+    @property
+    def compression(self) -> Compression | None:
+        """How sums of floats are coded, and what that remembers; None without a codec, and before `connect`."""
+        return self.reducer.compression
+
+    def _unnamed(self, parts: list[Part]) -> Exception | None:
+        """What is wrong with a sum that doesn't say what it is of, where a codec remembers that."""
+        compression = self.compression
+        if compression is None or not compression.remembers:
+            return None
+        for part in parts:
+            if part.layout is None or part.kind != "allreduce" or part.op != "sum" or part.tensors is not None:
+                continue
+            dtype, values = array_dtype(part.layout.dtype), part.layout.elements
+            if compression.takes(dtype, values):
+                return dist.DistBackendError(
+                    f"codec {compression.spec} remembers what each parameter lost, and this sum of {values} values "
+                    "doesn't say of which it is: gradients of DDP do after transport.torch.compress(ddp), other sums "
+                    "by group.allreduce_tensors(flat, tensors); float64 and integers are never coded"
+                )
+        return None
 
     def by_gloo(self, seen: Shown | None, forward: Forward, results: list[torch.Tensor], size_bytes: int) -> dist.Work:
         """The Work of a collective that Gloo carries out, which fails as soon as the ranks turn out to differ.

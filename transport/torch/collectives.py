@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 from torch._compile import _disable_dynamo
-from torch.distributed.distributed_c10d import BarrierOptions, BroadcastOptions, ProcessGroup
+from torch.distributed.distributed_c10d import BarrierOptions, BroadcastOptions, ProcessGroup, ReduceOp
 
+from switchagg.codecs.array_codec import Tensors
 from switchagg.description import ROOTED, Kind, Shown
 from transport.torch.calls import layout
 from transport.torch.calls.layout import LINEAR, Op, Part, Ranks, op_of, real, shown, size_bytes
@@ -98,6 +99,19 @@ class Collectives(ProcessGroup):
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce each of these tensors in place; all by the group or all through Gloo."""
         return self._allreduce("allreduce_coalesced", tensors, opts or dist.AllreduceCoalescedOptions())
+
+    def allreduce_tensors(self, flat: torch.Tensor, tensors: Tensors, op: Any = ReduceOp.SUM) -> dist.Work:
+        """Reduce `flat`, 1-D and of floats, in place, which consists of these parameters, one behind the other: what a
+        codec with error feedback keeps of each is kept under its name. op: SUM or AVG."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        forward = partial(self.delegate, ("allreduce",), ([flat], options), {})
+
+        def build(ranks: Ranks) -> list[Part] | None:
+            found = layout.allreduce([flat], op_of(op), ranks)
+            return found and [part._replace(tensors=tensors) for part in found]
+
+        return self.run("allreduce", [flat], build, options, forward, op=op_of(op))
 
     def _allreduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> dist.Work:
         op = op_of(options.reduceOp)

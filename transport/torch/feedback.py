@@ -1,7 +1,9 @@
 """What error feedback needs of a model in training: its parameters' names, changes of learning rates, checkpoints."""
 
-from collections.abc import Mapping
-from typing import Any
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,23 +32,76 @@ class RateFollower:
     def _now(self) -> list[float]:
         return [float(group["lr"]) for group in self._optimizer.param_groups]
 
-    def follow(self, compression: Compression) -> None:
+    def follow(self, compression: Compression | None) -> None:
         """Before an iteration's first sum. A rate of 0 changes nothing: the next one counts against the one before."""
+        if compression is None:
+            return
         for number, (old, new) in enumerate(zip(self._rates, self._now(), strict=False)):
             if new not in (0.0, old):
                 compression.rescale(old / new, self._names[number])
                 self._rates[number] = new
 
 
-def saved(state: Any) -> Any:
-    """A codec's state with tensors in place of arrays, for `torch.load(weights_only=True)`."""
+def codec_state(compression: Compression | None) -> dict[str, Any]:
+    """What a rank's codec remembers, for a checkpoint of that rank; {} without one. Tensors in place of arrays, for
+    `torch.load(weights_only=True)`."""
+    return {} if compression is None else cast(dict[str, Any], _saved(compression.state_dict()))
+
+
+def load_codec_state(compression: Compression | None, state: Mapping[str, Any]) -> None:
+    """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
+    theirs = state["codec"] if state else "none"
+    if theirs != str(compression or "none"):
+        raise ValueError(f"a state of codec {theirs}; this is {compression or 'none'}")
+    if compression is not None:
+        compression.load_state_dict(_loaded(state))
+
+
+def recut(state: Mapping[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """A codec's state where parameters are cut into these slices from now on: what is kept of a value stays with it.
+
+    What an array codec itself remembers of a tensor, as PowerSGD does, stays only where that is cut as before.
+    """
+    counts: dict[str, int] = {}
+    for name, count in state["sums"].items():
+        parameter = _cut(name)[0]
+        counts[parameter] = max(counts.get(parameter, 0), count)
+    places = [(tensor, *_cut(tensor.name)) for tensor in tensors]
+    kept: dict[str, dict[str, Any]] = {}
+    for kind, arrays in state["kept"].items():
+        parts: dict[str, list[tuple[int, Any]]] = {}
+        for name, values in arrays.items():
+            parameter, low = _cut(name)
+            parts.setdefault(parameter, []).append((low, values))
+        whole = {one: np.concatenate([v for _, v in sorted(found, key=_first)]) for one, found in parts.items()}
+        kept[kind] = {
+            tensor.name: whole[parameter][low : low + math.prod(tensor.shape)]
+            for tensor, parameter, low in places
+            if parameter in whole
+        }
+    names = {tensor.name for tensor in tensors}
+    sums = {tensor.name: counts[parameter] for tensor, parameter, _ in places if parameter in counts}
+    memory = {name: one for name, one in state["memory"].items() if name in names}
+    return {**state, "sums": sums, "kept": kept, "memory": memory}
+
+
+def _cut(name: str) -> tuple[str, int]:
+    """The parameter that a tensor is of, and where in it it begins (`Tensor.part`)."""
+    found = re.fullmatch(r"(.*)\[(\d+):\d+\]", name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def _saved(state: Any) -> Any:
     if isinstance(state, Mapping):
-        return {key: saved(value) for key, value in state.items()}
+        return {key: _saved(value) for key, value in state.items()}
     return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
 
 
-def loaded(state: Any) -> Any:
-    """What `saved` was given."""
+def _loaded(state: Any) -> Any:
     if isinstance(state, Mapping):
-        return {key: loaded(value) for key, value in state.items()}
+        return {key: _loaded(value) for key, value in state.items()}
     return state.numpy().copy() if isinstance(state, torch.Tensor) else state

@@ -4,36 +4,49 @@
     ddp.register_comm_hook(switch_group, switchagg_hook)
 
 works on top of any default group, NCCL for one. If the default group itself is "switchagg", DDP needs no hook.
+
+A codec that remembers what each parameter lost must know which parameters a bucket has:
+
+    handle = transport.torch.compress(ddp, optimizer)         # in place of register_comm_hook
+
+registers the hook with their names. The same line does for every method, with a codec or without.
 """
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.distributed.distributed_c10d import ProcessGroup, ReduceOp
+from torch.nn.parallel import DistributedDataParallel
 
+from switchagg.codecs.array_codec import Tensors
 from transport.torch.backend import SwitchProcessGroup
+from transport.torch.feedback import RateFollower, codec_state, load_codec_state, tensor_of
+
+_OF_GLOO = {"gloo~bf16": bf16_compress_hook, "gloo~fp16": fp16_compress_hook}
+"""PyTorch's own hooks, which are these methods."""
 
 
 def switchagg_hook(
-    state: ProcessGroup | None,
+    state: "ProcessGroup | CompressedDdp | None",
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # the very class DDP looks for
 ) -> torch.futures.Future[torch.Tensor]:
     """Mean of the bucket's gradients over all ranks, as a Future of the bucket's buffer.
 
-    state: a process group of backend "switchagg", or None for the default group. Divides by the number of workers
-    itself, after summing. Raises TypeError for another group; failures of the transport come out of backward().
+    state: a process group of backend "switchagg", or None for the default group, or what `compress` returns. Divides
+    by the number of workers itself, after summing. Raises TypeError for another group; failures of the transport come
+    out of backward().
     """
-    group = dist.group.WORLD if state is None else state
-    if not isinstance(group, SwitchProcessGroup):
-        raise TypeError(
-            f'switchagg_hook needs a process group of backend "switchagg", not {dist.get_backend(group)!r}: '
-            f'register_comm_hook(dist.new_group(backend="switchagg"), switchagg_hook)'
-        )
+    group = switch_group(state.group if isinstance(state, CompressedDdp) else state)
     buffer: torch.Tensor = bucket.buffer()
-    options = dist.AllreduceOptions()
-    options.reduceOp = ReduceOp.AVG  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
-    work = group.allreduce([torch.view_as_real(buffer) if buffer.is_complex() else buffer], options)
+    values = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+    if isinstance(state, CompressedDdp):
+        work = group.allreduce_tensors(values, state.tensors_of(bucket), ReduceOp.AVG)
+    else:
+        options = dist.AllreduceOptions()
+        options.reduceOp = ReduceOp.AVG  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
+        work = group.allreduce([values], options)
     # A child of the Work's Future: DDP would cast an exception that was set on a Future itself to a tensor.
     future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
 
@@ -43,3 +56,61 @@ def switchagg_hook(
 
     child: torch.futures.Future[torch.Tensor] = future.then(reduced)
     return child
+
+
+def switch_group(group: ProcessGroup | None) -> SwitchProcessGroup:
+    """None: the default group. Raises TypeError for one of another backend."""
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, SwitchProcessGroup):
+        raise TypeError(
+            f'switchagg_hook needs a process group of backend "switchagg", not {dist.get_backend(found)!r}: '
+            f'register_comm_hook(dist.new_group(backend="switchagg"), switchagg_hook)'
+        )
+    return found
+
+
+def compress(
+    ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer | None = None, group: ProcessGroup | None = None
+) -> "CompressedDdp":
+    """Let this model's gradients travel by `group`'s method and codec. A collective of all ranks, before training.
+
+    optimizer: whose learning rate what is left over follows; None: it stays as it is. group: of backend "switchagg";
+    default: DDP's. Raises TypeError for another group, DistBackendError where it can't be joined.
+    """
+    state = CompressedDdp(ddp, optimizer, switch_group(group or ddp.process_group))
+    state.group.connect()
+    if (builtin := _OF_GLOO.get(str(state.group.method))) is not None:
+        ddp.register_comm_hook(state.group, builtin)
+        return state
+    ddp.register_comm_hook(state, switchagg_hook)
+    return state
+
+
+class CompressedDdp:
+    """A model in DDP whose gradients are coded. Made by `compress`.
+
+    Error feedback keeps what each gradient lost, by the parameter's name; it is divided by the learning rate's change,
+    since it will be multiplied by the new one.
+    """
+
+    def __init__(
+        self, ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer | None, group: SwitchProcessGroup
+    ) -> None:
+        self.group = group
+        names = {parameter: name for name, parameter in ddp.module.named_parameters()}
+        self._tensors = {parameter: tensor_of(name, parameter) for parameter, name in names.items()}
+        self._rates = None if optimizer is None else RateFollower(optimizer, names)
+
+    def tensors_of(self, bucket: Any) -> Tensors:
+        """What its buffer consists of."""
+        if bucket.index() == 0 and self._rates is not None:
+            self._rates.follow(self.group.compression)
+        return [self._tensors[parameter] for parameter in bucket.parameters()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's codec remembers; each rank saves its own. Loads with `torch.load(weights_only=True)`."""
+        return codec_state(self.group.compression)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError for that of another codec, or another rank's."""
+        load_codec_state(self.group.compression, state)

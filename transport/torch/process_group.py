@@ -28,7 +28,6 @@ class TorchGroup:
     matching: Matching = "order"
     classes = ()
     core, link = "torch", ""
-    compression: Compression | None = None
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = cast(Any, group or dist.group.WORLD)
@@ -40,7 +39,7 @@ class TorchGroup:
         self.rank, self.workers = self._group.rank(), self._group.size()
         self.failure: AggregationFailed | None = None
         self._closed = False
-        self._calls: SimpleQueue[tuple[Array, str, Future[Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Array, str, Tensors | None, Future[Any]] | None] = SimpleQueue()
         self._works: SimpleQueue[tuple[Any, Array, Future[Any]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"priority-{name}", daemon=True)
@@ -59,14 +58,19 @@ class TorchGroup:
         asked: int = 0,
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
-        """See `AllreduceGroup`. Only array and op are read."""
+        """See `AllreduceGroup`. key, priority and asked aren't read."""
         ask = checked(Ask("allreduce", op, key, priority), array, self.workers)
         future: Future[Any] = Future()
         if self._closed:
             self._fail(RuntimeError("the group was closed"), future)
         else:
-            self._calls.put((array, ask.op, future))
+            self._calls.put((array, ask.op, tensors, future))
         return future
+
+    @property
+    def compression(self) -> Compression | None:
+        """That of a group of backend "switchagg"."""
+        return cast("Compression | None", getattr(self._group, "compression", None))
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -92,16 +96,21 @@ class TorchGroup:
 
     def _start_all(self) -> None:
         while (call := self._calls.get()) is not None:
-            array, op, future = call
+            array, op, tensors, future = call
             try:
-                options = dist.AllreduceOptions()
-                options.reduceOp = _OPS[op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
-                work = self._group.allreduce([torch.from_numpy(array)], options)
+                work = self._begin(torch.from_numpy(array), op, tensors)
             except Exception as error:
                 self._fail(error, future)
                 continue
             self._works.put((work, array, future))
         self._works.put(None)
+
+    def _begin(self, array: torch.Tensor, op: str, tensors: Tensors | None) -> Any:
+        if tensors is not None and self.compression is not None:
+            return self._group.allreduce_tensors(array, tensors)
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
+        return self._group.allreduce([array], options)
 
     def _wait_all(self) -> None:
         while (item := self._works.get()) is not None:

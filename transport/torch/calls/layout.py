@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.distributed.distributed_c10d import ReduceOp
 
+from switchagg.codecs import array_codec
 from switchagg.description import ROOTED, Kind, Shown, asked_for
 from transport.group.staging import SWITCH, tensor_dtype
 
@@ -86,12 +87,14 @@ class Layout(NamedTuple):
 
 class Part(NamedTuple):
     """One call of the group. kind, op: what it is asked for. shown: what the ranks compare. layout: None without one
-    ("barrier"), and where Gloo does the work ("compare")."""
+    ("barrier"), and where Gloo does the work ("compare"). tensors: parameters that the array consists of, where they
+    are known."""
 
     kind: str
     op: str
     shown: Shown
     layout: Layout | None = None
+    tensors: array_codec.Tensors | None = None
 
 
 def allreduce(tensors: Tensors, op: Op, ranks: Ranks) -> list[Part] | None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from switchagg.codecs.compression import Compression
 from switchagg.description import COMBINING, asked_text
 from transport.group.contract import Array, Group
 from transport.torch.calls.attachment import current_hook
@@ -126,6 +127,12 @@ class Reducer:
         """Whether this thread runs a callback of a call."""
         return getattr(self._running, "call", None) is not None
 
+    @property
+    def compression(self) -> Compression | None:
+        """That of the program's own calls; once `open` was true, where there is one."""
+        group = self._lanes[0].session
+        return None if group is None else group.compression
+
     def ranks(self) -> Ranks:
         """Where this rank stands; once `open` was true."""
         group = self._session(0)
@@ -176,6 +183,13 @@ class Reducer:
             self._submit_ready(depth)
         else:
             self._pool.submit(partial(self._fetch, call))
+        return work
+
+    def refused(self, error: Exception, parts: Sequence[Part], results: list[torch.Tensor]) -> SwitchWork:
+        """The Work of a call that no rank makes, since all find this error in it. Later calls work."""
+        work = SwitchWork(results, f"{self._what}: {_named(parts, self._calls)}", self.timeout_s)
+        work.settle(error)
+        work.deliver()
         return work
 
     def close(self) -> None:
@@ -318,10 +332,10 @@ class Reducer:
 
 def _begin(group: Group, part: Part, array: Array) -> "Future[Any]":
     """Make the call of the group that a part is."""
-    kind, op, shown, _ = part
+    kind, op, shown, _, tensors = part
     if kind == "allreduce":
         told: dict[str, Any] = {"asked": shown.asked} if group.method == "ps" else {"shown": shown}
-        return group.allreduce(array, op, **told)
+        return group.allreduce(array, op, tensors=tensors, **told)
     if kind == "reduce_scatter":
         return group.reduce_scatter(array, op, shown=shown)
     if kind == "all_gather":

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch.distributed as dist
 
+from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
 from transport.group.contract import AllreduceGroup, Array, Matching
 from transport.schedule.scheduler import Lanes, Transfer, class_lanes, classes_of
@@ -34,13 +36,18 @@ class Channel(Protocol):
     gates_starts: bool
     """Whether the byte credit is to hold back starts, since nothing below knows priorities."""
 
+    @property
+    def compression(self) -> Compression | None:
+        """What codes this rank's sums, and remembers what they lost."""
+
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes | None:
         """The fixed orders of a plan from now on. foreseen: keys in the order in which rank 0 would start them."""
 
-    def start(self, transfer: Transfer, array: Array) -> "Future[Any]":
-        """Sum the array, 1-D, over all ranks, in place. The future may resolve in any thread."""
+    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
+        """Sum the array, 1-D, over all ranks, in place. tensors: it consists of, where it is of gradients. The future
+        may resolve in any thread."""
 
-    def control(self, array: Array) -> "Future[Any]":
+    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         """As start, for what isn't in the plan: all ranks call it at the same point, with nothing in flight."""
 
     def set_credit(self, credit_bytes: int) -> None:
@@ -50,15 +57,27 @@ class Channel(Protocol):
         """End what the channel itself started; the group stays open."""
 
 
-class KeyedChannel:
-    """Over a group whose calls are matched by key."""
-
-    gates_starts = False
+class _OverGroup:
+    """What all of them have."""
 
     def __init__(self, group: AllreduceGroup) -> None:
         self.rank, self.workers = group.rank, group.workers
         self.name = f"{group.method}, rank {group.rank} of {group.workers}"
         self._group = group
+
+    @property
+    def compression(self) -> Compression | None:
+        """The group's: one of torch's may have it only after its first call."""
+        return self._group.compression
+
+
+class KeyedChannel(_OverGroup):
+    """Over a group whose calls are matched by key."""
+
+    gates_starts = False
+
+    def __init__(self, group: AllreduceGroup) -> None:
+        super().__init__(group)
         self._plan = 0
         self._controls = 0
 
@@ -67,13 +86,13 @@ class KeyedChannel:
         assert len(transfers) < KEYS_PER_PLAN, f"{len(transfers)} transfers"
         self._plan += 1
 
-    def start(self, transfer: Transfer, array: Array) -> "Future[Any]":
+    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         key = FIRST_KEY + self._plan * KEYS_PER_PLAN + transfer.key
-        return self._group.allreduce(array, key=key, priority=transfer.priority)
+        return self._group.allreduce(array, key=key, priority=transfer.priority, tensors=tensors)
 
-    def control(self, array: Array) -> "Future[Any]":
+    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         self._controls += 1
-        return self._group.allreduce(array, key=FIRST_KEY - self._controls, priority=0)
+        return self._group.allreduce(array, key=FIRST_KEY - self._controls, priority=0, tensors=tensors)
 
     def set_credit(self, credit_bytes: int) -> None:
         self._group.set_credit(credit_bytes)
@@ -82,15 +101,13 @@ class KeyedChannel:
         """Nothing of our own."""
 
 
-class ClassChannel:
+class ClassChannel(_OverGroup):
     """Over a switch: a session or group whose calls are matched by their order within a priority class."""
 
     gates_starts = False
 
     def __init__(self, group: AllreduceGroup) -> None:
-        self.rank, self.workers = group.rank, group.workers
-        self.name = f"{group.method}, rank {group.rank} of {group.workers}"
-        self._group = group
+        super().__init__(group)
         self._class_of: tuple[int, ...] = ()
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes:
@@ -98,11 +115,12 @@ class ClassChannel:
         self._class_of = classes_of(transfers, len(self._group.classes))
         return class_lanes(transfers, len(self._group.classes))
 
-    def start(self, transfer: Transfer, array: Array) -> "Future[Any]":
-        return self._group.allreduce(array, priority=self._group.classes[self._class_of[transfer.key]])
+    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
+        chosen = self._group.classes[self._class_of[transfer.key]]
+        return self._group.allreduce(array, priority=chosen, tensors=tensors)
 
-    def control(self, array: Array) -> "Future[Any]":
-        return self._group.allreduce(array, priority=self._group.classes[-1])
+    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
+        return self._group.allreduce(array, priority=self._group.classes[-1], tensors=tensors)
 
     def set_credit(self, credit_bytes: int) -> None:
         """A stream's window bounds what is in flight through a switch."""
@@ -111,25 +129,20 @@ class ClassChannel:
         """Nothing of our own."""
 
 
-class OrderedChannel:
+class OrderedChannel(_OverGroup):
     """Over a group whose calls are matched by their order: one order for everything, the credit on starts."""
 
     gates_starts = True
-
-    def __init__(self, group: AllreduceGroup) -> None:
-        self.rank, self.workers = group.rank, group.workers
-        self.name = f"{group.method}, rank {group.rank} of {group.workers}"
-        self._group = group
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes:
         """One lane."""
         return (tuple(foreseen()),)
 
-    def start(self, transfer: Transfer, array: Array) -> "Future[Any]":
-        return self._group.allreduce(array)
+    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
+        return self._group.allreduce(array, tensors=tensors)
 
-    def control(self, array: Array) -> "Future[Any]":
-        return self._group.allreduce(array)
+    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
+        return self._group.allreduce(array, tensors=tensors)
 
     def set_credit(self, credit_bytes: int) -> None:
         """The scheduler holds back starts itself."""

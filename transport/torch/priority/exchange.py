@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.errors import AggregationFailed
 from transport.schedule.model import launch_order
 from transport.schedule.scheduler import (
@@ -29,7 +30,9 @@ from transport.schedule.scheduler import (
     Transfer,
     fit_cost,
     plan_transfers,
+    tensors_of,
 )
+from transport.torch.feedback import recut, tensor_of
 from transport.torch.priority.channel import Channel, failure_of
 
 Array = NDArray[Any]
@@ -83,14 +86,21 @@ class _Gradient:
 class Exchange:
     """Gradients of `parameters` over a channel. All methods but the callbacks belong to the thread that trains.
 
-    find_unused: exchange which parameters have a gradient anywhere; the others come back as None. Until `plan`
-    is called, everything is one transfer.
+    find_unused: exchange which parameters have a gradient anywhere; the others come back as None. begins: called before
+    the first gradient of each iteration, with nothing in flight. Until `plan` is called, everything is one transfer.
     """
 
-    def __init__(self, channel: Channel, parameters: Sequence[tuple[str, nn.Parameter]], find_unused: bool) -> None:
-        self._channel = channel
+    def __init__(
+        self,
+        channel: Channel,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        find_unused: bool,
+        begins: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._channel, self._begins = channel, begins
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
+        self._tensors = [tensor_of(name, parameter) for name, parameter in parameters]
         self._find_unused = find_unused
         self._changed = threading.Condition()
         self._launching = threading.Lock()  # one thread at a time, so that starts keep their order
@@ -114,6 +124,9 @@ class Exchange:
         assert not self._gradients, "gradients are under way"
         self.await_idle()
         self._collect_records()
+        if (compression := self._channel.compression) is not None:
+            cut = [tensor for transfer in transfers for tensor in tensors_of(transfer, self._tensors)]
+            compression.load_state_dict(recut(compression.state_dict(), cut))
         self._set_plan(transfers, profile, cost, credit_bytes, cycle_ns)
 
     def _set_plan(
@@ -126,11 +139,13 @@ class Exchange:
     ) -> None:
         planned = list(transfers)
         self._transfer_names = [_name_of(transfer, self._names) for transfer in planned]
+        self._contents: list[Tensors | None] = [tensors_of(transfer, self._tensors) for transfer in planned]
         if self._find_unused:
             count = len(self._parameters)
             urgent = min(transfer.priority for transfer in planned)
             planned.append(Transfer(len(planned), urgent, (Part(count, 0, count),), 4 * count))
             self._transfer_names.append(USED)
+            self._contents.append(None)
 
         def foreseen() -> list[int]:
             return [*launch_order(transfers, profile, cost, credit_bytes), *range(len(transfers), len(planned))]
@@ -179,6 +194,7 @@ class Exchange:
         """A parameter's gradient is in `.grad`: it is in flight from now on."""
         if not self.collecting:
             self.await_idle()
+            self._begins()
             self.collecting, self._used_known = True, False
             self._used[:] = 0
         self._hand_over(index)
@@ -190,6 +206,7 @@ class Exchange:
         """What has no gradient so far takes part with what `.grad` holds from before, or zeros."""
         if not self.collecting:
             self.await_idle()
+            self._begins()
             self._used_known = False
             self._used[:] = 0
         without = [index for index in range(len(self._parameters)) if index not in self._gradients]
@@ -308,7 +325,8 @@ class Exchange:
                     self._changed.notify_all()  # there may be a deadline
             for transfer in batch:
                 try:
-                    future = self._channel.start(transfer, self._arrays[transfer.key])
+                    key = transfer.key
+                    future = self._channel.start(transfer, self._arrays[key], self._contents[key])
                 except Exception as error:
                     self._fail(error)
                     raise failure_of(error, self._channel) from error
@@ -412,11 +430,11 @@ def measure_cost(channel: Channel, clock: Callable[[], int] = time.monotonic_ns)
     """Start-up and time per byte of a transfer alone, from a few sizes. A collective."""
     least = []
     for size in MEASURED_SIZES_BYTES:
-        array = np.zeros(size // 4, np.float32)
-        times = []
+        array, times = np.zeros(size // 4, np.float32), []
+        tensors = [Tensor(f"measured {size}", (size // 4,))]  # which no plan has: it is forgotten then
         for _ in range(MEASURED_TIMES):
             begin_ns = clock()
-            channel.control(array).result()
+            channel.control(array, tensors).result()
             times.append(clock() - begin_ns)
         least.append(min(times))
     return fit_cost(MEASURED_SIZES_BYTES, least)

@@ -39,6 +39,7 @@ from torch import nn
 from transport.group.contract import AllreduceGroup
 from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Policy, Profile, parse_policy
 from transport.schedule.tuning import missing
+from transport.torch.feedback import RateFollower, codec_state, load_codec_state
 from transport.torch.priority.channel import Channel, broadcast_bytes, failure_of, open_channel
 from transport.torch.priority.exchange import Exchange, TransferRecord, measure_cost
 from transport.torch.priority.observer import Observer
@@ -168,7 +169,10 @@ class PriorityHandle:
         self._observed_left = options.observed_iterations
         self._observer: Observer | None = Observer(model, self._parameters, graph=policy.reads_graph)
         self._observer_hooks: list[Any] = []
-        self._exchange = Exchange(channel, self._parameters, options.find_unused_parameters)
+        self._rates = RateFollower(optimizer, {parameter: name for name, parameter in self._parameters})
+        self._exchange = Exchange(
+            channel, self._parameters, options.find_unused_parameters, lambda: self._rates.follow(channel.compression)
+        )
         self._steps: SteppedByParts | None = None
         self._hooks: list[Any] = []
         self._paused = False
@@ -207,6 +211,16 @@ class PriorityHandle:
             else:
                 self._exchange.mean(index)
         self._exchange.await_idle()  # also what only notifies: the group may be closed next
+
+    def codec_state(self) -> dict[str, Any]:
+        """What this rank's codec remembers; each rank saves its own; {} without one. Finishes what has begun."""
+        self.wait()
+        return codec_state(self._channel.compression)
+
+    def load_codec_state(self, state: dict[str, Any]) -> None:
+        """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
+        self.wait()
+        load_codec_state(self._channel.compression, state)
 
     def records(self) -> Records:
         """Transfers and waits since the last call, for a timeline."""

@@ -17,6 +17,7 @@ import torch
 
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.written import describe
+from transport.torch.feedback import codec_state, load_codec_state
 from transport.torch.training.replica import Replica
 
 
@@ -154,7 +155,7 @@ class Attached(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Of this rank; the model's and the optimiser's are saved beside it, for each rank too."""
         state = {"method": str(self._method), "steps": self.steps, "state": self.state()}
-        return {**state, "codec": self._replica.codec_state()}
+        return {**state, "codec": codec_state(self._replica.compression)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """After the model's and the optimiser's. Raises ValueError for that of another method, options or model."""
@@ -163,7 +164,7 @@ class Attached(ABC):
         self._replica.step = state["steps"]
         try:
             self.load(state["state"])
-            self._replica.load_codec_state(state["codec"])
+            load_codec_state(self._replica.compression, state["codec"])
         except ValueError as error:
             raise ValueError(f"{self._replica.what}: {error}") from None
         self.start()

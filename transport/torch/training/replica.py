@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
-from transport.torch.feedback import RateFollower, loaded, saved, tensor_of
+from transport.torch.feedback import RateFollower, tensor_of
 from transport.torch.training.coded import CodedCalls
 from transport.torch.training.flat import Flat
 
@@ -110,21 +110,8 @@ class Replica:
 
     def follow_rates(self) -> None:
         """What was lost of gradients follows the learning rates. `transport.torch.compress` does so for DDP's group."""
-        compression = self.compression
-        if compression is not None and (self._coded is not None or self.ddp is None):
-            self._rates.follow(compression)
-
-    def codec_state(self) -> Any:
-        """What the codec remembers; None without one."""
-        return None if self.compression is None else saved(self.compression.state_dict())
-
-    def load_codec_state(self, state: Any) -> None:
-        """What `codec_state` gave. Raises ValueError for that of another codec."""
-        compression = self.compression
-        if (compression is None) != (state is None):
-            raise ValueError(f"the state is of codec {state['codec'] if state else 'none'}, here is {compression}")
-        if compression is not None:
-            compression.load_state_dict(loaded(state))
+        if self._coded is not None or self.ddp is None:
+            self._rates.follow(self.compression)
 
     # ---- collectives
 
