@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -159,6 +160,8 @@ def run(
     require_folder(out)
     kept = _others(path, parts, quick)
     load, found = Load(), dict(kept)
+    if study := _study(out.parent / "study" / "study.json"):
+        found["study"] = study
     for part in parts:
         begun = time.monotonic()
         found[part] = MEASURES[part](quick, log, on_row)
@@ -186,6 +189,15 @@ def require_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def _study(path: Path) -> dict[str, Any]:
+    """What the targets need of a study of codecs, if one lies beside the results; it takes too long to be a part."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {"rows": [{name: value for name, value in row.items() if name not in ("curve", "errors")} for row in rows]}
 
 
 def _others(path: Path, parts: Sequence[str], quick: bool) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_links(parts.get("links", {})),
         *_collectives(parts.get("collectives", {})),
         *_p4(parts.get("p4", {})),
+        *_accuracies(parts.get("study", {}).get("rows", [])),
         *_checked([*matrix, *unshaped, *_rows(parts.get("loss", []))]),
     ]
 
@@ -258,6 +259,27 @@ def _p4(part: dict[str, Any]) -> Iterator[Verdict]:
     yield _verdict("P4 switch on veth, 2 workers: of bmv2's rate", 3.0, ours and ours / theirs, "x", because)
 
 
+def _accuracies(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    """Of `switchagg study codecs`, which trains; the benchmark only reads what it has found."""
+    digits, images = (_find(rows, workload=name, workers=4) for name in ("digits", "images"))
+    coded, plain = (_one(digits, codec=name) for name in ("rotated8+ef", "float32"))
+    below = 100 * (min(plain["accuracies"]) - coded["accuracy"]) if coded and plain else None
+    what = "quickstart's net, n = 4, rotated8+ef: mean accuracy below the worst seed of float32"
+    yield _verdict(what, 0.0, below, "points", _seeds(coded), at_most=True)
+    for codec in ("lanes8+ef", "ternary+ef", "dgc"):
+        row = next((row for row in images if (row["codec"] + ":").startswith((f"{codec}:", f"{codec}+"))), None)
+        what = f"conv net, n = 4, {codec}: mean accuracy over that of float32"
+        yield _verdict(what, -0.5, _value(row, "points"), "points", _seeds(row))
+
+
+def _seeds(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    spread = "" if row["points_spread"] is None else f", ± {row['points_spread']:.1f} from seed to seed"
+    accuracy = f"{100 * row['accuracy']:.1f} % after {row['iterations']} iterations"
+    return f"{row['codec']}: {accuracy}, {row['seeds']} seeds{spread}"
+
+
 def _checked(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     wrong = sum(row["wrong_elements"] for row in rows) if rows else None
     yield _verdict("wrong elements, all operations and ranks", 0, wrong, "", at_most=True)
@@ -307,6 +329,7 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "GB/s": lambda value: f"{value:.2f} GB/s",
     "packets/s": lambda value: f"{value:,.0f} packets/s",
     "s": lambda value: f"{value:.2f} s",
+    "points": lambda value: f"{value:.2f} points",
     "": lambda value: f"{value:g}",
 }
 

@@ -27,6 +27,7 @@ from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, stop
 from emulation.cli.p4 import app as p4
 from emulation.cli.ps import server
+from emulation.cli.study import app as study
 from switchagg.dataplane.table import DATAPLANES
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app = typer.Typer(
 
 app.add_typer(bench)
 app.add_typer(p4)
+app.add_typer(study)
 app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)
 
@@ -58,6 +60,8 @@ def _describe() -> None:
     `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
 
     `switchagg server` : run a parameter server for them
+
+    `switchagg study codecs` : which codec trains as well as float32, and where it pays
     """
 
 

@@ -63,6 +63,7 @@ class Workload:
             torch.manual_seed(seed)
             self.model = task.build_model()
         self._constant_rate = task.sgd_learning_rate if optimizer == SGD else None
+        self._peak_rate = task.peak_learning_rate
         self.optimizer = self.optimizer_of(self.model.parameters())
         self._epoch = -1
         self._order = np.empty(0, np.int64)
@@ -110,7 +111,12 @@ class Workload:
             return self._constant_rate
         rise = min(1.0, (iteration + 1) / WARM_UP_STEPS)
         fall = 0.5 * (1 + math.cos(math.pi * min(1.0, iteration / self.iterations)))
-        return self.task.peak_learning_rate * rise * fall
+        return self._peak_rate * rise * fall
+
+    def use_sgd(self, rate: float, momentum: float) -> None:
+        """From now on steps of SGD with momentum, at a rate that rises to `rate` and falls to zero as AdamW's does."""
+        self._constant_rate, self._peak_rate = None, rate
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum, fused=True)
 
     def step(self, iteration: int) -> None:
         """One step of the optimiser along the gradients, which are dropped then."""

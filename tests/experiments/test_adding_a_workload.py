@@ -76,7 +76,7 @@ def test_a_trainer_builds_it() -> None:
 
 
 def test_its_faults_are_reported_before_anything_runs() -> None:
-    with pytest.raises(ScenarioError, match="unknown; allowed: digits, images, text, fsdp, tp, toy"):
+    with pytest.raises(ScenarioError, match="unknown; allowed: digits, images, text, small_text, fsdp, tp, toy"):
         parse(SCENARIO.replace('"toy"\niter', '"toys"\niter'), "toy.toml")
     with pytest.raises(ScenarioError, match=r"batch_per_worker: 300 .*allowed: 1 … 250 \(1000 samples"):
         parse(SCENARIO + "batch_per_worker = 300\n", "toy.toml")

@@ -47,6 +47,7 @@ WORKLOADS: dict[str, WorkloadKind] = {
         WorkloadKind("digits", "emulation.training.tasks.digits:Digits", samples=1437, unit="images"),
         WorkloadKind("images", "emulation.training.tasks.images:Images", samples=8192, unit="images"),
         WorkloadKind("text", "emulation.training.tasks.text:Text"),
+        WorkloadKind("small_text", "emulation.training.tasks.text:SmallText"),
         WorkloadKind("fsdp", "emulation.training.tasks.text:Text", parallel=FSDP),
         WorkloadKind("tp", "emulation.training.tasks.text_tensor:TensorText", parallel=TP, workers=(2, 4, 8)),
     )

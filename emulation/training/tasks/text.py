@@ -53,6 +53,17 @@ class Text:
             yield inputs[low : low + 16], targets[low : low + 16]
 
 
+class SmallText(Text):
+    """The same for a GPT of 0.25 M parameters, of which many can be trained."""
+
+    name = "small_text"
+    description = "GPT, 2 blocks of width 96 over 64 bytes of context, on the source text of Python's standard library"
+    peak_learning_rate = 3e-3
+
+    def build_model(self) -> nn.Module:
+        return Gpt(vocabulary=256, context=self.context, width=96, heads=4, blocks=2)
+
+
 TEXT_BYTES_MAX = 4_000_000  # thousands of iterations of data; reads in well under a second
 _NOT_READ = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "site-packages", "dist-packages", "__pycache__"}
 

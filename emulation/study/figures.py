@@ -1,0 +1,169 @@
+"""Figures of a study, drawn from its document alone, in the style of `emulation/report/figures.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from emulation.certificate.fidelity import rate_text
+from emulation.report.figures import LINESTYLES, STYLE, save_png
+from emulation.study.plan import FLOAT32
+
+Row = dict[str, Any]
+Place = tuple[str, int]
+"""Workload and number of workers."""
+
+PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
+"""Of an iteration's time, and their colours."""
+
+
+def write(document: dict[str, Any], folder: Path) -> list[Path]:
+    """PNGs of those the document has numbers for. Raises OSError."""
+    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+        "accuracy": accuracy,
+        "error": error,
+        "time": time_to_accuracy,
+    }
+    paths = []
+    with matplotlib.rc_context(STYLE):
+        for name, make in makers.items():
+            figure = make(document)
+            if figure is not None:
+                paths.append(folder / f"{name}.png")
+                save_png(figure, paths[-1])
+    return paths
+
+
+def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:
+    """Rows that are compared with each other, the workloads as they were studied."""
+    found: dict[Place, list[Row]] = {}
+    for row in document["rows"]:
+        found.setdefault((row["workload"], row["workers"]), []).append(row)
+    yield from found.items()
+
+
+def short(codec: str) -> str:
+    """A codec's text without its options, as a label."""
+    name, _, rest = codec.partition(":")
+    return name + ("+" + rest.partition("+")[2] if "+" in rest else "")
+
+
+def accuracy(document: dict[str, Any]) -> Figure | None:
+    """Final accuracy against bits per value on the busier direction of a link: all seeds, and their mean."""
+    every = list(places(document))
+    figure = Figure(figsize=(10, 4.4 * len(every)), layout="constrained")
+    for axes, ((workload, workers), rows) in zip(_column(figure, len(every)), every, strict=True):
+        plain = next((row for row in rows if row["codec"] == FLOAT32), None)
+        if plain is not None:
+            axes.axhspan(min(plain["accuracies"]), max(plain["accuracies"]), color="#DDDDDD", label="seeds of float32")
+        ended = [row for row in rows if not row["diverged"]]
+        for colour, row in zip(_colours(ended), ended, strict=True):
+            bits = _bits(row)
+            axes.plot([bits] * row["seeds"], row["accuracies"], "_", color=colour, markersize=9)
+            axes.plot([bits], [row["accuracy"]], "o", color=colour, markersize=5)
+        _labels(axes, [(_bits(row), row["accuracy"], short(row["codec"])) for row in ended])
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high * 1.6)
+        axes.set(title=f"{workload}, n = {workers}", ylabel="final accuracy")
+        axes.set_xlabel("bits per value on a link's busier direction, headers and scales included")
+        axes.legend(loc="lower right")
+    return figure
+
+
+def _labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Names beside points, moved apart where they would lie over each other."""
+    low, high = axes.get_ylim()
+    step = (high - low) / 24
+    placed: list[tuple[float, float]] = []
+    for bits, value, name in sorted(points, key=lambda point: (-point[1], point[0])):
+        at = value
+        while any(abs(at - other) < step and 0.4 < bits / where < 2.5 for where, other in placed):
+            at -= step / 4
+        placed.append((bits, at))
+        axes.annotate(
+            name,
+            (bits, value),
+            (bits * 1.06, at),
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < value - step else None,
+        )
+
+
+def error(document: dict[str, Any]) -> Figure | None:
+    """Relative squared error over training: of a worker, and of the mean."""
+    with_errors = [
+        (place, [row for row in rows if any(point[2] for point in row["errors"])]) for place, rows in places(document)
+    ]
+    with_errors = [(place, rows) for place, rows in with_errors if rows]
+    if not with_errors:
+        return None
+    (workload, workers), rows = with_errors[0]
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for turn, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
+        for axes, place in ((left, 1), (right, 2)):
+            points = [(point[0], point[place]) for point in row["errors"] if point[place]]
+            if points:
+                look = {"color": colour, "linestyle": LINESTYLES[turn % len(LINESTYLES)], "label": short(row["codec"])}
+                axes.plot(*zip(*points, strict=True), linewidth=1.5, **look)
+    for axes, title in ((left, "of a worker's codes"), (right, "of the sum")):
+        axes.set_yscale("log")
+        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
+    left.set_ylabel("squared error / squared norm of what was to be sent")
+    names: dict[str, Any] = {}
+    for axes in (left, right):
+        names |= {str(line.get_label()): line for line in axes.lines}
+    figure.legend(names.values(), names.keys(), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
+    """Bars by codec, fastest first; a panel for each line rate."""
+    found = _first(document, lambda row: bool(row["time_s"]))
+    if found is None:
+        return None
+    (workload, workers), rows = found
+    rates = document["line_rates_bps"]
+    figure = Figure(figsize=(10, 1.6 + 0.27 * len(rows)), layout="constrained")
+    for axes, line in zip(figure.subplots(1, len(rates)), rates, strict=True):
+        timed = sorted(rows, key=lambda row: -float(row["time_s"][str(line)]))
+        left = [0.0] * len(timed)
+        for name, colour in PARTS.items():
+            values = [row["time_parts"][str(line)][name] for row in timed]
+            axes.barh([short(row["codec"]) for row in timed], values, left=left, color=colour, label=name)
+            left = [low + value for low, value in zip(left, values, strict=True)]
+        axes.set(xlabel="seconds to the 16-bit accuracy (model)", title=f"{workload}, n = {workers}, {rate_text(line)}")
+        axes.tick_params(axis="y", labelsize=8)
+    axes.legend(loc="lower right", fontsize=8)
+    return figure
+
+
+def _first(document: dict[str, Any], wanted: Callable[[Row], bool]) -> tuple[Place, list[Row]] | None:
+    """The first place that has such rows, and those."""
+    chosen = ((place, [row for row in rows if wanted(row)]) for place, rows in places(document))
+    return next((found for found in chosen if found[1]), None)
+
+
+def _column(figure: Figure, count: int) -> list[Axes]:
+    return [axes for (axes,) in figure.subplots(count, 1, squeeze=False)]
+
+
+def _colours(rows: Sequence[Row]) -> list[Any]:
+    palette = colormaps["tab20"]
+    return [palette(index % 20) for index in range(len(rows))]
+
+
+def _bits(row: Row) -> float:
+    return float(max(row["up_bits"], row["down_bits"]))

@@ -1,0 +1,214 @@
+"""What a study trains: cells of workload, codec, workers, seed and learning rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from emulation.scenario import ScenarioError
+from switchagg.codecs import ARRAY_CODECS, CODECS
+from switchagg.codecs.spec import CodecSpec, parse_codec
+
+FLOAT32 = "float32"
+"""Sums without a codec, in float32: what all others are compared with."""
+
+BASELINES = ("bf16", "fp16", "lanes16")
+"""The 16-bit codec whose accuracy is to be reached: the first of these that was trained."""
+
+CODECS_STUDIED = (
+    FLOAT32,
+    *BASELINES,
+    "lanes8",
+    "lanes8+ef",
+    "lanes4",
+    "lanes4+ef",
+    "rotated8",
+    "rotated8+ef",
+    "thc+ef",
+    "qsgd",
+    "ternary",
+    "ternary+ef",
+    "twobit+ef",
+    "onebit+ef",
+    "sign",
+    "agreed:ratio=0.1+ef",
+    "randomk:ratio=0.1+ef",
+    "powersgd:rank=4+ef",
+    "topk:ratio=0.01+ef",
+    "dgc:ratio=0.01,ramp=40+ef",
+)
+"""By default; a word that this build doesn't know is left out, and said."""
+
+OWN_RATES = {FLOAT32: 1.0, "sign": 0.02, "onebit": 1.0, "dgc": 2.0, "efsign": 0.2}
+"""Methods that have a learning rate of their own, the best of the workload's times this factor: those whose sums aren't
+of a gradient's size, or that take the optimiser's momentum over. All others have float32's."""
+
+TUNING_SEED = 1000
+"""Of runs that only choose a learning rate: another one than all that are reported."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a workload is trained: SGD with momentum, its rate rising and falling as AdamW's does in scenarios.
+
+    rates: of which a method gets the best.
+    """
+
+    workload: str
+    workers: tuple[int, ...]
+    batch_per_worker: int
+    iterations: int
+    evaluate_every: int
+    rates: tuple[float, ...]
+    momentum: float = 0.9
+
+
+SETTINGS = (
+    Setting("images", (4, 8), 16, 240, 20, (0.015, 0.03, 0.06)),
+    Setting("digits", (4,), 32, 80, 10, (0.01, 0.02, 0.04)),
+    Setting("small_text", (4,), 8, 160, 20, (0.05, 0.1, 0.2)),
+)
+QUICK = (
+    Setting("images", (4,), 8, 40, 20, (0.03,)),
+    Setting("digits", (4,), 8, 20, 10, (0.02,)),
+)
+QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run. codec: text of a spec, or `float32`; rate: the greatest learning rate."""
+
+    workload: str
+    codec: str
+    workers: int
+    seed: int
+    rate: float
+    batch_per_worker: int
+    iterations: int
+    evaluate_every: int
+    momentum: float
+
+    @property
+    def key(self) -> str:
+        """What a finished run is known by: all of it."""
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+    @property
+    def title(self) -> str:
+        seed = "tuning" if self.seed == TUNING_SEED else f"seed {self.seed}"
+        return f"{self.workload}, n = {self.workers}, {self.codec}, rate {self.rate:g}, {seed}"
+
+    @property
+    def spec(self) -> CodecSpec | None:
+        """None: no codec."""
+        return None if self.codec == FLOAT32 else parse_codec(self.codec)
+
+
+def known(codecs: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Which of these this build has, in their order, and which not."""
+    names = {FLOAT32, *CODECS, *ARRAY_CODECS}
+    found = list(dict.fromkeys(codecs))
+    have = [word for word in found if word.partition(":")[0].partition("+")[0] in names]
+    return have, [word for word in found if word not in have]
+
+
+def checked(words: Sequence[str]) -> list[str]:
+    """Codecs as a user has named them, as they are written. Raises ScenarioError."""
+    try:
+        return [word if word == FLOAT32 else str(parse_codec(word)) for word in words]
+    except ValueError as error:
+        raise ScenarioError(f"--codec {error}") from error
+
+
+def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequence[int]) -> list[Setting]:
+    """Those of these workloads (none named: all), at other numbers of workers if some are named.
+
+    Raises ScenarioError.
+    """
+    names = [one.workload for one in base]
+    for name in workloads:
+        if name not in names:
+            raise ScenarioError(f"--workload '{name}': unknown to this study; allowed: {', '.join(names)}")
+    chosen = [one for one in base if not workloads or one.workload in workloads]
+    return [replace(one, workers=tuple(workers) or one.workers) for one in chosen]
+
+
+def rates_of(setting: Setting, codec: str) -> list[float]:
+    """Learning rates that are tried for a codec; []: it has float32's."""
+    factor = OWN_RATES.get(codec.partition(":")[0].partition("+")[0])
+    return [] if factor is None else [rate * factor for rate in setting.rates]
+
+
+def momentum_of(setting: Setting, codec: str) -> float:
+    """Of the optimiser: none where the codec corrects the momentum itself."""
+    corrected = codec != FLOAT32 and parse_codec(codec).momentum > 0
+    return 0.0 if corrected else setting.momentum
+
+
+def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> Cell:
+    return Cell(
+        setting.workload,
+        codec,
+        workers,
+        seed,
+        rate,
+        setting.batch_per_worker,
+        setting.iterations,
+        setting.evaluate_every,
+        momentum_of(setting, codec),
+    )
+
+
+def can(codec: str, workers: int) -> str:
+    """Why a codec can't sum so many workers; "" if it can."""
+    if codec == FLOAT32:
+        return ""
+    try:
+        parse_codec(codec).for_workers(workers)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def tuning_cells(chosen: Sequence[Setting], codecs: Sequence[str]) -> Iterator[Cell]:
+    """Runs that choose a rate where there are several: with the fewest workers, on a seed of their own."""
+    for setting in chosen:
+        for codec in codecs:
+            rates, workers = rates_of(setting, codec), min(setting.workers)
+            if len(rates) > 1 and not can(codec, workers):
+                yield from (cell(setting, codec, workers, TUNING_SEED, rate) for rate in rates)
+
+
+def best_rates(
+    chosen: Sequence[Setting], codecs: Sequence[str], finished: dict[str, dict[str, Any]]
+) -> dict[tuple[str, str], float]:
+    """(workload, codec) -> the rate whose run ended with the lowest held-out loss, for most codecs that of float32.
+
+    The middle one where no run has ended well.
+    """
+    found = {}
+    for setting in chosen:
+        for codec in codecs:
+            tuned = codec if rates_of(setting, codec) else FLOAT32
+            rates = rates_of(setting, tuned)
+            ended = {
+                rate: finished.get(cell(setting, tuned, min(setting.workers), TUNING_SEED, rate).key) for rate in rates
+            }
+            losses = {rate: run["loss"] for rate, run in ended.items() if run is not None and run["loss"] is not None}
+            middle = rates[len(rates) // 2]
+            found[setting.workload, codec] = min(losses, key=lambda rate: losses[rate]) if losses else middle
+    return found
+
+
+def reported_cells(
+    chosen: Sequence[Setting], codecs: Sequence[str], seeds: int, best: dict[tuple[str, str], float]
+) -> Iterator[Cell]:
+    """Runs that count, seed by seed, so that a study that is cut short has something of each codec."""
+    for setting in chosen:
+        for workers in setting.workers:
+            for seed in range(1, seeds + 1):
+                for codec in codecs:
+                    if not can(codec, workers):
+                        yield cell(setting, codec, workers, seed, best[setting.workload, codec])

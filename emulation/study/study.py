@@ -1,0 +1,89 @@
+"""The whole study: what is to be trained, trained where it isn't yet, and put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.errors import RunFailed
+from emulation.results import write_json
+from emulation.scenario import ScenarioError
+from emulation.study import costs, plan, runs, summary
+from emulation.study.runs import Log
+
+RUNS, STUDY = "runs.jsonl", "study.json"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks for. (): as by default. only: text in the titles of cells. quick: few and short ones."""
+
+    codecs: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+    seeds: int = 3
+    only: str = ""
+    quick: bool = False
+
+    def settings(self) -> list[plan.Setting]:
+        """Raises ScenarioError."""
+        return plan.settings(plan.QUICK if self.quick else plan.SETTINGS, self.workloads, self.workers)
+
+    def codecs_known(self, log: Log) -> list[str]:
+        """As they are written. Raises ScenarioError for one that was named and isn't there."""
+        if self.codecs:
+            return plan.checked(self.codecs)
+        known, unknown = plan.known(plan.QUICK_CODECS if self.quick else plan.CODECS_STUDIED)
+        if unknown:
+            log(f"not in this build: {', '.join(unknown)}")
+        return plan.checked(known)
+
+
+def study(wish: Wish, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
+    """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
+    settings, codecs = wish.settings(), wish.codecs_known(log)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / RUNS
+    finished = runs.read(path)
+    if finished:
+        log(f"{path} holds {len(finished)} runs, which aren't trained again")
+    for setting in settings:
+        for codec in codecs:
+            for workers in setting.workers:
+                if fault := plan.can(codec, workers):
+                    log(f"{setting.workload}: left out: {fault}")
+    train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
+    train(plan.tuning_cells(settings, codecs))
+    best = plan.best_rates(settings, codecs, finished)
+    seeds = 1 if wish.quick else wish.seeds
+    cells = [cell for cell in plan.reported_cells(settings, codecs, seeds, best) if wish.only in cell.title]
+    if not cells:
+        raise ScenarioError(f"--only '{wish.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'")
+    train(cells)
+    yield from written(out, finished, log, quick=wish.quick)
+
+
+def written(out: Path, finished: runs.Finished, log: Log, *, quick: bool = False) -> list[str]:
+    """Writes study.json, figures and tables of all runs that have finished; lines to show."""
+    from emulation.bench.document import machine
+    from emulation.study import figures, page
+
+    every = list(finished.values())
+    if not every:
+        raise RunFailed(f"{out / RUNS}: no run has finished")
+    words = sorted({run["cell"]["codec"] for run in every} - {plan.FLOAT32})
+    log("codecs are timed, alone on a core")
+    rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in words if not plan.can(word, 4)}
+    measured = {word: costs.measured_bytes(word, 4) for word in words if not plan.can(word, 4)}
+    compute_ns = {
+        name: costs.compute_ns(name, batch)
+        for name, batch in sorted({(run["cell"]["workload"], run["cell"]["batch_per_worker"]) for run in every})
+    }
+    document = summary.build(every, rates, compute_ns, {k: v for k, v in measured.items() if v}, machine())
+    write_json(out / STUDY, document)
+    paths = [out / STUDY, *figures.write(document, out), out / "tables.md"]
+    tables = page.tables(document)
+    paths[-1].write_text("\n".join(tables) + "\n", encoding="utf-8")
+    return [*page.lines(document), *map(str, paths)]

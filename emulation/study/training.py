@@ -1,0 +1,132 @@
+"""One run: n replicas in this process, whose gradients are summed in memory by the codec's own codes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from emulation.study.plan import Cell
+from emulation.study.probe import probe
+from emulation.study.wire import ELEMENTS, Counted, Traffic
+from emulation.training.replicas import Replicas
+from switchagg.codecs import Array, Codec
+from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
+from switchagg.codecs.lockstep import combine, sum_together
+from switchagg.codecs.spec import CodecSpec
+
+PROBES = 12
+"""Moments of a run, evenly spread, at which errors are measured."""
+
+
+class Watched(Counted):
+    """One that keeps what it was about to sum, where asked to. kept: before each sum, and whether it was coded."""
+
+    def __init__(self, spec: CodecSpec, rank: int, workers: int, seed: int) -> None:
+        super().__init__(spec, rank, workers, seed)
+        self.keep = False
+        self.kept: list[tuple[Array, bool]] = []
+
+    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
+        """As of `Compression`."""
+        for number, reduction in enumerate(super().rounds(array, tensors, key)):
+            if self.keep and number == 0:
+                exact = reduction.codec is None and reduction.array is array
+                self.kept.append((array.copy(), not exact))
+            yield reduction
+
+
+def train(cell: Cell) -> dict[str, Any]:
+    """The record of a finished run: plain numbers. Raises WorkloadError; ValueError for a codec that can't."""
+    begun = time.perf_counter()
+    replicas = Replicas(cell.workload, cell.seed, cell.workers, cell.batch_per_worker, cell.iterations)
+    for workload in replicas.workloads:
+        workload.use_sgd(cell.rate, cell.momentum)
+    ranks = range(cell.workers)
+    spec = cell.spec
+    summing = [] if spec is None else [Watched(spec, rank, cell.workers, cell.seed) for rank in ranks]
+    plain = Traffic(cell.workers)
+    names = [(name, tuple(one.shape)) for name, one in replicas.workloads[0].model.named_parameters()]
+    tensors = [[Tensor(*names[index]) for index in bucket.parameters] for bucket in replicas.buckets]
+    every = max(1, cell.iterations // PROBES)
+    curve: list[list[float]] = []
+    errors: list[dict[str, Any]] = []
+    diverged = False
+    rate = replicas.workloads[0].learning_rate(0)
+    for iteration in range(cell.iterations):
+        gradients = replicas.gradients(iteration)
+        diverged = not all(map(math.isfinite, replicas.losses))
+        if diverged:
+            break
+        last, rate = rate, replicas.workloads[0].learning_rate(iteration)
+        for one in summing:
+            if rate != last and rate > 0:
+                one.rescale(last / rate)
+            one.keep, one.kept = iteration % every == every // 2, []
+        for number, of_bucket in enumerate(tensors):
+            arrays = [gradients[rank][number] for rank in ranks]
+            if summing:
+                sum_together(summing, arrays, of_bucket, iteration * len(tensors) + number, ELEMENTS)
+            else:
+                plain.add(Reduction(arrays[0]))
+                combine(arrays)
+        if summing and summing[0].keep:
+            errors.append({"iteration": iteration, **_errors(summing, gradients, iteration)})
+        for buckets in gradients:
+            for bucket in buckets:
+                bucket /= np.float32(cell.workers)
+        replicas.apply(iteration, gradients)
+        if (iteration + 1) % cell.evaluate_every == 0 or iteration + 1 == cell.iterations:
+            score = replicas.evaluate()
+            curve.append([iteration + 1, score.accuracy, score.loss])
+    traffic = summing[0].traffic if summing else plain
+    done = cell.iterations if not diverged else iteration + 1
+    alike = len(set(replicas.parameter_hashes())) == 1
+    return {
+        "curve": [point for point in curve if math.isfinite(point[2])],
+        "accuracy": 0.0 if diverged or not curve else curve[-1][1],
+        "loss": None if diverged or not math.isfinite(curve[-1][2]) else curve[-1][2],
+        "diverged": diverged,
+        "ranks_alike": alike,
+        "errors": errors,
+        "up_bytes": traffic.up / done,
+        "down_bytes": traffic.down / done,
+        "rounds": traffic.rounds / done,
+        "parameters": replicas.parameters,
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def _errors(summing: Sequence[Watched], sums: Sequence[Sequence[Array]], iteration: int) -> dict[str, Any]:
+    """Of the sums of one iteration: relative squared errors, see `probe`, and what is left over."""
+    codec = summing[0].spec.codec
+    fed = bool(summing[0].spec.feedback)
+    given = [np.concatenate([values for values, coded in one.kept if coded] or [np.empty(0)]) for one in summing]
+    coded = [number for number, (_, coded) in enumerate(summing[0].kept) if coded]
+    found: dict[str, Any] = {"own": None, "mean": None, "clipped": None, "carried": None, "residual": None}
+    if not coded:
+        return found
+    whole = np.asarray(np.sum(np.stack(given), axis=0, dtype=np.float64))
+    if summing[0].spec.feedback != "ef21":  # its result is another sum
+        result = np.concatenate([sums[0][number] for number in coded])
+        found["mean"] = _share(result - whole, whole)
+    if isinstance(codec, Codec):
+        found |= probe(codec, [[one.kept[number][0] for one in summing] for number in coded], fed, iteration)
+    if summing[0].spec.feedback == "ef":
+        residuals = [one.state_dict()["kept"]["residual"] for one in summing]
+        left = [np.concatenate([np.ravel(part) for part in of.values()]) for of in residuals]
+        found["residual"] = float(np.mean([np.linalg.norm(one) for one in left]))
+        if found["own"] is None:
+            norms = [float(np.square(one, dtype=np.float64).sum()) for one in given]
+            lost = [float(np.square(one, dtype=np.float64).sum()) for one in left]
+            found["own"] = float(np.mean([e / v for e, v in zip(lost, norms, strict=True) if v]))
+    return found
+
+
+def _share(error: Array, values: Array) -> float | None:
+    """||error||² / ||values||²."""
+    norm = float(np.square(values, dtype=np.float64).sum())
+    return float(np.square(error, dtype=np.float64).sum()) / norm if norm else None

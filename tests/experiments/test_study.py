@@ -1,0 +1,188 @@
+"""The study of codecs: it goes on where it stopped, counts what the network carries, and measures what codecs lose."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from emulation.bench.targets import cells, judged
+from emulation.cli.main import app
+from emulation.study import costs, plan, runs, study, summary
+from emulation.study.probe import probe
+from emulation.training.tasks.table import WORKLOADS, WorkloadKind
+from emulation.training.tasks.task import Batch
+from switchagg.codecs.spec import parse_codec
+
+CODECS = ("float32", "lanes16", "lanes8:least=0+ef")
+
+
+class Toy:
+    """Which half of a square a point lies in."""
+
+    name = "toy"
+    description = "one linear layer on points"
+    source, source_sha256 = "a square", "0" * 64
+    samples = 1024
+    peak_learning_rate = 0.1
+    sgd_learning_rate = 0.1
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(16, 2)
+
+    def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
+        points = np.stack([np.random.default_rng(index).standard_normal(16) for index in indices]).astype(np.float32)
+        return torch.from_numpy(points), torch.from_numpy((points.sum(1) > 0).astype(np.int64))
+
+    def held_out(self) -> Iterator[Batch]:
+        yield self.batch(np.arange(5000, 5200), np.random.default_rng(0))
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORKLOADS, "toy", WorkloadKind("toy", Toy, samples=Toy.samples))
+    monkeypatch.setattr(plan, "SETTINGS", (plan.Setting("toy", (2,), 8, 6, 3, (0.1, 0.2)),))
+    monkeypatch.setattr(costs, "MEASURED", 20_000)
+    monkeypatch.setattr(costs, "VALUES", 1 << 14)
+    monkeypatch.setattr(costs, "SHAPE", (128, 128))
+
+
+def run(out: Path, *more: str) -> tuple[int, str]:
+    words = [word for codec in CODECS for word in ("--codec", codec)]
+    found = CliRunner().invoke(
+        app, ["study", "codecs", *words, "--seeds", "2", "--jobs", "1", "--out", str(out), *more]
+    )
+    return found.exit_code, found.output
+
+
+def without_times(path: Path) -> dict[str, object]:
+    return {key: {**record, "seconds": 0} for key, record in runs.read(path).items()}
+
+
+def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = study.written
+    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    assert run(tmp_path / "whole")[0] == 0
+    trained, left = runs.trained, 3
+
+    def interrupted(cell: plan.Cell) -> dict[str, object]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return trained(cell)
+
+    monkeypatch.setattr(runs, "trained", interrupted)
+    assert run(tmp_path / "cut")[0] == 130
+    with (tmp_path / "cut" / study.RUNS).open("a") as file:
+        file.write('{"cell": {"workload": "to')  # the machine went down while a line was written
+    left = 100
+    code, output = run(tmp_path / "cut")
+    assert (code, left) == (0, 100 - (2 + 2 * len(CODECS) - 3)), output
+    assert without_times(tmp_path / "cut" / study.RUNS) == without_times(tmp_path / "whole" / study.RUNS)
+    left = 0
+    monkeypatch.setattr(study, "written", written)
+    assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
+    for name in ("study.json", "accuracy.png", "error.png", "tables.md"):
+        assert (tmp_path / "cut" / name).stat().st_size > 0
+    document = json.loads((tmp_path / "cut" / "study.json").read_text())
+    assert [row["codec"] for row in document["rows"]] == list(CODECS)
+    assert all(row["ranks_alike"] and row["carried"] == 0 and row["seeds"] == 2 for row in document["rows"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--codec", "lanes7"], 2, "--codec codec 'lanes7' is unknown; allowed: "),
+        (["--workload", "tay"], 2, "--workload 'tay': unknown to this study; allowed: toy"),
+        (["--only", "lanes5"], 2, "--only 'lanes5': no cell has this in its title"),
+        (["--ray"], 1, "--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'"),
+        (["--codec", "lanes4", "--workers", "9"], 0, "toy: left out: codec lanes4 can't sum 9 workers exactly"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, message: str
+) -> None:
+    monkeypatch.setattr(runs, "trained", lambda cell: pytest.fail("bad input is found before anything is trained"))
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setattr(runs, "_by_processes", lambda cells, jobs: iter(()))
+    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    found, output = run(tmp_path, *words)
+    assert found == code, output
+    assert message in output.replace("\n", " ")
+    assert "Traceback" not in output
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / study.RUNS).write_text("mine\n")
+    code, output = run(tmp_path)
+    assert (code, (tmp_path / study.RUNS).read_text()) == (1, "mine\n")
+    assert "not the runs of a study" in output
+
+
+@pytest.mark.parametrize("codec", ["lanes8", "lanes16+ef", "topk:ratio=0.01+ef", "randomk:ratio=0.1+ef", "agreed+ef"])
+def test_bytes_are_counted_as_the_network_carries_them(codec: str) -> None:
+    found = costs.measured_bytes(codec, 4)
+    assert (found["up"], found["down"]) == (found["counted_up"], found["counted_down"])
+    assert costs.rate(codec, 4, turns=1) > 0
+
+
+def test_errors_are_those_of_the_codes() -> None:
+    codec = parse_codec("lanes8").for_workers(4).codec
+    values = [np.linspace(-1, 1, 1440, dtype=np.float32) for _ in range(4)]
+    found = probe(codec, [values], True, 0)
+    step = 1 / 31
+    assert found["own"] == pytest.approx(step**2 / 12 / np.mean(np.square(values[0])), rel=0.1)
+    assert (found["clipped"], found["carried"]) == (0, 0)
+
+
+def test_rates_follow_float32_but_where_a_method_needs_its_own() -> None:
+    setting = plan.SETTINGS[0]
+    tuned = list(plan.tuning_cells([setting], ["float32", "lanes8", "sign"]))
+    assert [(cell.codec, cell.rate) for cell in tuned if cell.codec == "float32"] == [
+        ("float32", 0.1),
+        ("float32", 0.2),
+    ]
+    finished = {cell.key: {"loss": 1 / cell.rate} for cell in tuned if cell.codec == "float32"}
+    best = plan.best_rates([setting], ["float32", "lanes8"], finished)
+    assert best == {("toy", "float32"): 0.2, ("toy", "lanes8"): 0.2}
+
+
+def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
+    def record(codec: str, seed: int, accuracy: float) -> dict[str, object]:
+        cell = plan.cell(replace(plan.SETTINGS[0], workload="images", workers=(4,)), codec, 4, seed, 0.1)
+        bits = 1 if codec == "float32" else 0.25
+        return {
+            "cell": {name: getattr(cell, name) for name in cell.__dataclass_fields__},
+            "curve": [[3, accuracy - 0.1, 1.0], [6, accuracy, 0.5]],
+            "accuracy": accuracy,
+            "diverged": False,
+            "ranks_alike": True,
+            "errors": [],
+            "up_bytes": 4000 * bits,
+            "down_bytes": 4000 * bits,
+            "rounds": 2,
+            "parameters": 1000,
+        }
+
+    found = [record("float32", seed, 0.9 + 0.01 * seed) for seed in (1, 2)]
+    found += [record("lanes8+ef", seed, 0.898 + 0.01 * seed) for seed in (1, 2)] + [record("lanes16", 1, 0.9)]
+    document = summary.build(found, {"lanes8+ef": 1e9}, {"images": 10_000_000}, {}, {})
+    row = next(row for row in document["rows"] if row["codec"] == "lanes8+ef")
+    assert row["points"] == pytest.approx(-0.2)
+    assert row["points_spread"] == pytest.approx(0, abs=1e-9)
+    assert row["vanishes_bps"] == pytest.approx(8e9 * 0.75)
+    assert row["time_s"]["1000000000"] == pytest.approx(6 * (0.01 + 4e-6 + 8e-6))
+    verdicts = judged({"parts": {"study": document}, "machine": {}})
+    told = {cells(one)[0]: cells(one)[1:4] for one in verdicts if "conv net" in one["what"]}
+    assert told["conv net, n = 4, lanes8+ef: mean accuracy over that of float32"] == (
+        "≥ -0.50 points",
+        "-0.20 points",
+        "met",
+    )
+    assert told["conv net, n = 4, dgc: mean accuracy over that of float32"][2] == "-"
