@@ -77,7 +77,9 @@ def trained(method: str, rank: int) -> list[list[float]]:
     return [one.tolist() for one in model]
 
 
-@pytest.mark.parametrize("codec", ["lanes8:least=0+ef", "lanes16:least=0,warmup=2+ef", "gathered:least=0+ef"])
+@pytest.mark.parametrize(
+    "codec", ["lanes8:least=0+ef", "lanes16:least=0,warmup=2+ef", "gathered:least=0+ef", "ternary:least=0+ef"]
+)
 @pytest.mark.parametrize("method", ["od_sgd:warm_up=0,local_rate=0", "cd_sgd:warm_up=0,local_rate=0,period=3"])
 def test_gradients_are_what_the_codec_makes_of_them(codec: str, method: str) -> None:
     """CD-SGD's third and sixth are exact, and leave alone what is left over; that follows the rate."""

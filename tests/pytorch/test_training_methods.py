@@ -307,7 +307,7 @@ def bits(model: torch.nn.Module) -> bytes:
     ("one", "other"),
     [
         (CdSgd(period=1, warm_up=3, compressor=two_bits(4)), OdSgd(warm_up=3)),
-        ("cd_sgd:period=1,warm_up=3~lanes4:least=0", OdSgd(warm_up=3)),
+        ("cd_sgd:period=1,warm_up=3~ternary:least=0", OdSgd(warm_up=3)),
         ("cd_sgd:period=1,warm_up=3~topk:ratio=0.01,least=0+ef", OdSgd(warm_up=3)),
         (CdSgd(period=4, warm_up=3), OdSgd(warm_up=3)),
         (StreamingDiLoCo(period=4, fragments=1, delay=0, mix=0), DiLoCo(period=4)),
@@ -315,7 +315,7 @@ def bits(model: torch.nn.Module) -> bytes:
     ],
     ids=[
         "cd_sgd-in-full",
-        "cd_sgd-lanes",
+        "cd_sgd-ternary",
         "cd_sgd-topk",
         "cd_sgd-exact",
         "streaming-undivided",
