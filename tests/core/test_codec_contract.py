@@ -132,7 +132,7 @@ def test_extremes(name: str, values: list[float]) -> None:
     array = np.zeros(1517, np.float32)
     array[3 : 3 + len(values)] = np.clip(values, -LARGEST.get(name, np.inf), LARGEST.get(name, np.inf))
     result = summed(ranks, [array], "a matrix")
-    assert np.isfinite(result).all() == (name != "fp16" or np.abs(array).max() < 65504)
+    assert np.isfinite(result).all()
     assert np.any(array) or not np.any(result)
     assert np.isfinite(summed(ranks, [array * 0], "a matrix", 1)).all()
 
