@@ -58,8 +58,10 @@ def short(codec: str) -> str:
 def accuracy(document: dict[str, Any]) -> Figure | None:
     """Final accuracy against bits per value on the busier direction of a link: all seeds, and their mean."""
     every = list(places(document))
-    figure = Figure(figsize=(10, 4.4 * len(every)), layout="constrained")
-    for axes, ((workload, workers), rows) in zip(_column(figure, len(every)), every, strict=True):
+    heights = [2.8 + 0.25 * len(rows) for _, rows in every]
+    figure = Figure(figsize=(10, sum(heights)), layout="constrained")
+    panels = [axes for (axes,) in figure.subplots(len(every), 1, squeeze=False, height_ratios=heights)]
+    for axes, ((workload, workers), rows) in zip(panels, every, strict=True):
         plain = next((row for row in rows if row["codec"] == FLOAT32), None)
         if plain is not None:
             axes.axhspan(min(plain["accuracies"]), max(plain["accuracies"]), color="#DDDDDD", label="seeds of float32")
@@ -84,7 +86,7 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
 def _labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     """Names beside points, moved apart where they would lie over each other."""
     low, high = axes.get_ylim()
-    step = (high - low) / 24
+    step = (high - low) / 34
     placed: list[tuple[float, float]] = []
     for bits, value, name in sorted(points, key=lambda point: (-point[1], point[0])):
         at = value
@@ -136,7 +138,7 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
         return None
     (workload, workers), rows = found
     rates = document["line_rates_bps"]
-    figure = Figure(figsize=(10, 1.6 + 0.27 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(10, 2.0 + 0.27 * len(rows)), layout="constrained")
     for axes, line in zip(figure.subplots(1, len(rates)), rates, strict=True):
         timed = sorted(rows, key=lambda row: -float(row["time_s"][str(line)]))
         left = [0.0] * len(timed)
@@ -146,7 +148,7 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
             left = [low + value for low, value in zip(left, values, strict=True)]
         axes.set(xlabel="seconds to the 16-bit accuracy (model)", title=f"{workload}, n = {workers}, {rate_text(line)}")
         axes.tick_params(axis="y", labelsize=8)
-    axes.legend(loc="lower right", fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
@@ -154,10 +156,6 @@ def _first(document: dict[str, Any], wanted: Callable[[Row], bool]) -> tuple[Pla
     """The first place that has such rows, and those."""
     chosen = ((place, [row for row in rows if wanted(row)]) for place, rows in places(document))
     return next((found for found in chosen if found[1]), None)
-
-
-def _column(figure: Figure, count: int) -> list[Axes]:
-    return [axes for (axes,) in figure.subplots(count, 1, squeeze=False)]
 
 
 def _colours(rows: Sequence[Row]) -> list[Any]:

@@ -40,7 +40,7 @@ CODECS_STUDIED = (
 )
 """By default; a word that this build doesn't know is left out, and said."""
 
-OWN_RATES = {FLOAT32: 1.0, "sign": 0.02, "onebit": 1.0, "dgc": 2.0, "efsign": 0.2}
+OWN_RATES = {FLOAT32: 1.0, "sign": 0.02, "onebit": 0.25, "twobit": 0.25, "dgc": 2.0, "efsign": 0.2}
 """Methods that have a learning rate of their own, the best of the workload's times this factor: those whose sums aren't
 of a gradient's size, or that take the optimiser's momentum over. All others have float32's."""
 
