@@ -40,9 +40,17 @@ CODECS_STUDIED = (
 )
 """By default; a word that this build doesn't know is left out, and said."""
 
-OWN_RATES = {FLOAT32: 1.0, "sign": 0.02, "onebit": 0.25, "twobit": 0.25, "dgc": 2.0, "efsign": 0.2}
-"""Methods that have a learning rate of their own, the best of the workload's times this factor: those whose sums aren't
-of a gradient's size, or that take the optimiser's momentum over. All others have float32's."""
+RATE_FACTORS = {
+    "sign": 0.02,
+    "onebit": 0.25,
+    "twobit": 0.25,
+    "dgc": 2.0,
+    "efsign": 0.1,
+    "randomk": 0.25,
+    "topk": 0.5,
+}
+"""Every codec has the best of three learning rates; of these they are the workload's times this: their sums aren't of a
+gradient's size, come late, or take the optimiser's momentum over."""
 
 TUNING_SEED = 1000
 """Of runs that only choose a learning rate: another one than all that are reported."""
@@ -136,9 +144,9 @@ def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequenc
 
 
 def rates_of(setting: Setting, codec: str) -> list[float]:
-    """Learning rates that are tried for a codec; []: it has float32's."""
-    factor = OWN_RATES.get(codec.partition(":")[0].partition("+")[0])
-    return [] if factor is None else [rate * factor for rate in setting.rates]
+    """Learning rates that are tried for a codec."""
+    factor = RATE_FACTORS.get(codec.partition(":")[0].partition("+")[0], 1.0)
+    return [rate * factor for rate in setting.rates]
 
 
 def momentum_of(setting: Setting, codec: str) -> float:
@@ -184,18 +192,12 @@ def tuning_cells(chosen: Sequence[Setting], codecs: Sequence[str]) -> Iterator[C
 def best_rates(
     chosen: Sequence[Setting], codecs: Sequence[str], finished: dict[str, dict[str, Any]]
 ) -> dict[tuple[str, str], float]:
-    """(workload, codec) -> the rate whose run ended with the lowest held-out loss, for most codecs that of float32.
-
-    The middle one where no run has ended well.
-    """
+    """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended."""
     found = {}
     for setting in chosen:
         for codec in codecs:
-            tuned = codec if rates_of(setting, codec) else FLOAT32
-            rates = rates_of(setting, tuned)
-            ended = {
-                rate: finished.get(cell(setting, tuned, min(setting.workers), TUNING_SEED, rate).key) for rate in rates
-            }
+            rates, workers = rates_of(setting, codec), min(setting.workers)
+            ended = {rate: finished.get(cell(setting, codec, workers, TUNING_SEED, rate).key) for rate in rates}
             losses = {rate: run["loss"] for rate, run in ended.items() if run is not None and run["loss"] is not None}
             middle = rates[len(rates) // 2]
             found[setting.workload, codec] = min(losses, key=lambda rate: losses[rate]) if losses else middle
