@@ -23,13 +23,12 @@ TITLES = {
     "unshaped": "Without a rate limit",
     "loss": "Loss",
     "planes": "Data planes in memory",
-    "codecs": "Allreduce with codecs",
-    "numbers": "Codecs in memory",
+    "numbers": "Codecs",
     "links": "Links one way",
     "p4": "P4 engine",
     "collectives": "Host collectives in virtual time",
 }
-NETWORKS = ("allreduce", "unshaped", "codecs", "loss")
+NETWORKS = ("allreduce", "unshaped", "loss")
 
 
 def write_page(built: dict[str, Any], path: Path) -> None:

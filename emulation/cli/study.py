@@ -26,7 +26,10 @@ def _describe() -> None:
 def codecs(
     codec: Annotated[
         list[str] | None,
-        typer.Option("--codec", help="Like lanes8+ef, or float32; repeat for more  [default: some twenty]"),
+        typer.Option(
+            "--codec",
+            help="Like lanes8+ef, cd_sgd:period=5~ternary, float32; repeat for more  [default: 20]",
+        ),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option(help="images, digits or small_text; repeat for more  [default: all]")

@@ -8,7 +8,7 @@ from typing import Any
 from emulation.bench.table import columns
 from emulation.certificate.fidelity import rate_text
 from emulation.study.figures import places
-from emulation.study.plan import FLOAT32
+from emulation.study.plan import FLOAT32, is_method
 
 HEADS = (
     "codec",
@@ -65,7 +65,7 @@ def _cells(document: dict[str, Any], row: dict[str, Any]) -> list[str]:
     points = "-" if row["points"] is None or row["codec"] == FLOAT32 else f"{row['points']:+.1f}"
     if row["points_spread"] is not None and points != "-":
         points += f" ± {row['points_spread']:.1f}"
-    rate, vanishes = row["codec_rate"], row["vanishes_bps"]
+    rate, vanishes, method = row["codec_rate"], row["vanishes_bps"], is_method(row["codec"])
     return [
         row["codec"] if not row["diverged"] else f"{row['codec']} ({row['diverged']} of {row['seeds']} diverged)",
         f"{100 * row['accuracy']:.1f}{spread}",
@@ -78,7 +78,7 @@ def _cells(document: dict[str, Any], row: dict[str, Any]) -> list[str]:
         "-" if row["clipped"] is None else f"{100 * row['clipped']:.2g} %",
         "-" if rate is None else f"{rate / 1e9:.2g}",
         "-" if not vanishes else rate_text(float(f"{vanishes:.2g}")),
-        *(_time(row["time_s"].get(str(line))) for line in document["line_rates_bps"]),
+        *("-" if method else _time(row["time_s"].get(str(line))) for line in document["line_rates_bps"]),
     ]
 
 

@@ -1,7 +1,8 @@
-"""What a study trains: cells of workload, codec, workers, seed and learning rate. Pure."""
+"""What a study trains: cells of workload, codec or training method, workers, seed and learning rate. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -37,8 +38,9 @@ CODECS_STUDIED = (
     "powersgd:rank=4+ef",
     "topk:ratio=0.01+ef",
     "dgc:ratio=0.01,ramp=40+ef",
+    "cd_sgd:warm_up=24,period=5~ternary+ef",
 )
-"""By default; a word that this build doesn't know is left out, and said."""
+"""By default, the last a training method; a word that this build doesn't know is left out, and said."""
 
 RATE_FACTORS = {
     "sign": 0.02,
@@ -86,7 +88,7 @@ QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. codec: text of a spec, or `float32`; rate: the greatest learning rate."""
+    """One run. codec: text of a spec, or of a training method, or `float32`; rate: the greatest learning rate."""
 
     workload: str
     codec: str
@@ -111,23 +113,58 @@ class Cell:
     @property
     def spec(self) -> CodecSpec | None:
         """None: no codec."""
-        return None if self.codec == FLOAT32 else parse_codec(self.codec)
+        return spec_of(self.codec)
+
+
+def name_of(text: str) -> str:
+    """The codec's, or the training method's."""
+    return re.split("[:+~]", text)[0]
+
+
+def is_method(text: str) -> bool:
+    """Whether it is written as a training method, not as a codec."""
+    name = name_of(text)
+    if name in {FLOAT32, *CODECS, *ARRAY_CODECS}:
+        return False
+    from transport.torch.training.table import METHODS  # imports PyTorch
+
+    return name in METHODS
+
+
+def spec_of(text: str) -> CodecSpec | None:
+    """The codec, a training method's too. None: none. Raises ValueError."""
+    if is_method(text):
+        from transport.torch.training.table import parse_method
+
+        return parse_method(text).spec
+    return None if text == FLOAT32 else parse_codec(text)
 
 
 def known(codecs: Iterable[str]) -> tuple[list[str], list[str]]:
     """Which of these this build has, in their order, and which not."""
     names = {FLOAT32, *CODECS, *ARRAY_CODECS}
     found = list(dict.fromkeys(codecs))
-    have = [word for word in found if word.partition(":")[0].partition("+")[0] in names]
+    have = [word for word in found if is_method(word) or name_of(word) in names]
     return have, [word for word in found if word not in have]
 
 
 def checked(words: Sequence[str]) -> list[str]:
     """Codecs as a user has named them, as they are written. Raises ScenarioError."""
     try:
-        return [word if word == FLOAT32 else str(parse_codec(word)) for word in words]
+        return [_checked(word) for word in words]
     except ValueError as error:
         raise ScenarioError(f"--codec {error}") from error
+
+
+def _checked(word: str) -> str:
+    if not is_method(word):
+        return word if word == FLOAT32 else str(parse_codec(word))
+    from transport.torch.training.table import parse_method
+
+    method = parse_method(word)
+    if not method.allreduces:
+        raise ValueError(f"{word}: what its ranks exchange is no sum")
+    return str(method)
 
 
 def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequence[int]) -> list[Setting]:
@@ -145,14 +182,14 @@ def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequenc
 
 def rates_of(setting: Setting, codec: str) -> list[float]:
     """Learning rates that are tried for a codec."""
-    factor = RATE_FACTORS.get(codec.partition(":")[0].partition("+")[0], 1.0)
+    factor = RATE_FACTORS.get(name_of(codec), 1.0)
     return [rate * factor for rate in setting.rates]
 
 
 def momentum_of(setting: Setting, codec: str) -> float:
     """Of the optimiser: none where the codec corrects the momentum itself."""
-    corrected = codec != FLOAT32 and parse_codec(codec).momentum > 0
-    return 0.0 if corrected else setting.momentum
+    spec = spec_of(codec)
+    return 0.0 if spec is not None and spec.momentum > 0 else setting.momentum
 
 
 def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> Cell:
@@ -171,10 +208,8 @@ def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> 
 
 def can(codec: str, workers: int) -> str:
     """Why a codec can't sum so many workers; "" if it can."""
-    if codec == FLOAT32:
-        return ""
     try:
-        parse_codec(codec).for_workers(workers)
+        _ = (spec := spec_of(codec)) and spec.for_workers(workers)
     except ValueError as error:
         return str(error)
     return ""

@@ -74,9 +74,10 @@ def written(out: Path, finished: runs.Finished, log: Log, *, quick: bool = False
     if not every:
         raise RunFailed(f"{out / RUNS}: no run has finished")
     words = sorted({run["cell"]["codec"] for run in every} - {plan.FLOAT32})
+    codecs = [word for word in words if not plan.is_method(word) and not plan.can(word, 4)]
     log("codecs are timed, alone on a core")
-    rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in words if not plan.can(word, 4)}
-    measured = {word: costs.measured_bytes(word, 4) for word in words if not plan.can(word, 4)}
+    rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in codecs}
+    measured = {word: costs.measured_bytes(word, 4) for word in codecs}
     compute_ns = {
         name: costs.compute_ns(name, batch)
         for name, batch in sorted({(run["cell"]["workload"], run["cell"]["batch_per_worker"]) for run in every})

@@ -1,4 +1,5 @@
-"""One run: n replicas in this process, whose gradients are summed in memory by the codec's own codes."""
+"""One run: n replicas in this process, whose gradients are summed in memory by the codec's own codes; or, by a training
+method, n processes (`method_training`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from emulation.study.plan import Cell
+from emulation.study.method_training import train_by_method
+from emulation.study.plan import Cell, is_method
 from emulation.study.probe import probe
 from emulation.study.wire import ELEMENTS, Counted, Traffic
 from emulation.training.replicas import Replicas
@@ -42,6 +44,11 @@ class Watched(Counted):
 def train(cell: Cell) -> dict[str, Any]:
     """The record of a finished run: plain numbers. Raises WorkloadError; ValueError for a codec that can't."""
     begun = time.perf_counter()
+    found = train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
+    return {**found, "seconds": time.perf_counter() - begun}
+
+
+def _in_lockstep(cell: Cell) -> dict[str, Any]:
     replicas = Replicas(cell.workload, cell.seed, cell.workers, cell.batch_per_worker, cell.iterations)
     for workload in replicas.workloads:
         workload.use_sgd(cell.rate, cell.momentum)
@@ -96,7 +103,6 @@ def train(cell: Cell) -> dict[str, Any]:
         "down_bytes": traffic.down / done,
         "rounds": traffic.rounds / done,
         "parameters": replicas.parameters,
-        "seconds": time.perf_counter() - begun,
     }
 
 

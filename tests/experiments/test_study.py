@@ -13,10 +13,13 @@ from typer.testing import CliRunner
 
 from emulation.bench.targets import cells, judged
 from emulation.cli.main import app
-from emulation.study import costs, plan, runs, study, summary
+from emulation.study import costs, plan, runs, study, summary, training
 from emulation.study.probe import probe
+from emulation.study.wire import ELEMENTS, Counted, Traffic
 from emulation.training.tasks.table import WORKLOADS, WorkloadKind
 from emulation.training.tasks.task import Batch
+from switchagg.codecs.array_codec import Reduction, Tensor
+from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 
 CODECS = ("float32", "lanes16", "lanes8:least=0+ef")
@@ -101,6 +104,8 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
         (["--codec", "lanes7"], 2, "--codec codec 'lanes7' is unknown; allowed: "),
         (["--workload", "tay"], 2, "--workload 'tay': unknown to this study; allowed: toy"),
         (["--only", "lanes5"], 2, "--only 'lanes5': no cell has this in its title"),
+        (["--codec", "cd_sgd~lanes7"], 2, "--codec cd_sgd: codec 'lanes7' is unknown; allowed: "),
+        (["--codec", "dpsgd"], 2, "--codec dpsgd: what its ranks exchange is no sum"),
         (["--ray"], 1, "--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'"),
         (["--codec", "lanes4", "--workers", "9"], 0, "toy: left out: codec lanes4 can't sum 9 workers exactly"),
     ],
@@ -141,6 +146,31 @@ def test_errors_are_those_of_the_codes() -> None:
     assert (found["clipped"], found["carried"]) == (0, 0)
 
 
+def method_run(method: str) -> tuple[dict[str, object], dict[str, object]]:
+    """By the method in processes, and in float32 in this one."""
+    setting = plan.Setting("digits", (2,), 8, 8, 4, (0.02,))
+    of_method, plain = (training.train(plan.cell(setting, codec, 2, 1, 0.02)) for codec in (method, "float32"))
+    return {**of_method, "seconds": 0}, {**plain, "seconds": 0}
+
+
+def test_a_training_method_has_the_batches_and_rates_of_the_others() -> None:
+    synchronous, plain = method_run("od_sgd:warm_up=8")
+    assert {**plain, **{name: synchronous[name] for name in ("up_bytes", "down_bytes", "rounds")}} == synchronous
+
+
+def test_cd_sgd_repeats_its_bits_and_counts_exact_and_coded_steps() -> None:
+    (found, _), (again, _) = (method_run("cd_sgd:warm_up=2,period=3~ternary") for _ in range(2))
+    assert found == again
+    assert found["ranks_alike"]
+    values = int(str(found["parameters"]))
+    exact, coded = Traffic(2), Counted(parse_codec("ternary"), 0, 2)
+    exact.add(Reduction(np.empty(values, np.float32)))
+    arrays = [np.ones(values, np.float32) for _ in range(2)]
+    sum_together([coded, Counted(parse_codec("ternary"), 1, 2)], arrays, [Tensor("one", (values,))], 0, ELEMENTS)
+    # steps 1 and 2 are synchronous, 3 and 6 are sent in full
+    assert found["up_bytes"] == pytest.approx((4 * exact.up + 4 * coded.traffic.up) / 8, rel=1e-12)
+
+
 def test_every_codec_has_the_best_of_its_own_rates() -> None:
     setting = plan.SETTINGS[0]
     tuned = list(plan.tuning_cells([setting], ["float32", "lanes8", "sign"]))
@@ -177,12 +207,14 @@ def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
     found[0]["cell"] = {**found[0]["cell"], "rate": 0.05}  # type: ignore[dict-item]  # of an earlier study
     found += [record("float32", seed, 0.9 + 0.01 * seed) for seed in (1, 2)]
     found += [record("lanes8+ef", seed, 0.898 + 0.01 * seed) for seed in (1, 2)] + [record("lanes16", 1, 0.9)]
+    found += [record("cd_sgd:period=5~ternary", seed, 0.89 + 0.01 * seed) for seed in (1, 2)]
     document = summary.build(found, {"lanes8+ef": 1e9}, {"images": 10_000_000}, {}, {})
     row = next(row for row in document["rows"] if row["codec"] == "lanes8+ef")
     assert row["points"] == pytest.approx(-0.2)
     assert row["points_spread"] == pytest.approx(0, abs=1e-9)
     assert row["vanishes_bps"] == pytest.approx(8e9 * 0.75)
     assert row["time_s"]["1000000000"] == pytest.approx(6 * (0.01 + 4e-6 + 8e-6))
+    assert not next(row for row in document["rows"] if plan.is_method(row["codec"]))["time_s"]
     verdicts = judged({"parts": {"study": document}, "machine": {}})
     told = {cells(one)[0]: cells(one)[1:4] for one in verdicts if "conv net" in one["what"]}
     assert told["conv net, n = 4, lanes8+ef: mean accuracy over that of float32"] == (
@@ -190,4 +222,5 @@ def test_points_are_of_the_same_seeds_and_the_benchmark_judges_them() -> None:
         "-0.20 points",
         "met",
     )
+    assert told["conv net, n = 4, CD-SGD: mean accuracy over that of float32"][1:] == ("-1.00 points", "MISSED")
     assert told["conv net, n = 4, dgc: mean accuracy over that of float32"][2] == "-"

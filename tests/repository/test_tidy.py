@@ -69,6 +69,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/training/tensor_ranks.py",
         "emulation/training/units.py",
         "emulation/bench/allreduce/gloo.py",
+        "emulation/study/method_training.py",
     ),
     "zmq": (
         "emulation/bench/links/plain_zeromq.py",  # the baseline is pyzmq itself

@@ -35,6 +35,7 @@ class CodedCalls:
         self.compression = Compression(spec, self.rank, self.workers)
         codec = self.compression.spec.codec
         self.rounds = codec.rounds if isinstance(codec, ArrayCodec) else 1 + codec.rounds
+        self.reduced: Callable[[Reduction], None] = lambda one: None  # is told each collective of the codec
         self._made = 0
 
     def start(self, values: torch.Tensor, tensors: Tensors) -> Any:
@@ -43,7 +44,7 @@ class CodedCalls:
         if not self.compression.takes(array_dtype(values.dtype), len(values), named=True):
             return dist.all_reduce(values, group=self.group, async_op=True)
         self._made += 1
-        return _CodedSum(self, values, tensors, self._made)
+        return CodedSum(self, values, tensors, self._made)
 
 
 class _Started(NamedTuple):
@@ -51,7 +52,7 @@ class _Started(NamedTuple):
     finish: Callable[[], None]
 
 
-class _CodedSum:
+class CodedSum:
     """A Work, as far as training methods need it."""
 
     def __init__(self, calls: CodedCalls, values: torch.Tensor, tensors: Tensors, number: int) -> None:
@@ -82,6 +83,7 @@ class _CodedSum:
         """Those that leave nothing to a codec any more."""
         calls = self._calls
         for one in rounds:
+            calls.reduced(one)
             if one.codec is None:
                 yield one
                 continue

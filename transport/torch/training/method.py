@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.written import describe
 from transport.torch.feedback import codec_state, load_codec_state
@@ -129,9 +130,14 @@ class Attached(ABC):
         """How many of them it has waited for: the same number on all ranks after the same step."""
         return self._replica.waited_calls
 
-    def observe(self, started: Callable[[int, Any], None]) -> None:
-        """Have each allreduce of the method's told when it starts: its bytes, its Work."""
-        self._replica.started = started
+    def observe(
+        self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None] = lambda one: None
+    ) -> None:
+        """Have each allreduce of the method's told when it starts: its bytes, its Work.
+
+        reduced: each collective of the method's codec, which such an allreduce consists of.
+        """
+        self._replica.observe(started, reduced)
 
     def start(self) -> None:
         """The next backward pass is the first of the next step."""

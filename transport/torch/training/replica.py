@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from switchagg.codecs.array_codec import Tensors
+from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from transport.torch.feedback import RateFollower, tensor_of
@@ -64,7 +64,7 @@ class Replica:
         self.group = cast(Any, found)
         self.rank, self.workers = int(self.group.rank()), int(self.group.size())
         self.name, self.step, self.waited_ns, self.waited_calls = name, 0, 0, 0
-        self.started: Callable[[int, Any], None] = lambda size_bytes, work: None
+        self._started: Callable[[int, Any], None] = lambda size_bytes, work: None
         if isinstance(optimizer, COUPLED):
             raise ValueError(f"{name}: {type(optimizer).__name__} evaluates the loss several times in a step")
         self.parameters: list[torch.Tensor] = [one for one in self._given() if one.requires_grad]
@@ -114,6 +114,12 @@ class Replica:
             self._rates.follow(self.compression)
 
     # ---- collectives
+
+    def observe(self, started: Callable[[int, Any], None], reduced: Callable[[Reduction], None]) -> None:
+        """See `Attached`."""
+        self._started = started
+        if self._coded is not None:
+            self._coded.reduced = reduced
 
     def check(self) -> None:
         """Raises ValueError if the optimizer has other parameters than at first, or one has a sparse gradient."""
@@ -167,7 +173,7 @@ class Replica:
             for piece, parts in flat.cut():
                 tensors = [tensor_of(self._names.get(one, ""), one).part(low, high) for one, low, high in parts]
                 works.append(begin(piece, tensors))
-                self.started(piece.numel() * piece.element_size(), works[-1])
+                self._started(piece.numel() * piece.element_size(), works[-1])
         return Pending(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
