@@ -26,7 +26,7 @@ native: ready ## build the compiled core and the XDP programs again, and say wha
 compare: ready ## real training through the switch and over host allreduce: a table and report.html in results/quickstart
 	@$(BIN)/switchagg compare emulation/scenarios/quickstart.toml --out results/quickstart $(ARGS)
 
-bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, 25 minutes; ARGS=--quick: three minutes
+bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: five minutes
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
 test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one

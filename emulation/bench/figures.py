@@ -35,6 +35,7 @@ def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
         "allreduce": ("allreduce", allreduce),
         "speedup": ("allreduce", speedups),
         "unshaped": ("unshaped", unshaped),
+        "codecs": ("codecs", codecs),
         "loss": ("loss", loss),
         "planes": ("planes", planes),
         "numbers": ("numbers", numbers),
@@ -151,6 +152,30 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
         bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {_size(largest[0]['size_bytes'])}")
     above[0].set_ylabel("algbw, Gb/s per worker")
     figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Elements per second of each method, and its own bound; arrays of all types have as many elements."""
+    panels: dict[str, list[Row]] = {}
+    for network in networks:
+        panels.setdefault(network["title"], []).extend(network["rows"])
+    panels = {title: rows for title, rows in panels.items() if rows}
+    if not panels:
+        return None
+    figure = Figure(figsize=(1.2 + 4.6 * len(panels), 3.8), layout="constrained")
+    for axes, (title, rows) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for place, row in enumerate(rows):
+            speed, most = (row[name] and row[name] / 4e6 for name in ("algbw_bytes_per_s", "bound_bytes_per_s"))
+            axes.barh(place, speed, height=0.6, color=_look(row["name"])["color"])
+            if most:
+                axes.plot([most], [place], marker="|", markersize=14, color=_BOUND)
+            axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
+        axes.set_yticks(range(len(rows)), [f"{_label(row['name'])}, {row['type']}" for row in rows], fontsize=8)
+        axes.set_xlim(0, 1.45 * axes.dataLim.x1)
+        axes.grid(axis="y", visible=False)
+        axes.invert_yaxis()
+        axes.set(title=title, xlabel="million elements per second; |: bound")
     return figure
 
 

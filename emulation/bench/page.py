@@ -23,12 +23,13 @@ TITLES = {
     "unshaped": "Without a rate limit",
     "loss": "Loss",
     "planes": "Data planes in memory",
-    "numbers": "Codecs",
+    "codecs": "Allreduce with codecs",
+    "numbers": "Codecs in memory",
     "links": "Links one way",
     "p4": "P4 engine",
     "collectives": "Host collectives in virtual time",
 }
-NETWORKS = ("allreduce", "unshaped", "loss")
+NETWORKS = ("allreduce", "unshaped", "codecs", "loss")
 
 
 def write_page(built: dict[str, Any], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, alone or all together: planes, numbers, collectives, links, allreduce, loss."""
+"""The parts of the benchmark, alone or all together: planes, numbers, collectives, links, allreduce, codecs, loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from emulation.scenario_tables import Faults, Methods, Sweep, SwitchOptions, Top
 Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 
-PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "loss", "allreduce")
+PARTS = ("planes", "numbers", "collectives", "links", "p4", "unshaped", "codecs", "loss", "allreduce")
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 WORKERS = (2, 4, 8)
 XDP_WORKER_BPS_MOST = 2_000_000_000  # all workers' rates together: beyond, two cores give out packet by packet
@@ -36,6 +36,7 @@ LOSS_RATE_BPS, LOSS_WORKERS, LOSS_BYTES = 200_000_000, 4, 4_000_000
 WINDOW_SLOTS = 512
 """6 ms at 1 Gb/s: longer than a turn of nine processes on two cores, which 256 slots are not. Not with loss: a window
 is what queues at a link, 31 ms at 200 Mb/s, and each repair waits behind it."""
+CODEC_WORKERS, CODEC_RATES = 4, (200_000_000, 1_000_000_000, 0)
 QUICK_SIZES = (4096, 1_048_576, 25 * arithmetic.MEGABYTE)
 HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubic and bbr
 MINUTES = {
@@ -45,6 +46,7 @@ MINUTES = {
     "links": (0.7, 2),
     "p4": (0.5, 1.5),
     "unshaped": (0.4, 2),
+    "codecs": (0.9, 2.5),
     "loss": (1, 4),
     "allreduce": (0.8, 14),
 }
@@ -149,7 +151,7 @@ def run(
     Alone, a part replaces its own in a document that is there, and the others stay. Raises UnfitError, RunFailed.
     """
     path = out / "bench.json"
-    if any(part in ("unshaped", "loss", "allreduce") for part in parts):
+    if any(part in ("unshaped", "codecs", "loss", "allreduce") for part in parts):
         require()
     minutes = {part: MINUTES[part][0 if quick else 1] for part in parts}
     log(
@@ -324,6 +326,27 @@ def _unshaped(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     return [*run_allreduce(wanted, log, on_row)["networks"], *_left_out(log)]
 
 
+def _codecs(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
+    """As many elements in lanes, as float32 and as int32; the ranks of one network sum arrays of one type."""
+    plane = methods.resolve_plane("auto")
+    ours = f"switch:{plane},switch~lanes8:{plane},switch~lanes16:{plane}"
+    wanted: list[Wish] = []
+    for rate in CODEC_RATES[1:] if quick else CODEC_RATES:
+        hosts = "gloo,gloo~bf16" if rate else "ring,ring~lanes8"
+        for dtype, names in (("float32", f"{ours},{hosts}"), ("int32", f"switch:{plane}")):
+            wanted += Matrix(
+                [CODEC_WORKERS],
+                [rate],
+                [25 * arithmetic.MEGABYTE],
+                names,
+                dtype=dtype,
+                window_slots=WINDOW_SLOTS,
+                pace=Pace(cell_s=0.2, rounds=2) if quick else Pace(),
+            ).wishes()
+    networks: list[dict[str, Any]] = run_allreduce(wanted, log, on_row)["networks"]
+    return networks
+
+
 def _loss(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
     """The same links with the same program at every interface; only its share of lost packets differs.
 
@@ -359,6 +382,7 @@ MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "links": _links,
     "p4": _p4,
     "unshaped": _unshaped,
+    "codecs": _codecs,
     "loss": _loss,
     "allreduce": _allreduce,
 }

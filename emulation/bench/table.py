@@ -9,11 +9,12 @@ from emulation.certificate.fidelity import rate_text
 
 HEAD = (
     f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>6} {'root':>5}  {'method':<24}{'time':>10} {'25 % … 75 %':>19}"
-    f"{'ops':>5} {'algbw':>9} {'busbw':>9} {'wire tx':>11} {'#wrong':>7} {'limit':>7} {'bound':>7}  limited by"
+    f"{'ops':>5} {'algbw':>9} {'busbw':>9} {'wire tx':>11} {'wire rx':>11} {'#wrong':>7} {'limit':>7} {'bound':>7}"
+    "  limited by"
 )
 UNITS = (
     f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>6} {'':>5}  {'':<24}{'(us)':>10} {'(us)':>19}"
-    f"{'':>5} {'(MB/s)':>9} {'(MB/s)':>9} {'(B/rank)':>11} {'':>7} {'(%)':>7} {'(%)':>7}"
+    f"{'':>5} {'(MB/s)':>9} {'(MB/s)':>9} {'(B/rank)':>11} {'(B/rank)':>11} {'':>7} {'(%)':>7} {'(%)':>7}"
 )
 
 
@@ -39,7 +40,7 @@ def line(row: dict[str, Any]) -> str:
         f"{row['size_bytes']:>11} {row['count']:>10} {row['type']:>8} {row['redop']:>6} {row['root']:>5}  "
         f"{row['name']:<24}{times['median'] / 1e3:>10.1f} {between:>19}{times['count']:>5} "
         f"{_scaled(row['algbw_bytes_per_s'], 1e6, 2):>9} {_scaled(row['busbw_bytes_per_s'], 1e6, 2):>9} "
-        f"{row['wire_tx_bytes_per_rank']:>11.0f} {row['wrong_elements']:>7} "
+        f"{row['wire_tx_bytes_per_rank']:>11.0f} {row['wire_rx_bytes_per_rank']:>11.0f} {row['wrong_elements']:>7} "
         f"{_scaled(row['share_of_payload_limit'], 0.01, 1):>7} {_scaled(row['share_of_bound'], 0.01, 1):>7}  "
         f"{row['limited_by']}"
     )

@@ -17,6 +17,7 @@ PLAIN_WAYS = ("plain dealer copy", "plain dealer no-copy", "plain push copy", "p
 BMV2_PPS = 38_000  # 32 values, 2 workers on veth, two cores: where simple_switch isn't here to be measured
 IN_SWITCH = ", lost in the switch"
 ROTATED = "rotated8 encode + decode"
+_RIVALS = {"int32": "int32 on the same switch", "gloo": "Gloo in float32", "gloo~bf16": "Gloo in bf16"}
 
 Verdict = dict[str, Any]
 
@@ -24,12 +25,13 @@ Verdict = dict[str, Any]
 def judged(built: dict[str, Any]) -> list[Verdict]:
     """One entry per target: what, target, measured (None: not in this document), unit, met, and what limits it."""
     parts = built["parts"]
-    matrix, unshaped = _rows(parts.get("allreduce", [])), _rows(parts.get("unshaped", []))
+    matrix, unshaped, coded = (_rows(parts.get(name, [])) for name in ("allreduce", "unshaped", "codecs"))
     return [
         *_payload_limit(matrix),
         *_speedups(matrix, str(built["machine"].get("tcp_congestion_control"))),
         *_xdp(matrix),
         *_unshaped(unshaped),
+        *_codecs(coded),
         *_latency([*matrix, *unshaped]),
         *_loss(parts.get("loss", [])),
         *_numbers(parts.get("numbers", {})),
@@ -39,7 +41,7 @@ def judged(built: dict[str, Any]) -> list[Verdict]:
         *_collectives(parts.get("collectives", {})),
         *_p4(parts.get("p4", {})),
         *_accuracies(parts.get("study", {}).get("rows", [])),
-        *_checked([*matrix, *unshaped, *_rows(parts.get("loss", []))]),
+        *_checked([*matrix, *unshaped, *coded, *_rows(parts.get("loss", []))]),
     ]
 
 
@@ -123,6 +125,42 @@ def _unshaped(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
     for where, target_ns in (("worker", 450), ("switch", 200)):
         measured = _value(large, f"{where}_cpu_ns_per_packet")
         yield _verdict(f"25 MB, unshaped, n = 4: CPU per packet, {where}", target_ns, measured, "ns", at_most=True)
+
+
+def _codecs(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:
+    """Speed-ups at as many elements, which have 4 bytes in float32 and int32: float32 in and out, whatever travels."""
+    found = _find(rows, workers=4, size_bytes=BUCKET_BYTES)
+    lanes = {codec: _find(found, name=f"switch~{codec}:native") for codec in ("lanes8", "lanes16")}
+    for rate, rivals in (
+        (
+            200_000_000,
+            (
+                ("lanes8", "int32", 3.8),
+                ("lanes16", "int32", 1.95),
+                ("lanes8", "gloo", 5.6),
+                ("lanes8", "gloo~bf16", 2.8),
+            ),
+        ),
+        (1_000_000_000, (("lanes8", "int32", 3.2), ("lanes16", "int32", 1.9))),
+    ):
+        here = _find(found, rate_bps=rate)
+        integers = _one(here, name="switch:native", type="int32")
+        for codec, rival, target in rivals:
+            ours, baseline = _one(lanes[codec], rate_bps=rate), integers if rival == "int32" else _fastest(here, rival)
+            what = f"25 MB, n = 4, {rate // 1_000_000} Mb/s, switch~{codec}: elements/s over {_RIVALS[rival]}"
+            because = "; ".join(filter(None, (explained(baseline, ours), _limit(ours))))
+            yield _verdict(what, target, speedup(baseline, ours), "x", because)
+    free = _find(found, rate_bps=0)
+    ring, coded_ring = _fastest(free, "ring"), _fastest(free, "ring~lanes8")
+    for codec, target in (("lanes16", 1.2), ("lanes8", 2.0)):
+        ours = _one(lanes[codec], rate_bps=0)
+        because = "; ".join(filter(None, (_limit(ours), *map(_elements, (ours, ring, coded_ring)))))
+        what = f"25 MB, unshaped, n = 4, switch~{codec}: elements/s over the TCP ring in float32"
+        yield _verdict(what, target, speedup(ring, ours), "x", because)
+
+
+def _elements(row: dict[str, Any] | None) -> str:
+    return f"{row['name']}: {row['count'] * 1e3 / _median(row):.0f} M elements/s" if row else ""
 
 
 def _latency(rows: Sequence[dict[str, Any]]) -> Iterator[Verdict]:

@@ -238,6 +238,12 @@ def unshaped(quick: Quick = False, out: Out = OUT) -> None:
 
 
 @app.command()
+def codecs(quick: Quick = False, out: Out = OUT) -> None:
+    """Allreduce in lanes beside int32, float32, Gloo in bf16 and the TCP ring: elements per second, and their limit."""
+    _part("codecs", quick, out)
+
+
+@app.command()
 def loss(quick: Quick = False, out: Out = OUT) -> None:
     """Goodput against loss on every link, in each direction, as a share of the goodput without."""
     _part("loss", quick, out)

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +14,6 @@ from emulation.bench.allreduce import methods
 from emulation.bench.allreduce.cells import Cell, row
 from emulation.bench.allreduce.messages import Measured, Operation
 from emulation.bench.allreduce.methods import Method
-from emulation.bench.allreduce.numbers import Check, Numbers, tensors_of, tolerance
 from emulation.bench.figures import draw_all
 from emulation.bench.planes.codecs import measure as measure_numbers
 from emulation.bench.planes.planes import Traffic
@@ -24,10 +22,6 @@ from emulation.errors import RunFailed
 from emulation.mininet.launch import BY_LINKS, BY_SWITCH
 from emulation.scenario import ScenarioError, canonical
 from emulation.scenario import parse as parse_scenario
-from switchagg.call import rounds_of
-from switchagg.codecs.compression import Compression
-from switchagg.codecs.lanes import WIDTHS, Lanes
-from switchagg.codecs.lockstep import sum_together
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.native import library
 from transport.group.method_name import parse
@@ -100,75 +94,7 @@ def test_operations_fit_the_time() -> None:
     assert arithmetic.operations_for(1.0, 1e-6, 1, 60) == 60
 
 
-# ---- inputs
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_sums_of_the_inputs_are_known_and_differ_from_operation_to_operation(dtype: str) -> None:
-    ranks = [Numbers(rank, 3, dtype, 500) for rank in range(3)]
-    arrays = [np.zeros(500, dtype) for _ in ranks]
-    for numbers, array in zip(ranks, arrays, strict=True):
-        numbers.fill(array, 205)
-    total = arrays[0] + arrays[1] + arrays[2]
-    assert [numbers.wrong(total, 205) for numbers in ranks] == [0, 0, 0]
-    assert ranks[0].wrong(total, 206) > 400  # an old result isn't taken for a new one
-    total[17] += 1
-    assert ranks[2].wrong(total, 205) == 1
-    total[17] += 1
-    assert [ranks[2].wrong(total, 205, allowed) for allowed in (1.9, 2.0)] == [1, 0]
-    total[18] = np.nan if dtype == "float32" else 10**6
-    assert ranks[2].wrong(total, 205, 2.0) == 1
-
-
-@pytest.mark.parametrize("codec", [*map(Lanes, WIDTHS), "bf16", "fp16"])
-def test_a_lossy_sum_of_the_inputs_may_be_off_by_what_its_codec_s_rule_allows(codec: Lanes | str) -> None:
-    """Held to sums by the codec: none is wrong, and the bound is no more than six times the greatest error."""
-    workers, elements = 3, 4320
-    arrays = [np.zeros(elements, np.float32) for _ in range(workers)]
-    ranks = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
-    for numbers, array in zip(ranks, arrays, strict=True):
-        numbers.fill(array, 7)
-    exact = sum(arrays, np.zeros(elements, np.float32))
-    if isinstance(codec, Lanes):
-        name = parse(f"ring~{codec.name}")
-        rounds = [rounds_of(array, 360, workers, codec, key=rank) for rank, array in enumerate(arrays)]
-        for words in zip(*rounds, strict=True):
-            combined = (np.max if words[0][1] == "max" else np.sum)([own for own, _ in words], axis=0)
-            for own, _ in words:
-                own[:] = combined
-        found = arrays[0]
-    else:
-        name = parse(f"gloo~{codec}")
-        found = exact * np.float32(1 + 2.0 ** -(9 if codec == "bf16" else 12))  # half a unit of each last place
-    allowed = tolerance(name, workers, "float32")
-    assert ranks[1].wrong(found, 7) > 0
-    assert ranks[1].wrong(found, 7, allowed) == 0
-    assert allowed <= 6 * np.abs(found - exact).max()
-    assert tolerance(name, workers, "int32") == tolerance(parse("ring~fixed_point"), workers, "float32") == 0
-
-
-@pytest.mark.parametrize("codec", ["topk:ratio=0.1+ef", "powersgd+ef", "agreed:ratio=0.5+ef", "lanes8:momentum=0.5+ef"])
-@pytest.mark.parametrize("at", [0, 1000])
-def test_a_codec_without_a_rule_is_held_to_its_own_sum_in_memory(codec: str, at: int) -> None:
-    """One value of the first sum that is off by a hundredth is found; of later sums only whether ranks agree."""
-    workers, elements, method = 3, 2048, parse(f"ring~{codec}")
-    numbers = [Numbers(rank, workers, "float32", elements) for rank in range(workers)]
-    arrays = [np.zeros(elements, np.float32) for _ in numbers]
-    for own, array in zip(numbers, arrays, strict=True):
-        own.fill(array, 9)
-    assert all((one == other).all() for one, other in zip(arrays, numbers[1].of_all(elements, 9), strict=True))
-    spec = method.spec
-    assert spec is not None
-    sum_together([Compression(spec, rank, workers) for rank in range(workers)], arrays, tensors_of(method, arrays[0]))
-    checks = [Check(method, numbers[0], workers, "float32", 360) for _ in range(2)]
-    assert checks[0].wrong(arrays[0], 9) == 0
-    assert checks[0].digest(arrays[0]) == checks[1].digest(arrays[1]) != 0
-    arrays[0][at] += 0.01 * np.abs(arrays[0]).max()
-    assert checks[1].wrong(arrays[0], 9) == 1
-    assert checks[1].wrong(arrays[0], 9) == 0
-    assert checks[0].digest(arrays[0]) != checks[1].digest(arrays[1])
-    exact = Check(parse("ring"), numbers[0], workers, "float32", 360)
-    assert (exact.digest(arrays[0]), exact.wrong(sum(numbers[0].of_all(8, 9)), 9)) == (0, 0)
+# ---- planes, numbers
 
 
 @pytest.mark.parametrize("plane", ["reference", "batched"])
@@ -255,9 +181,13 @@ def a_network(rate_bps: int = 10**9, loss: float = 0.0, loss_by: str | None = No
 
 
 def a_row(
-    name: str = "switch:native", size: int = 25_000_000, ms: float = 209.0, rate_bps: int = 10**9
+    name: str = "switch:native",
+    size: int = 25_000_000,
+    ms: float = 209.0,
+    rate_bps: int = 10**9,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
-    kind, _, variant = name.partition(":")
+    kind, variant = methods.cut(name)
     method = Method(parse(kind), variant)
     (wish,) = suite.Matrix([4], [rate_bps], [size], "ring:reno").wishes()
     cell = Cell()
@@ -280,7 +210,7 @@ def a_row(
             "resident_bytes": [10, 20, 30, 40],
         }
         cell.add(answers, block)
-    return row(method.cell(wish.scenario, size), method, "float32", cell)
+    return row(method.cell(wish.scenario, size), method, dtype, cell)
 
 
 def test_a_row_takes_the_slowest_rank_and_counts_per_operation() -> None:
@@ -305,6 +235,7 @@ def test_an_unshaped_row_has_neither_limit_nor_bound() -> None:
     found = a_row(rate_bps=0)
     assert found["share_of_payload_limit"] is found["share_of_bound"] is found["bound_bytes_per_s"] is None
     words = table.line(found).split()
+    assert words[-6:-4] == ["110", "50"]  # sent and received
     assert words[:5] == ["25000000", "6250000", "float32", "sum", "-1"]
     assert words[-4:] == ["0", "-", "-", "latency"]
 
@@ -376,6 +307,74 @@ def test_targets_are_met_or_missed() -> None:
     text = "\n".join(targets.lines(list(found.values())))
     assert "not measured" in text
     assert "MISSED" in text
+
+
+def coded_networks() -> list[dict[str, Any]]:
+    """Part codecs: names and times, at 200 Mb/s, at 1 Gb/s and unshaped; each int32 row is of a network of its own."""
+    found = []
+    for rate, times in (
+        (
+            200_000_000,
+            {"switch~lanes8:native": 250, "switch~lanes16:native": 520, "gloo:bbr": 1500, "gloo~bf16:bbr": 600},
+        ),
+        (10**9, {"switch~lanes8:native": 65, "switch~lanes16:native": 105, "gloo:bbr": 300, "gloo:cubic": 290}),
+        (
+            0,
+            {
+                "switch~lanes8:native": 20,
+                "switch~lanes16:native": 25,
+                "ring:bbr": 40,
+                "ring:cubic": 36,
+                "ring~lanes8:bbr": 30,
+            },
+        ),
+    ):
+        rows = [a_row(name, ms=ms, rate_bps=rate) for name, ms in times.items()]
+        integers = a_row(ms=rate and 2e11 / rate, rate_bps=rate, dtype="int32") if rate else None
+        found += [a_network(rate) | {"rows": rows}, a_network(rate) | {"rows": [integers] if integers else []}]
+    return found
+
+
+def test_targets_of_codecs_are_judged_by_elements_per_second() -> None:
+    networks = coded_networks()
+    built = {**a_document(), "parts": {"codecs": networks}}
+    found = {verdict["what"]: verdict for verdict in targets.judged(built) if "switch~" in verdict["what"]}
+    assert {what: (verdict["measured"], verdict["met"]) for what, verdict in found.items()} == {
+        "25 MB, n = 4, 200 Mb/s, switch~lanes8: elements/s over int32 on the same switch": (4.0, True),
+        "25 MB, n = 4, 200 Mb/s, switch~lanes16: elements/s over int32 on the same switch": (1000 / 520, False),
+        "25 MB, n = 4, 200 Mb/s, switch~lanes8: elements/s over Gloo in float32": (6.0, True),
+        "25 MB, n = 4, 200 Mb/s, switch~lanes8: elements/s over Gloo in bf16": (2.4, False),
+        "25 MB, n = 4, 1000 Mb/s, switch~lanes8: elements/s over int32 on the same switch": (200 / 65, False),
+        "25 MB, n = 4, 1000 Mb/s, switch~lanes16: elements/s over int32 on the same switch": (200 / 105, True),
+        "25 MB, unshaped, n = 4, switch~lanes16: elements/s over the TCP ring in float32": (36 / 25, True),
+        "25 MB, unshaped, n = 4, switch~lanes8: elements/s over the TCP ring in float32": (1.8, False),
+    }
+    because = [verdict["because"] for verdict in found.values()]
+    assert because[0].startswith(
+        "bound 3.99; switch~lanes8:native reaches 104.6 % of its own, switch:native 104.3 %; limited by"
+    )
+    assert because[3].startswith("bound 3; ")
+    elements = (
+        "switch~lanes16:native: 250 M elements/s; ring:cubic: 174 M elements/s; ring~lanes8:bbr: 208 M elements/s"
+    )
+    assert because[6] == f"limited by latency, CPUs 50% idle; {elements}"
+    networks[0]["rows"][0]["wrong_elements"] = 1
+    assert targets.judged(built)[-1]["met"] is False
+    assert set(draw_all(built)) == {"codecs"}
+    assert all(verdict["met"] is None for verdict in targets.judged(a_document()) if "switch~" in verdict["what"])
+
+
+def test_the_codecs_part_compares_as_many_elements_of_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(suite, "run_allreduce", lambda wanted, *_: asked.extend(wanted) or {"networks": []})
+    suite.MEASURES["codecs"](False, lambda _: None, lambda *_: None)
+    assert {wish.sizes for wish in asked} == {(25_000_000,)}
+    names = {(wish.scenario.topology.rate_bps, wish.dtype): {m.kind for m in wish.methods} for wish in asked}
+    coded = {"switch", "switch~lanes8", "switch~lanes16"}
+    for rate in (200_000_000, 10**9):
+        assert names[rate, "float32"] == coded | {"gloo", "gloo~bf16"}
+    assert names[0, "float32"] == coded | {"ring", "ring~lanes8"}
+    assert [names[rate, "int32"] for rate in suite.CODEC_RATES] == [{"switch"}] * 3
 
 
 def test_a_wrong_element_misses_a_target() -> None:
