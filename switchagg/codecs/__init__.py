@@ -21,6 +21,7 @@ from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.plain import Plain
 from switchagg.codecs.quantised.families import FAMILIES, Bf16, ByWorkers, Fp16
 from switchagg.codecs.raw import Raw
+from switchagg.codecs.rotated.released import ThcReleased
 from switchagg.codecs.rotated.rows import Rotated
 from switchagg.codecs.rotated.thc import THC
 from switchagg.codecs.sparse.agreed import Agreed
@@ -57,6 +58,7 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
         PowerSgd,
         Agreed,
         NonZero,
+        ThcReleased,
         TopK,
         EfSign,
         Threshold,

@@ -31,9 +31,8 @@ _ONE = 0x3F80
 """The code of 1."""
 
 
-def rms_codes(values: Array) -> Codes:
-    """(k,): of each row's root mean square, the upper half of a float32, rounded up; GREATEST_CODE of one that has NaN
-    or an infinity."""
+def sums_of_squares(values: Array) -> NDArray[np.float64]:
+    """(k,): of rows (k, width) of float32; not finite where a value isn't."""
     rows, width = values.shape
     sums = np.zeros((rows, PARTIAL_SUMS))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -42,8 +41,14 @@ def rms_codes(values: Array) -> Codes:
             sums[:, : wide.shape[1]] += wide * wide
         while sums.shape[1] > 1:
             sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
-        finite = np.isfinite(sums[:, 0])
-        rms = np.sqrt(np.where(finite, sums[:, 0], 0) / width).astype(np.float32)
+    whole: NDArray[np.float64] = sums[:, 0]
+    return whole
+
+
+def codes_of_rms(mean_squares: NDArray[np.float64]) -> Codes:
+    """Of their roots, each the upper half of a float32, rounded up; GREATEST_CODE of what isn't finite."""
+    finite = np.isfinite(mean_squares)
+    rms = np.sqrt(np.where(finite, mean_squares, 0)).astype(np.float32)
     codes = np.minimum(rms.view(np.uint32).astype(np.int64) + 0xFFFF >> 16, GREATEST_SCALE)
     return np.where(finite, codes, GREATEST_CODE).astype(np.int32)
 
@@ -70,7 +75,7 @@ class RotatedRows:
 
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
         """See `Coding`."""
-        return rms_codes(values)
+        return codes_of_rms(sums_of_squares(values) / values.shape[1])
 
     def agree(self, first: int, codes: Codes) -> None:
         """Set the agreed codes of rows first, first + 1, …; codes (k,) int32."""
