@@ -180,7 +180,8 @@ def test_a_rank_that_leaves_ends_what_the_others_wait_for(method: str) -> None:
 @pytest.mark.parametrize("other", ["lanes8+ef", "lanes8:least=7", "toy"])
 def test_ranks_with_other_codecs_are_refused_at_once(method: str, other: str) -> None:
     """Both named, whatever part of it differs."""
-    with pytest.raises(JobError) as refused, groups(method, ["lanes8", other, "lanes8"]):
+    # Those whom the switch has admitted wait for the one that it hasn't.
+    with pytest.raises(JobError) as refused, groups(method, ["lanes8", other, "lanes8"], timeout_s=3.0):
         pass
     assert "lanes8" in str(refused.value)
     assert other in str(refused.value)
