@@ -196,7 +196,8 @@ def codec_notes(method: MethodName) -> list[str]:
         hook = f"PyTorch's {method.codec} hook codes what DDP sums, and divides before it sums; nothing else."
         return [hook] if method.codec else []
     least = f"fewer than {spec.least} values, " if spec.least and spec.lossy else ""
-    return [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
+    told = [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
+    return [*told, f"C{spec.warning[1:]}."] if spec.warning else told
 
 
 def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -206,6 +206,11 @@ def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> 
     )
 
 
+def warning(codec: str) -> str:
+    """What speaks against it; "" if nothing."""
+    return "" if codec == FLOAT32 else parse_codec(codec).warning
+
+
 def can(codec: str, workers: int) -> str:
     """Why a codec can't sum so many workers; "" if it can."""
     try:

@@ -49,6 +49,9 @@ def study(wish: Wish, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str
     finished = runs.read(path)
     if finished:
         log(f"{path} holds {len(finished)} runs, which aren't trained again")
+    for codec in codecs:
+        if warning := plan.warning(codec):
+            log(warning)
     for setting in settings:
         for codec in codecs:
             for workers in setting.workers:

@@ -48,6 +48,13 @@ class CodecSpec:
         return isinstance(self.codec, ArrayCodec) or self.codec.lossy
 
     @property
+    def warning(self) -> str:
+        """For users who left out the feedback that the codec needs; "" for others."""
+        if self.feedback or not self.codec.needs_feedback:
+            return ""
+        return f"codec {self} without error feedback: training may stall or diverge; with it: {self}+ef"
+
+    @property
     def row_codec(self) -> Codec | None:
         """The codec, if it sees rows."""
         return self.codec if isinstance(self.codec, Codec) else None

@@ -10,8 +10,9 @@ import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
 from emulation.errors import RunFailed
-from emulation.results import comparison, document, percentile, summary, write_json
+from emulation.results import codec_notes, comparison, document, percentile, summary, write_json
 from emulation.scenario import Scenario, parse
+from transport.group.method_name import parse as parse_method
 
 
 def test_percentile_interpolates() -> None:
@@ -132,3 +133,9 @@ def test_json_is_sorted_finite_and_ends_with_a_newline(tmp_path: Path) -> None:
         '{\n "a": 0.1,\n "b": null,\n "c": [\n  0,\n  1\n ],\n "d": [\n  null,\n  1\n ]\n}\n'
     )
     assert json.loads((tmp_path / "x.json").read_text())["a"] == 0.1
+
+
+def test_a_codec_without_the_feedback_that_it_needs_is_noted() -> None:
+    said = "Codec topk without error feedback: training may stall or diverge; with it: topk+ef."
+    assert codec_notes(parse_method("ring~topk"))[1:] == [said]
+    assert all(len(codec_notes(parse_method(name))) == 1 for name in ("ring~topk+ef", "ring~lanes8"))

@@ -108,6 +108,7 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
         (["--codec", "dpsgd"], 2, "--codec dpsgd: what its ranks exchange is no sum"),
         (["--ray"], 1, "--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'"),
         (["--codec", "lanes4", "--workers", "9"], 0, "toy: left out: codec lanes4 can't sum 9 workers exactly"),
+        (["--codec", "topk"], 0, "codec topk without error feedback: training may stall or diverge; with it: topk+ef"),
     ],
 )
 def test_bad_input_is_told_in_a_line(

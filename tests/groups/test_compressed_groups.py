@@ -187,6 +187,17 @@ def test_ranks_with_other_codecs_are_refused_at_once(method: str, other: str) ->
     assert other in str(refused.value)
 
 
+@pytest.mark.parametrize("method", ["ring", "ps", "switch"])
+@pytest.mark.parametrize("codec", ["topk:ratio=0.05", "twobit", "topk+ef", "lanes8", "thc_released"])
+def test_rank_0_warns_of_a_codec_without_the_feedback_that_it_needs(
+    method: str, codec: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with groups(method, codec):
+        said = [one.message for one in caplog.records if "without error feedback" in one.message]
+    needs = codec in ("topk:ratio=0.05", "twobit")
+    assert said == needs * [f"codec {codec} without error feedback: training may stall or diverge; with it: {codec}+ef"]
+
+
 @pytest.mark.parametrize("method", ["ring", "switch"])
 def test_what_has_no_name_is_refused_and_a_key_names(method: str) -> None:
     with groups(method, "lanes8+ef") as ranks:

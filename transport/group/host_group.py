@@ -1,6 +1,7 @@
 """HostGroup: a party (a collective's, a parameter server's worker) on a mesh, in a thread: a group in real time."""
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from transport.group.staging import Restore, Staged
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh, Party
 from transport.worker.last_words import last_words, listen
+
+logger = logging.getLogger(__name__)
 
 
 class GroupParty(Party, Protocol):
@@ -143,6 +146,8 @@ class HostGroup:
         """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`. seed:
         of random numbers."""
         compression = Compression(spec, self.rank, self.workers, seed)
+        if self.rank == 0 and spec.warning:
+            logger.warning("%s", spec.warning)
         self._coded = CodedSums(self._plain, self._abandon, compression, elements, RoundKeys(self.rank, seed))
         self.compression = compression if spec.lossy else None
         self.row = elements if spec.row_codec is not None else 1

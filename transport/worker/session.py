@@ -15,6 +15,7 @@ What a call waits for, and for how long:
 
 import atexit
 import contextlib
+import logging
 import os
 import secrets
 import threading
@@ -50,6 +51,8 @@ from transport.worker.last_words import last_words, listen
 from transport.worker.loop import CallLoop, all_of
 from transport.worker.options import JoinOptions
 from transport.zeromq.keys import as_keys
+
+logger = logging.getLogger(__name__)
 
 STALL_S = 10.0
 """Time without any result after which the data path is looked into; a round trip takes milliseconds."""
@@ -113,6 +116,8 @@ class SwitchSession:
         self.core = _chosen_core(options)
         self.name, self.link = wish.job, wish.link
         self.rank = wish.place.rank
+        if self.rank == 0 and options.codec_spec.warning:
+            logger.warning("%s", options.codec_spec.warning)
         self.workers = wish.workers
         self._address = (wish.place.host, wish.place.port)
         self._generation: int | None = None

@@ -113,6 +113,8 @@ def measure(wish: Wish, log: Log, on_row: OnRow) -> dict[str, Any]:
     for method in wish.methods:
         if wish.dtype != "float32" and method.method.codec:
             log(f"{method.name}: {wish.dtype} travels as without a codec")
+        elif (spec := method.method.spec) is not None and spec.warning:
+            log(f"{method.name}: {spec.warning}")
     failures: dict[str, str] = {}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     entry: dict[str, Any] = {}

@@ -6,6 +6,7 @@ each other, are waited for at once; the last travels meanwhile. Where the proces
 threads do all of this.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from switchagg.job import ELEMENTS_MTU_1500
 from transport.collectives.plan import shard
 from transport.torch.calls.layout import array_dtype
 
+logger = logging.getLogger(__name__)
+
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
@@ -33,6 +36,8 @@ class CodedCalls:
         """Raises ValueError for more ranks than the codec sums."""
         self.group, self.rank, self.workers = group, int(group.rank()), int(group.size())
         self.compression = Compression(spec, self.rank, self.workers)
+        if self.rank == 0 and spec.warning:
+            logger.warning("%s", spec.warning)
         codec = self.compression.spec.codec
         self.rounds = codec.rounds if isinstance(codec, ArrayCodec) else 1 + codec.rounds
         self.reduced: Callable[[Reduction], None] = lambda one: None  # is told each collective of the codec
