@@ -69,8 +69,8 @@ class Signs(LaneScales):
 
 
 class Threshold(Signs):
-    """What is as large as s, or larger, is sent as s: 2 mean magnitudes, but no more than the largest, rounded down, so
-    that each row in which a rank has something gives something."""
+    """What is as large as s, or larger, is sent as s: 1.5 mean magnitudes, but no more than the largest, rounded down,
+    so that each row in which a rank has something gives something."""
 
     def _scales(self, values: Array, greatest: NDArray[np.int64]) -> NDArray[np.int64]:
         finite = np.where(greatest[:, np.newaxis] > 0, values, 0).astype(np.float64)
