@@ -472,9 +472,10 @@ def _check_codecs(scenario: Scenario) -> None:
             except ValueError as error:
                 raise ScenarioError(f"{where}: {error}") from None
             if method.codec and method.method == "ps" and scenario.ps.mode != BSP:
-                raise ScenarioError(
-                    f"{where}: coded sums need all workers, not [ps] mode = '{scenario.ps.mode}'; allowed: '{BSP}'"
-                )
+                why = "coded sums need all workers"
+                if scenario.ps.keeps_weights:  # PsConfig codes them, but bounds and bits per value here are of sums
+                    why = "scenarios code sums, and gradients for servers that keep weights are pushed one by one"
+                raise ScenarioError(f"{where}: {why}; not with [ps] mode = '{scenario.ps.mode}'; allowed: '{BSP}'")
 
 
 def _check_synchronisation(scenario: Scenario) -> None:

@@ -38,7 +38,7 @@ CODECS_STUDIED = (
     "powersgd:rank=4+ef",
     "topk:ratio=0.01+ef",
     "dgc:ratio=0.01,ramp=40+ef",
-    "cd_sgd:warm_up=24,period=5~ternary+ef",
+    "cd_sgd:local_rate=0.03,warm_up=24,period=5~ternary+ef",
 )
 """By default, the last a training method; a word that this build doesn't know is left out, and said."""
 
