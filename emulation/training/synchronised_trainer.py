@@ -7,6 +7,8 @@ to the iteration that takes it: the same one on all ranks.
 import time
 from typing import Any
 
+import torch.distributed as dist
+
 from emulation.training.ddp_trainer import Trainer, TrainingClock
 from emulation.training.messages import TrainerConfig, Transfer
 from emulation.training.workload import Workload
@@ -37,7 +39,8 @@ class SynchronisedTrainer(Trainer):
         def returned(_: Any) -> None:
             call.end_ns = time.monotonic_ns()
 
-        work.get_future().then(returned)
+        if isinstance(work, dist.Work):  # else it goes on when it is waited for, and ends then
+            work.get_future().then(returned)
 
     def _returned(self) -> list[Transfer]:
         taken = self._attached.waited_calls - self._reported

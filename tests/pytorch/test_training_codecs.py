@@ -154,3 +154,21 @@ def test_differences_go_through_a_coded_process_group_and_buffers_do_not(method:
     assert first == second
     assert first[1] == (torch.arange(30.0) + 1 / 2048).tolist()
     assert first[2] == ["0.bias", "0.weight", "1.bias", "1.weight"]
+
+
+def test_what_is_told_of_a_coded_sum_are_the_bytes_of_its_words() -> None:
+    def told(rank: int) -> list[int]:
+        model = torch.nn.ParameterList([torch.zeros(size) for size in SIZES])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        attached = training.attach(model, optimizer, "cd_sgd:period=3,warm_up=1~ternary:least=0")
+        sizes: list[int] = []
+        attached.observe(lambda size_bytes, work: sizes.append(size_bytes))
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum((torch.ones(size) * one).sum() for size, one in zip(SIZES, model, strict=True)).backward()  # type: ignore[union-attr]
+            optimizer.step()
+        attached.finish()
+        return sizes
+
+    words = 4 * (360 + 1)  # of a row of 8 lanes in each word, and of its scale
+    assert results(2, told)[0] == [4 * sum(SIZES), words, 4 * sum(SIZES)]

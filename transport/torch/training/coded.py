@@ -58,13 +58,15 @@ class _Started(NamedTuple):
 
 
 class CodedSum:
-    """A Work, as far as training methods need it."""
+    """A Work, as far as training methods need it. size_bytes: of the arrays that its collectives have summed so far; of
+    those gathered half, since each value of them crosses a link at most once, not twice."""
 
     def __init__(self, calls: CodedCalls, values: torch.Tensor, tensors: Tensors, number: int) -> None:
         self._calls, self._values, self._number = calls, values, number
         self._host = values if values.device.type == "cpu" else values.cpu()
         self._rounds = self._collectives(calls.compression.rounds(self._host.numpy(), tensors))
         self._started: _Started | None = None
+        self.size_bytes = 0
         for _ in range(calls.rounds):
             self._go_on()
 
@@ -98,6 +100,7 @@ class CodedSum:
 
     def _begin(self, one: Reduction) -> _Started:
         group, workers = self._calls.group, self._calls.workers
+        self.size_bytes += one.array.nbytes if one.kind == "allreduce" else one.array.nbytes // 2
         if one.kind == "allreduce":
             work = dist.all_reduce(torch.from_numpy(one.array), _OPS[one.op], group=group, async_op=True)
             return _Started(work, lambda: None)

@@ -173,7 +173,7 @@ class Replica:
             for piece, parts in flat.cut():
                 tensors = [tensor_of(self._names.get(one, ""), one).part(low, high) for one, low, high in parts]
                 works.append(begin(piece, tensors))
-                self._started(piece.numel() * piece.element_size(), works[-1])
+                self._started(getattr(works[-1], "size_bytes", piece.nbytes), works[-1])
         return Pending(flat, works, self)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
