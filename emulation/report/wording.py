@@ -15,6 +15,9 @@ from transport.links.table import LINKS
 from transport.ps.config import BACKUP, BSP
 from transport.schedule.table import POLICIES
 
+ACCURACY_LOST = 0.01
+"""A method that rounds and ends this far below the baseline's accuracy is no finding, however fast it was."""
+
 
 def name_of(method: MethodName) -> str:
     """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, lanes8+ef, P3". A default link isn't
@@ -242,15 +245,27 @@ def links_text(built: dict[str, Any]) -> str:
     return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology['rate_bps'])} links"
 
 
-def fastest_compared(built: dict[str, Any]) -> dict[str, Any] | None:
-    """Of the methods with a baseline, the one with the shortest median iteration; None if there is none."""
+def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
+    """The methods with a baseline, by their median iteration, up to the first that learned as much as the baseline; all
+    if none did."""
     compared = [entry for entry in built["methods"] if entry["comparison"] is not None]
-    return min(compared, key=lambda entry: entry["summary"]["iteration_ns"]["median"], default=None)
+    compared.sort(key=lambda entry: entry["summary"]["iteration_ns"]["median"])
+    upto = next((place for place, entry in enumerate(compared) if _learned(built, entry)), len(compared) - 1)
+    return compared[: upto + 1]
+
+
+def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Whether a method's accuracy is within ACCURACY_LOST of the baseline's; of one that rounds nothing, it is."""
+    base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
+    if base is None or not entry["summary"].get("codec", {}).get("lossy"):
+        return True
+    before, after = base["summary"]["final_accuracy"], entry["summary"]["final_accuracy"]
+    return before is None or after is None or after >= before - ACCURACY_LOST
 
 
 def headline(built: dict[str, Any]) -> str:
-    """The finding in one or two sentences, from the numbers alone: the fastest method against the baseline."""
-    compared = fastest_compared(built)
+    """The finding in a few sentences, from the numbers alone: the fastest method that learned what the baseline did."""
+    *worse, compared = fastest_compared(built) or (None,)
     alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
     if alone or compared is None or compared["comparison"]["iteration_speedup"] is None:
         only = built["methods"][0]
@@ -262,11 +277,18 @@ def headline(built: dict[str, Any]) -> str:
     which, count = in_text(compared["method"]), len(built["methods"])
     if count > 2:
         first = "the fastest" if numbers["iteration_speedup"] >= 1 else "the fastest but the baseline"
-        which = f"{which}, {first} of {count} methods,"
+        among = f"{count} methods" if not worse else f"those that learned as much as {baseline}"
+        which = f"{which}, {first} of {among},"
     text = f"Over {links_text(built)}, an iteration with {which} was {verdict}."
     lossy = compared["summary"].get("codec", {}).get("lossy")
     if lossy and (accuracy := against_baseline(built, compared, "final_accuracy")):
         text += f" Its sums are not exact: test accuracy in the end {accuracy}."
+    if worse:
+        lost = ", ".join(
+            f"{in_text(each['method'])} ({against_baseline(built, each, 'final_accuracy').partition(' against')[0]})"
+            for each in worse
+        )
+        text += f" Faster, but worse by more than a point: {lost}."
     if not numbers["compute_alike"]:
         text += f" {unequal_compute(built, compared)}"
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:

@@ -7,8 +7,6 @@ to the iteration that takes it: the same one on all ranks.
 import time
 from typing import Any
 
-import torch.distributed as dist
-
 from emulation.training.ddp_trainer import Trainer, TrainingClock
 from emulation.training.messages import TrainerConfig, Transfer
 from emulation.training.workload import Workload
@@ -39,7 +37,7 @@ class SynchronisedTrainer(Trainer):
         def returned(_: Any) -> None:
             call.end_ns = time.monotonic_ns()
 
-        if isinstance(work, dist.Work):  # else it goes on when it is waited for, and ends then
+        if hasattr(work, "get_future"):  # a coded sum goes on when it is waited for, and ends then
             work.get_future().then(returned)
 
     def _returned(self) -> list[Transfer]:
