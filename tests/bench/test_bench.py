@@ -450,8 +450,8 @@ def test_a_data_plane_that_this_machine_lacks_is_a_failure(monkeypatch: pytest.M
 
 def test_failures_are_listed_once() -> None:
     part = [{"title": "n = 4", "failures": {"a": "a: broke"}}, {"title": "n = 4", "failures": {"a": "a: broke"}}]
-    found = {"loss": part, "planes": {"failures": {"xdp": "no BPF"}}}
-    assert document.failures(found, ("loss", "planes")) == (["n = 4: a: broke", "planes: no BPF"], [])
+    found = {"loss": part, "planes": {"failures": {"xdp": "no BPF"}}, "study": {"rows": []}}
+    assert document.failures(found, tuple(found)) == (["n = 4: a: broke", "planes: no BPF"], [])
 
 
 @pytest.mark.parametrize(
