@@ -28,7 +28,7 @@ def codecs(
         list[str] | None,
         typer.Option(
             "--codec",
-            help="Like lanes8+ef, cd_sgd:period=5~ternary, float32; repeat for more  [default: 20]",
+            help="Like lanes8+ef, cd_sgd:period=5~ternary, float32; repeat for more  [default: 23]",
         ),
     ] = None,
     workload: Annotated[

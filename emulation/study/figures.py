@@ -20,6 +20,9 @@ Row = dict[str, Any]
 Place = tuple[str, int]
 """Workload and number of workers."""
 
+CLOSE = 0.5
+"""Points of accuracy."""
+
 PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
 """Of an iteration's time, and their colours."""
 
@@ -28,6 +31,7 @@ def write(document: dict[str, Any], folder: Path) -> list[Path]:
     """PNGs of those the document has numbers for. Raises OSError."""
     makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
         "accuracy": accuracy,
+        "curves": curves,
         "error": error,
         "time": time_to_accuracy,
     }
@@ -101,6 +105,36 @@ def _labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
             va="center",
             arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < value - step else None,
         )
+
+
+def curves(document: dict[str, Any]) -> Figure | None:
+    """Accuracy over training, the mean of seeds: of those that end as high as float32 does, and of the others."""
+    found = _first(document, lambda row: bool(row["curve"]))
+    if found is None:
+        return None
+    (workload, workers), rows = found
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    plain = [row for row in rows if row["codec"] == FLOAT32]
+    within = [row for row in rows if row["points"] is not None and row["points"] >= -CLOSE and row not in plain]
+    beyond = [row for row in rows if row not in within and row not in plain]
+    titles = (f"within {CLOSE:g} points of float32", f"more than {CLOSE:g} points below")
+    for axes, chosen, title in zip(panels, (within, beyond), titles, strict=True):
+        for row in plain:
+            axes.fill_between(*_columns(row["curve"], 0, 2, 3), color="#DDDDDD", label="seeds of float32")
+        for turn, (colour, row) in enumerate(zip(_colours(chosen), chosen, strict=True)):
+            style = LINESTYLES[turn % len(LINESTYLES)]
+            points = _columns(row["curve"], 0, 1)
+            axes.plot(*points, color=colour, linestyle=style, linewidth=1.5, label=short(row["codec"]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
+        axes.legend(loc="lower right", fontsize=8)
+    panels[0].set_ylabel("held-out accuracy")
+    return figure
+
+
+def _columns(points: Sequence[Sequence[float]], *columns: int) -> list[list[float]]:
+    return [[point[column] for point in points] for column in columns]
 
 
 def error(document: dict[str, Any]) -> Figure | None:

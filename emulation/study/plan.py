@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ FLOAT32 = "float32"
 BASELINES = ("bf16", "fp16", "lanes16")
 """The 16-bit codec whose accuracy is to be reached: the first of these that was trained."""
 
-CODECS_STUDIED = (
+COMMON = (
     FLOAT32,
     *BASELINES,
     "lanes8",
@@ -37,10 +37,8 @@ CODECS_STUDIED = (
     "randomk:ratio=0.1+ef",
     "powersgd:rank=4+ef",
     "topk:ratio=0.01+ef",
-    "dgc:ratio=0.01,ramp=40+ef",
-    "cd_sgd:local_rate=0.03,warm_up=24,period=5~ternary+ef",
 )
-"""By default, the last a training method; a word that this build doesn't know is left out, and said."""
+"""What every workload is trained with by default, beside words of its own."""
 
 RATE_FACTORS = {
     "sign": 0.02,
@@ -62,28 +60,38 @@ TUNING_SEED = 1000
 class Setting:
     """How a workload is trained: SGD with momentum, its rate rising and falling as AdamW's does in scenarios.
 
-    rates: of which a method gets the best.
+    batch: of all workers together, so that one rate suits any number of them. rates: of which a method gets the best.
+    codecs: codecs, training methods and `float32`.
     """
 
     workload: str
     workers: tuple[int, ...]
-    batch_per_worker: int
+    batch: int
     iterations: int
     evaluate_every: int
     rates: tuple[float, ...]
+    codecs: tuple[str, ...]
     momentum: float = 0.9
 
 
+def _slow_starters(iterations: int) -> tuple[str, str]:
+    """Those whose first steps are others: DGC sends more in a sixth of the run, CD-SGD all in a tenth."""
+    return (
+        f"dgc:ratio=0.01,ramp={iterations // 6}+ef",
+        f"cd_sgd:local_rate=0.03,warm_up={iterations // 10},period=5~ternary+ef",
+    )
+
+
 SETTINGS = (
-    Setting("images", (4, 8), 16, 240, 20, (0.015, 0.03, 0.06)),
-    Setting("digits", (4,), 32, 80, 10, (0.01, 0.02, 0.04)),
-    Setting("small_text", (4,), 8, 160, 20, (0.05, 0.1, 0.2)),
+    Setting("images", (4, 8), 64, 960, 60, (0.015, 0.03, 0.06), COMMON + _slow_starters(960)),
+    Setting("digits", (4,), 128, 80, 10, (0.01, 0.02, 0.04), COMMON + _slow_starters(80)),
+    Setting("small_text", (4,), 32, 160, 20, (0.05, 0.1, 0.2), COMMON + _slow_starters(160)),
 )
+_QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
 QUICK = (
-    Setting("images", (4,), 8, 40, 20, (0.03,)),
-    Setting("digits", (4,), 8, 20, 10, (0.02,)),
+    Setting("images", (4,), 32, 40, 20, (0.03,), _QUICK_CODECS),
+    Setting("digits", (4,), 32, 20, 10, (0.02,), _QUICK_CODECS),
 )
-QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
 
 
 @dataclass(frozen=True)
@@ -140,14 +148,6 @@ def spec_of(text: str) -> CodecSpec | None:
     return None if text == FLOAT32 else parse_codec(text)
 
 
-def known(codecs: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Which of these this build has, in their order, and which not."""
-    names = {FLOAT32, *CODECS, *ARRAY_CODECS}
-    found = list(dict.fromkeys(codecs))
-    have = [word for word in found if is_method(word) or name_of(word) in names]
-    return have, [word for word in found if word not in have]
-
-
 def checked(words: Sequence[str]) -> list[str]:
     """Codecs as a user has named them, as they are written. Raises ScenarioError."""
     try:
@@ -167,8 +167,10 @@ def _checked(word: str) -> str:
     return str(method)
 
 
-def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequence[int]) -> list[Setting]:
-    """Those of these workloads (none named: all), at other numbers of workers if some are named.
+def settings(
+    base: Sequence[Setting], workloads: Sequence[str], workers: Sequence[int], codecs: Sequence[str]
+) -> list[Setting]:
+    """Those of these workloads (none named: all), at other numbers of workers, with other codecs, if some are named.
 
     Raises ScenarioError.
     """
@@ -177,7 +179,15 @@ def settings(base: Sequence[Setting], workloads: Sequence[str], workers: Sequenc
         if name not in names:
             raise ScenarioError(f"--workload '{name}': unknown to this study; allowed: {', '.join(names)}")
     chosen = [one for one in base if not workloads or one.workload in workloads]
-    return [replace(one, workers=tuple(workers) or one.workers) for one in chosen]
+    words = checked(codecs)
+    for one in chosen:
+        for number in workers:
+            if one.batch % number:
+                raise ScenarioError(f"--workers {number}: {one.workload} has {one.batch} samples an iteration for all")
+    return [
+        replace(one, workers=tuple(workers) or one.workers, codecs=tuple(words or checked(one.codecs)))
+        for one in chosen
+    ]
 
 
 def rates_of(setting: Setting, codec: str) -> list[float]:
@@ -199,7 +209,7 @@ def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> 
         workers,
         seed,
         rate,
-        setting.batch_per_worker,
+        setting.batch // workers,
         setting.iterations,
         setting.evaluate_every,
         momentum_of(setting, codec),
@@ -208,7 +218,8 @@ def cell(setting: Setting, codec: str, workers: int, seed: int, rate: float) -> 
 
 def warning(codec: str) -> str:
     """What speaks against it; "" if nothing."""
-    return "" if codec == FLOAT32 else parse_codec(codec).warning
+    spec = spec_of(codec)
+    return "" if spec is None else spec.warning
 
 
 def can(codec: str, workers: int) -> str:
@@ -220,22 +231,20 @@ def can(codec: str, workers: int) -> str:
     return ""
 
 
-def tuning_cells(chosen: Sequence[Setting], codecs: Sequence[str]) -> Iterator[Cell]:
+def tuning_cells(chosen: Sequence[Setting]) -> Iterator[Cell]:
     """Runs that choose a rate where there are several: with the fewest workers, on a seed of their own."""
     for setting in chosen:
-        for codec in codecs:
+        for codec in setting.codecs:
             rates, workers = rates_of(setting, codec), min(setting.workers)
             if len(rates) > 1 and not can(codec, workers):
                 yield from (cell(setting, codec, workers, TUNING_SEED, rate) for rate in rates)
 
 
-def best_rates(
-    chosen: Sequence[Setting], codecs: Sequence[str], finished: dict[str, dict[str, Any]]
-) -> dict[tuple[str, str], float]:
+def best_rates(chosen: Sequence[Setting], finished: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
     """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended."""
     found = {}
     for setting in chosen:
-        for codec in codecs:
+        for codec in setting.codecs:
             rates, workers = rates_of(setting, codec), min(setting.workers)
             ended = {rate: finished.get(cell(setting, codec, workers, TUNING_SEED, rate).key) for rate in rates}
             losses = {rate: run["loss"] for rate, run in ended.items() if run is not None and run["loss"] is not None}
@@ -244,13 +253,11 @@ def best_rates(
     return found
 
 
-def reported_cells(
-    chosen: Sequence[Setting], codecs: Sequence[str], seeds: int, best: dict[tuple[str, str], float]
-) -> Iterator[Cell]:
+def reported_cells(chosen: Sequence[Setting], seeds: int, best: dict[tuple[str, str], float]) -> Iterator[Cell]:
     """Runs that count, seed by seed, so that a study that is cut short has something of each codec."""
     for setting in chosen:
         for workers in setting.workers:
             for seed in range(1, seeds + 1):
-                for codec in codecs:
+                for codec in setting.codecs:
                     if not can(codec, workers):
                         yield cell(setting, codec, workers, seed, best[setting.workload, codec])

@@ -29,39 +29,31 @@ class Wish:
 
     def settings(self) -> list[plan.Setting]:
         """Raises ScenarioError."""
-        return plan.settings(plan.QUICK if self.quick else plan.SETTINGS, self.workloads, self.workers)
-
-    def codecs_known(self, log: Log) -> list[str]:
-        """As they are written. Raises ScenarioError for one that was named and isn't there."""
-        if self.codecs:
-            return plan.checked(self.codecs)
-        known, unknown = plan.known(plan.QUICK_CODECS if self.quick else plan.CODECS_STUDIED)
-        if unknown:
-            log(f"not in this build: {', '.join(unknown)}")
-        return plan.checked(known)
+        base = plan.QUICK if self.quick else plan.SETTINGS
+        return plan.settings(base, self.workloads, self.workers, self.codecs)
 
 
 def study(wish: Wish, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
     """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
-    settings, codecs = wish.settings(), wish.codecs_known(log)
+    settings = wish.settings()
     out.mkdir(parents=True, exist_ok=True)
     path = out / RUNS
     finished = runs.read(path)
     if finished:
         log(f"{path} holds {len(finished)} runs, which aren't trained again")
-    for codec in codecs:
+    for codec in dict.fromkeys(codec for setting in settings for codec in setting.codecs):
         if warning := plan.warning(codec):
             log(warning)
     for setting in settings:
-        for codec in codecs:
+        for codec in setting.codecs:
             for workers in setting.workers:
                 if fault := plan.can(codec, workers):
                     log(f"{setting.workload}: left out: {fault}")
     train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
-    train(plan.tuning_cells(settings, codecs))
-    best = plan.best_rates(settings, codecs, finished)
+    train(plan.tuning_cells(settings))
+    best = plan.best_rates(settings, finished)
     seeds = 1 if wish.quick else wish.seeds
-    cells = [cell for cell in plan.reported_cells(settings, codecs, seeds, best) if wish.only in cell.title]
+    cells = [cell for cell in plan.reported_cells(settings, seeds, best) if wish.only in cell.title]
     if not cells:
         raise ScenarioError(f"--only '{wish.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'")
     train(cells)

@@ -22,6 +22,7 @@ from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.lockstep import sum_together
 from switchagg.codecs.spec import parse_codec
 
+DEFAULT = plan.SETTINGS
 CODECS = ("float32", "lanes16", "lanes8:least=0+ef")
 
 
@@ -49,7 +50,7 @@ class Toy:
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WORKLOADS, "toy", WorkloadKind("toy", Toy, samples=Toy.samples))
-    monkeypatch.setattr(plan, "SETTINGS", (plan.Setting("toy", (2,), 8, 6, 3, (0.1, 0.2)),))
+    monkeypatch.setattr(plan, "SETTINGS", (plan.Setting("toy", (2,), 18, 6, 3, (0.1, 0.2), CODECS),))
     monkeypatch.setattr(costs, "MEASURED", 20_000)
     monkeypatch.setattr(costs, "VALUES", 1 << 14)
     monkeypatch.setattr(costs, "SHAPE", (128, 128))
@@ -91,7 +92,7 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     left = 0
     monkeypatch.setattr(study, "written", written)
     assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
-    for name in ("study.json", "accuracy.png", "error.png", "tables.md"):
+    for name in ("study.json", "accuracy.png", "curves.png", "error.png", "tables.md"):
         assert (tmp_path / "cut" / name).stat().st_size > 0
     document = json.loads((tmp_path / "cut" / "study.json").read_text())
     assert [row["codec"] for row in document["rows"]] == list(CODECS)
@@ -102,6 +103,7 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     ("words", "code", "message"),
     [
         (["--codec", "lanes7"], 2, "--codec codec 'lanes7' is unknown; allowed: "),
+        (["--workers", "4"], 2, "--workers 4: toy has 18 samples an iteration for all"),
         (["--workload", "tay"], 2, "--workload 'tay': unknown to this study; allowed: toy"),
         (["--only", "lanes5"], 2, "--only 'lanes5': no cell has this in its title"),
         (["--codec", "cd_sgd~lanes7"], 2, "--codec cd_sgd: codec 'lanes7' is unknown; allowed: "),
@@ -149,7 +151,7 @@ def test_errors_are_those_of_the_codes() -> None:
 
 def method_run(method: str) -> tuple[dict[str, object], dict[str, object]]:
     """By the method in processes, and in float32 in this one."""
-    setting = plan.Setting("digits", (2,), 8, 8, 4, (0.02,))
+    setting = plan.Setting("digits", (2,), 16, 8, 4, (0.02,), ())
     of_method, plain = (training.train(plan.cell(setting, codec, 2, 1, 0.02)) for codec in (method, "float32"))
     return {**of_method, "seconds": 0}, {**plain, "seconds": 0}
 
@@ -172,14 +174,22 @@ def test_cd_sgd_repeats_its_bits_and_counts_exact_and_coded_steps() -> None:
     assert found["up_bytes"] == pytest.approx((4 * exact.up + 4 * coded.traffic.up) / 8, rel=1e-12)
 
 
+def test_what_is_studied_by_default_can_be() -> None:
+    for setting in plan.settings(DEFAULT, (), (), ()):
+        for codec in setting.codecs:
+            refused = [workers for workers in setting.workers if plan.can(codec, workers)]
+            assert refused == ([8] if codec.startswith("lanes4") and 8 in setting.workers else [])
+            assert not plan.warning(codec)
+
+
 def test_every_codec_has_the_best_of_its_own_rates() -> None:
-    setting = plan.SETTINGS[0]
-    tuned = list(plan.tuning_cells([setting], ["float32", "lanes8", "sign"]))
+    setting = replace(plan.SETTINGS[0], codecs=("float32", "lanes8", "sign"))
+    tuned = list(plan.tuning_cells([setting]))
     rates = [(cell.codec, round(cell.rate, 6)) for cell in tuned]
     grids = {"float32": (0.1, 0.2), "lanes8": (0.1, 0.2), "sign": (0.002, 0.004)}
     assert rates == [(codec, rate) for codec, grid in grids.items() for rate in grid]
     finished = {cell.key: {"loss": 1 / cell.rate if cell.codec == "float32" else cell.rate} for cell in tuned}
-    best = plan.best_rates([setting], ["float32", "lanes8", "lanes4"], finished)
+    best = plan.best_rates([replace(setting, codecs=("float32", "lanes8", "lanes4"))], finished)
     assert best == {
         ("toy", "float32"): 0.2,
         ("toy", "lanes8"): 0.1,
