@@ -6,7 +6,7 @@ Sizes are bytes of one rank's array, rates bits per second of Ethernet frames wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -23,6 +23,7 @@ from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.group.method_name import MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
+from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
 """Of a long array, where a codec's bytes aren't in proportion to its values."""
@@ -33,7 +34,8 @@ class Network:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
-    doesn't wait for. topology: a name of `emulation.topologies.table`.
+    doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. topology: a name of
+    `emulation.topologies.table`.
     """
 
     workers: int
@@ -42,6 +44,7 @@ class Network:
     elements: int
     servers: int = 0
     backups: int = 0
+    keeps_weights: bool = False
     topology: str = "star"
 
     def links(self, method: str) -> Topology:
@@ -69,6 +72,7 @@ class Bound:
     framing_efficiency: float  # gradient bytes / bytes of Ethernet frames
     wire_bytes_per_rank: float  # sent, and as many received, per iteration
     communication_ns: float
+    wire_rx_bytes_per_rank: float | None = None  # received, where that differs
 
 
 def _framing(name: MethodName) -> Framing:
@@ -149,22 +153,29 @@ def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Ho
     return found
 
 
-def _loads_with_backups(network: Network) -> Mapping[Hop, Fraction]:
-    """Of `ps`, before some worker has the sum: without values that a server doesn't wait for, and others' sums."""
+def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[int]]]:
+    """Of `ps`, how often a link carries what is pushed to each server, and what answers each worker: a server's share
+    of an array."""
     links = network.links("ps")
     servers = links.servers or links.workers
     values: Counter[tuple[Hop, str]] = Counter()
-    sums: Counter[tuple[Hop, str]] = Counter()
+    answers: Counter[tuple[Hop, str]] = Counter()
     for server, worker in product(servers, links.workers):
         values.update((hop, server) for hop in links.path(worker, server))
-        sums.update((hop, worker) for hop in links.path(server, worker))
+        answers.update((hop, worker) for hop in links.path(server, worker))
+    for hop, _ in links.hops:
+        yield hop, [values[hop, server] for server in servers], [answers[hop, worker] for worker in links.workers]
+
+
+def _loads_with_backups(network: Network) -> Mapping[Hop, tuple[Fraction, Fraction]]:
+    """Of `ps`, before some worker has its answers: what is pushed, without what a server doesn't wait for, and what
+    comes back, without others' answers."""
     return {
-        hop: Fraction(
-            sum(max(0, values[hop, server] - network.backups) for server in servers)
-            + max(sums[hop, worker] for worker in links.workers),
-            len(servers),
+        hop: (
+            Fraction(sum(max(0, each - network.backups) for each in values), len(values)),
+            Fraction(max(answers), len(values)),
         )
-        for hop, _ in links.hops
+        for hop, values, answers in _shares_of_servers(network)
     }
 
 
@@ -172,13 +183,20 @@ def _loads_with_backups(network: Network) -> Mapping[Hop, Fraction]:
 def busiest(method: str, network: Network) -> Busiest:
     """What no long array of the method can pass faster: the most bytes over the rate that transports them."""
     links = network.links(method)
-    carried = _loads_with_backups(network) if method == "ps" and network.backups else loads(method, network)
+    if method == "ps" and network.backups:
+        carried: Mapping[Hop, Fraction] = {
+            hop: sum(both, Fraction()) for hop, both in _loads_with_backups(network).items()
+        }
+    else:
+        carried = loads(method, network)
     every = [Busiest(hop, arrays, links.settings(hop).rate_bps) for hop, arrays in carried.items()]
     return max(every, key=lambda each: each.arrays / max(1, each.rate_bps))
 
 
 def bound(name: MethodName, size_bytes: int, network: Network) -> Bound:
     """Of one allreduce of so many bytes of floats."""
+    if _codes_pushes(name, network):
+        return _bound_of_pushes(name, size_bytes, network)
     codec = _codec(name, network.workers)
     if isinstance(codec, ArrayCodec):
         return _together(name, codec.moved(size_bytes // 4, network.workers), size_bytes, network, 1.0)
@@ -225,9 +243,40 @@ def _together(name: MethodName, moved: Mapping[Kind, float], size_bytes: int, ne
     )
 
 
-def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> float:
-    """Sent, and as many received, by each server of `ps` that has a link of its own, if each has the same share."""
-    return bound(name, size_bytes, network).wire_bytes_per_rank * network.workers / network.servers
+def _codes_pushes(name: MethodName, network: Network) -> bool:
+    return name.method == "ps" and network.keeps_weights and bool(name.codec)
+
+
+def _bound_of_pushes(name: MethodName, size_bytes: int, network: Network) -> Bound:
+    """Where servers keep weights: each gradient is coded on its way there, and weights come back as they are."""
+    plain = float(payload_share(name, network.elements, network.mtu_bytes))
+    pushed_bytes, links = PushCodec(name.codec).size_bytes(size_bytes // 4), network.links("ps")
+    first = _loads_with_backups(network)
+    wire = {
+        hop: float(values * pushed_bytes + answers * size_bytes) / plain for hop, (values, answers) in first.items()
+    }
+    most = max(wire, key=lambda hop: wire[hop] / max(1, links.settings(hop).rate_bps))
+    of_rank = [0.0, 0.0]  # sent, received
+    for hop, values, answers in _shares_of_servers(network):
+        for way in (0, 1):
+            if hop[way] in links.workers:
+                carried = (sum(values) * pushed_bytes + sum(answers) * size_bytes) / len(values) / plain
+                of_rank[way] = max(of_rank[way], carried)
+    arrays = float(sum(first[most]))
+    return Bound(
+        arrays,
+        arrays * size_bytes / wire[most] if wire[most] else plain,
+        of_rank[0],
+        wire[most] * 8e9 / links.settings(most).rate_bps,
+        of_rank[1],
+    )
+
+
+def wire_bytes_per_server(name: MethodName, size_bytes: int, network: Network) -> tuple[float, float]:
+    """Sent and received by each server of `ps` that has a link of its own, if each has the same share."""
+    least, each = bound(name, size_bytes, network), network.workers / network.servers
+    sent = least.wire_bytes_per_rank if least.wire_rx_bytes_per_rank is None else least.wire_rx_bytes_per_rank
+    return sent * each, least.wire_bytes_per_rank * each
 
 
 def payload_limit(name: MethodName, network: Network) -> float:
@@ -242,7 +291,8 @@ def _payload_of(name: MethodName, network: Network, rate_bps: int) -> float:
 
 def algbw_bound(name: MethodName, dtype: str, network: Network) -> float:
     """Most bytes per second of a long array that the method can sum. Integers need no exponents, and no codec."""
-    if isinstance(_codec(name, network.workers), ArrayCodec) and dtype == "float32":
+    of_arrays = isinstance(_codec(name, network.workers), ArrayCodec) or _codes_pushes(name, network)
+    if of_arrays and dtype == "float32":
         return LONG_BYTES * 1e9 / bound(name, LONG_BYTES, network).communication_ns
     most = busiest(name.method, network)
     limit = _payload_of(name, network, most.rate_bps) / float(most.arrays)

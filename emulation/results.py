@@ -168,7 +168,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "final_accuracy": last.accuracy if last else None,
         "final_loss": last.loss if last else None,
         "parameters_identical": len(set(result.parameter_hash_per_rank)) == 1,
-        "bound": dataclasses.asdict(least),
+        "bound": {key: value for key, value in dataclasses.asdict(least).items() if value is not None},
         "share_of_bound": ratio(least.communication_ns, communication["median"]),
         **_of_servers(scenario, result),
         **_of_codec(scenario, result.method),
@@ -183,13 +183,19 @@ def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:
     if spec is None:  # of PyTorch, for Gloo
         found = {"name": method.codec, "bits_per_value": 16.0, "adds": True, "feedback": "", "lossy": True}
         return {"codec": found}
-    codec = spec.for_workers(workers).codec
+    pushed = scenario.asynchronous(method)  # by one worker, whatever others do
+    codec = spec.for_workers(1 if pushed else workers).codec
     bits = codec.bits(workers) if isinstance(codec, ArrayCodec) else codec.bits(np.dtype(np.float32))
-    found = {"name": spec.name, "bits_per_value": bits, "adds": codec.adds}
+    found = {
+        "name": spec.name,
+        "bits_per_value": bits,
+        "adds": codec.adds,
+        **({"bits_per_weight": 32.0} if pushed else {}),
+    }
     return {"codec": {**found, "feedback": spec.feedback, "lossy": spec.lossy}}
 
 
-def codec_notes(method: MethodName) -> list[str]:
+def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
     """What a codec leaves alone, in a sentence."""
     spec = method.spec
     if spec is None:
@@ -197,6 +203,9 @@ def codec_notes(method: MethodName) -> list[str]:
         return [hook] if method.codec else []
     least = f"fewer than {spec.least} values, " if spec.least and spec.lossy else ""
     told = [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
+    if scenario.asynchronous(method):
+        least = f"; those of fewer than {spec.least} values as without it" if spec.least else ""
+        told = [f"Codec {method.codec}: gradients travel by it to the servers{least}. Weights come back as they are."]
     return [*told, f"C{spec.warning[1:]}."] if spec.warning else told
 
 
@@ -209,7 +218,8 @@ def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, 
     """
     spec = method.spec if method.codec or not method.is_switch else parse_codec(FIXED_POINT.name)
     codec = spec and spec.row_codec
-    if spec is None or codec is None or method.schedule or scenario.workload.synchronisation:
+    alone = method.schedule or scenario.workload.synchronisation or scenario.asynchronous(method)
+    if spec is None or codec is None or alone:
         return None
     smallest = min(environment.get("bucket_elements", [0]))
     if codec.lossy and (spec.warmup or not spec.feedback or smallest < spec.least):
@@ -235,10 +245,12 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
     if not result.wire_tx_bytes_per_server:
         return {}
     per_iteration = max(1, result.wire_iterations)
+    sent, received = wire_bytes_per_server(result.method, result.gradient_bytes, scenario.network)
     return {
         "wire_tx_bytes_per_server_iteration": max(result.wire_tx_bytes_per_server) / per_iteration,
         "wire_rx_bytes_per_server_iteration": max(result.wire_rx_bytes_per_server) / per_iteration,
-        "bound_wire_bytes_per_server": wire_bytes_per_server(result.method, result.gradient_bytes, scenario.network),
+        "bound_wire_bytes_per_server": sent,
+        **({"bound_wire_rx_bytes_per_server": received} if received != sent else {}),
     }
 
 

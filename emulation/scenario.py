@@ -39,6 +39,7 @@ from switchagg.wire import frame_bytes
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 from transport.links.table import LINKS
+from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, BSP, SSP
 
 BACKENDS = ("mininet", "sim")
@@ -81,6 +82,7 @@ class Scenario:
             self.switch.elements,
             servers=self.ps.servers,
             backups=options.workers - 1 if self.ps.keeps_weights else self.ps.backups,
+            keeps_weights=self.ps.keeps_weights,
             topology=options.kind,
         )
 
@@ -468,14 +470,16 @@ def _check_codecs(scenario: Scenario) -> None:
         for method in methods:
             where = f"{scenario.file}: [methods] {backend}: {method}"
             try:
-                _ = method.spec and method.spec.for_workers(scenario.topology.workers)
+                if method.codec and scenario.asynchronous(method):
+                    PushCodec(method.codec)
+                elif method.spec:
+                    method.spec.for_workers(scenario.topology.workers)
             except ValueError as error:
                 raise ScenarioError(f"{where}: {error}") from None
-            if method.codec and method.method == "ps" and scenario.ps.mode != BSP:
-                why = "coded sums need all workers"
-                if scenario.ps.keeps_weights:  # PsConfig codes them, but bounds and bits per value here are of sums
-                    why = "scenarios code sums, and gradients for servers that keep weights are pushed one by one"
-                raise ScenarioError(f"{where}: {why}; not with [ps] mode = '{scenario.ps.mode}'; allowed: '{BSP}'")
+            if method.codec and method.method == "ps" and scenario.ps.mode == BACKUP:
+                raise ScenarioError(
+                    f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
+                )
 
 
 def _check_synchronisation(scenario: Scenario) -> None:

@@ -267,7 +267,7 @@ def _result(
         switch_counters=counters,
         parameter_hash_per_rank=[final.parameter_hash for final in finals],
         certificate=observed.certificate,
-        notes=[*environment["network"]["notes"], note, *codec_notes(method), *finals[0].notes],
+        notes=[*environment["network"]["notes"], note, *codec_notes(scenario, method), *finals[0].notes],
         environment={
             **environment,
             **finals[0].facts,

@@ -299,12 +299,14 @@ def wire(built: dict[str, Any]) -> Figure:
         name = names[entry["method"]]
         sent, received = numbers["wire_tx_bytes_per_rank_iteration"], numbers["wire_rx_bytes_per_rank_iteration"]
         least = numbers["bound"]["wire_bytes_per_rank"]
-        largest = max(largest, sent, received, least)
+        least_received = numbers["bound"].get("wire_rx_bytes_per_rank", least)
+        largest = max(largest, sent, received, least, least_received)
         for offset, value, what, alpha in ((-0.2, sent, "sent", 1.0), (0.2, received, "received", 0.55)):
             axes.barh(row + offset, value / 1e6, height=0.36, color=entry["method"].look.colour, alpha=alpha)
             axes.text(value / 1e6, row + offset, f"  {name} {what}: {bytes_text(value)}", va="center", ha="left")
         label = "bound: gradient bytes × traffic factor, framed" if row == 0 else ""  # noqa: RUF001
-        axes.vlines(least / 1e6, row - 0.45, row + 0.45, color=_BOUND_COLOUR, linewidth=2, label=label)
+        ends = ([row - 0.45, row], [row, row + 0.45])
+        axes.vlines([least / 1e6, least_received / 1e6], *ends, color=_BOUND_COLOUR, linewidth=2, label=label)
     axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

@@ -244,7 +244,8 @@ def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
 
 def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
     measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
-    return measured, f"bound {wording.bytes_text(numbers['bound']['wire_bytes_per_rank'])}"
+    both = numbers["bound"]["wire_bytes_per_rank"]
+    return measured, f"bound {wording.bytes_text(numbers['bound'].get(f'wire_{direction}_bytes_per_rank', both))}"
 
 
 def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
@@ -254,7 +255,8 @@ def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
 
     def cell(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
         measured = numbers.get(f"wire_{direction}_bytes_per_server_iteration")
-        least = numbers.get("bound_wire_bytes_per_server")
+        both = numbers.get("bound_wire_bytes_per_server")
+        least = numbers.get(f"bound_wire_{direction}_bytes_per_server", both)
         return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
 
     return [

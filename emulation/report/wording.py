@@ -52,7 +52,10 @@ def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
         parts += _servers(scenario)
     if codec := entry["summary"].get("codec"):
         bits = f"{codec['bits_per_value']:.3g} bits a value"
-        parts.append(f"float32 travels in {bits} by {method.codec}, what is shorter or of another type as it is")
+        if "bits_per_weight" in codec:
+            parts.append(f"gradients are pushed in {bits} by {method.codec}, weights come back in float32")
+        else:
+            parts.append(f"float32 travels in {bits} by {method.codec}, what is shorter or of another type as it is")
     if method.schedule:
         parts.append(POLICIES[method.policy].summary)
     return "; ".join(parts) + "."
@@ -63,7 +66,8 @@ def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
     codec = entry["summary"].get("codec")
     if codec is None:
         return "32 bits", "fixed point" if entry["method"].is_switch else "float32"
-    return f"{codec['bits_per_value']:.3g} bits", "" if codec["adds"] else "gathered: it does not add"
+    more = f"weights come back in {codec['bits_per_weight']:.3g}" if "bits_per_weight" in codec else ""
+    return f"{codec['bits_per_value']:.3g} bits", more if codec["adds"] else "gathered: it does not add"
 
 
 def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> str:

@@ -66,7 +66,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             1 if each_parameter else workload.bucket_bytes,
             workload.optimizer,
         )
-        notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(method)]
+        notes = ["Time is virtual and exact; no certificate is needed.", *codec_notes(scenario, method)]
         measured_ns = 0
         if workload.compute_ns is None:
             measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
@@ -89,10 +89,12 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
 def _training(
     scenario: Scenario, name: MethodName, replicas: Replicas, compute: ComputeTimes, progress: Progress
 ) -> Training:
-    config = simulation_config(scenario, name.codec)
     if scenario.asynchronous(name):
-        config = dataclasses.replace(config, ps={**config.ps, **replicas.workloads[0].ps_options})
-        return AsynchronousTraining(scenario, PsSimulation(config), replicas, compute, progress)
+        config = simulation_config(scenario)
+        options = {**config.ps, **replicas.workloads[0].ps_options, "codec": name.codec}
+        servers = PsSimulation(dataclasses.replace(config, ps=options))
+        return AsynchronousTraining(scenario, servers, replicas, compute, progress)
+    config = simulation_config(scenario, name.codec)
     if not name.schedule:
         kind = TRAININGS[WORKLOADS[scenario.workload.name].parallel]
         return kind(scenario, SIMULATIONS[name.method](config), replicas, compute, progress)

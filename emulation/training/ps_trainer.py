@@ -84,13 +84,13 @@ class PsTrainer(Trainer):
     def _attach(self, workload: Workload) -> None:
         rendezvous(self.config, "gloo")
         config = self.config
-        options = {**config.scenario.ps.options, **workload.ps_options, "call_timeout_s": config.timeout_s}
+        options = {**config.scenario.ps.options, **workload.ps_options, "codec": self.name.codec}
         client = open_ps_client(
             self.name.link,
             config.rank,
             [(address, GROUP_PORT) for address in config.addresses],
             [(address, GROUP_PORT) for address in config.servers],
-            config=PsConfig(config.workers, **options),
+            config=PsConfig(config.workers, call_timeout_s=config.timeout_s, **options),
             job=GROUP_JOB,
             options=PsOptions(config.timeout_s),
         )

@@ -1,5 +1,6 @@
 """Bytes on the wire and bounds: exact, and held to packets that were really sent."""
 
+import dataclasses
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -162,10 +163,40 @@ def test_parameter_servers_are_bounded_by_the_busier_of_two_links(
     assert found.communication_ns == pytest.approx(1_514_000 * factor * 80, rel=1e-12)
     assert found.wire_bytes_per_rank == pytest.approx(1_514_000 * per_rank, rel=1e-12)
     if per_server is not None:
-        assert wire_bytes_per_server(parse("ps"), 1_448_000, network) == pytest.approx(
-            1_514_000 * per_server, rel=1e-12
-        )
+        expected = pytest.approx(1_514_000 * per_server, rel=1e-12)
+        assert wire_bytes_per_server(parse("ps"), 1_448_000, network) == (expected, expected)
     assert bound(parse("ring"), 1_448_000, network).traffic_factor == 1.5, "other methods have no servers"
+
+
+@pytest.mark.parametrize(
+    ("servers", "sent", "received", "first"),
+    [
+        (0, (3 / 4, 3 / 4), (3 / 4, 3 / 4), (0, 3 / 4)),  # of each: pushed, weights
+        (1, (1, 0), (0, 1), (0, 1)),
+        (2, (1, 0), (0, 1), (0, 1)),
+    ],
+)
+def test_where_servers_keep_weights_a_codec_is_of_what_is_pushed(
+    servers: int, sent: tuple[float, float], received: tuple[float, float], first: tuple[float, float]
+) -> None:
+    """1,440 values in lanes of 8 bits have 360 words and a code. The weights that one rank waits for are in float32."""
+    name = parse("ps~lanes8+ef")
+    network = Network(4, 100_000_000, 1500, 360, servers=servers, backups=3, keeps_weights=True)
+    sizes = 1000 * 361 * 4, 1000 * 1440 * 4
+    found = bound(name, sizes[1], network)
+
+    def framed(parts: tuple[float, float]) -> object:
+        return pytest.approx((parts[0] * sizes[0] + parts[1] * sizes[1]) * 1514 / 1448, rel=1e-12)
+
+    assert (found.wire_bytes_per_rank, found.wire_rx_bytes_per_rank) == (framed(sent), framed(received))
+    assert found.communication_ns / 80 == framed(first)
+    assert found.traffic_factor == sum(first)
+    assert found.framing_efficiency == pytest.approx(1448 / 1514)
+    assert found.communication_ns == bound(parse("ps"), sizes[1], network).communication_ns
+    if servers:
+        each = 4 / servers
+        assert wire_bytes_per_server(name, sizes[1], network) == (framed((0, each)), framed((each, 0)))
+    assert bound(name, sizes[1], dataclasses.replace(network, keeps_weights=False)).wire_rx_bytes_per_rank is None
 
 
 def test_limits_of_the_benchmark() -> None:

@@ -137,5 +137,5 @@ def test_json_is_sorted_finite_and_ends_with_a_newline(tmp_path: Path) -> None:
 
 def test_a_codec_without_the_feedback_that_it_needs_is_noted() -> None:
     said = "Codec topk without error feedback: training may stall or diverge; with it: topk+ef."
-    assert codec_notes(parse_method("ring~topk"))[1:] == [said]
-    assert all(len(codec_notes(parse_method(name))) == 1 for name in ("ring~topk+ef", "ring~lanes8"))
+    assert codec_notes(SCENARIO, parse_method("ring~topk"))[1:] == [said]
+    assert all(len(codec_notes(SCENARIO, parse_method(name))) == 1 for name in ("ring~topk+ef", "ring~lanes8"))

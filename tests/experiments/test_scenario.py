@@ -70,11 +70,11 @@ def test_whole_floats_are_integers() -> None:
         ),
         (
             '[methods]\nsim = ["ps~lanes8"]\n[ps]\nmode = "backup"\nbackups = 1\n',
-            r"sim: ps~lanes8: coded sums need all workers; not with \[ps\] mode = 'backup'; allowed: 'bsp'",
+            r"sim: ps~lanes8: coded sums need all workers, not \[ps\] mode = 'backup'; allowed: the other modes",
         ),
         (
-            '[methods]\nsim = ["ps~lanes8"]\n[ps]\nmode = "asp"\n[workload]\noptimizer = "sgd"\n',
-            r"sim: ps~lanes8: scenarios code sums, and .* one by one; not with \[ps\] mode = 'asp'; allowed: 'bsp'",
+            '[methods]\nsim = ["ps~topk+ef"]\n[ps]\nmode = "asp"\n[workload]\noptimizer = "sgd"\n',
+            r"sim: ps~topk\+ef: codec topk\+ef: gradients for servers take codecs of rows, with \+ef or without",
         ),
         (
             '[methods]\nsim = ["ring~lanes8"]\n[workload]\nname = "fsdp"\n',

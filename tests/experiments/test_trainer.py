@@ -475,11 +475,11 @@ def test_a_message_is_one_line() -> None:
 
 
 def asynchronous(
-    rank: int, workers: int, mode: str, more: dict[str, str | int] | None = None, **changes: Any
+    rank: int, workers: int, mode: str, more: dict[str, str | int] | None = None, method: str = "ps", **changes: Any
 ) -> dict[str, Any]:
     given = {
         "topology.workers": workers,
-        "methods.mininet": ["ps"],
+        "methods.mininet": [method],
         "workload.optimizer": "sgd",
         "ps.mode": mode,
         "ps.staleness": 1 if mode == "ssp" else 0,
@@ -487,12 +487,14 @@ def asynchronous(
     }
     scenario = parse(SCENARIO.format(iterations=ITERATIONS), "try.toml", given | dict(more or {}))
     addresses = [f"127.0.0.{1 + place}" for place in range(workers)]
-    return configuration(rank, "ps", scenario=scenario, workers=workers, addresses=addresses) | changes
+    return configuration(rank, method, scenario=scenario, workers=workers, addresses=addresses) | changes
 
 
-@pytest.mark.parametrize("mode", ["ssp", "dc_asgd"])
-def test_ranks_whose_servers_keep_the_weights_end_with_those(start: Callable[..., list[Member]], mode: str) -> None:
-    members = start(*(asynchronous(rank, 2, mode) for rank in range(2)))
+@pytest.mark.parametrize(("mode", "method"), [("ssp", "ps~lanes8+ef"), ("dc_asgd", "ps")])
+def test_ranks_whose_servers_keep_the_weights_end_with_those(
+    start: Callable[..., list[Member]], mode: str, method: str
+) -> None:
+    members = start(*(asynchronous(rank, 2, mode, method=method) for rank in range(2)))
     follow(members)
     finals = [member.named(Finished)[0] for member in members]
     assert finals[0].parameter_hash == finals[1].parameter_hash

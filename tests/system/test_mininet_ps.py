@@ -61,11 +61,11 @@ def test_training_with_servers_ends_alike_on_all_ranks_and_is_counted(
     assert not own_servers()
 
 
-@pytest.mark.parametrize("servers", [0, 2])
-def test_servers_that_keep_the_weights_train_and_are_counted(servers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("servers", "codec"), [(0, ""), (2, "~lanes8+ef")])
+def test_servers_that_keep_the_weights_train_and_are_counted(servers: int, codec: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs torch")
     given = scenario(servers, "ssp", 0, {"ps.staleness": 1, "workload.optimizer": "sgd", "workload.evaluate_every": 2})
-    found = run_method(given, METHOD, tmp_path, lambda *_: None)
+    found = run_method(given, parse_method(f"ps@tcp{codec}"), tmp_path, lambda *_: None)
     assert len(set(found.parameter_hash_per_rank)) == 1
     assert 0 < found.environment["gradient_delay_mean"] <= found.environment["gradient_delay_most"] <= 2 * 3
     assert [score.iteration for score in found.evaluations] == [1, 3]
@@ -73,6 +73,11 @@ def test_servers_that_keep_the_weights_train_and_are_counted(servers: int, tmp_p
     assert found.evaluations[0].time_ns < last.start_ns + last.duration_ns
     numbers = summary(given, found)
     assert 0.95 < numbers["wire_tx_bytes_per_rank_iteration"] / numbers["bound"]["wire_bytes_per_rank"] < 1.2
+    if codec:
+        assert numbers["codec"]["bits_per_value"] == 8
+        received = numbers["wire_rx_bytes_per_rank_iteration"]
+        assert 0.95 < received / numbers["bound"]["wire_rx_bytes_per_rank"] < 1.2
+        assert 3.5 < received / numbers["wire_tx_bytes_per_rank_iteration"] < 4.1, "weights in float32"
     for number in range(servers):
         assert "switchagg server done: mode ssp, " in (tmp_path / f"server-{number}.log").read_text()
     assert not own_servers()

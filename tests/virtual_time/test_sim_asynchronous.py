@@ -1,5 +1,6 @@
 """Training against servers that keep weights, in virtual time: each gradient is a step, at weights of its own age."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,17 +15,23 @@ import torch
 from test_sim_run import scenario
 
 from emulation.errors import RunFailed
-from emulation.results import MethodResult
+from emulation.results import MethodResult, differing, document
 from emulation.scenario import Scenario
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.compute import ComputeTimes
+from emulation.sim.network import ps_simulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.run import run_method, simulation_config
 from emulation.sim.training import Training
 from emulation.training.replicas import Replicas
 from emulation.training.workload import Score, build_workload
 from transport.group.method_name import parse
+from transport.meshes.mesh import Buffer, Outgoing
+from transport.ps import colocated
 from transport.ps.arithmetic import NumpyArithmetic, Step
+from transport.ps.messages import HEAD_BYTES, Kind, Op, unpack
+from transport.ps.sharding import Sharding
+from transport.ps.worker import PsWorker
 
 SIZES = (9000, 3, 700)
 RATE = 0.25
@@ -184,6 +191,61 @@ def test_a_rank_does_not_wait_for_others_without_a_bound() -> None:
     fast = training.clocks[0]
     assert fast.ends_ns[1] < slow.ends_ns[1] < fast.ends_ns[2]
     assert fast.ends_ns[-1] < slow.ends_ns[5]
+
+
+@pytest.mark.parametrize(("mode", "servers"), [("ssp", 2), ("asp", 0)])
+def test_gradients_are_coded_on_their_way_and_weights_are_not(
+    mode: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of every message of a run, and of the links, beside the bounds."""
+    name, told = parse("ps~lanes8+ef"), Counter[Kind]()
+
+    class Counted(PsWorker):
+        def messages_to_send(self) -> list[Outgoing]:
+            messages = super().messages_to_send()
+            for head, data in ((unpack(message.head), message.data) for message in messages):
+                assert head is not None
+                told[head.kind] += len(data) * (head.op == Op.GRADIENT)
+            return messages
+
+        def receive(self, sender: int, head: bytes, data: Buffer, now_ns: int) -> None:
+            told[Kind.ANSWER] += len(data) * (unpack(head).op == Op.GRADIENT)  # type: ignore[union-attr]
+            super().receive(sender, head, data, now_ns)
+
+    for module in (ps_simulation, colocated):
+        monkeypatch.setattr(module, "PsWorker", Counted)
+    given = of_mode(mode, workers=2, workload__name="digits", iterations=3, warmup_iterations=1, ps__servers=servers)
+    results = [run_method(given, name, tmp_path, lambda *_: None)]
+    sizes = [parameter.numel() for parameter in build_workload("digits", 1, 0, 1, 8).model.parameters()]
+    sharding = Sharding(
+        servers or 2, simulation_config(given).message_bytes // 4 - HEAD_BYTES // 4, tuple(4 * size for size in sizes)
+    )
+    pushed = 0
+    for key, size in enumerate(sizes):
+        for part in sharding.cut(key, size):
+            elements = part.high - part.low
+            pushed += 4 * elements if size < 1024 else 4 * 361 * -(-elements // 1440)
+    assert told[Kind.PUSH] == 2 * 3 * pushed
+    assert told[Kind.ANSWER] == 2 * 3 * 4 * sum(sizes)
+    results.append(run_method(given, parse("ps"), tmp_path, lambda *_: None))
+    built = document(given, "sim", results)
+    assert differing(built) == [], "nothing is promised"
+    coded, plain = (entry["summary"] for entry in built["methods"])
+    assert coded["codec"] == {
+        "name": "lanes8", "bits_per_value": 8.0, "bits_per_weight": 32.0, "adds": True, "feedback": "ef", "lossy": True,
+    }  # fmt: skip
+    for way in ("tx", "rx"):
+        counted = f"wire_{way}_bytes_per_rank_iteration"
+        least = coded["bound"].get(f"wire_{way}_bytes_per_rank", coded["bound"]["wire_bytes_per_rank"])
+        assert 0 < least <= coded[counted] < 1.2 * least
+        if servers:
+            of_servers = coded["bound_wire_bytes_per_server" if way == "tx" else "bound_wire_rx_bytes_per_server"]
+            assert of_servers <= coded[f"wire_{way}_bytes_per_server_iteration"] < 1.2 * of_servers
+    assert (
+        coded["wire_tx_bytes_per_rank_iteration"]
+        < (0.4 if servers else 0.7) * plain["wire_tx_bytes_per_rank_iteration"]
+    )
+    assert any("Weights come back as they are." in note for note in results[0].notes)
 
 
 def test_a_link_that_loses_everything_ends_it_and_names_job_and_rank(tmp_path: Path) -> None:
