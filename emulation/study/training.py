@@ -19,6 +19,7 @@ from switchagg.codecs import Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
 from switchagg.codecs.lockstep import combine, sum_together
 from switchagg.codecs.spec import CodecSpec
+from switchagg.native.codec import begin_in_c
 
 PROBES = 12
 """Moments of a run, evenly spread, at which errors are measured."""
@@ -76,7 +77,7 @@ def _in_lockstep(cell: Cell) -> dict[str, Any]:
         for number, of_bucket in enumerate(tensors):
             arrays = [gradients[rank][number] for rank in ranks]
             if summing:
-                sum_together(summing, arrays, of_bucket, iteration * len(tensors) + number, ELEMENTS)
+                sum_together(summing, arrays, of_bucket, iteration * len(tensors) + number, ELEMENTS, begin_in_c)
             else:
                 plain.add(Reduction(arrays[0]))
                 combine(arrays)

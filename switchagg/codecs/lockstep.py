@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from switchagg.call import plain_rounds
+from switchagg.call import Begin, begin_in_python, plain_rounds
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
@@ -17,13 +17,15 @@ def sum_together(
     tensors: Tensors | None = None,
     key: int = 0,
     elements: int = 360,
+    begin: Begin = begin_in_python,
 ) -> None:
     """Sum one array of each rank, in place. key: the number of the call. elements: E of the switch whose bits it gives.
+    begin: codes rows, as of `rounds_of`.
 
     Where a codec leaves a sum of floats to its carrier, ranks are added in their order.
     """
     calls = [one.rounds(array, tensors, key) for one, array in zip(compressions, arrays, strict=True)]
-    _together(calls, key, elements)
+    _together(calls, key, elements, begin)
 
 
 def carry_out(steps: Sequence[Reduction], key: int = 0, elements: int = 360) -> None:
@@ -31,8 +33,9 @@ def carry_out(steps: Sequence[Reduction], key: int = 0, elements: int = 360) -> 
     _together([(step,) for step in steps], key, elements)
 
 
-def _together(calls: Sequence[Iterable[Reduction]], key: int, elements: int) -> None:
-    plain = [plain_rounds(call, elements, len(calls), call_key(0, rank, 0, key)) for rank, call in enumerate(calls)]
+def _together(calls: Sequence[Iterable[Reduction]], key: int, elements: int, begin: Begin = begin_in_python) -> None:
+    keys = [call_key(0, rank, 0, key) for rank in range(len(calls))]
+    plain = [plain_rounds(call, elements, len(calls), one, begin) for call, one in zip(calls, keys, strict=True)]
     for steps in zip(*plain, strict=True):
         first = steps[0]
         assert all((one.kind, one.op) == (first.kind, first.op) for one in steps)
