@@ -28,7 +28,7 @@ class TimedClient:
     def __init__(self, client: PsClient, names: list[str]) -> None:
         self.client = client
         self.spans: list[Transfer] = []
-        self.init, self.pull, self.close = client.init, client.pull, client.close
+        self.init, self.pull, self.close, self.pushes = client.init, client.pull, client.close, client.pushes
         self._names = names
 
     def push_pull(self, key: int, gradient: Array, weights: Array, *, priority: int = 0) -> Future[Array]:

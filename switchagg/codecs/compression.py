@@ -18,6 +18,15 @@ from switchagg.codecs.spec import CodecSpec
 FLOAT32 = np.dtype(np.float32)
 
 
+def check_state(state: Mapping[str, Any], codec: str, rank: int, workers: int) -> None:
+    """Raises ValueError for a state of another codec, or another place."""
+    if state["codec"] != codec:
+        raise ValueError(f"a state of codec {state['codec']}; this is {codec}")
+    if (state["rank"], state["workers"]) != (rank, workers):
+        theirs, ours = f"{state['rank']} of {state['workers']}", f"{rank} of {workers}"
+        raise ValueError(f"codec {codec}: a state of rank {theirs}; this is rank {ours}")
+
+
 class Compression:
     """One rank's. Not thread-safe; iterators of several calls may be advanced in turn, but not of the same tensors.
 
@@ -99,11 +108,7 @@ class Compression:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there. Raises ValueError for a state of another codec, or another place."""
-        if state["codec"] != self._text:
-            raise ValueError(f"a state of codec {state['codec']}; this is {self}")
-        if (state["rank"], state["workers"]) != (self._rank, self.workers):
-            theirs, ours = f"{state['rank']} of {state['workers']}", f"{self._rank} of {self.workers}"
-            raise ValueError(f"codec {self}: a state of rank {theirs}; this is rank {ours}")
+        check_state(state, self._text, self._rank, self.workers)
         self._sums = dict(state["sums"])
         self._sizes = {name: len(part) for kept in state["kept"].values() for name, part in kept.items()}
         self._memories = {

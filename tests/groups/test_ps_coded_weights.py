@@ -5,9 +5,11 @@ import re
 import numpy as np
 import pytest
 
+from switchagg.errors import JobError
 from tests.ps_world import World
 from transport.meshes.mesh import Outgoing
 from transport.ps.config import ASP, DC_ASGD, SSP, PsConfig
+from transport.ps.group import open_ps_client
 from transport.ps.messages import Kind, Op, unpack
 from transport.ps.worker import Array
 
@@ -96,6 +98,11 @@ def test_short_tensors_and_float64_travel_as_they_are() -> None:
 def test_what_they_cannot_take_is_refused(codec: str, words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         PsConfig(2, mode=ASP, codec=codec)
+
+
+def test_steps_on_the_mean_are_not_coded_and_say_so() -> None:
+    with pytest.raises(JobError, match="codec lanes8: pushes are coded in modes ssp, asp, dc_asgd, not bsp"):
+        open_ps_client("tcp", 0, [("127.0.0.1", 1)], config=PsConfig(1, codec="lanes8"))
 
 
 def test_workers_with_different_codecs_are_named() -> None:

@@ -1,5 +1,7 @@
 """PsOptimizer: training against servers that keep the weights is SGD, synchronous or not, over public hooks only."""
 
+import io
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,7 @@ from switchagg.errors import AggregationFailed, SwitchaggError
 from tests.contract.meshes import free_addresses
 from tests.groups.test_ps_group import JOIN_S, all_at_once
 from transport.ps.config import ASP, BSP, DC_ASGD, SSP, PsConfig
-from transport.ps.group import PsOptions, open_ps_server
+from transport.ps.group import PsOptions, open_ps_client, open_ps_server
 from transport.torch.ps import PsOptimizer, tensor_bytes
 
 WORKERS, SERVERS = 3, 2
@@ -157,3 +159,48 @@ def test_different_models_are_named() -> None:
     other = torch.nn.Linear(3, 1).double()
     other.bias.requires_grad_(False)
     assert tensor_bytes(other.parameters()) == (24,)
+
+
+@pytest.mark.parametrize("codec", ["lanes8:least=0+ef", "lanes4:least=0"])
+def test_a_restarted_run_goes_on_with_the_same_bits(codec: str) -> None:
+    """With what pushes left over; without feedback with the random numbers that are next."""
+
+    def begun(network: torch.nn.Module, codec: str = codec) -> PsOptimizer:
+        config = PsConfig(1, mode=ASP, learning_rate=0.1, codec=codec)
+        return PsOptimizer(network.parameters(), open_ps_client("tcp", 0, free_addresses(1), config=config))
+
+    def train(network: torch.nn.Module, optimizer: PsOptimizer, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss_of(network, 0).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    whole, first, second, forgetful = (model(seed) for seed in (0, 0, 1, 2))
+    with begun(whole) as optimizer:
+        train(whole, optimizer, 6)
+    saved = io.BytesIO()
+    with begun(first) as optimizer:
+        train(first, optimizer, 3)
+        torch.save((first.state_dict(), optimizer.state_dict()), saved)
+    saved.seek(0)
+    weights, state = torch.load(saved, weights_only=True)
+    for network in (second, forgetful):
+        network.load_state_dict(weights)
+        with begun(network) as optimizer:
+            if network is second:
+                optimizer.load_state_dict(state)
+            train(network, optimizer, 3)
+    ends = [
+        torch.cat([one.detach().reshape(-1) for one in network.parameters()]) for network in (whole, second, forgetful)
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+    assert torch.load(io.BytesIO(saved.getvalue()), weights_only=True)[1]["sums"] == {str(key): 3 for key in range(4)}
+    for other, words in (
+        ("lanes8", f"a state of codec {codec}; this is lanes8"),
+        ("", f"a state of codec {codec}; this is none"),
+    ):
+        with begun(second, codec=other) as optimizer, pytest.raises(ValueError, match=re.escape(words)):
+            optimizer.load_state_dict(state)
+    with begun(second) as optimizer, pytest.raises(ValueError, match="a state of rank 1 of 2; this is rank 0 of 1"):
+        optimizer.load_state_dict({**state, "rank": 1, "workers": 2})

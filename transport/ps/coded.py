@@ -5,13 +5,19 @@ of 360 elements would carry. Its scale is the worker's own, so all of a lane's b
 a gradient as soon as it is there, and applies it; weights come back as they are.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from switchagg.call import row_of
 from switchagg.codecs.codec import Array, CallShape, Codec, Coding, lost
+from switchagg.codecs.compression import check_state
+from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.meshes.mesh import Buffer
+from transport.ps.sharding import Slice
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -67,3 +73,54 @@ class PushCodec:
 
     def _begin(self, rows: int, key: int, nearest: bool) -> Coding:
         return self._codec.begin(CallShape(FLOAT32, rows, self._words, 1, key, nearest))
+
+
+class CodedPushes:
+    """How one worker's gradients travel, and what is kept of them by tensor, for `state_dict`. text: as PushCodec's."""
+
+    def __init__(self, text: str, rank: int, workers: int) -> None:
+        self._text, self._rank, self._workers = text, rank, workers
+        self._codec = PushCodec(text)
+        self._residuals: dict[int, Array] = {}
+        self._pushed: dict[int, int] = {}  # how often
+
+    def __str__(self) -> str:
+        return self._text
+
+    def code(self, key: int, gradient: Array, slices: Sequence[Slice]) -> list[Buffer]:
+        """The next push of a tensor: a message for each of its slices."""
+        if not self._codec.takes(gradient.dtype, len(gradient)):
+            return [gradient[part.low : part.high].data.cast("B") for part in slices]
+        residual = None
+        if self._codec.feeds_back:
+            residual = self._residuals.setdefault(key, np.zeros(len(gradient), np.float32))
+        before = self._pushed.get(key, 0)
+        self._pushed[key] = before + 1
+        messages: list[Buffer] = []
+        for part in slices:
+            kept = None if residual is None else residual[part.low : part.high]
+            drawn = call_key(0, self._rank, key, before * len(slices) + part.number)
+            messages.append(self._codec.encode(gradient[part.low : part.high], kept, drawn).data.cast("B"))
+        return messages
+
+    def forget(self, key: int) -> None:
+        """A tensor begins anew."""
+        self._residuals.pop(key, None)
+        self._pushed.pop(key, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Compression` has it, tensors named by their keys. Not while one is pushed."""
+        return {
+            "codec": self._text,
+            "rank": self._rank,
+            "workers": self._workers,
+            "sums": {str(key): count for key, count in self._pushed.items()},
+            "kept": {"residual": {str(key): part.copy() for key, part in self._residuals.items()}},
+            "memory": {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Raises ValueError for a state of another codec, or another place."""
+        check_state(state, self._text, self._rank, self._workers)
+        self._pushed = {int(key): count for key, count in state["sums"].items()}
+        self._residuals = {int(key): np.array(part, np.float32) for key, part in state["kept"]["residual"].items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import Buffer, Outgoing
+from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.server import PsServer
 from transport.ps.worker import Finished, PsCall, PsWorker
@@ -56,6 +57,11 @@ class Colocated:
     def count(self) -> int:
         """Workers that are left, as far as known."""
         return self._worker.count
+
+    @property
+    def pushes(self) -> CodedPushes | None:
+        """As PsWorker's."""
+        return self._worker.pushes
 
     @property
     def behind(self) -> int:

@@ -21,8 +21,9 @@ from transport.links.link import Address
 from transport.meshes.loop import CREDIT_BYTES, MeshLoop
 from transport.meshes.mesh import Mesh
 from transport.meshes.opening import BoundPlace, connect_mesh
+from transport.ps.coded import CodedPushes
 from transport.ps.colocated import Colocated
-from transport.ps.config import PsConfig
+from transport.ps.config import ASYNCHRONOUS, PsConfig
 from transport.ps.messages import DTYPES
 from transport.ps.server import PsServer, adopting
 from transport.ps.worker import OPS, PsWorker, op_of
@@ -135,6 +136,11 @@ class PsGroup(HostGroup):
 
 class PsClient(PsGroup):
     """A worker of a job whose servers keep the weights. Made by `open_ps_client`. Keys are the tensors' numbers."""
+
+    @property
+    def pushes(self) -> CodedPushes | None:
+        """How gradients are coded, and what they left over; None without a codec."""
+        return self._member.pushes
 
     def init(self, key: int, array: Array, *, root: int = 0) -> "Future[Array]":
         """All workers call it once per tensor: the root's values become the servers' weights, and go to all."""
@@ -312,7 +318,9 @@ def open_ps_client(
     options: PsOptions = PsOptions(),  # frozen
     bound: BoundPlace | None = None,
 ) -> PsClient:
-    """As `open_ps_group`, for servers that keep weights."""
+    """As `open_ps_group`, for servers that keep weights; in modes `bsp` and `backup` without a codec."""
+    if config.codec and not config.keeps_weights:
+        raise JobError(f"codec {config.codec}: pushes are coded in modes {', '.join(ASYNCHRONOUS)}, not {config.mode}")
     return _Opening(link, workers, servers, config, job, options).work(PsClient, rank, bound)
 
 

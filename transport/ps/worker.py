@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg import description
-from switchagg.codecs.rounding import call_key
 from switchagg.errors import AggregationFailed
 from transport.meshes.mesh import URGENT, Buffer, Outgoing
 from transport.ps import arithmetic
-from transport.ps.coded import PushCodec
+from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.liveness import Liveness
 from transport.ps.messages import AUTOMATIC, COMBINING, DTYPES, EVERYBODY, LITTLE, SUMMED, Head, Kind, Op, shown, unpack
@@ -79,7 +78,7 @@ class PsWorker:
 
     `failure`: why every call fails, or None. `notices`: lines for a log. `counters`: where the servers keep weights,
     `delays` is the sum of the delays of our gradients' slices, of which there were `pushed`, and `delay_most` the
-    longest (see `messages`).
+    longest (see `messages`). `pushes`: how gradients are coded there; None if they aren't.
     """
 
     def __init__(self, rank: int, config: PsConfig, *, job: str = "", names: Sequence[str] = ()) -> None:
@@ -97,8 +96,8 @@ class PsWorker:
         self._liveness = Liveness(self._servers, config.heartbeat_s, config.dead_after_s)
         self._arithmetic = arithmetic.fastest()
         self._calls: dict[int, PsCall] = {}
-        self._codec = PushCodec(config.codec) if config.codec and config.keeps_weights else None
-        self._residuals: dict[int, Array] = {}  # of gradients, by key
+        coded = config.codec and config.keeps_weights
+        self.pushes = CodedPushes(config.codec, rank, config.workers) if coded else None
         self._clocks: dict[int, int] = {}
         self._rounds: dict[int, int] = {}  # of sums under a key of the caller's, with backup workers
         self._ahead: dict[Round, dict[int, tuple[int, Head, bytes]]] = {}
@@ -309,21 +308,22 @@ class PsWorker:
         itemsize = array.dtype.itemsize
         values = array.data.cast("B") if len(array) else memoryview(b"")
         carries = call.head.op not in (Op.BARRIER, Op.PULL)
-        if call.head.op == Op.KEEP:
-            self._residuals.pop(call.key, None)
+        if call.head.op == Op.KEEP and self.pushes is not None:
+            self.pushes.forget(call.key)
         if call.head.op in (Op.KEEP, Op.GRADIENT):
             self._clocks[call.key] = 0 if call.head.op == Op.KEEP else call.head.clock + 1
         elif self.config.has_rounds and call.head.op in COMBINING and call.key < AUTOMATIC:
             self._rounds[call.key] = call.head.clock + 1
         ahead = self._ahead.pop(round_of(call.head), {}) if call.head.op in COMBINING else {}
+        coded = self.pushes.code(call.key, array, call.slices) if self.pushes and call.head.op == Op.GRADIENT else None
         for part in call.slices:
             head = call.head._replace(
                 number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
             )
             mine = carries and part.source in (EVERYBODY, self.rank) and part.number not in ahead  # it would be dropped
             data: Buffer = values[part.low * itemsize : part.high * itemsize] if mine else b""
-            if self._codec is not None and mine and head.op == Op.GRADIENT:
-                data = self._coded(self._codec, array, head, part)
+            if coded is not None:
+                data = coded[part.number]
             if part.sink in (EVERYBODY, self.rank):
                 call.waiting.add(part.number)
             ticket = self._send(self.config.workers + part.server, head, data)
@@ -333,17 +333,6 @@ class PsWorker:
             self.counters["pushes_saved"] += len(ahead)
         for sender, told, result in ahead.values():
             self._told(sender, told, result)
-
-    def _coded(self, codec: PushCodec, array: Array, head: Head, part: Slice) -> Buffer:
-        """A slice of a gradient, as it travels."""
-        values = array[part.low : part.high]
-        if not codec.takes(array.dtype, len(array)):
-            return values.data.cast("B")
-        residual = None
-        if codec.feeds_back:
-            residual = self._residuals.setdefault(head.key, np.zeros(len(array), np.float32))[part.low : part.high]
-        key = call_key(0, self.rank, head.key, head.clock * head.slices + head.number)
-        return codec.encode(values, residual, key).data.cast("B")
 
     def _awaited(self, sender: int, head: Head) -> tuple[PsCall, Slice] | None:
         """The slice that an answer is for, if we wait for it."""

@@ -10,6 +10,7 @@ import torch
 
 from switchagg.codecs.array_codec import Tensor
 from switchagg.codecs.compression import Compression
+from transport.ps.coded import CodedPushes
 
 
 def tensor_of(name: str, values: torch.Tensor) -> Tensor:
@@ -42,13 +43,13 @@ class RateFollower:
                 self._rates[number] = new
 
 
-def codec_state(compression: Compression | None) -> dict[str, Any]:
+def codec_state(compression: Compression | CodedPushes | None) -> dict[str, Any]:
     """What a rank's codec remembers, for a checkpoint of that rank; {} without one. Tensors in place of arrays, for
     `torch.load(weights_only=True)`."""
     return {} if compression is None else cast(dict[str, Any], _saved(compression.state_dict()))
 
 
-def load_codec_state(compression: Compression | None, state: Mapping[str, Any]) -> None:
+def load_codec_state(compression: Compression | CodedPushes | None, state: Mapping[str, Any]) -> None:
     """What `codec_state` gave. Raises ValueError for that of another codec, or another rank's."""
     theirs = state["codec"] if state else "none"
     if theirs != str(compression or "none"):

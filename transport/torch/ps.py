@@ -12,7 +12,7 @@ asynchronous modes, so n workers take n steps where synchronous training takes o
 compare. Modes "bsp" and "backup" step once per round with the mean.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,9 +22,11 @@ import torch
 
 from switchagg.errors import SwitchaggError
 from transport.links.link import Address
+from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.group import PsOptions, open_ps_client
 from transport.ps.worker import Array
+from transport.torch.feedback import codec_state, load_codec_state
 
 
 @dataclass
@@ -39,6 +41,9 @@ class _Tensor:
 
 class WeightsClient(Protocol):
     """What the optimiser needs of a `transport.ps.group.PsClient`."""
+
+    @property
+    def pushes(self) -> CodedPushes | None: ...
 
     def init(self, key: int, array: Array) -> "Future[Array]": ...
 
@@ -125,6 +130,15 @@ class PsOptimizer:
             yield
         finally:
             self._holds_back = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank's codec remembers, by the parameters' places; each rank saves its own, between iterations.
+        {} without a codec. Weights are the model's; the servers' momentum isn't saved."""
+        return codec_state(self.client.pushes)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError for that of another codec, or another rank's."""
+        load_codec_state(self.client.pushes, state)
 
     def close(self) -> None:
         """Leave the job and detach from the model."""
