@@ -25,8 +25,8 @@ def stop(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def outcomes() -> Iterator[None]:
-    """Turns what may go wrong into one line and an exit code.
+def outcomes(how_to_go_on: str = "") -> Iterator[None]:
+    """Turns what may go wrong into one line and an exit code. how_to_go_on: of what was interrupted.
 
     SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended.
     """
@@ -43,7 +43,8 @@ def outcomes() -> Iterator[None]:
     except (RunFailed, SwitchaggError) as error:
         stop(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
-        stop("interrupted; everything it had started is stopped", EXIT_INTERRUPTED)
+        more = f"; {how_to_go_on}" if how_to_go_on else ""
+        stop(f"interrupted; everything it had started is stopped{more}", EXIT_INTERRUPTED)
     except OSError as error:  # a full disk, a file that is in the way
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         stop(f"{what}; nothing it had started is left", EXIT_FAILED)

@@ -57,7 +57,7 @@ def codecs(
 
     `RAY_ADDRESS=auto switchagg study codecs --ray`
     """
-    with outcomes():
+    with outcomes(f"the same command goes on from the runs in {out}"):
         from emulation.study.study import Wish, study
 
         wish = Wish(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)

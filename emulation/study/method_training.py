@@ -11,11 +11,9 @@ import math
 import multiprocessing
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -30,28 +28,30 @@ from switchagg.codecs.array_codec import Reduction
 from transport.torch.training import attach
 from transport.torch.training.coded import CodedSum
 
+HOST = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
+_TCPStore: Any = dist.TCPStore  # type: ignore[attr-defined]  # the stubs don't list it
 
 
 def train_by_method(cell: Cell) -> dict[str, Any]:
     """The record of a finished run, without its time. Raises WorkloadError, ValueError, RunFailed."""
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
-        ends = [context.Pipe(duplex=False) for _ in range(cell.workers)]
-        ranks = [
-            context.Process(target=_train, args=(cell, rank, Path(folder) / "store", end, os.getpid()))
-            for rank, (_, end) in enumerate(ends)
-        ]
-        try:
-            for process, (_, end) in zip(ranks, ends, strict=True):
-                process.start()
-                end.close()
-            results = dict(_received({mine: rank for rank, (mine, _) in enumerate(ends)}))
-        finally:
-            for process in ranks:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
+    store = _TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    ends = [context.Pipe(duplex=False) for _ in range(cell.workers)]
+    ranks = [
+        context.Process(target=_train, args=(cell, rank, store.port, end, os.getpid()))
+        for rank, (_, end) in enumerate(ends)
+    ]
+    try:
+        for process, (_, end) in zip(ranks, ends, strict=True):
+            process.start()
+            end.close()
+        results = dict(_received({mine: rank for rank, (mine, _) in enumerate(ends)}))
+    finally:
+        for process in ranks:
+            if process.pid is not None:
+                process.kill()
+                process.join()
     first: dict[str, Any] = results[0]
     alike = len({one.pop("parameters_sha256") for one in results.values()}) == 1
     diverged = any([one.pop("diverged") for one in results.values()])
@@ -81,8 +81,8 @@ def _received(ends: dict[Connection, int]) -> Iterator[tuple[int, dict[str, Any]
             yield rank, found
 
 
-def _train(cell: Cell, rank: int, store: Path, end: Connection, parent: int) -> None:
-    """One rank, in a process of its own, which doesn't outlive its parent."""
+def _train(cell: Cell, rank: int, port: int, end: Connection, parent: int) -> None:
+    """One rank, in a process of its own, which doesn't outlive its parent. port: of the parent's store."""
     with suppress(AttributeError, OSError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -90,7 +90,8 @@ def _train(cell: Cell, rank: int, store: Path, end: Connection, parent: int) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=cell.workers)
+        store = _TCPStore(HOST, port)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=cell.workers)
         found = _trained(cell, rank)
         dist.barrier()  # a rank that has sent is killed when all have
         end.send(found)

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -20,6 +21,9 @@ from emulation.study.plan import Cell
 Log = Callable[[str], None]
 Finished = dict[str, dict[str, Any]]
 """Records by the key of their cell."""
+
+END_S = 5.0
+"""How long a process that was told to end may take to end what it has started."""
 
 
 def read(path: Path) -> Finished:
@@ -83,11 +87,11 @@ def _by_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, dict
             yield cell, trained(cell)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(cells)), context, _leave_interrupts)
+    pool = ProcessPoolExecutor(min(jobs, len(cells)), context, _end_when_told)
     try:
         waiting, running = iter(cells), {}
         for cell in waiting:
-            running[pool.submit(trained, cell)] = cell
+            running[pool.submit(_unless_told, trained, cell)] = cell
             if len(running) < 2 * jobs:
                 continue
             yield from _ended(running)
@@ -95,7 +99,11 @@ def _by_processes(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, dict
             yield from _ended(running)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
+        children = multiprocessing.active_children()
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.join(END_S)
             child.kill()
 
 
@@ -104,9 +112,17 @@ def _ended(running: dict[Any, Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
         yield running.pop(future), future.result()
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is the parent's business, who ends its children."""
+def _end_when_told() -> None:
+    """Ctrl-C is the parent's business, who ends its children by SIGTERM; they end theirs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+
+def _unless_told(train: Callable[[Cell], dict[str, Any]], cell: Cell) -> dict[str, Any]:
+    try:
+        return train(cell)
+    except SystemExit:
+        os._exit(1)  # the pool would take it for a result, and begin the next run
 
 
 def _by_ray(cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -115,12 +131,25 @@ def _by_ray(cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise RunFailed("--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'") from error
+    if not cells:
+        return
     ray.init(log_to_driver=False)
     try:
-        remote = ray.remote(num_cpus=1)(trained)
+        remote = ray.remote(num_cpus=1)(_trained_or_why_not)
         running = {remote.remote(cell): cell for cell in cells}
         while running:
             (first, *_), _ = ray.wait(list(running))
-            yield running.pop(first), ray.get(first)
+            found = ray.get(first)
+            if isinstance(found, RunFailed):
+                raise found
+            yield running.pop(first), found
     finally:
         ray.shutdown()
+
+
+def _trained_or_why_not(cell: Cell) -> dict[str, Any] | RunFailed:
+    """What a task of Ray raises comes back as a traceback in the message."""
+    try:
+        return trained(cell)
+    except RunFailed as error:
+        return error

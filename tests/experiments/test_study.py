@@ -1,10 +1,16 @@
 """The study of codecs: it goes on where it stopped, counts what the network carries, and measures what codecs lose."""
 
 import json
-from collections.abc import Iterator
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import endless_run
 import numpy as np
 import pytest
 import torch
@@ -13,6 +19,7 @@ from typer.testing import CliRunner
 
 from emulation.bench.targets import cells, judged
 from emulation.cli.main import app
+from emulation.errors import RunFailed
 from emulation.study import costs, plan, runs, study, summary, training
 from emulation.study.probe import probe
 from emulation.study.wire import ELEMENTS, Counted, Traffic
@@ -82,7 +89,12 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
         return trained(cell)
 
     monkeypatch.setattr(runs, "trained", interrupted)
-    assert run(tmp_path / "cut")[0] == 130
+    code, output = run(tmp_path / "cut")
+    assert code == 130
+    words = (
+        f"interrupted; everything it had started is stopped; the same command goes on from the runs in {tmp_path}/cut"
+    )
+    assert output.splitlines()[-1] == f"switchagg: {words}"
     with (tmp_path / "cut" / study.RUNS).open("a") as file:
         file.write('{"cell": {"workload": "to')  # the machine went down while a line was written
     left = 100
@@ -97,6 +109,56 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     document = json.loads((tmp_path / "cut" / "study.json").read_text())
     assert [row["codec"] for row in document["rows"]] == list(CODECS)
     assert all(row["ranks_alike"] and row["carried"] == 0 and row["seeds"] == 2 for row in document["rows"])
+
+
+def test_what_a_run_has_started_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C: its processes, and its files."""
+    monkeypatch.setattr(runs, "trained", endless_run.trained)
+    monkeypatch.setenv("ENDLESS_RUN", str(tmp_path))
+    cells = [plan.cell(plan.SETTINGS[0], "float32", 2, seed, 0.1) for seed in (1, 2)]
+    ended = runs._by_processes(cells, 2)
+    assert next(ended) == (cells[0], {})
+    while not (names := [path.name for path in tmp_path.iterdir() if path.name.isdigit()]):
+        time.sleep(0.02)
+    ended.close()  # type: ignore[attr-defined]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(names[0]), 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what stands in for Ray: a task's exception has its traceback as text."""
+
+    def get(task: tuple[Callable[[plan.Cell], object], plan.Cell]) -> object:
+        try:
+            return task[0](task[1])
+        except RunFailed as error:
+            raise type("RayTaskError", (RunFailed,), {})(traceback.format_exc()) from error
+
+    started: list[object] = []
+    ray = SimpleNamespace(
+        init=lambda **options: started.append(options),
+        remote=lambda **_: lambda function: SimpleNamespace(remote=lambda cell: (function, cell)),
+        wait=lambda tasks: (tasks[:1], tasks[1:]),
+        get=get,
+        shutdown=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(study, "written", lambda *_, **__: [])
+    monkeypatch.setattr(runs, "trained", lambda _: {"accuracy": 0.5, "loss": 1.0, "diverged": False, "seconds": 1.0})
+    for _ in range(2):
+        assert run(tmp_path, "--ray")[0] == 0
+        assert len(started) == 2, "to choose rates, and for the runs that count"
+    assert len(runs.read(tmp_path / study.RUNS)) == 4 * len(CODECS)
+
+    def fails(cell: plan.Cell) -> dict[str, object]:
+        raise RunFailed(f"{cell.workload}: no")
+
+    monkeypatch.setattr(runs, "trained", fails)
+    code, output = run(tmp_path, "--ray", "--seeds", "3")
+    assert (code, output.splitlines()[-1]) == (1, "switchagg: toy: no")
 
 
 @pytest.mark.parametrize(
