@@ -1,8 +1,8 @@
-"""The reference switch: the rules S1 to S8 of PROTOCOL.md, one packet at a time.
+"""The reference switch: the rules S1 to S8 and, for one below another switch, H1 to H6 of PROTOCOL.md.
 
-A pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is written in the shape of
-the weakest target, P4: a few registers, each touched at most once per packet, in the fixed order held, seen, sums.
-Every other data plane is compared with this one by the same packets.
+One packet at a time, a pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is
+written in the shape of the weakest target, P4: a few registers, each touched at most once per packet, in the fixed
+order held, seen, sums and, with a parent, asked. Every other data plane is compared with this one by the same packets.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from enum import Enum
 import numpy as np
 
 from switchagg.errors import JobError
-from switchagg.job import MODULUS, JobConfig
+from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.wire import Op, Packet, Route, Values, givers, kind_of
 
 
@@ -22,6 +22,15 @@ class Verdict(Enum):
     DROP = "drop"
     REPLY = "reply"
     BROADCAST = "broadcast"
+    UP = "up"
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where a switch sends what its children gave together: the parent's port, and its own rank there (H1)."""
+
+    port: int
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """What a slot's version holds: the chunk number (modulo 2**32) and the ranks seen, for diagnosis."""
+    """What a slot's version holds, for diagnosis: the chunk number (modulo 2**32) and the ranks seen.
+
+    At a switch with a parent the rank after its children's stands for the parent: its result is there (H1).
+    """
 
     chunk: int
     ranks: tuple[int, ...]
@@ -47,11 +59,19 @@ def older(chunk: int, held: int) -> bool:
 
 
 def check_admission(
-    job: JobConfig, ports: Sequence[int], others: Sequence[JobConfig], slots: int, elements: int
+    job: JobConfig,
+    ports: Sequence[int],
+    others: Sequence[JobConfig],
+    slots: int,
+    elements: int,
+    parent: Parent | None = None,
 ) -> None:
-    """Raise JobError unless the switch can hold the job beside the others (S7)."""
-    if len(ports) != job.workers or len(set(ports)) != job.workers:
-        raise JobError(f"job {job.job_id}: {job.workers} workers need as many different ports, got {list(ports)}")
+    """Raise JobError unless the switch can hold the job beside the others (S7, H1)."""
+    most = min(job.workers, MAX_CHILDREN - (parent is not None))
+    if not 1 <= len(ports) <= most or len(set(ports)) != len(ports):
+        raise JobError(f"job {job.job_id}: 1 to {most} different ports for {job.workers} workers, got {list(ports)}")
+    if parent is not None and (parent.port in ports or not 0 <= parent.rank < MAX_CHILDREN):
+        raise JobError(f"job {job.job_id}: a parent on a port of its own, rank 0 to {MAX_CHILDREN - 1}; got {parent}")
     if job.elements > elements:
         raise JobError(f"job {job.job_id}: {job.elements} elements per packet; this switch holds {elements}")
     first, end = job.slots
@@ -67,26 +87,41 @@ def first_held(offset: int, version: int, window_slots: int) -> int:
     return (offset + (version - 2) * window_slots) % MODULUS
 
 
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A job, the ports of its ranks here, and where the switch sends their sums; None: to the ranks."""
+
+    job: JobConfig
+    ports: tuple[int, ...]
+    parent: Parent | None
+
+    @property
+    def everyone(self) -> int:
+        """Bitmap of the ranks."""
+        return (1 << len(self.ports)) - 1
+
+
 class Aggregator:
     """A switch with `slots` slots of two versions, each of up to `elements` int32.
 
     Ports are small integers that name where packets come from and go to; `ports[rank]` of an admitted job is the only
-    port its rank's packets are taken from.
+    port its rank's packets are taken from. The ranks of a switch are its workers, or the switches below it (H1).
     """
 
     def __init__(self, slots: int, elements: int) -> None:
         self._slots = slots
         self._elements = elements
-        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
+        self._jobs: dict[int, _Admitted] = {}
         self._held = [[0] * slots, [0] * slots]
         self._seen = [[0] * slots, [0] * slots]
+        self._asked = [[0] * slots, [0] * slots]
         self._sums = np.zeros((2, slots, elements), np.int32)
         self.counters: dict[str, int] = {}
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         """Take a job, or a new generation of one, with cleared slots (S7). Raises JobError if it doesn't fit."""
-        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self._elements)
-        self._jobs[job.job_id] = (job, tuple(ports))
+        check_admission(job, ports, [a.job for a in self._jobs.values()], self._slots, self._elements, parent)
+        self._jobs[job.job_id] = _Admitted(job, tuple(ports), parent)
         for stream in job.streams:
             for offset in range(stream.window_slots):
                 for version in (0, 1):
@@ -103,20 +138,24 @@ class Aggregator:
         return SlotView(self._held[version][slot], tuple(r for r in range(bitmap.bit_length()) if bitmap >> r & 1))
 
     def accept(self, packet: Packet, port: int) -> Decision:
-        """Decide on one packet that came in by `port`. Total: defined for every packet (S1 to S6)."""
+        """Decide on one packet that came in by `port`. Total: defined for every packet (S1 to S6, H2 to H5)."""
         reason = self._stranger(packet, port)
-        decision = Decision(Verdict.DROP, (), f"drop_{reason}") if reason else self._aggregate(packet)
+        if reason:
+            decision = Decision(Verdict.DROP, (), f"drop_{reason}")
+        else:
+            decision = self._take_down(packet) if packet.result else self._aggregate(packet)
         self.counters[decision.reason] = self.counters.get(decision.reason, 0) + 1
         return decision
 
     def _stranger(self, packet: Packet, port: int) -> str:
         """Why the packet is not an admitted job's, or "" (S1)."""
-        entry = self._jobs.get(packet.job)
-        if packet.result:
+        admitted = self._jobs.get(packet.job)
+        parent = admitted.parent if admitted else None
+        if packet.result and (parent is None or parent.port != port):
             return "result"
-        if entry is None:
+        if admitted is None:
             return "job"
-        job, ports = entry
+        job, ports = admitted.job, admitted.ports
         if packet.generation != job.generation:
             return "generation"
         if packet.stream >= len(job.streams):
@@ -124,22 +163,22 @@ class Aggregator:
         stream = job.streams[packet.stream]
         if not 0 <= packet.slot - stream.first_slot < stream.window_slots:
             return "slot"
-        if packet.rank >= job.workers:
+        if not packet.result and packet.rank >= len(ports):
             return "rank"
-        if ports[packet.rank] != port:
+        if not packet.result and ports[packet.rank] != port:
             return "port"
-        if packet.route and not packet.owner < job.workers > 1:
+        if packet.route and parent:
+            return "route"
+        if packet.route and not packet.owner < len(ports) > 1:
             return "owner"
-        if len(packet.values) != (job.elements if self._givers(packet) >> packet.rank & 1 else 0):
+        gives = packet.result or self._givers(packet) >> packet.rank & 1
+        if len(packet.values) != (job.elements if gives else 0):
             return "elements"
         return ""
 
-    def _everyone(self, packet: Packet) -> int:
-        return (1 << self._jobs[packet.job][0].workers) - 1
-
     def _givers(self, packet: Packet) -> int:
         """Bitmap of the ranks that give values for the packet's chunk, as its route says."""
-        return givers(kind_of(packet.op, 0, packet.route, packet.owner), self._everyone(packet))
+        return givers(kind_of(packet.op, 0, packet.route, packet.owner), self._jobs[packet.job].everyone)
 
     def _aggregate(self, packet: Packet) -> Decision:
         slot, version, bit = packet.slot, packet.version, 1 << packet.rank
@@ -159,14 +198,40 @@ class Aggregator:
             values = self._combine(packet, write=not before & gave, read=bool(before & bit))
         else:
             values = self._combine(packet, clear=not before, read=True)
-        # verdict (S5)
-        if now != self._everyone(packet):
-            return Decision(Verdict.DROP, (), "drop_duplicate" if before & bit else "absorbed")
-        return self._answer(packet, values, again=bool(before & bit))
+        # verdict (S5, H3, H4); at a switch with a parent `now` has one bit more once its result is there
+        again, admitted = bool(before & bit), self._jobs[packet.job]
+        if now & admitted.everyone != admitted.everyone:
+            return Decision(Verdict.DROP, (), "drop_duplicate" if again else "absorbed")
+        if admitted.parent and now == admitted.everyone:
+            return self._send_up(packet, admitted.parent, values, again=again)
+        return self._answer(packet, values, again=again)
+
+    def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
+        """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
+        asked, slot, bit = self._asked[packet.version], packet.slot, 1 << packet.rank
+        if again and asked[slot] and not asked[slot] & bit:
+            asked[slot] |= bit
+            return Decision(Verdict.DROP, (), "drop_asked")
+        asked[slot] = bit if again else 0
+        sums = replace(packet, rank=parent.rank, values=values, retransmission=again)
+        return Decision(Verdict.UP, ((sums, (parent.port,)),), "up_again" if again else "up")
+
+    def _take_down(self, packet: Packet) -> Decision:
+        """Give the parent's result to all children, if they wait for it (H5)."""
+        admitted, slot, version = self._jobs[packet.job], packet.slot, packet.version
+        if packet.chunk != self._held[version][slot]:
+            return Decision(Verdict.DROP, (), "drop_parent_chunk")
+        seen = self._seen[version][slot]
+        if seen != admitted.everyone:
+            late = seen > admitted.everyone
+            return Decision(Verdict.DROP, (), "drop_parent_duplicate" if late else "drop_parent_early")
+        self._seen[version][slot] = seen | 1 << len(admitted.ports)
+        self._sums[version, slot, : admitted.job.elements] = packet.values
+        return Decision(Verdict.BROADCAST, ((replace(packet, retransmission=False), admitted.ports),), "broadcast")
 
     def _answer(self, packet: Packet, values: Values, *, again: bool) -> Decision:
         """What a packet of a complete chunk causes; again: its rank was in already (S5, S6)."""
-        ports = self._jobs[packet.job][1]
+        ports = self._jobs[packet.job].ports
         ranks = (packet.rank,) if again else range(len(ports))
         bare_to = 0 if packet.route is Route.ALL else self._givers(packet)
         result = replace(packet, values=values, result=True, retransmission=False)
@@ -182,7 +247,7 @@ class Aggregator:
 
     def _combine(self, packet: Packet, *, clear: bool = False, write: bool = False, read: bool) -> Values:
         """The sums of the packet's chunk after it (S4)."""
-        sums = self._sums[packet.version, packet.slot, : self._jobs[packet.job][0].elements]
+        sums = self._sums[packet.version, packet.slot, : self._jobs[packet.job].job.elements]
         if clear:
             sums[:] = 0
         elif write:

@@ -19,7 +19,7 @@ import numpy as np
 
 from switchagg.call import ArrayCall, Call, ChunkedCall, description_call
 from switchagg.description import WORDS, difference
-from switchagg.job import MODULUS, JobConfig
+from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.rto import RetransmissionTimeout
 from switchagg.small_call import Predictions, SmallCall
@@ -75,12 +75,17 @@ Event = CallCompleted | StreamFailed
 
 
 class Endpoint:
-    """The worker `rank` of `job`. Every time is a monotonic `now_ns` from any origin, never decreasing."""
+    """The worker `rank` of `job`. Every time is a monotonic `now_ns` from any origin, never decreasing.
 
-    def __init__(self, job: JobConfig, rank: int) -> None:
+    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1).
+    """
+
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         assert 0 <= rank < job.workers
         self.job = job
         self.rank = rank
+        self.wire_rank = rank if wire_rank is None else wire_rank
+        assert 0 <= self.wire_rank < MAX_CHILDREN
         self.counters = {"sent": 0, "retransmitted": 0, "timeouts": 0, "results": 0, "duplicates": 0}
         self._frame_bytes = frame_bytes(job.elements)
         self._events: deque[Event] = deque()
@@ -201,7 +206,7 @@ class Endpoint:
 
     def _gives(self, kind: int) -> bool:
         """Whether this rank gives values for a chunk of this kind (`wire.kind_of`); else its packets are bare."""
-        return bool(givers(kind, -1) >> self.rank & 1)
+        return bool(givers(kind, -1) >> self.wire_rank & 1)
 
     def _window_of(self, fields: tuple[int, ...], size: int) -> Window | None:
         """The window in which this datagram is an awaited result; None, and counted, if it is none (W5)."""
@@ -300,7 +305,7 @@ class Endpoint:
         job, offset = self.job, chunk % window.window
         kind = window.kind[offset] | _version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
         slot = window.first_slot + offset
-        header = (kind, job.job_id, slot, job.generation, window.stream, self.rank, elements, chunk % MODULUS)
+        header = (kind, job.job_id, slot, job.generation, window.stream, self.wire_rank, elements, chunk % MODULUS)
         pack_header(buffer, place, header)
 
 

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from switchagg.priority import BEST_EFFORT
 
 MAX_WORKERS = 64
-"""Most workers in a job: ranks are bits of a 64-bit word, and sums of 64 quantised values fit int32 (rule F3)."""
+"""Most workers in a job: sums of their quantised values fit int32 (rule F3)."""
+
+MAX_CHILDREN = 64
+"""Most workers or switches that send to one switch: ranks are bits of a 64-bit word."""
 
 MAX_ELEMENTS = 16_000
 """Largest E: 64,020 bytes in one UDP datagram (at most 65,507)."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.aggregator import SlotView, check_admission, first_held
+from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.table import check_parent
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import (
     FLAG_RESULT,
@@ -51,7 +52,7 @@ class _Share:
         self.held = [0] * count
         self.seen = [0] * count
         self.sums = np.zeros((count, job.elements), np.int32)
-        self.full = (1 << job.workers) - 1
+        self.full = (1 << len(self.ports)) - 1
         self.frame_bytes = frame_bytes(job.elements)
         for stream in job.streams:
             for offset in range(stream.window_slots):
@@ -64,7 +65,7 @@ class _Share:
         if not to:
             return self.ports, ()
         bare = givers(to, self.full)
-        ranks = range(self.job.workers)
+        ranks = range(len(self.ports))
         return (
             tuple(self.ports[rank] for rank in ranks if not bare >> rank & 1),
             tuple(self.ports[rank] for rank in ranks if bare >> rank & 1),
@@ -138,7 +139,8 @@ class BatchedPlane:
         self._shares: dict[int, _Share] = {}
         self.counters: dict[str, int] = {}
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        check_parent(self.name, parent)
         check_admission(job, ports, [s.job for s in self._shares.values()], self._slots, self._elements)
         self._shares[job.job_id] = _Share(job, ports)
 
@@ -206,13 +208,13 @@ def _stranger(
     first, end = share.ranges[stream]
     if not first <= slot < end:
         return "slot"
-    if rank >= job.workers:
+    if rank >= len(share.ports):
         return "rank"
     if share.ports[rank] != port:
         return "port"
     wanted = job.elements
     if kind & ROUTE_BITS:
-        if not owner_of(kind) < job.workers > 1:
+        if not owner_of(kind) < len(share.ports) > 1:
             return "owner"
         wanted *= givers(kind, share.full) >> rank & 1
     return "" if elements == wanted else "elements"

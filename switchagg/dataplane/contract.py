@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from switchagg.aggregator import SlotView
+from switchagg.aggregator import Parent, SlotView
 from switchagg.job import JobConfig
 from switchagg.wire import Bundle
 
@@ -24,10 +24,14 @@ class DataPlane(Protocol):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Packets by what became of them: absorbed, broadcast, reply, drop_<reason>. Their sum is all packets."""
+        """Packets by what became of them: absorbed, broadcast, reply, up, up_again, drop_<reason>. Their sum is all."""
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
-        """Take a job, or a new generation of one; ports[rank] is where its worker is. Raises JobError (S7)."""
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        """Take a job, or a new generation of one; ports[rank] is where its worker is, or the switch below (H1).
+
+        parent: where this switch sends the sums instead (H3). A switch that lost its slots must not take the same
+        generation again (H6). Raises JobError (S7), also for a parent where `PlaneKind.leaf` is false.
+        """
 
     def evict(self, job_id: int) -> None:
         """Forget a job; unknown ones are ignored (S8)."""

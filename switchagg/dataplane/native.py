@@ -3,14 +3,16 @@
 import ctypes
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.aggregator import SlotView, check_admission
+from switchagg.aggregator import Parent, SlotView, check_admission
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.table import check_parent
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES, Job, Missing, job_struct, load
@@ -61,10 +63,11 @@ class NativePlane:
         counts = self._counters[: len(OUTCOMES)]
         return {name: packets for name, packets in zip(OUTCOMES, counts, strict=True) if packets}
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        check_parent(self.name, parent)
         check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self.elements)
         numbers = (ctypes.c_uint32 * len(ports))(*ports)
-        if self._library.sa_plane_admit(self._plane, job_struct(job), numbers):
+        if self._library.sa_plane_admit(self._plane, job_struct(replace(job, workers=len(ports))), numbers):
             first, end = job.slots
             raise JobError(f"job {job.job_id}: no memory for {end - first} slots of {job.elements} elements")
         self._jobs[job.job_id] = (job, tuple(ports))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from switchagg.aggregator import Aggregator, SlotView
+from switchagg.aggregator import Aggregator, Parent, SlotView
 from switchagg.dataplane.contract import Output
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig
@@ -21,8 +21,8 @@ class ReferencePlane:
         self._owned: dict[int, JobConfig] = {}
         self.counters = self._aggregator.counters
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
-        self._aggregator.admit(job, ports)
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        self._aggregator.admit(job, ports, parent)
         self._owned[job.job_id] = job
 
     def evict(self, job_id: int) -> None:

@@ -25,6 +25,7 @@ class PlaneKind:
     elements_most: the largest E it holds; None: any. tested: `auto` takes it if its self-test passes, the first in the
     table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
     routes: it knows who gives and who gets a chunk (S4, S6); else jobs send all values to all (W15).
+    leaf: it may be below another switch (H1).
     """
 
     name: str
@@ -37,6 +38,7 @@ class PlaneKind:
     compiled: bool = False
     program: bool = False
     routes: bool = True
+    leaf: bool = False
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
         if self.make is None:
@@ -54,6 +56,13 @@ class PlaneKind:
     def fitting(self, elements: int) -> int:
         """So many elements, or the most that it holds."""
         return elements if self.elements_most is None else min(elements, self.elements_most)
+
+
+def check_parent(name: str, parent: object | None) -> None:
+    """Raise JobError if a data plane that can't be below another switch is given a parent."""
+    if parent is not None and not DATAPLANES[name].leaf:
+        able = ", ".join(kind.name for kind in DATAPLANES.values() if kind.leaf)
+        raise JobError(f"data plane {name} can't be below another switch; take one of {able}")
 
 
 DATAPLANES: dict[str, PlaneKind] = {
@@ -82,6 +91,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             "the rule in Python, a packet at a time",
             measured="Python, a packet at a time",
             colour="#999999",
+            leaf=True,
         ),
         PlaneKind(
             "xdp",

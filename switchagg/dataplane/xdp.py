@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from switchagg.aggregator import SlotView, check_admission, first_held
+from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.table import check_parent
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
@@ -139,10 +140,13 @@ class KernelSwitch:
         others = list(self._jobs.values())
         check_admission(job, range(len(addresses)), others, self._slots, self._elements)
         if len(set(addresses)) != len(addresses):
-            raise JobError(f"job {job.job_id}: {job.workers} workers need as many different addresses, got {addresses}")
+            raise JobError(
+                f"job {job.job_id}: {len(addresses)} ranks need as many different addresses, got {addresses}"
+            )
         if job.job_id not in self._jobs and len(others) >= JOBS_MAX:
             raise JobError(f"job {job.job_id}: this switch holds {JOBS_MAX} jobs at most")
-        entry = _Job(job.generation, job.workers, job.elements, len(job.streams), (1 << job.workers) - 1)
+        ranks = len(addresses)
+        entry = _Job(job.generation, ranks, job.elements, len(job.streams), (1 << ranks) - 1)
         for rank, (host, port) in enumerate(addresses):
             entry.members[rank].address[:] = socket.inet_aton(host)
             entry.members[rank].port[:] = struct.pack("!H", port)
@@ -195,7 +199,7 @@ class KernelSwitch:
         if value is None or job is None:
             return []
         entry = _Job.from_buffer_copy(value)
-        return [entry.members[rank].ifindex for rank in range(job.workers)]
+        return [entry.members[rank].ifindex for rank in range(entry.workers)]
 
     def lose(self, index: int) -> None:
         """An interface was removed or is down: its workers are learnt again from their next packets, on any
@@ -263,7 +267,8 @@ class XdpPlane:
         self._ports: dict[int, tuple[int, ...]] = {}
         self._partial = partial
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        check_parent(self.name, parent)
         self._switch.admit(job, [address_of(port) for port in ports])
         self._ports[job.job_id] = tuple(ports)
 

@@ -15,7 +15,7 @@ from switchagg.call import ArrayCall, Call
 from switchagg.codecs import Array, Codec
 from switchagg.description import WORDS, Words, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
-from switchagg.job import JobConfig
+from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.layout import Shares
 from switchagg.native.codec import DTYPES, number_of
 from switchagg.native.library import ENDPOINT_COUNTERS, Job, job_struct, load
@@ -128,7 +128,7 @@ def declared() -> ctypes.CDLL:
     library = load()
     pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
     for name, result, arguments in (
-        ("new", pointer, [ctypes.POINTER(Job), u32]),
+        ("new", pointer, [ctypes.POINTER(Job), u32, u32]),
         ("free", None, [pointer]),
         ("frame_bytes", u32, [pointer]),
         ("submit", ctypes.c_int, [pointer, ctypes.c_char_p]),
@@ -150,21 +150,24 @@ def declared() -> ctypes.CDLL:
 class NativeEndpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns`, not negative, never decreasing.
 
-    Arrays of calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
+    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). Arrays of
+    calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
     library.Missing without the compiled core, MemoryError without memory.
     """
 
     _handle: int | None = None  # what __del__ finds if __init__ has failed
 
-    def __init__(self, job: JobConfig, rank: int) -> None:
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         assert 0 <= rank < job.workers
         self._library = declared()
         self.job = job
         self.rank = rank
+        self.wire_rank = rank if wire_rank is None else wire_rank
+        assert 0 <= self.wire_rank < MAX_CHILDREN
         self._calls: dict[int, Any] = {}
         self._submitted = 0
         self._frame_bytes = frame_bytes(job.elements)
-        self._handle = self._library.sa_endpoint_new(job_struct(job), rank)
+        self._handle = self._library.sa_endpoint_new(job_struct(job), rank, self.wire_rank)
         if self._handle is None:
             raise MemoryError("no memory for an endpoint")
         self._counters = self._library.sa_endpoint_counters(self._handle)

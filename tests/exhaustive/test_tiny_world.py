@@ -1,74 +1,116 @@
-"""All small cases, not some: 2 workers, 1 slot, 3 chunks, every deliver / drop / duplicate / delay choice.
+"""All small cases, not some: few workers, one or two slots, every deliver / drop / duplicate / delay choice.
 
 The network is a multiset of packets under way. A world is a sequence of choices: which packet moves next, and whether
 it is delivered, dropped, or delivered while a copy stays behind; or that a worker's timer fires. Leaving a packet for
 later is the delay, without bound. Drops, copies and early timers are bounded by a budget; a state already met is not
-entered again, so the search covers every interleaving within the budget. Rules S1 to S6 and W6: no worker ever takes a
-wrong sum, and from every state the end, where all workers hold all sums, can be reached.
+entered again, so the search covers every interleaving within the budget. Rules S1 to S6, H2 to H5 and W6: no worker
+ever takes a wrong sum, and from every state the end, where all workers hold all sums, can be reached.
 """
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
-from simulation.published_rule import PublishedRule
+from simulation.published_rule import PublishedLeaf, PublishedRule
 
+from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, decode, encode
 
-WORKERS, CHUNKS, SWITCH = 2, 3, -1
-JOB = JobConfig(1, 7, WORKERS, 1, (StreamConfig(0, 1),))
-VALUES = [[1, 10, 100], [2, 20, 200]]
-SUMS = [3, 30, 300]
+LEAVES = [name for name in WITHOUT_P4 if DATAPLANES[name].leaf]
+SWITCH = 100
+"""The root's place in the network; then those of the leaves. A worker's is its number."""
 
-
-@cache
-def contribution(rank: int, chunk: int) -> bytes:
-    slot, version = JOB.place(0, chunk)
-    values = np.array([VALUES[rank][chunk]], np.int32)
-    return encode(Packet(1, 7, 0, rank, Op.SUM, slot, version, chunk, values))
-
-
-@cache
-def taken(data: bytes) -> tuple[int, list[int]]:
-    """(chunk, values) of a result."""
-    result = decode(data)
-    return result.chunk, result.values.tolist()
-
-
-UnderWay = tuple[tuple[int, int, bytes], ...]
-"""(to, source, frame), sorted; to and source are ranks, or -1 for the switch."""
+Make = Callable[[int, int], DataPlane]
 
 
 @dataclass(frozen=True)
-class State:
-    """next_chunk: what each rank waits for, CHUNKS when it is done. switch: the pickled data plane."""
+class Tiny:
+    """racks: the workers of each leaf below the root; one rack: one switch, which is the root. chunks: of each slot."""
 
-    next_chunk: tuple[int, ...]
-    under_way: UnderWay
-    switch: bytes
+    racks: tuple[tuple[int, ...], ...]
+    window: int = 1
+    chunks: int = 3
+
+    @cached_property
+    def job(self) -> JobConfig:
+        return JobConfig(1, 7, self.workers, 1, (StreamConfig(0, self.window),))
+
+    @cached_property
+    def workers(self) -> int:
+        return sum(map(len, self.racks))
+
+    @cached_property
+    def total(self) -> int:
+        return self.window * self.chunks
+
+    def home(self, worker: int) -> tuple[int, int]:
+        """(place of its switch, its rank there)"""
+        rack = next(number for number, rack in enumerate(self.racks) if worker in rack)
+        return SWITCH + (rack + 1 if len(self.racks) > 1 else 0), self.racks[rack].index(worker)
+
+    def planes(self, make: Make) -> list[DataPlane]:
+        made = [make(self.window, 1)]
+        if len(self.racks) == 1:
+            made[0].admit(self.job, self.racks[0])
+            return made
+        made[0].admit(self.job, [SWITCH + 1 + number for number in range(len(self.racks))])
+        for number, rack in enumerate(self.racks):
+            made.append(make(self.window, 1))
+            made[-1].admit(self.job, rack, Parent(SWITCH, number))
+        return made
+
+    def contribution(self, worker: int, chunk: int) -> tuple[int, int, bytes]:
+        """Powers of 16: a sum shows how often it holds each worker's value."""
+        to, rank = self.home(worker)
+        values = np.array([(chunk + 1) * 16**worker], np.int32)
+        return to, worker, encode(Packet(1, 7, 0, rank, Op.SUM, *self.job.place(0, chunk), chunk, values))
+
+    def sums(self, chunk: int) -> int:
+        return (chunk + 1) * sum(16**worker for worker in range(self.workers))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """waits: for each worker and slot the chunk it waits for, `total` or more when it is done. switches: numbers of
+    pickled data planes. under_way: numbers of packets, sorted."""
+
+    waits: tuple[int, ...]
+    switches: tuple[int, ...]
+    under_way: tuple[int, ...]
     budget: int
 
 
 class Explorer:
     """Depth-first over all choices."""
 
-    def __init__(self, plane: DataPlane) -> None:
-        plane.admit(JOB, list(range(WORKERS)))
-        self._plane = plane
+    def __init__(self, make: Make, tiny: Tiny) -> None:
+        self.tiny = tiny
         self.followers: dict[State, list[State]] = {}
         self.wrong: Counter[str] = Counter()
-        self._processed: dict[tuple[bytes, int, bytes], tuple[bytes, UnderWay]] = {}
+        self._packets: list[tuple[int, int, bytes]] = []
+        self._frozen: list[bytes] = []
+        self._numbers: dict[object, int] = {}
+        self._switches = tuple(self._switch(plane) for plane in tiny.planes(make))
+        self._first = [
+            [self._packet(*tiny.contribution(worker, chunk)) for chunk in range(tiny.total)]
+            for worker in range(tiny.workers)
+        ]
+        self.processed = cache(self.process)
+        self.taken = cache(self.result)
 
     def explore(self, budget: int, *, until_wrong: bool = False) -> None:
-        start = tuple(sorted((SWITCH, rank, contribution(rank, 0)) for rank in range(WORKERS)))
-        stack = [State((0,) * WORKERS, start, frozen(self._plane), budget)]
+        tiny = self.tiny
+        waits = tuple(offset for _ in range(tiny.workers) for offset in range(tiny.window))
+        start = sorted(self._first[worker][chunk] for worker in range(tiny.workers) for chunk in range(tiny.window))
+        stack = [State(waits, self._switches, tuple(start), budget)]
         while stack and not (until_wrong and self.wrong):
             state = stack.pop()
             if state not in self.followers:
@@ -81,7 +123,7 @@ class Explorer:
         for state, followers in self.followers.items():
             for follower in followers:
                 before.setdefault(follower, []).append(state)
-        reached = {state for state in self.followers if state.next_chunk == (CHUNKS,) * WORKERS}
+        reached = {state for state in self.followers if min(state.waits) >= self.tiny.total}
         stack = list(reached)
         while stack:
             for state in before.get(stack.pop(), []):
@@ -100,64 +142,118 @@ class Explorer:
             if state.budget:
                 followers.append(self.deliver(state, packet, state.under_way, state.budget - 1))
                 followers.append(replace(state, under_way=rest, budget=state.budget - 1))
-        for rank, chunk in enumerate(state.next_chunk):
-            # a timer costs nothing when the rank has nothing under way: repair must go on for ever
-            idle = not any(rank in (to, source) for to, source, _ in state.under_way)
-            if chunk < CHUNKS and (idle or state.budget):
-                under_way = with_packet(state.under_way, (SWITCH, rank, contribution(rank, chunk)))
+        busy = {place for packet in state.under_way for place in self._packets[packet][:2]}
+        for index, chunk in enumerate(state.waits):
+            # repair must go on for ever: a timer is free if the worker, or in a tree anyone, has nothing under way
+            worker = index // self.tiny.window
+            idle = not busy or (len(self.tiny.racks) == 1 and worker not in busy)
+            if chunk < self.tiny.total and (idle or state.budget):
+                under_way = tuple(sorted((*state.under_way, self._first[worker][chunk])))
                 followers.append(replace(state, under_way=under_way, budget=state.budget - (not idle)))
         return followers
 
-    def deliver(self, state: State, packet: tuple[int, int, bytes], under_way: UnderWay, budget: int) -> State:
-        to, source, data = packet
-        if to == SWITCH:
-            switch, results = self.process(state.switch, source, data)
-            for result in results:
-                under_way = with_packet(under_way, result)
-            return State(state.next_chunk, under_way, switch, budget)
-        waiting = state.next_chunk[to]
-        chunk, values = taken(data)
-        if chunk != waiting:
-            return State(state.next_chunk, under_way, state.switch, budget)
-        if values != [SUMS[waiting]]:
-            self.wrong[f"chunk {waiting}: {values}"] += 1
-        next_chunk = tuple(chunk + (rank == to) for rank, chunk in enumerate(state.next_chunk))
-        if waiting + 1 < CHUNKS:
-            under_way = with_packet(under_way, (SWITCH, to, contribution(to, waiting + 1)))
-        return State(next_chunk, under_way, state.switch, budget)
+    def deliver(self, state: State, packet: int, under_way: tuple[int, ...], budget: int) -> State:
+        to, _, _ = self._packets[packet]
+        waits, switches = state.waits, state.switches
+        if to >= SWITCH:
+            place = to - SWITCH
+            after, sent = self.processed(switches[place], packet)
+            switches = (*switches[:place], after, *switches[place + 1 :])
+        else:
+            chunk, value = self.taken(packet)
+            index = to * self.tiny.window + chunk % self.tiny.window
+            if waits[index] != chunk:
+                return State(waits, switches, under_way, budget)
+            if value != self.tiny.sums(chunk):
+                self.wrong[f"chunk {chunk}: {value:x}"] += 1
+            following = chunk + self.tiny.window
+            waits = (*waits[:index], following, *waits[index + 1 :])
+            sent = (self._first[to][following],) if following < self.tiny.total else ()
+        left = [number for number in (*under_way, *sent) if not self._past(number, waits, switches)]
+        return State(waits, switches, tuple(sorted(left)), budget)
 
-    def process(self, switch: bytes, source: int, data: bytes) -> tuple[bytes, UnderWay]:
+    def _past(self, packet: int, waits: tuple[int, ...], switches: tuple[int, ...]) -> bool:
+        """True for a packet that changes nothing, now or later, as chunk numbers only grow: it needn't be followed."""
+        to = self._packets[packet][0]
+        if to >= SWITCH:
+            return self.ignored(switches[to - SWITCH], packet)
+        chunk, _ = self.taken(packet)
+        return waits[to * self.tiny.window + chunk % self.tiny.window] > chunk
+
+    @cached_property
+    def ignored(self) -> Callable[[int, int], bool]:
+        def ignored(switch: int, packet: int) -> bool:
+            if self.processed(switch, packet) != (switch, ()):
+                return False
+            fields = decode(self._packets[packet][2])
+            view = pickle.loads(self._frozen[switch]).seen(fields.slot, fields.version)
+            given = (
+                len(self.tiny.racks[self._packets[packet][0] - SWITCH - 1]) in view.ranks if fields.result else False
+            )
+            return bool(view.chunk > fields.chunk and view.chunk < 1 << 31) or (view.chunk == fields.chunk and given)
+
+        return cache(ignored)
+
+    def result(self, packet: int) -> tuple[int, int]:
+        """(chunk, value)"""
+        result = decode(self._packets[packet][2])
+        return result.chunk, int(result.values[0])
+
+    def process(self, switch: int, packet: int) -> tuple[int, tuple[int, ...]]:
         """The switch after a packet, and what it sends. Few packets meet few switches, in very many worlds."""
-        if (switch, source, data) not in self._processed:
-            plane: DataPlane = pickle.loads(switch)
-            outputs = plane.process(np.frombuffer(data, np.uint8)[np.newaxis, :], source)
-            results = tuple((port, SWITCH, out.bundle[0].tobytes()) for out in outputs for port in out.ports)
-            self._processed[switch, source, data] = frozen(plane), results
-        return self._processed[switch, source, data]
+        to, source, data = self._packets[packet]
+        plane: DataPlane = pickle.loads(self._frozen[switch])
+        outputs = plane.process(np.frombuffer(data, np.uint8)[np.newaxis, :], source)
+        sent = tuple(self._packet(port, to, out.bundle[0].tobytes()) for out in outputs for port in out.ports)
+        return self._switch(plane), sent
 
+    def _switch(self, plane: DataPlane) -> int:
+        plane.counters.clear()  # they tell histories apart that lead to the same state
+        return self._number(pickle.dumps(plane), self._frozen)
 
-def frozen(plane: DataPlane) -> bytes:
-    plane.counters.clear()  # they tell histories apart that lead to the same state
-    return pickle.dumps(plane)
+    def _packet(self, to: int, source: int, data: bytes) -> int:
+        return self._number((to, source, data), self._packets)
 
-
-def with_packet(under_way: UnderWay, packet: tuple[int, int, bytes]) -> UnderWay:
-    return tuple(sorted((*under_way, packet)))
-
-
-BUDGET = 2
+    def _number(self, value: object, known: list) -> int:
+        if value not in self._numbers:
+            self._numbers[value] = len(known)
+            known.append(value)
+        return self._numbers[value]
 
 
 @pytest.mark.parametrize("dataplane", WITHOUT_P4)  # the others can't be pickled
 def test_every_choice_gives_exact_sums(dataplane: str) -> None:
-    explorer = Explorer(DATAPLANES[dataplane](1, 1))
-    explorer.explore(BUDGET)
+    explored(DATAPLANES[dataplane], Tiny(((0, 1),)), budget=3, states=10_000)
+
+
+@pytest.mark.parametrize("dataplane", LEAVES)
+def test_every_choice_in_two_racks_gives_exact_sums(dataplane: str) -> None:
+    explored(DATAPLANES[dataplane], Tiny(((0, 1), (2, 3))), budget=1, states=25_000)
+
+
+@pytest.mark.parametrize(
+    ("tiny", "budget", "states"),
+    [(Tiny(((0, 1), (2,))), 2, 100_000), (Tiny(((0,), (1,))), 2, 20_000), (Tiny(((0,), (1,)), 2, 2), 0, 2_000)],
+    ids=["unequal racks", "two faults", "two slots"],
+)
+def test_every_choice_in_other_racks_gives_exact_sums(tiny: Tiny, budget: int, states: int) -> None:
+    explored(DATAPLANES["reference"], tiny, budget, states)
+
+
+def explored(make: Make, tiny: Tiny, budget: int, states: int) -> None:
+    explorer = Explorer(make, tiny)
+    explorer.explore(budget)
     assert not explorer.wrong
     assert explorer.stuck() == 0
-    assert len(explorer.followers) > 5_000
+    assert len(explorer.followers) > states
 
 
-def test_the_published_rule_has_wrong_cases() -> None:
-    explorer = Explorer(PublishedRule(1, 1))
-    explorer.explore(BUDGET, until_wrong=True)
+@pytest.mark.parametrize(
+    ("make", "tiny", "budget"),
+    [(PublishedRule, Tiny(((0, 1),)), 2), (PublishedLeaf, Tiny(((0, 1), (2, 3))), 1)],
+    ids=["slot", "leaf"],
+)
+def test_the_published_rules_have_wrong_cases(make: Make, tiny: Tiny, budget: int) -> None:
+    explorer = Explorer(make, tiny)
+    explorer.explore(budget, until_wrong=True)
     assert explorer.wrong

@@ -79,7 +79,7 @@ static void begin(void) {
     if (!plane) plane = sa_plane_new();
     CHECK(plane && sa_plane_admit(plane, &job, ports) == 0);
     for (uint32_t rank = 0; rank < job.workers; rank++) {
-        workers[rank].endpoint = sa_endpoint_new(&job, rank);
+        workers[rank].endpoint = sa_endpoint_new(&job, rank, rank);
         CHECK(workers[rank].endpoint && sa_endpoint_frame_bytes(workers[rank].endpoint) == 20 + 4 * job.elements);
         for (uint32_t s = 0; s < job.stream_count; s++) sa_endpoint_start_at(workers[rank].endpoint, s, start[s]);
     }

@@ -167,7 +167,7 @@ static void make(void) {
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         ends[rank] = open_end();
         REQUIRE(!sa_switch_set_port(sw, rank, &ends[rank].address));
-        endpoints[rank] = sa_endpoint_new(&job, rank);
+        endpoints[rank] = sa_endpoint_new(&job, rank, rank);
         workers[rank] = sa_worker_new(endpoints[rank], ends[rank].udp, ends[rank].wake, &hub.address, 16);
         REQUIRE(workers[rank]);
         for (uint32_t stream = 0; stream < STREAMS; stream++) {

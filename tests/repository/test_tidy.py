@@ -322,9 +322,9 @@ def import_cycles(tree: Tree) -> list[str]:
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
-RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSWFCR][1-9]\d?)\b", re.MULTILINE)
-RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSWFCR][1-9]\d?)(?![\w-])")
-RULE_RANGE = re.compile(r"\b([PSWFCR])(\d{1,2}) to \1(\d{1,2})\b")
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSHWFCR][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSHWFCR][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(r"\b([PSHWFCR])(\d{1,2}) to \1(\d{1,2})\b")
 CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
 
 

@@ -2,6 +2,7 @@
 simulator."""
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class ExactlyOnce:
 
 
 class SlotIsolation:
-    """A result combines exactly one contribution of each rank to exactly this chunk: no two chunks are ever mixed."""
+    """What a switch sends combines exactly one contribution of each rank below it to exactly this chunk: no two chunks
+    are ever mixed."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[int, int, int, int], dict[int, tuple[int, Values]]] = {}
@@ -55,18 +57,23 @@ class SlotIsolation:
     def _key(packet: Packet) -> tuple[int, int, int, int]:
         return packet.job, packet.generation, packet.stream, packet.chunk
 
-    def sent(self, packet: Packet) -> None:
+    def sent(self, packet: Packet, rank: int) -> None:
+        """rank: the worker's in its job; its packet's is the one at its switch."""
         ranks = self._sent.setdefault(self._key(packet), {})
         kind = kind_of(packet.op, 0, packet.route, packet.owner)
-        earlier = ranks.setdefault(packet.rank, (kind, packet.values))
+        earlier = ranks.setdefault(rank, (kind, packet.values))
         if earlier[0] != kind or not np.array_equal(earlier[1], packet.values):
-            raise Violation(f"SlotIsolation: rank {packet.rank} sent two versions of {self._key(packet)}")
+            raise Violation(f"SlotIsolation: rank {rank} sent two versions of {self._key(packet)}")
 
-    def result(self, packet: Packet, workers: int) -> None:
-        ranks = self._sent.get(self._key(packet), {})
-        if len(ranks) != workers:
-            raise Violation(f"SlotIsolation: {self._key(packet)} complete with ranks {sorted(ranks)} of {workers}")
-        giving = givers(kind_of(packet.op, 0, packet.route, packet.owner), (1 << workers) - 1)
+    def combined(self, packet: Packet, below: Collection[int]) -> None:
+        """A result, or what goes up: of the ranks below, all of them for a result."""
+        sent = self._sent.get(self._key(packet), {})
+        ranks = {rank: given for rank, given in sent.items() if rank in below}
+        if len(ranks) != len(below):
+            raise Violation(
+                f"SlotIsolation: {self._key(packet)} complete with ranks {sorted(ranks)} of {sorted(below)}"
+            )
+        giving = givers(kind_of(packet.op, 0, packet.route, packet.owner), -1)
         if any(bool(len(values)) != bool(giving >> rank & 1) for rank, (_, values) in ranks.items()):
             raise Violation(f"SlotIsolation: {self._key(packet)}: who gives values is not who sent them")
         if not len(packet.values):

@@ -1,4 +1,4 @@
-"""The published SwitchML slot rule as a data plane: kept as the one that must fail.
+"""The published SwitchML rules as data planes, kept as those that must fail: of a slot, and of a switch below another.
 
 Per slot and version a bitmap and a counter, no chunk number: a packet sets its bit here and clears it in the other
 version; the first of a turn (empty bitmap) overwrites the values; the counter runs down from the number of workers.
@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from switchagg.aggregator import SlotView
+from switchagg.aggregator import Aggregator, Decision, Parent, SlotView
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.reference import ReferencePlane
 from switchagg.job import JobConfig
-from switchagg.wire import Bundle, Op, decode, encode
+from switchagg.wire import Bundle, Op, Packet, Values, decode, encode
 
 
 class PublishedRule:
@@ -75,3 +76,23 @@ class PublishedRule:
                     Output(np.frombuffer(result, np.uint8)[np.newaxis, :], (port,) if duplicate else tuple(ports))
                 )
         return outputs
+
+
+class _PublishedLeaf(Aggregator):
+    def _send_up(self, packet: Packet, parent: Parent, values: Values, *, again: bool) -> Decision:
+        return super()._send_up(packet, parent, packet.values if again else values, again=again)
+
+
+class PublishedLeaf(ReferencePlane):
+    """A leaf as SwitchML's OMNeT++ model has it (Switch.cc), on our held and seen, so that only its rule differs.
+
+    Once it has sent its rack's sum up its count is 0, and a worker that repeats its packet has this very packet sent up
+    as the leaf's: if the sum was lost, one worker's values count as the rack's. That model has no values to notice it.
+    """
+
+    name = "published leaf"
+
+    def __init__(self, slots: int, elements: int) -> None:
+        super().__init__(slots, elements)
+        self._aggregator = _PublishedLeaf(slots, elements)
+        self.counters = self._aggregator.counters

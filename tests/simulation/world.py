@@ -1,12 +1,12 @@
-"""A seeded world: endpoints, one switch, and a network that drops, duplicates, reorders, corrupts, stalls, restarts.
+"""A seeded world: endpoints, a tree of switches, and a network that drops, duplicates, reorders and corrupts packets.
 
-One heap of events in virtual time; every choice comes from one generator, so a seed is a complete description. Checkers
-watch; the world knows nothing of what they check.
+Workers stall and restart. One heap of events in virtual time; every choice comes from one generator, so a seed is a
+complete description. Checkers watch; the world knows nothing of what they check.
 """
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
+from switchagg.aggregator import Parent
 from switchagg.call import make_call
 from switchagg.dataplane.contract import DataPlane
 from switchagg.description import Kind
@@ -24,10 +25,14 @@ from switchagg.native.endpoint import NativeEndpoint
 from switchagg.wire import Bundle, decode
 
 MS = 1_000_000
-SWITCH = -1
+SWITCH = 1 << 16
+"""Number of the root as a place in the network; those of other switches follow, those of workers are below."""
 NEVER_NS = 1 << 62
 
 AnyEndpoint = Endpoint | NativeEndpoint
+
+ABOVE = (-1,)
+"""One switch; of a tree of switches, root first, the index of the one above each."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Faults:
 
     delay_ns: least and most one-way delay; different values mean any-order delivery. straggle: share of packets that
     take 30 times as long, so that copies cross many turns of their slot. corrupt: a burst of at most 15 bits is
-    flipped. stalls: how many times a worker sleeps for up to 300 ms. restarts: how many times a job starts again with
-    a new generation.
+    flipped. links: "all", or only those between switches, "up" or "down" the tree. stalls: how many times a worker
+    sleeps for up to 300 ms. restarts: how many times a job starts again with a new generation.
     """
 
     drop: float = 0.0
@@ -45,6 +50,7 @@ class Faults:
     corrupt: float = 0.0
     delay_ns: tuple[int, int] = (MS, MS)
     straggle: float = 0.0
+    links: str = "all"
     stalls: int = 0
     restarts: int = 0
     heal_ns: int = 2_000 * MS
@@ -87,6 +93,10 @@ class SimulatedJob:
     config: JobConfig
     ports: list[int]
     drawn: list["Drawn"]
+    homes: list[int]
+    """Index of each rank's switch."""
+    below: dict[int, list[int]]
+    """Its switches by their index, and the places that send to each, in the order of their ranks there."""
     endpoints: list[AnyEndpoint] = field(default_factory=list)
     calls: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     arrays: dict[tuple[Any, ...], NDArray[Any]] = field(default_factory=dict)
@@ -94,6 +104,13 @@ class SimulatedJob:
     deadlines_ns: list[int] = field(default_factory=list)
     """Per rank, when its timer has work; as of the last time it was given anything."""
     remaining: int = 0
+
+    def ranks_below(self, switch: int) -> list[int]:
+        """The ranks, in the job, whose sum this switch makes."""
+        ranks: list[int] = []
+        for place in self.below[switch]:
+            ranks += self.ranks_below(place - SWITCH) if place >= SWITCH else [self.ports.index(place)]
+        return ranks
 
 
 class Drawn(NamedTuple):
@@ -132,8 +149,25 @@ def draw_call(rng: random.Random, numbers: np.random.Generator, workers: int) ->
     return Drawn(kind, op, rng.randrange(workers), [row.astype(dtype) for row in values])  # type: ignore[arg-type]
 
 
-def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) -> SimulatedJob:
-    workers = rng.choice([1, 2, 2, 3, 4])
+def draw_homes(
+    rng: random.Random, above: Sequence[int], ports: Sequence[int]
+) -> tuple[list[int], dict[int, list[int]]]:
+    """A switch for each of these workers, mostly one without switches below, and who sends to each switch."""
+    leaves = [switch for switch in range(len(above)) if switch not in above]
+    homes = [rng.choice(leaves if rng.random() < 0.8 else range(len(above))) for _ in ports]
+    below: dict[int, list[int]] = {0: []}
+    for home, port in zip(homes, ports, strict=True):
+        below.setdefault(home, []).append(port)
+    for switch in range(len(above) - 1, 0, -1):
+        if switch in below:
+            below.setdefault(above[switch], []).append(SWITCH + switch)
+    for places in below.values():
+        rng.shuffle(places)
+    return homes, below
+
+
+def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int, above: Sequence[int]) -> SimulatedJob:
+    workers = rng.choice([1, 2, 2, 3, 4] if len(above) == 1 else [2, 3, 4, 5, 6, 7])
     streams = []
     for _ in range(rng.choice([1, 1, 2])):
         streams.append(StreamConfig(first_slot, rng.choice([1, 2, 3, 6]), rng.choice([0, 0, 1])))
@@ -151,20 +185,27 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int) 
     )
     numbers = np.random.default_rng(rng.getrandbits(32))
     drawn = [draw_call(rng, numbers, workers) for _ in range(rng.randint(1, 4))]
-    return SimulatedJob(config, list(range(first_port, first_port + workers)), drawn)
+    ports = list(range(first_port, first_port + workers))
+    homes, below = ([0] * workers, {0: ports}) if len(above) == 1 else draw_homes(rng, above, ports)
+    return SimulatedJob(config, ports, drawn, homes, below)
 
 
 class World:
-    """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation."""
+    """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation.
+
+    above: as `ABOVE`; workers of a tree are anywhere in it.
+    """
 
     def __init__(
         self,
         seed: int,
         faults: Faults | None,
         plane: Callable[[int, int], DataPlane],
-        endpoint: Callable[[JobConfig, int], AnyEndpoint] = Endpoint,
+        endpoint: Callable[[JobConfig, int, int], AnyEndpoint] = Endpoint,
+        above: Sequence[int] = ABOVE,
     ) -> None:
-        self._routed = getattr(plane, "routes", False)
+        self._above = above
+        self._routed = getattr(plane, "routes", False) and len(above) == 1
         self.rng = random.Random(seed)
         self.faults = faults or Faults.drawn(self.rng)
         self.now_ns = 0
@@ -180,10 +221,10 @@ class World:
         self.jobs: list[SimulatedJob] = []
         slot = port = 0
         for job_id in range(self.rng.choice([1, 1, 2, 3])):
-            self.jobs.append(draw_job(self.rng, job_id, slot, port))
+            self.jobs.append(draw_job(self.rng, job_id, slot, port, above))
             slot = self.jobs[-1].config.slots[1]
             port += self.jobs[-1].config.workers
-        self.plane = plane(slot, 24)
+        self.planes = [plane(slot, 24) for _ in above]
         self._endpoint = endpoint
 
     # ---- running
@@ -211,7 +252,7 @@ class World:
                             self._pump(job, rank)
             self.convergence.at(self.now_ns, self.faults.heal_ns)
         self.exactly_once.ended()
-        self.determinism.happened(self.now_ns, sorted(self.plane.counters.items()))
+        self.determinism.happened(self.now_ns, *(sorted(plane.counters.items()) for plane in self.planes))
         return self.determinism.trace
 
     def _at(self, time_ns: int, action: Callable[..., None], *arguments: Any) -> None:
@@ -221,8 +262,17 @@ class World:
     # ---- hosts
 
     def _start(self, job: SimulatedJob) -> None:
-        self.plane.admit(job.config, job.ports)
-        job.endpoints = [self._endpoint(job.config, rank) for rank in range(job.config.workers)]
+        for switch, ports in job.below.items():
+            if not switch:
+                self.planes[0].admit(job.config, ports)
+                continue
+            above = self._above[switch]
+            parent = Parent(SWITCH + above, job.below[above].index(SWITCH + switch))
+            self.planes[switch].admit(job.config, ports, parent)
+        job.endpoints = [
+            self._endpoint(job.config, rank, job.below[home].index(job.ports[rank]))
+            for rank, home in enumerate(job.homes)
+        ]
         job.remaining = len(job.drawn) * job.config.workers
         job.calls = {}
         job.deadlines_ns = [NEVER_NS] * job.config.workers
@@ -260,8 +310,8 @@ class World:
         endpoint = job.endpoints[rank]
         while len(frames := endpoint.frames_to_send(self.now_ns, limit=8)):
             for row in frames:
-                self.isolation.sent(decode(row.tobytes()))
-                self._transmit(SWITCH, job.ports[rank], row.tobytes())
+                self.isolation.sent(decode(row.tobytes()), rank)
+                self._transmit(SWITCH + job.homes[rank], job.ports[rank], row.tobytes())
         deadline_ns = endpoint.next_deadline_ns()
         awake_ns = self._asleep_until.get(job.ports[rank], 0)
         job.deadlines_ns[rank] = NEVER_NS if deadline_ns is None else max(deadline_ns, awake_ns)
@@ -279,8 +329,8 @@ class World:
     # ---- network
 
     def _transmit(self, to: int, source: int, frame: bytes) -> None:
-        faulty = self.now_ns < self.faults.heal_ns
         rng, faults = self.rng, self.faults
+        faulty = self.now_ns < faults.heal_ns and faults.links in ("all", self._direction(to, source))
         copies = 1
         if faulty:
             copies = 0 if rng.random() < faults.drop else 1
@@ -292,6 +342,11 @@ class World:
             data = self._corrupted(frame) if faulty and rng.random() < faults.corrupt else frame
             self._at(self.now_ns + delay_ns, self._deliver, to, source, data, frame)
 
+    @staticmethod
+    def _direction(to: int, source: int) -> str:
+        """Of a link between switches, whose numbers grow from the root on."""
+        return "hosts" if min(to, source) < SWITCH else "up" if to < source else "down"
+
     def _corrupted(self, frame: bytes) -> bytes:
         """A burst of 1 to 15 bits: what the UDP checksum is sure to detect."""
         length = self.rng.randint(1, 15)
@@ -300,22 +355,21 @@ class World:
         return bits.to_bytes(len(frame), "big")
 
     def _deliver(self, to: int, source: int, data: bytes, sent: bytes) -> None:
-        if to != SWITCH and (wake_ns := self._asleep_until.get(to, 0)) > self.now_ns:
+        if to < SWITCH and (wake_ns := self._asleep_until.get(to, 0)) > self.now_ns:
             self._at(wake_ns, self._deliver, to, source, data, sent)
             return
         if self.verify_checksums and data is not sent and checksum(data) != checksum(sent):
             return
         bundle: Bundle = np.frombuffer(data, np.uint8)[np.newaxis, :]
         self.determinism.happened("deliver", self.now_ns, to, data)
-        if to == SWITCH:
-            for output in self.plane.process(bundle, source):
+        if to >= SWITCH:
+            for output in self.planes[to - SWITCH].process(bundle, source):
                 for row in output.bundle:
                     packet = decode(row.tobytes())
-                    self.isolation.result(
-                        packet, next(j for j in self.jobs if j.config.job_id == packet.job).config.workers
-                    )
+                    job = next(j for j in self.jobs if j.config.job_id == packet.job)
+                    self.isolation.combined(packet, job.ranks_below(0 if packet.result else to - SWITCH))
                     for port in sorted(output.ports):  # a plane may name them in any order
-                        self._transmit(port, SWITCH, row.tobytes())
+                        self._transmit(port, to, row.tobytes())
             return
         job = next(j for j in self.jobs if to in j.ports)
         rank = job.ports.index(to)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import switchagg
-from switchagg.aggregator import SlotView, check_admission, first_held
-from switchagg.dataplane.table import DATAPLANES
+from switchagg.aggregator import Parent, SlotView, check_admission, first_held
+from switchagg.dataplane.table import DATAPLANES, check_parent
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native.library import OUTCOMES
@@ -205,7 +205,7 @@ class Control:
         return group
 
     def _add_entries(self, job: JobConfig, ports: Sequence[int], group: int) -> None:
-        number, full = job.job_id, (1 << job.workers) - 1
+        number, full = job.job_id, (1 << len(ports)) - 1
         added = self._entries.setdefault(number, [])
         adds = []
         for rank, port in enumerate(ports):
@@ -221,7 +221,7 @@ class Control:
             ]
         for place, stream in enumerate(job.streams):
             adds.append((STREAMS, "set_range", f"{number} {place}", f"{stream.first_slot} {stream.window_slots - 1}"))
-        data = f"{job.generation} {job.workers} {full:#x} {job.elements} {group}"
+        data = f"{job.generation} {len(ports)} {full:#x} {job.elements} {group}"
         adds.append((JOBS, "set_job", f"{number}", data))  # the last: until then its packets are strangers
         for table, action, keys, data in adds:
             (text,) = self._run([f"table_add {table} {action} {keys} => {data}"])
@@ -268,7 +268,8 @@ class ProgramPlane(Generic[Program]):
             total.update(program.control.counters())
         return dict(total)
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
+        check_parent(self.name, parent)
         check_admission(job, ports, [other for other, _ in self._jobs.values()], self._slots, self._elements)
         check_elements(job, self.name)
         program = self._program(job.elements)

@@ -16,6 +16,7 @@ struct sa_endpoint {
     uint32_t frame_bytes;
     uint32_t elements;
     uint32_t workers;
+    uint32_t rank; /* in the job; header.rank: among what sends to its switch */
     uint32_t stream_count;
     uint32_t retry_limit;
     uint64_t bytes;
@@ -80,7 +81,7 @@ static struct sa_running *sa_running_new(const struct sa_submission *submission,
 static void sa_chunked_init(const struct sa_endpoint *endpoint, struct sa_running *running,
                             const struct sa_submission *submission, const struct sa_coding *coding) {
     struct sa_caller caller = {
-        endpoint->header.rank, endpoint->windows[submission->stream].window, endpoint->scratch};
+        endpoint->rank, endpoint->windows[submission->stream].window, endpoint->scratch};
     sa_call_init(&running->call, coding, submission, &caller, (int16_t *)(running + 1));
 }
 
@@ -98,7 +99,7 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
     int32_t *own = (int32_t *)(running + 1);
     for (uint64_t i = 0; i < words; i++) own[i] = INT32_MIN;
     if (submission->description[0])
-        memcpy(own + SA_WORDS * endpoint->header.rank, submission->description, sizeof submission->description);
+        memcpy(own + SA_WORDS * endpoint->rank, submission->description, sizeof submission->description);
     if (small) sa_small_predict(&described->call, &endpoint->predictions, own + words);
     running->call.data = (uint8_t *)own;
     running->describes = described;
@@ -206,7 +207,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
 
 /* Compare what all workers say of a call; another one's ends the stream (W12). */
 static void sa_judge(struct sa_endpoint *endpoint, struct sa_window *window, const struct sa_running *running) {
-    const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->header.rank;
+    const uint8_t *words = running->call.data, *mine = words + sizeof(uint32_t[SA_WORDS]) * endpoint->rank;
     const size_t size = sizeof(uint32_t[SA_WORDS]);
     uint32_t other = 0;
     while (other < endpoint->workers && !memcmp(words + size * other, mine, size)) other++;
@@ -403,14 +404,15 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
     free(endpoint);
 }
 
-SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank) {
+SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank) {
     struct sa_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint) return NULL;
     uint32_t streams = job->stream_count;
     endpoint->header.job = SA_BE16((uint16_t)job->job_id);
     endpoint->header.generation = SA_BE32(job->generation);
     endpoint->header.elements = SA_BE16((uint16_t)job->elements);
-    endpoint->header.rank = (uint8_t)rank;
+    endpoint->header.rank = (uint8_t)wire_rank;
+    endpoint->rank = rank;
     endpoint->frame_bytes = SA_HEADER_BYTES + 4 * job->elements;
     endpoint->elements = job->elements;
     endpoint->workers = job->workers;

@@ -68,8 +68,8 @@ enum sa_endpoint_counter {
     SA_ENDPOINT_COUNTERS
 };
 
-/* NULL: no memory. */
-struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank);
+/* wire_rank: the worker's index among what sends to its switch (H1). NULL: no memory. */
+struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank);
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 
