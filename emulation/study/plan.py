@@ -41,12 +41,12 @@ COMMON = (
 """What every workload is trained with by default, beside words of its own."""
 
 RATE_FACTORS = {
-    "sign": 0.02,
+    "sign": 0.01,
     "onebit": 0.25,
     "twobit": 0.25,
     "dgc": 2.0,
     "efsign": 0.1,
-    "randomk": 0.25,
+    "randomk": 0.125,
     "topk": 0.5,
 }
 """Every codec has the best of three learning rates; of these they are the workload's times this: their sums aren't of a
@@ -84,7 +84,7 @@ def _slow_starters(iterations: int) -> tuple[str, str]:
 
 SETTINGS = (
     Setting("images", (4, 8), 64, 960, 60, (0.015, 0.03, 0.06), COMMON + _slow_starters(960)),
-    Setting("digits", (4,), 128, 80, 10, (0.01, 0.02, 0.04), COMMON + _slow_starters(80)),
+    Setting("digits", (4,), 128, 80, 10, (0.02, 0.04, 0.08), COMMON + _slow_starters(80)),
     Setting("small_text", (4,), 32, 160, 20, (0.05, 0.1, 0.2), COMMON + _slow_starters(160)),
 )
 _QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
