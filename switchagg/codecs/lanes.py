@@ -43,6 +43,24 @@ INFINITE = 0x7F800000
 BLOCK = 1 << 16
 """Values that are encoded together: what the dozen steps between need stays in a processor's cache."""
 
+PARTIAL_SUMS = 16
+"""Value i of a row is added to sum i mod 16: an order that NumPy and vectors of any width have in common."""
+
+
+def row_sums(values: Array, of: np.ufunc) -> NDArray[np.float64]:
+    """(k,): of rows (k, width) of float32. of: `np.abs` or `np.square`, in float64."""
+    rows, width = values.shape
+    sums, step = np.empty((rows, PARTIAL_SUMS)), max(1, BLOCK // width)
+    for first in range(0, rows, step):
+        terms = of(values[first : first + step], dtype=np.float64)
+        if width % PARTIAL_SUMS:
+            terms = np.pad(terms, ((0, 0), (0, -width % PARTIAL_SUMS)))
+        np.einsum("kij->kj", terms.reshape(len(terms), -1, PARTIAL_SUMS), out=sums[first : first + step])
+    while sums.shape[1] > 1:
+        sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
+    whole: NDArray[np.float64] = sums[:, 0]
+    return whole
+
 
 class LaneScales:
     """The `Coding` of a call."""

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.codec import Array, CallShape, Codes, RowIndex
-from switchagg.codecs.lanes import GREATEST_SCALE, INFINITE, LEAST_SCALE, MAGNITUDE, LaneScales
+from switchagg.codecs.lanes import GREATEST_SCALE, INFINITE, LEAST_SCALE, MAGNITUDE, LaneScales, row_sums
 
 CLIPPED_AT = 2.5
 """Sigmas: TernGrad's."""
@@ -12,20 +12,12 @@ CLIPPED_AT = 2.5
 THRESHOLD = 1.5
 """Means of the magnitudes: `twobit`'s."""
 
-PARTIAL_SUMS = 16
-"""Value i of a row is added to sum i mod 16: an order that NumPy and vectors of any width have in common."""
 
-
-def mean(magnitudes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(k,): of those that aren't 0: padding, and what gets no gradient, says nothing of the scale of others. 0 if all
-    are. magnitudes: (k, width)."""
-    rows, width = magnitudes.shape
-    padded = np.zeros((rows, -(-width // PARTIAL_SUMS), PARTIAL_SUMS))
-    padded.reshape(rows, -1)[:, :width] = magnitudes
-    sums = np.add.reduce(padded, axis=1)
-    while sums.shape[1] > 1:
-        sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
-    means: NDArray[np.float64] = sums[:, 0] / np.maximum(np.count_nonzero(magnitudes, axis=1), 1)
+def mean(values: Array, greatest: NDArray[np.int64], of: np.ufunc) -> NDArray[np.float64]:
+    """(k,): of what `of` makes of those that aren't 0: padding, and what gets no gradient, says nothing of the scale of
+    others. 0 if all are, or the row's greatest is. values: (k, width)."""
+    finite = np.where(greatest[:, np.newaxis] > 0, values, np.float32(0))
+    means: NDArray[np.float64] = row_sums(finite, of) / np.maximum(np.count_nonzero(finite, axis=1), 1)
     return means
 
 
@@ -39,8 +31,7 @@ class Clipped(LaneScales):
     """s is at most 2.5 sigma, of this rank's row; the mean of gradients counts as 0."""
 
     def _scales(self, values: Array, greatest: NDArray[np.int64]) -> NDArray[np.int64]:
-        finite = np.where(greatest[:, np.newaxis] > 0, values, 0).astype(np.float64)
-        return bits_of(CLIPPED_AT * np.sqrt(mean(finite * finite)), greatest)
+        return bits_of(CLIPPED_AT * np.sqrt(mean(values, greatest, np.square)), greatest)
 
 
 class Signs(LaneScales):
@@ -51,8 +42,7 @@ class Signs(LaneScales):
         self._thresholds = np.zeros((shape.rows, 1, 1), np.int32)
 
     def _scales(self, values: Array, greatest: NDArray[np.int64]) -> NDArray[np.int64]:
-        finite = np.where(greatest[:, np.newaxis] > 0, values, 0).astype(np.float64)
-        return bits_of(mean(np.abs(finite)), greatest)
+        return bits_of(mean(values, greatest, np.abs), greatest)
 
     def agree(self, first: int, codes: Codes) -> None:
         super().agree(first, codes)
@@ -73,8 +63,7 @@ class Threshold(Signs):
     so that each row in which a rank has something gives something."""
 
     def _scales(self, values: Array, greatest: NDArray[np.int64]) -> NDArray[np.int64]:
-        finite = np.where(greatest[:, np.newaxis] > 0, values, 0).astype(np.float64)
-        return bits_of(THRESHOLD * mean(np.abs(finite)), greatest) >> 16 << 16
+        return bits_of(THRESHOLD * mean(values, greatest, np.abs), greatest) >> 16 << 16
 
     def _below(self, codes: Codes) -> Codes:
         return (np.clip(codes, LEAST_SCALE, GREATEST_SCALE) << 16) - np.int32(1)

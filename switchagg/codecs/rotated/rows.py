@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.codec import GREATEST_CODE, Array, CallShape, Codec, Codes, Coding, RowIndex
-from switchagg.codecs.lanes import GREATEST_SCALE, LEAST_SCALE, Lanes
+from switchagg.codecs.lanes import GREATEST_SCALE, LEAST_SCALE, Lanes, row_sums
 from switchagg.codecs.rotated.rotation import rotation_of
 
 REACH = (
@@ -24,25 +24,14 @@ REACH = (
 BLOCK = 1 << 16
 """Values that are coded together: they stay in a processor's cache."""
 
-PARTIAL_SUMS = 16
-"""Value i of a row is added to sum i mod 16: an order that NumPy and vectors of any width have in common."""
-
 _ONE = 0x3F80
 """The code of 1."""
 
 
 def sums_of_squares(values: Array) -> NDArray[np.float64]:
     """(k,): of rows (k, width) of float32; not finite where a value isn't."""
-    rows, width = values.shape
-    sums = np.zeros((rows, PARTIAL_SUMS))
     with np.errstate(invalid="ignore", over="ignore"):
-        for first in range(0, width, PARTIAL_SUMS):
-            wide = values[:, first : first + PARTIAL_SUMS].astype(np.float64)
-            sums[:, : wide.shape[1]] += wide * wide
-        while sums.shape[1] > 1:
-            sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
-    whole: NDArray[np.float64] = sums[:, 0]
-    return whole
+        return row_sums(values, np.square)
 
 
 def codes_of_rms(mean_squares: NDArray[np.float64]) -> Codes:
