@@ -33,7 +33,7 @@ USER_PARTS = {
     "integers to values": ("dequantise32", "dequantise64", "dequantise", "decode", "join64"),
     "values, byte order (int32)": ("swap32",),
     "switch rule": (
-        *("sa_plane_accept", "accept_routed", "address"),
+        *("sa_plane_accept", "accept_routed", "address", "accept_at_leaf", "accept_result"),
         *("combine", "write_values", "add_values", "take_maxima", "emit"),
     ),
 }

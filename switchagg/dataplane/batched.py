@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import check_parent
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import (
     FLAG_RESULT,
@@ -36,21 +35,23 @@ HALF = MODULUS // 2
 
 ROUTED = ROUTE_BITS | OWNER_BITS
 
-REPLY, REPLY_BARE = -1, -2
-"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare."""
+REPLY, REPLY_BARE, UP, UP_AGAIN = -1, -2, -3, -4
+"""Instead of a kind's ROUTED bits: the result goes to the sender alone, with values or bare; or sums to the parent."""
 
 
 class _Share:
     """One job's registers. Index of a slot version: (slot - first) * 2 + version."""
 
-    def __init__(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def __init__(self, job: JobConfig, ports: Sequence[int], parent: Parent | None) -> None:
         self.job = job
         self.ports = tuple(ports)
+        self.parent = parent
         self.first, end = job.slots
         count = 2 * (end - self.first)
         self.ranges = [(s.first_slot, s.first_slot + s.window_slots) for s in job.streams]
         self.held = [0] * count
         self.seen = [0] * count
+        self.asked = [0] * count
         self.sums = np.zeros((count, job.elements), np.int32)
         self.full = (1 << len(self.ports)) - 1
         self.frame_bytes = frame_bytes(job.elements)
@@ -60,10 +61,14 @@ class _Share:
                 for version in (0, 1):
                     self.held[index + version] = first_held(offset, version, stream.window_slots)
 
-    def receivers(self, to: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ports of a BROADCAST's result with values, and of its bare one; to: a kind's ROUTED bits (S6)."""
+    def receivers(self, to: int, port: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ports of a result with values, and of its bare one; to: a kind's ROUTED bits, or REPLY … (S6, H3); port:
+        the sender's."""
         if not to:
             return self.ports, ()
+        if to < 0:
+            above = self.parent.port if self.parent else 0
+            return {REPLY: ((port,), ()), REPLY_BARE: ((), (port,))}.get(to, ((above,), ()))
         bare = givers(to, self.full)
         ranks = range(len(self.ports))
         return (
@@ -104,18 +109,28 @@ class _Group:
             if end < len(sends) and sends[end][2] == sends[start][2]:
                 continue
             run, to = sends[start:end], sends[start][2]
-            valued, bare = self.share.receivers(to) if to >= 0 else ((port,), ()) if to == REPLY else ((), (port,))
+            valued, bare = self.share.receivers(to, port)
             rows = [row for row, _, _ in run]
             if valued:
                 frames = _results(bundle, rows, self.share.frame_bytes)
                 headers(frames)["elements"] = self.share.job.elements
                 payload(frames)[:] = sums[[index for _, index, _ in run]]
+                if to in (UP, UP_AGAIN):
+                    self._turn_up(frames, again=to == UP_AGAIN)
                 outputs.append(Output(frames, valued))
             if bare:
                 frames = _results(bundle, rows, HEADER_BYTES)
                 headers(frames)["elements"] = 0
                 outputs.append(Output(frames, bare))
             start = end
+
+    def _turn_up(self, frames: Bundle, *, again: bool) -> None:
+        """Make results what this switch gives as a rank of its parent (H3, H4)."""
+        assert self.share.parent is not None
+        headers(frames)["rank"] = self.share.parent.rank
+        frames[:, FLAGS_AT] &= 0xFF ^ FLAG_RESULT
+        if again:
+            frames[:, FLAGS_AT] |= FLAG_RETRANSMISSION
 
 
 def _results(bundle: Bundle, rows: list[int], size: int) -> Bundle:
@@ -140,9 +155,8 @@ class BatchedPlane:
         self.counters: dict[str, int] = {}
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
-        check_parent(self.name, parent)
-        check_admission(job, ports, [s.job for s in self._shares.values()], self._slots, self._elements)
-        self._shares[job.job_id] = _Share(job, ports)
+        check_admission(job, ports, [s.job for s in self._shares.values()], self._slots, self._elements, parent)
+        self._shares[job.job_id] = _Share(job, ports, parent)
 
     def evict(self, job_id: int) -> None:
         self._shares.pop(job_id, None)
@@ -180,7 +194,7 @@ class BatchedPlane:
                 group = _Group(share)
             if values is None:
                 values = payload(bundle).astype(np.int32)
-            name = _decide(group, row, index, rank, kind, chunk)
+            name = (_take_down if kind & FLAG_RESULT else _decide)(group, row, index, rank, kind, chunk)
             counts[name] = counts.get(name, 0) + 1
         if group is not None and values is not None:
             group.apply(bundle, values, port, outputs)
@@ -196,7 +210,8 @@ def _stranger(
     share: _Share | None, kind: int, generation: int, stream: int, slot: int, rank: int, elements: int, port: int
 ) -> str:
     """Why a well-formed packet is not an admitted job's, or "" (S1)."""
-    if kind & FLAG_RESULT:
+    down = kind & FLAG_RESULT
+    if down and (share is None or share.parent is None or share.parent.port != port):
         return "result"
     if share is None:
         return "job"
@@ -208,12 +223,14 @@ def _stranger(
     first, end = share.ranges[stream]
     if not first <= slot < end:
         return "slot"
-    if rank >= len(share.ports):
+    if not down and rank >= len(share.ports):
         return "rank"
-    if share.ports[rank] != port:
+    if not down and share.ports[rank] != port:
         return "port"
     wanted = job.elements
     if kind & ROUTE_BITS:
+        if share.parent:
+            return "route"
         if not owner_of(kind) < len(share.ports) > 1:
             return "owner"
         wanted *= givers(kind, share.full) >> rank & 1
@@ -239,10 +256,38 @@ def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: in
         target[1].append(index)
     elif not before:
         group.clear.append(index)
-    if now != share.full:
+    if now & share.full != share.full:
         return "drop_duplicate" if before & bit else "absorbed"
+    if share.parent and now == share.full:
+        return _send_up(group, row, index, bit, again=bool(before & bit))
     if not before & bit:
         group.sends.append((row, index, kind & ROUTED))
         return "broadcast"
     group.sends.append((row, index, REPLY_BARE if kind & ROUTE_BITS and gave & bit else REPLY))
     return "reply"
+
+
+def _send_up(group: _Group, row: int, index: int, bit: int, *, again: bool) -> str:
+    """What a packet of a chunk causes that all children gave, and the parent hasn't answered (H3, H4)."""
+    asked = group.share.asked
+    if again and asked[index] and not asked[index] & bit:
+        asked[index] |= bit
+        return "drop_asked"
+    asked[index] = bit if again else 0
+    group.sends.append((row, index, UP_AGAIN if again else UP))
+    return "up_again" if again else "up"
+
+
+def _take_down(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
+    """Give the parent's result to all children, if they wait for it (H5)."""
+    share, seen = group.share, group.share.seen[index]
+    if chunk != share.held[index]:
+        return "drop_parent_chunk"
+    if seen != share.full:
+        return "drop_parent_duplicate" if seen > share.full else "drop_parent_early"
+    group.touched.add(index)
+    share.seen[index] = seen | 1 << len(share.ports)
+    group.write[0].append(row)
+    group.write[1].append(index)
+    group.sends.append((row, index, 0))
+    return "broadcast"

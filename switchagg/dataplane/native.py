@@ -3,19 +3,17 @@
 import ctypes
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.aggregator import Parent, SlotView, check_admission
 from switchagg.dataplane.contract import Output
-from switchagg.dataplane.table import check_parent
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.library import OUTCOMES, Job, Missing, job_struct, load
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, Job, Missing, job_struct, load
 from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 
 RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
@@ -26,6 +24,23 @@ RUN = np.dtype([("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32)
 
 REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("unused", np.uint32)])
 """`struct registers` of plane.c."""
+
+
+class NativeParent(ctypes.Structure):
+    """`struct sa_parent`."""
+
+    _fields_ = [("port", ctypes.c_uint32), ("rank", ctypes.c_uint32)]
+
+
+class _Admitted(NamedTuple):
+    job: JobConfig
+    ports: tuple[int, ...]
+    parent: Parent | None
+
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        """What `struct sa_ranks` counts in."""
+        return 2 * self.ports if self.parent is None else (*self.ports, self.parent.port)
 
 
 class NativePlane:
@@ -44,7 +59,7 @@ class NativePlane:
             raise JobError(f"data plane native: {error}") from error
         self._slots = slots
         self.elements = elements
-        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
+        self._jobs: dict[int, _Admitted] = {}
         self._plane = self._library.sa_plane_new()
         if not self._plane:
             raise MemoryError("data plane native: no memory")
@@ -60,17 +75,18 @@ class NativePlane:
     @property
     def counters(self) -> dict[str, int]:
         """A copy, without the zeros."""
-        counts = self._counters[: len(OUTCOMES)]
-        return {name: packets for name, packets in zip(OUTCOMES, counts, strict=True) if packets}
+        names = OUTCOMES + LEAF_OUTCOMES
+        return {name: packets for name, packets in zip(names, self._counters[: len(names)], strict=True) if packets}
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
-        check_parent(self.name, parent)
-        check_admission(job, ports, [j for j, _ in self._jobs.values()], self._slots, self.elements)
+        others = [admitted.job for admitted in self._jobs.values()]
+        check_admission(job, ports, others, self._slots, self.elements, parent)
         numbers = (ctypes.c_uint32 * len(ports))(*ports)
-        if self._library.sa_plane_admit(self._plane, job_struct(replace(job, workers=len(ports))), numbers):
+        above = None if parent is None else NativeParent(parent.port, parent.rank)
+        if self._library.sa_plane_admit(self._plane, job_struct(job), numbers, len(ports), above):
             first, end = job.slots
             raise JobError(f"job {job.job_id}: no memory for {end - first} slots of {job.elements} elements")
-        self._jobs[job.job_id] = (job, tuple(ports))
+        self._jobs[job.job_id] = _Admitted(job, tuple(ports), parent)
 
     def evict(self, job_id: int) -> None:
         if self._jobs.pop(job_id, None) is not None:
@@ -87,7 +103,8 @@ class NativePlane:
 
         Empty for a job that isn't admitted. Takes microseconds, where `seen` for each slot takes a loop milliseconds.
         """
-        if self._jobs.get(job.job_id, (None, ()))[0] != job:
+        admitted = self._jobs.get(job.job_id)
+        if admitted is None or admitted.job != job:
             return np.empty(0, REGISTERS)
         first, end = job.slots
         return self._registers(job.job_id)[: 2 * (end - first) * REGISTERS.itemsize].view(REGISTERS).copy()
@@ -98,7 +115,7 @@ class NativePlane:
             bundle = np.ascontiguousarray(bundle)
         largest = size  # of a result: packets with values cause no larger ones
         if size <= HEADER_BYTES:
-            largest = max((frame_bytes(job.elements) for job, _ in self._jobs.values()), default=0)
+            largest = max((frame_bytes(admitted.job.elements) for admitted in self._jobs.values()), default=0)
         results = np.empty(rows * (largest + HEADER_BYTES), np.uint8)
         bare = results[rows * largest :].reshape(rows, HEADER_BYTES)
         runs = np.empty(rows, RUN)
@@ -116,7 +133,7 @@ class NativePlane:
         outputs = []
         start = bare_start = 0
         for packets, result_bytes, job_id, (first, valued_to), (bare_first, bare_to) in runs[:count].tolist():
-            ports = 2 * self._jobs[job_id][1]
+            ports = self._jobs[job_id].receivers
             if valued_to:
                 end = start + packets * result_bytes
                 frames = results[start:end].reshape(packets, result_bytes)
@@ -129,7 +146,7 @@ class NativePlane:
         return outputs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        shares = [(job, ports, self._registers(job.job_id).tobytes()) for job, ports in self._jobs.values()]
+        shares = [(*admitted, self._registers(admitted.job.job_id).tobytes()) for admitted in self._jobs.values()]
         return _restored, (self._slots, self.elements, shares)
 
     def _registers(self, job_id: int) -> NDArray[np.uint8]:
@@ -144,10 +161,12 @@ def slot_view(chunk: int, bitmap: int) -> SlotView:
     return SlotView(chunk, tuple(rank for rank in range(bitmap.bit_length()) if bitmap >> rank & 1))
 
 
-def _restored(slots: int, elements: int, shares: list[tuple[JobConfig, tuple[int, ...], bytes]]) -> NativePlane:
+def _restored(
+    slots: int, elements: int, shares: list[tuple[JobConfig, tuple[int, ...], Parent | None, bytes]]
+) -> NativePlane:
     plane = NativePlane(slots, elements)
-    for job, ports, registers in shares:
-        plane.admit(job, ports)
+    for job, ports, parent, registers in shares:
+        plane.admit(job, ports, parent)
         plane._registers(job.job_id)[:] = np.frombuffer(registers, np.uint8)
     return plane
 
@@ -160,7 +179,11 @@ def plane_library() -> ctypes.CDLL:
     for function, result, arguments in (
         (library.sa_plane_new, pointer, ()),
         (library.sa_plane_free, None, (pointer,)),
-        (library.sa_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(Job), ctypes.POINTER(u32))),
+        (
+            library.sa_plane_admit,
+            ctypes.c_int,
+            (pointer, ctypes.POINTER(Job), ctypes.POINTER(u32), u32, ctypes.POINTER(NativeParent)),
+        ),
         (library.sa_plane_evict, None, (pointer, u32)),
         (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer, pointer)),
         (

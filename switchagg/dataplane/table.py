@@ -76,6 +76,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#0072B2",
             tested=True,
             compiled=True,
+            leaf=True,
         ),
         PlaneKind(
             "batched",
@@ -84,6 +85,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="NumPy, bundles of 16 packets",
             colour="#009E73",
             tested=True,
+            leaf=True,
         ),
         PlaneKind(
             "reference",

@@ -41,6 +41,17 @@ OUTCOMES = (
 )
 """Counters of a data plane, in the order of `enum sa_outcome`."""
 
+LEAF_OUTCOMES = (
+    "up",
+    "up_again",
+    "drop_asked",
+    "drop_parent_chunk",
+    "drop_parent_early",
+    "drop_parent_duplicate",
+    "drop_route",
+)
+"""Further ones of a data plane below another switch (H2 to H5), in the order of `enum sa_outcome`."""
+
 ENDPOINT_COUNTERS = (
     "sent",
     "retransmitted",

@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
 
+from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import DecodeError
-from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig, StreamConfig
+from switchagg.native.library import LEAF_OUTCOMES
 from switchagg.wire import FLAG_RESULT, HEADER_BYTES, OWNERS, Bundle, Op, Packet, Route, Values, decode, encode
 
 OTHERS = [name for name in WITHOUT_P4 if name != "reference"]  # test_p4_planes.py has the rest
 ELEMENTS = (1, 3, 8, 17, 64, 360)  # also odd, and more than any vector register holds
 WORKERS = (1, 2, 3, 5, 64)
 HALF = MODULUS // 2
+PARENT = Parent(900, 6)
 NEAR = 1 << 16
 """Chunk numbers this close to 2**32, on either side of it, count as near the wrap-around."""
 
@@ -30,9 +33,13 @@ NEAR = 1 << 16
 class Traffic:
     """Jobs on one switch, and packets from their workers and from unknown senders."""
 
-    def __init__(self, seed: int, elements: Sequence[int] = ELEMENTS, routes: bool = True) -> None:
+    def __init__(
+        self, seed: int, elements: Sequence[int] = ELEMENTS, routes: bool = True, parent: Parent | None = None
+    ) -> None:
+        """parent: that of all jobs, which sends results."""
         self.rng = random.Random(seed)
         self.routes = routes
+        self.parent = parent
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
         self.turn: dict[tuple[int, int, int], int] = {}
@@ -41,7 +48,7 @@ class Traffic:
         apart = self.rng.choice([0, 100])  # jobs that share ports, and E, come mixed in one bundle
         sizes = self.rng.choices(elements, k=self.rng.choice([1, 3]))
         for job_id in range(self.rng.randint(1, 3)):
-            workers = self.rng.choice(WORKERS)
+            workers = min(self.rng.choice(WORKERS), MAX_CHILDREN - (parent is not None))
             crowded = workers > 5  # one slot, or none would be complete in time
             streams = []
             for _ in range(1 if crowded else self.rng.randint(1, 2)):
@@ -53,7 +60,10 @@ class Traffic:
 
     def start(self, plane: DataPlane) -> None:
         for job, ports in self.jobs.values():
-            plane.admit(job, ports)
+            self.admit(plane, job, ports)
+
+    def admit(self, plane: DataPlane, job: JobConfig, ports: Sequence[int]) -> None:
+        plane.admit(job, ports, *([self.parent] if self.parent else []))
 
     def packet(self) -> tuple[bytes, int]:
         """One datagram and the port it comes in by: mostly a member's, near the chunk its slot is at."""
@@ -83,6 +93,8 @@ class Traffic:
             owner=owner,
         )
         port = ports[rank]
+        if self.parent and rng.random() < 0.25:
+            packet, port = replace(packet, result=True, values=self.drawn(job.elements)), self.parent.port
         if rng.random() < 0.15 / calm:
             packet, port = self.strange(packet, port)
         data = encode(packet)
@@ -93,7 +105,7 @@ class Traffic:
 
     def route(self, turn: int, workers: int, calm: int) -> tuple[Route, int]:
         """Of the chunk, and now and then another: a faulty worker's."""
-        if not self.routes or workers == 1:
+        if not self.routes or workers == 1 or (self.parent and self.rng.random() < 0.95):
             return Route.ALL, 0
         if self.rng.random() < 0.1 / calm:
             turn = self.rng.randrange(1000)
@@ -171,7 +183,7 @@ class Traffic:
         self.jobs[job.job_id] = (job, ports)
         self.turn = {key: turn for key, turn in self.turn.items() if key[0] != job.job_id}
         for plane in planes:
-            plane.admit(job, ports)
+            self.admit(plane, job, ports)
 
 
 def gives(route: Route, owner: int, rank: int) -> bool:
@@ -189,15 +201,21 @@ def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
     check_agreement(DATAPLANES[dataplane], seed)
 
 
+@pytest.mark.parametrize("dataplane", [name for name in OTHERS if DATAPLANES[name].leaf])
+def test_agrees_with_the_reference_below_another_switch(dataplane: str, seed: int) -> None:
+    check_agreement(DATAPLANES[dataplane], seed, packets=300, parent=PARENT)
+
+
 def check_agreement(
     make: Callable[[int, int], DataPlane],
     seed: int,
     packets: int = 600,
     elements: Sequence[int] = ELEMENTS,
     routes: bool = True,
+    parent: Parent | None = None,
 ) -> int:
     """Show the reference and a plane made by `make` the same traffic; how many packets it was."""
-    traffic = Traffic(seed, elements, routes)
+    traffic = Traffic(seed, elements, routes, parent)
     planes = [maker(traffic.slots, max(elements)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)
@@ -206,7 +224,7 @@ def check_agreement(
         expected, actual = (sent(plane, bundle, port) for plane in planes)
         assert expected == actual
         assert np.array_equal(bundle, before), "a data plane must not write into what it was given"
-        assert all(row[3] & FLAG_RESULT for _, row in actual)
+        assert all(row[3] & FLAG_RESULT for to, row in actual if parent is None or to != parent.port)
         if traffic.rng.random() < 0.02:
             traffic.change(planes)
     assert planes[0].counters == planes[1].counters
@@ -303,3 +321,16 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
     wanted.remove("absorbed of 1 workers")  # one worker is complete at once
     assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []
     assert {name for name in reached if name.startswith("drop_")} <= set(wanted)
+
+
+def test_traffic_below_another_switch_reaches_every_outcome() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(30):
+        traffic = Traffic(seed, (3, 8), parent=PARENT)
+        plane = DATAPLANES["reference"](traffic.slots, 8)
+        traffic.start(plane)
+        for bundle, port in traffic.bundles(600):
+            plane.process(bundle, port)
+        reached += Counter(plane.counters)
+    wanted = (*LEAF_OUTCOMES, "broadcast", "reply", "absorbed", "drop_older", "drop_duplicate", "drop_result")
+    assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []

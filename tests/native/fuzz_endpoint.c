@@ -77,7 +77,7 @@ static void begin(void) {
     }
     uint32_t ports[WORKERS] = {4, 5, 6};
     if (!plane) plane = sa_plane_new();
-    CHECK(plane && sa_plane_admit(plane, &job, ports) == 0);
+    CHECK(plane && sa_plane_admit(plane, &job, ports, job.workers, NULL) == 0);
     for (uint32_t rank = 0; rank < job.workers; rank++) {
         workers[rank].endpoint = sa_endpoint_new(&job, rank, rank);
         CHECK(workers[rank].endpoint && sa_endpoint_frame_bytes(workers[rank].endpoint) == 20 + 4 * job.elements);

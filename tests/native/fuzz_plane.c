@@ -1,6 +1,6 @@
 /* Fuzz target: any bytes as a script of admissions, evictions and packets near the live state, run on plane.c and on a
    model that shares nothing with it: the model keeps every contribution it took and sums anew, in 64 bits, whenever a
-   result is due. Verdicts, results, destinations, registers and counters must agree (P6, S1 to S8).
+   result is due. Verdicts, results, destinations, registers and counters must agree (P6, S1 to S8, H2 to H5).
 
    Script: one byte chooses the step, further bytes its details; see the `step_` functions. */
 #include "rule/plane.h"
@@ -32,6 +32,7 @@ struct contribution {
 struct model_slot {
     uint32_t held;
     bool seen[64];
+    bool asked[64], answered; /* below another switch; once its result is here it is the one contribution */
     bool zero; /* the first packet was bare: what is taken is combined with zeros */
     uint32_t taken; /* contributions, in the order of their arrival */
     struct contribution contributions[64];
@@ -42,11 +43,13 @@ struct model_job {
     uint32_t id, generation, workers, elements, streams;
     uint32_t first[STREAMS], window[STREAMS];
     uint32_t ports[64];
+    bool leaf;
+    uint32_t parent_port, parent_rank;
 };
 
 static struct model_job jobs[JOBS];
 static struct model_slot slots[SLOTS][2];
-static uint64_t counted[SA_OUTCOMES];
+static uint64_t counted[SA_OUTCOMES_ALL];
 
 static struct model_job *live_job(uint32_t id) {
     for (int i = 0; i < JOBS; i++)
@@ -81,13 +84,15 @@ static bool model_gives(const uint8_t *datagram, uint32_t rank) {
 
 static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
     uint32_t stream = datagram[12], rank = datagram[13], slot = field(datagram, 6, 2);
-    if (datagram[3] & 1) return SA_DROP_RESULT;
+    bool down = datagram[3] & 1;
+    if (down && (!job || !job->leaf || job->parent_port != port)) return SA_DROP_RESULT;
     if (!job) return SA_DROP_JOB;
     if (field(datagram, 8, 4) != job->generation) return SA_DROP_GENERATION;
     if (stream >= job->streams) return SA_DROP_STREAM;
     if (slot < job->first[stream] || slot >= job->first[stream] + job->window[stream]) return SA_DROP_SLOT;
-    if (rank >= job->workers) return SA_DROP_RANK;
-    if (job->ports[rank] != port) return SA_DROP_PORT;
+    if (!down && rank >= job->workers) return SA_DROP_RANK;
+    if (!down && job->ports[rank] != port) return SA_DROP_PORT;
+    if (job->leaf && datagram[2] / 2 % 4) return SA_DROP_ROUTE;
     uint32_t owner = datagram[2] % 2 * 32 + datagram[3] / 8;
     if (datagram[2] / 2 % 4 && (owner >= job->workers || job->workers == 1)) return SA_DROP_OWNER;
     if (field(datagram, 14, 2) != (model_gives(datagram, rank) ? job->elements : 0)) return SA_DROP_ELEMENTS;
@@ -119,6 +124,26 @@ static void model_values(const struct model_slot *slot, uint32_t elements, uint8
     }
 }
 
+/* A child's packet of a chunk that all have given, at a switch below another; changes results for the way up. */
+static enum sa_outcome model_up(const struct model_job *job, struct model_slot *slot, uint32_t rank, bool again,
+                                struct model_results *results) {
+    bool none = true, asked = slot->asked[rank];
+    for (uint32_t r = 0; r < 64; r++) none &= !slot->asked[r];
+    slot->asked[rank] = true;
+    if (again && slot->answered) {
+        slot->asked[rank] = asked;
+        return SA_REPLY;
+    }
+    if (again && !none && !asked) return SA_DROP_ASKED;
+    memset(slot->asked, 0, sizeof slot->asked);
+    slot->asked[rank] = again;
+    results->valued_ports[0] = job->parent_port;
+    results->valued_count = 1;
+    results->valued[3] = (uint8_t)((results->valued[3] & ~5) | (again ? 4 : 0));
+    results->valued[13] = (uint8_t)job->parent_rank;
+    return again ? SA_SUMS_UP_AGAIN : SA_SUMS_UP;
+}
+
 static void model_results(const struct model_job *job, const struct model_slot *slot, const uint8_t *datagram,
                           bool again, struct model_results *results) {
     memset(results, 0, sizeof *results);
@@ -138,6 +163,27 @@ static void model_results(const struct model_job *job, const struct model_slot *
     }
 }
 
+static void model_take(const struct model_job *job, struct model_slot *slot, const uint8_t *datagram, bool maximum) {
+    struct contribution *taken = &slot->contributions[slot->taken++];
+    taken->maximum = maximum;
+    for (uint32_t e = 0; e < job->elements; e++) taken->values[e] = (int32_t)field(datagram, 20 + 4 * e, 4);
+}
+
+/* The parent's result. */
+static enum sa_outcome model_down(const struct model_job *job, struct model_slot *slot, const uint8_t *datagram,
+                                  struct model_results *results) {
+    if (field(datagram, 16, 4) != slot->held) return SA_DROP_PARENT_CHUNK;
+    if (slot->answered) return SA_DROP_PARENT_DUPLICATE;
+    for (uint32_t r = 0; r < job->workers; r++)
+        if (!slot->seen[r]) return SA_DROP_PARENT_EARLY;
+    slot->answered = true;
+    slot->taken = 0;
+    slot->zero = false;
+    model_take(job, slot, datagram, false);
+    model_results(job, slot, datagram, false, results);
+    return SA_BROADCAST;
+}
+
 /* What must become of a datagram; `results` are written for a BROADCAST or REPLY. */
 static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint32_t port,
                                     struct model_results *results) {
@@ -148,12 +194,14 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
     if (outcome != SA_ABSORBED) return outcome;
 
     struct model_slot *slot = &slots[field(datagram, 6, 2)][datagram[3] / 2 % 2];
+    if (datagram[3] & 1) return model_down(job, slot, datagram, results);
     uint32_t chunk = field(datagram, 16, 4), rank = datagram[13], missing = 0;
     int64_t ahead = ((int64_t)chunk - slot->held + (1ll << 32)) % (1ll << 32);
     if (ahead >= 1ll << 31) return SA_DROP_OLDER;
     if (ahead) {
         slot->held = chunk;
         slot->taken = 0;
+        slot->answered = false;
         memset(slot->seen, 0, sizeof slot->seen);
     }
     bool again = slot->seen[rank], first = true, others_gave = false;
@@ -170,21 +218,20 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
             slot->taken = 0;
             slot->zero = false;
         }
-        struct contribution *taken = &slot->contributions[slot->taken++];
-        taken->maximum = datagram[2] / 8 % 2;
-        for (uint32_t e = 0; e < job->elements; e++) taken->values[e] = (int32_t)field(datagram, 20 + 4 * e, 4);
+        model_take(job, slot, datagram, datagram[2] / 8 % 2);
     }
     slot->seen[rank] = true;
     for (uint32_t r = 0; r < job->workers; r++) missing += !slot->seen[r];
     if (missing) return again ? SA_DROP_DUPLICATE : SA_ABSORBED;
     model_results(job, slot, datagram, again, results);
+    if (job->leaf) return model_up(job, slot, rank, again, results);
     return again ? SA_REPLY : SA_BROADCAST;
 }
 
 /* ---- the plane beside it */
 
 static struct sa_plane *plane;
-static uint64_t counters_before[SA_OUTCOMES];
+static uint64_t counters_before[SA_OUTCOMES_ALL];
 
 /* Whether these are the ports, in any order; ranks may share one here. */
 static bool same_ports(const uint32_t *wanted, uint32_t wanted_count, const uint32_t *ports, uint32_t count) {
@@ -220,7 +267,7 @@ static void run_singly(const uint8_t *rows, uint32_t count, uint32_t size, uint3
         struct sa_results results = {{&no_port, 77}, {&no_port, 77}, 77};
         CHECK(sa_plane_accept(plane, datagram + skew, size, port, out + skew, bare + skew, &results) == wanted);
         CHECK(size == 0 || memcmp(datagram + skew, rows + row * size, size) == 0);
-        bool sent = wanted == SA_BROADCAST || wanted == SA_REPLY;
+        bool sent = sa_sends(wanted);
         if (sent) {
             CHECK(results.size == expected.size);
             CHECK(same_ports(expected.valued_ports, expected.valued_count, results.valued.ports, results.valued.count));
@@ -250,7 +297,7 @@ static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint3
         static struct model_results expected;
         enum sa_outcome wanted = model_accept(rows + row * size, size, port, &expected);
         counted[wanted]++;
-        if (wanted != SA_BROADCAST && wanted != SA_REPLY) continue;
+        if (!sa_sends(wanted)) continue;
         CHECK(runs_made);
         if (in_run == runs[run].count) {
             run++;
@@ -262,6 +309,7 @@ static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint3
         CHECK(runs[run].job_id == job->id && runs[run].size == expected.size);
         uint32_t twice[128];
         for (uint32_t i = 0; i < 2 * job->workers; i++) twice[i] = job->ports[i % job->workers];
+        if (job->leaf) twice[job->workers] = job->parent_port;
         struct sa_ranks valued = runs[run].valued, to_bare = runs[run].bare;
         CHECK(same_ports(expected.valued_ports, expected.valued_count, twice + valued.first, valued.count));
         CHECK(same_ports(expected.bare_ports, expected.bare_count, twice + to_bare.first, to_bare.count));
@@ -283,9 +331,9 @@ static void run_bundle(const uint8_t *rows, uint32_t count, uint32_t size, uint3
 
 /* ---- steps */
 
-static void step_admit(void) {
-    struct model_job job = {.live = true, .id = job_id(), .generation = word()};
-    job.workers = count_of(64);
+static void step_admit(bool leaf) {
+    struct model_job job = {.live = true, .id = job_id(), .generation = word(), .leaf = leaf};
+    job.workers = count_of(leaf ? 63 : 64);
     job.elements = count_of(ELEMENTS);
     job.streams = count_of(STREAMS);
     struct sa_stream streams[STREAMS];
@@ -300,6 +348,10 @@ static void step_admit(void) {
     }
     uint32_t first_port = byte(), port = byte();
     for (uint32_t rank = 0; rank < job.workers; rank++) job.ports[rank] = rank ? port + rank : first_port;
+    if (leaf) {
+        job.parent_port = byte();
+        job.parent_rank = byte() % 64;
+    }
     struct model_job *place = live_job(job.id);
     for (int i = 0; i < JOBS && !place; i++)
         if (!jobs[i].live) place = &jobs[i];
@@ -310,7 +362,8 @@ static void step_admit(void) {
 
     struct sa_job told = {.job_id = job.id, .generation = job.generation, .workers = job.workers,
                           .elements = job.elements, .stream_count = job.streams, .streams = streams};
-    CHECK(sa_plane_admit(plane, &told, job.ports) == 0);
+    const struct sa_parent parent = {job.parent_port, job.parent_rank};
+    CHECK(sa_plane_admit(plane, &told, job.ports, job.workers, leaf ? &parent : NULL) == 0);
     *place = job;
     for (uint32_t s = 0; s < job.streams; s++)
         for (uint32_t i = 0; i < job.window[s]; i++)
@@ -318,6 +371,7 @@ static void step_admit(void) {
                 struct model_slot *slot = &slots[job.first[s] + i][version];
                 slot->held = (uint32_t)((int64_t)i + ((int64_t)version - 2) * (int64_t)job.window[s]);
                 slot->taken = 0;
+                slot->answered = false;
                 memset(slot->seen, 0, sizeof slot->seen);
             }
 }
@@ -349,7 +403,7 @@ static uint32_t near_packet(const struct model_job *job, uint8_t *datagram, uint
     uint32_t chunk = slots[slot][version].held + distances[distance < 160 ? 0 : distance % 8];
     /* mostly the same for all packets of a chunk */
     bool odd = seed >= 224;
-    uint32_t drawn = chunk / (2 * window) + (odd ? seed : 0), route = odd || job->workers > 1 ? drawn % 3 : 0;
+    uint32_t drawn = chunk / (2 * window) + (odd ? seed : 0), route = odd || (job->workers > 1 && !job->leaf) ? drawn % 3 : 0;
     uint32_t owner = route ? drawn / 3 % (odd ? 64 : job->workers) : 0;
     put(datagram, 2, 2, 0x2000 | (seed & 2 ? 0x800 : 0) | route << 9 | owner << 3 | version * 2 | (seed & 4));
     put(datagram, 4, 2, job->id);
@@ -378,9 +432,10 @@ static void step_near(uint32_t flags) {
         const struct model_job *from = &jobs[(choice + (flags & 8 ? row : 0)) % JOBS]; /* jobs may share a port */
         near_packet(from->live ? from : job, rows + row * size, size, place + 2 * row, choice / JOBS, rank, distance,
                     seed + 8 * row);
+        if (flags & 16 && from->leaf) rows[row * size + 3] |= 1;
         if (damage >= 160) rows[row * size + damage % 20] ^= (uint8_t)(1 << seed % 8);
     }
-    uint32_t port = job->ports[rank < job->workers ? rank : 0];
+    uint32_t port = job->leaf && flags & 16 ? job->parent_port : job->ports[rank < job->workers ? rank : 0];
     if (flags & 1)
         run_bundle(rows, count, size, port, seed & 3);
     else
@@ -396,10 +451,11 @@ static void compare_state(void) {
             uint64_t ranks = 0, wanted = 0;
             for (uint32_t r = 0; r < 64; r++) wanted |= (uint64_t)slots[slot][version].seen[r] << r;
             int owned = sa_plane_seen(plane, slot, version, &chunk, &ranks) == 0;
+            if (owned && slots[slot][version].answered) wanted |= 1ull << owner_of(slot)->workers;
             CHECK(owned == (owner_of(slot) != NULL));
             CHECK(!owned || (chunk == slots[slot][version].held && ranks == wanted));
         }
-    for (int i = 0; i < SA_OUTCOMES; i++) CHECK(sa_plane_counters(plane)[i] - counters_before[i] == counted[i]);
+    for (int i = 0; i < SA_OUTCOMES_ALL; i++) CHECK(sa_plane_counters(plane)[i] - counters_before[i] == counted[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -412,7 +468,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     while (script_left) {
         uint32_t step = byte();
         if (step < 16)
-            step_admit();
+            step_admit(step >= 8);
         else if (step < 24)
             step_evict();
         else if (step < 40)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
-ADMIT, EVICT, RAW = 0, 16, 24
+ADMIT, ADMIT_BELOW, EVICT, RAW = 0, 8, 16, 24
 """First bytes that choose a step; see fuzz_plane.c."""
 
 
@@ -18,15 +18,16 @@ def admit(words: list[str]) -> bytes:
     streams = [part.split("+") for part in fields["streams"].split(",")]
     return bytes(
         [
-            ADMIT,
+            ADMIT_BELOW if "parent" in fields else ADMIT,
             int(fields["id"]),
             *int(fields["generation"]).to_bytes(4, "big"),
-            int(fields["workers"]),
+            len(ports),
             int(fields["elements"]),
             len(streams),
             *(int(number) for stream in streams for number in stream),
             ports[0],
             ports[1] - 1 if len(ports) > 1 else 0,
+            *(int(number) for number in fields.get("parent", "").split(",") if number),
         ]
     )
 

@@ -157,7 +157,7 @@ static void make(void) {
                                .rto_max_ns = 1000000000, .streams = streams};
     const uint32_t ports[WORKERS] = {0, 1};
     struct sa_plane *plane = sa_plane_new();
-    REQUIRE(plane && !sa_plane_admit(plane, &job, ports));
+    REQUIRE(plane && !sa_plane_admit(plane, &job, ports, WORKERS, NULL));
     hub = open_end();
     struct sa_switch_config config = {.udp = hub.udp, .plane = plane, .wake = hub.wake, .segments_max = 16,
                                       .pool_packets = 1024, .datagram_bytes = 20 + 4 * ELEMENTS};

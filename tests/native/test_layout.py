@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from switchagg.dataplane.native import RUN
+from switchagg.dataplane.native import RUN, NativeParent
 from switchagg.description import WORDS
 from switchagg.native import endpoint, library, programs
 from transport.collectives import execution
@@ -25,6 +25,7 @@ CORE = Path(library.__file__).parent
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_stream": library.Stream,
     "sa_job": library.Job,
+    "sa_parent": NativeParent,
     "sa_event": endpoint.NativeEvent,
     "sa_submission": endpoint.NativeSubmission,
     "sa_address": native_udp.NativeAddress,
@@ -52,6 +53,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 NUMBERS = {
     "SA_ABI": library.ABI,
     "SA_OUTCOMES": len(library.OUTCOMES),
+    "SA_OUTCOMES_ALL": len(library.OUTCOMES + library.LEAF_OUTCOMES),
     "SA_ENDPOINT_COUNTERS": len(library.ENDPOINT_COUNTERS),
     "SA_UDP_COUNTERS": len(native_udp.UDP_COUNTERS),
     "SA_SWITCH_COUNTERS": len(native_switch.SWITCH_COUNTERS),

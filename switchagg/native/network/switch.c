@@ -303,7 +303,7 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
     struct sa_results results;
     uint8_t *out = sw->arena + sw->arena_used, *bare = sw->bare[sw->bare_used];
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, bare, &results);
-    if (outcome != SA_BROADCAST && outcome != SA_REPLY) return;
+    if (!sa_sends(outcome)) return;
     uint64_t stream = outcome == SA_BROADCAST ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
     if (results.valued.count) {
         add_result(sw, out, results.size, &results.valued, tos, stream);
@@ -418,7 +418,7 @@ static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32
     struct sa_results results;
     uint8_t *out = result ? result->buffer->bytes : sw->arena; /* without memory the data plane still sums it */
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, sw->bare[0], &results);
-    if (outcome == SA_BROADCAST || outcome == SA_REPLY) {
+    if (sa_sends(outcome)) {
         if (result) result->buffer->size = results.size;
         if (results.bare.count) bare = sa_pool_take(sw->pool, sw->bare[0], SA_HEADER_BYTES, tos);
         enter_links(sw, result, &results.valued, time_ns);

@@ -23,23 +23,25 @@ struct share {
     struct share *next;
     uint32_t job_id;
     uint32_t generation;
-    uint32_t workers;
+    uint32_t ranks; /* its workers here, or the switches below */
     uint32_t elements;
     uint32_t stream_count;
     uint32_t first_slot;
     uint32_t slots;
     uint64_t full;
+    uint64_t *asked; /* of a slot version (H4); NULL: this switch is the root */
+    uint32_t parent_rank;
     void *memory;
     uint64_t register_bytes;
     struct registers *registers; /* and behind them the sums */
     uint32_t *sums;
     uint64_t stride; /* of a row of sums: `elements`, and as many more as fill cache lines */
-    uint32_t ports[2 * SA_WORKERS_MAX]; /* twice, so that all but one rank's are one piece */
+    uint32_t ports[2 * SA_WORKERS_MAX]; /* twice, so that all but one rank's are one piece; or once, and the parent's */
     struct sa_stream streams[SA_STREAMS_MAX];
 };
 
 struct sa_plane {
-    uint64_t counters[SA_OUTCOMES];
+    uint64_t counters[SA_OUTCOMES_ALL];
     struct share *first;
     struct share *by_id[JOB_IDS]; /* most pages of it are never touched */
 };
@@ -83,19 +85,25 @@ static void combine(enum sa_values action, uint32_t *sums, const uint8_t *values
 
 /* ---- packets */
 
-/* Why a well-formed packet is no packet of an admitted job; SA_ABSORBED if it is one (S1). Host byte order. */
-SA_INLINE enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
-    if (header->kind & SA_RESULT) return SA_DROP_RESULT;
-    if (!share) return SA_DROP_JOB;
+/* Whether a packet's place is one of the job's; SA_ABSORBED if it is (S1). Host byte order. */
+SA_INLINE enum sa_outcome place_fault(const struct share *share, const struct sa_header *header) {
     if (header->generation != share->generation) return SA_DROP_GENERATION;
     if (header->stream >= share->stream_count) return SA_DROP_STREAM;
     const struct sa_stream *stream = &share->streams[header->stream];
-    if (header->slot - stream->first_slot >= stream->window) return SA_DROP_SLOT; /* below first_slot: huge */
-    if (header->rank >= share->workers) return SA_DROP_RANK;
+    return header->slot - stream->first_slot >= stream->window ? SA_DROP_SLOT : SA_ABSORBED; /* below first_slot: huge */
+}
+
+/* Why a well-formed packet without RESULT is no packet of an admitted job; SA_ABSORBED if it is one (S1, H2). */
+SA_INLINE enum sa_outcome membership_fault(const struct share *share, const struct sa_header *header, uint32_t port) {
+    if (!share) return SA_DROP_JOB;
+    enum sa_outcome fault = place_fault(share, header);
+    if (fault != SA_ABSORBED) return fault;
+    if (header->rank >= share->ranks) return SA_DROP_RANK;
     if (share->ports[header->rank] != port) return SA_DROP_PORT;
     uint32_t elements = share->elements;
     if (sa_route(header->kind) != SA_ROUTE_ALL) {
-        if (sa_owner(header->kind) >= share->workers || share->workers < 2) return SA_DROP_OWNER;
+        if (share->asked) return SA_DROP_ROUTE;
+        if (sa_owner(header->kind) >= share->ranks || share->ranks < 2) return SA_DROP_OWNER;
         if (!(sa_givers(header->kind, share->full) >> header->rank & 1)) elements = 0;
     }
     return header->elements == elements ? SA_ABSORBED : SA_DROP_ELEMENTS;
@@ -106,7 +114,7 @@ static void address(const struct share *share, uint32_t kind, uint32_t rank, boo
                     struct sa_results *results) {
     const struct sa_targets none = {NULL, 0}, sender = {&share->ports[rank], 1};
     uint32_t owner = sa_owner(kind);
-    struct sa_targets one = {&share->ports[owner], 1}, others = {&share->ports[owner + 1], share->workers - 1};
+    struct sa_targets one = {&share->ports[owner], 1}, others = {&share->ports[owner + 1], share->ranks - 1};
     if (outcome == SA_REPLY) {
         results->valued = gives ? none : sender;
         results->bare = gives ? sender : none;
@@ -124,6 +132,57 @@ SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint8_t
     memcpy(out + offsetof(struct sa_header, elements), &field, sizeof field);
 }
 
+/* ---- a switch below another, apart, so that others pay nothing for it */
+
+static uint32_t *sums_of(const struct share *share, const struct sa_header *header, uint32_t *index) {
+    uint32_t slot = header->slot - share->first_slot, version = header->kind & SA_VERSION ? 1 : 0;
+    *index = 2 * slot + version;
+    return share->sums + (slot + version * share->slots) * share->stride;
+}
+
+/* A child's packet, which S1 has let pass (H3, H4). */
+__attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *share, const struct sa_header *header,
+                                                                const uint8_t *datagram, uint8_t *out,
+                                                                struct sa_results *results) {
+    uint32_t index, *sums = sums_of(share, header, &index);
+    struct registers *registers = &share->registers[index];
+    struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &share->asked[index], share->full,
+                                                 header->kind, header->chunk, header->rank);
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    if (!sa_sends(decision.outcome)) return decision.outcome;
+    uint32_t to = decision.outcome == SA_REPLY ? header->rank : share->ranks;
+    *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
+    result_header(datagram, share->elements, out);
+    if (decision.outcome != SA_REPLY) {
+        out[3] = (uint8_t)((out[3] & ~SA_RESULT) | (decision.outcome == SA_SUMS_UP_AGAIN ? SA_RETRANSMISSION : 0));
+        out[offsetof(struct sa_header, rank)] = (uint8_t)share->parent_rank;
+    }
+    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    return decision.outcome;
+}
+
+/* A well-formed packet with RESULT: a stranger, unless it is the parent's (H2, H5). */
+__attribute__((noinline)) static enum sa_outcome accept_result(struct share *share, const struct sa_header *header,
+                                                               const uint8_t *datagram, uint32_t port, uint8_t *out,
+                                                               struct sa_results *results) {
+    if (!share || !share->asked || share->ports[share->ranks] != port) return SA_DROP_RESULT;
+    enum sa_outcome fault = place_fault(share, header);
+    if (fault != SA_ABSORBED) return fault;
+    if (sa_route(header->kind) != SA_ROUTE_ALL) return SA_DROP_ROUTE;
+    if (header->elements != share->elements) return SA_DROP_ELEMENTS;
+    uint32_t index, *sums = sums_of(share, header, &index);
+    struct registers *registers = &share->registers[index];
+    struct sa_decision decision = sa_leaf_take(registers->held, &registers->seen, share->full, header->chunk);
+    if (decision.outcome != SA_BROADCAST) return decision.outcome;
+    combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
+    *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
+    result_header(datagram, share->elements, out);
+    emit(sums, out + SA_HEADER_BYTES, share->elements);
+    return SA_BROADCAST;
+}
+
+/* ---- */
+
 /* Of at least a header. routed: whether the route isn't ALL. */
 SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const uint8_t *datagram, uint32_t size,
                                      uint32_t port, uint8_t *out, uint8_t *bare, struct sa_results *results) {
@@ -139,8 +198,10 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     header.generation = SA_BE32(header.generation);
     header.chunk = SA_BE32(header.chunk);
     struct share *share = plane->by_id[header.job];
+    if (header.kind & SA_RESULT) return accept_result(share, &header, datagram, port, out, results);
     fault = membership_fault(share, &header, port);
     if (fault != SA_ABSORBED) return fault;
+    if (!routed && share->asked) return accept_at_leaf(share, &header, datagram, out, results);
 
     uint32_t slot = header.slot - share->first_slot, version = header.kind & SA_VERSION ? 1 : 0;
     struct registers *registers = &share->registers[2 * slot + version];
@@ -156,7 +217,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     if (routed)
         address(share, header.kind, header.rank, header.elements != 0, decision.outcome, results);
     else if (decision.outcome == SA_BROADCAST)
-        results->valued = (struct sa_targets){share->ports, share->workers};
+        results->valued = (struct sa_targets){share->ports, share->ranks};
     if (results->valued.count) {
         result_header(datagram, share->elements, out);
         emit(sums, out + SA_HEADER_BYTES, share->elements);
@@ -206,7 +267,7 @@ uint32_t sa_plane_process(struct sa_plane *plane, const uint8_t *bundle, uint32_
         struct sa_results results;
         const uint8_t *datagram = bundle + (uint64_t)row * size;
         enum sa_outcome outcome = sa_plane_accept(plane, datagram, size, port, out, bare, &results);
-        if (outcome != SA_BROADCAST && outcome != SA_REPLY) continue;
+        if (!sa_sends(outcome)) continue;
         if (results.valued.count) out += results.size;
         if (results.bare.count) bare += SA_HEADER_BYTES;
         if (!same_targets(&results.valued, &last.valued) || !same_targets(&results.bare, &last.bare)) {
@@ -241,7 +302,8 @@ void sa_plane_free(struct sa_plane *plane) {
 static uintptr_t in_lines(uintptr_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
 
 /* A share with its registers as S7 initialises them; NULL: no memory. */
-static struct share *share_new(const struct sa_job *job, const uint32_t *ports) {
+static struct share *share_new(const struct sa_job *job, const uint32_t *ports, uint32_t ranks,
+                               const struct sa_parent *parent) {
     struct share *share = calloc(1, sizeof *share);
     if (!share) return NULL;
     uint32_t first = UINT32_MAX, end = 0;
@@ -255,14 +317,19 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports) 
     share->stride = in_lines(4 * (size_t)job->elements) / 4;
     share->job_id = job->job_id;
     share->generation = job->generation;
-    share->workers = job->workers;
+    share->ranks = ranks;
     share->elements = job->elements;
     share->stream_count = job->stream_count;
     share->first_slot = first;
-    share->full = UINT64_MAX >> (SA_WORKERS_MAX - job->workers);
-    share->register_bytes = register_bytes + versions * 4 * share->stride;
-    memcpy(share->ports, ports, job->workers * sizeof *ports);
-    memcpy(share->ports + job->workers, ports, job->workers * sizeof *ports);
+    share->full = UINT64_MAX >> (SA_WORKERS_MAX - ranks);
+    uint64_t sums_end = register_bytes + versions * 4 * share->stride;
+    share->register_bytes = sums_end + (parent ? versions * sizeof *share->asked : 0);
+    memcpy(share->ports, ports, ranks * sizeof *ports);
+    memcpy(share->ports + ranks, ports, ranks * sizeof *ports);
+    if (parent) {
+        share->ports[ranks] = parent->port; /* nothing there has a route */
+        share->parent_rank = parent->rank;
+    }
     memcpy(share->streams, job->streams, job->stream_count * sizeof *job->streams);
     share->memory = calloc(1, share->register_bytes + LINE_BYTES); /* pages that no packet touches cost nothing */
     if (!share->memory) {
@@ -271,6 +338,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports) 
     }
     share->registers = (struct registers *)in_lines((uintptr_t)share->memory);
     share->sums = (uint32_t *)((uint8_t *)share->registers + register_bytes);
+    if (parent) share->asked = (uint64_t *)((uint8_t *)share->registers + sums_end);
     for (uint32_t s = 0; s < job->stream_count; s++) {
         const struct sa_stream *stream = &job->streams[s];
         for (uint32_t i = 0; i < 2 * stream->window; i++)
@@ -280,8 +348,9 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports) 
     return share;
 }
 
-int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports) {
-    struct share *share = share_new(job, ports);
+int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports, uint32_t ranks,
+                   const struct sa_parent *parent) {
+    struct share *share = share_new(job, ports, ranks, parent);
     if (!share) return -1;
     sa_plane_evict(plane, job->job_id); /* its earlier generation */
     share->next = plane->first;

@@ -1,4 +1,4 @@
-/* The native data plane: S1 to S8 of PROTOCOL.md for several jobs, one packet at a time, no allocation per packet.
+/* The native data plane: S1 to S8 and H1 to H5 of PROTOCOL.md for several jobs, one packet at a time, no allocation per packet.
    A pure function of (registers, packet): no clock, no threads, no randomness. Not thread-safe. */
 #ifndef SWITCHAGG_PLANE_H
 #define SWITCHAGG_PLANE_H
@@ -14,6 +14,12 @@ struct sa_targets {
     uint32_t count;
 };
 
+/* Where a switch below another sends its sums, and its rank there (H1). */
+struct sa_parent {
+    uint32_t port;
+    uint32_t rank;
+};
+
 /* What one packet causes: a result with values, of `size` bytes, and a bare one, each for some ports or none (S6). */
 struct sa_results {
     struct sa_targets valued;
@@ -21,7 +27,7 @@ struct sa_results {
     uint32_t size;
 };
 
-/* Ports of a job in the order of its ranks, from `first` on, and round again. */
+/* Ports of a job in the order of its ranks, from `first` on, and round again; behind them the parent's, if there is one. */
 struct sa_ranks {
     uint32_t first;
     uint32_t count;
@@ -40,12 +46,13 @@ struct sa_run {
 SA_EXPORT struct sa_plane *sa_plane_new(void);
 SA_EXPORT void sa_plane_free(struct sa_plane *plane);
 
-/* Take a job, or a new generation of one, that Python's check_admission has accepted; ports[rank]. 0, or -1: no memory,
-   and nothing has changed. */
-SA_EXPORT int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports);
+/* Take a job, or a new generation of one, that Python's check_admission has accepted; ports[rank], of so many ranks
+   here. parent: of a switch below another, else NULL. 0, or -1: no memory, and nothing has changed. */
+SA_EXPORT int sa_plane_admit(struct sa_plane *plane, const struct sa_job *job, const uint32_t *ports, uint32_t ranks,
+                             const struct sa_parent *parent);
 SA_EXPORT void sa_plane_evict(struct sa_plane *plane, uint32_t job_id);
 
-/* Decide on one datagram and count it. For SA_BROADCAST and SA_REPLY `results` says what is sent where, `out` (room for a
+/* Decide on one datagram and count it. For outcomes with sa_sends `results` says what is sent where, `out` (room for a
    packet of any admitted job) holds the result with values and `bare` (SA_HEADER_BYTES) the bare one, if there are any; else
    all are untouched. Nothing may overlap. Defined for any bytes, at any alignment. */
 SA_EXPORT enum sa_outcome sa_plane_accept(struct sa_plane *plane, const uint8_t *datagram, uint32_t size, uint32_t port,
@@ -65,7 +72,7 @@ SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_
    evicted. */
 SA_EXPORT uint8_t *sa_plane_registers(struct sa_plane *plane, uint32_t job_id, uint64_t *size_bytes);
 
-/* SA_OUTCOMES numbers, valid as long as the plane. */
+/* SA_OUTCOMES_ALL numbers, valid as long as the plane. */
 SA_EXPORT const uint64_t *sa_plane_counters(const struct sa_plane *plane);
 
 #endif

@@ -39,6 +39,34 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
     return decision;
 }
 
+/* At a switch below another, a child's packet (H3, H4). full: the bitmap of all children; the bit behind them is the
+   parent's, whose result is there. asked: a bitmap of children. Outcomes: also SA_SUMS_UP, SA_SUMS_UP_AGAIN, SA_DROP_ASKED. */
+SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint64_t *asked, uint64_t full,
+                                            uint32_t kind, uint32_t chunk, uint32_t rank) {
+    struct sa_decision decision = sa_slot_accept(held, seen, full, kind, chunk, rank);
+    uint64_t bit = 1ull << rank;
+    if (decision.outcome == SA_BROADCAST) {
+        decision.outcome = SA_SUMS_UP;
+        *asked = 0;
+    } else if (decision.outcome == SA_REPLY) { /* the parent's bit is not there yet */
+        decision.outcome = *asked && !(*asked & bit) ? SA_DROP_ASKED : SA_SUMS_UP_AGAIN;
+        *asked = decision.outcome == SA_SUMS_UP_AGAIN ? bit : *asked | bit;
+    } else if (decision.outcome == SA_DROP_DUPLICATE && *seen > full) {
+        decision.outcome = SA_REPLY;
+    }
+    return decision;
+}
+
+/* The same for the parent's result of a chunk (H5). */
+SA_INLINE struct sa_decision sa_leaf_take(uint32_t held, uint64_t *seen, uint64_t full, uint32_t chunk) {
+    struct sa_decision decision = {SA_DROP_PARENT_CHUNK, SA_KEEP};
+    if (chunk != held) return decision;
+    decision.outcome = *seen > full ? SA_DROP_PARENT_DUPLICATE : SA_DROP_PARENT_EARLY;
+    if (*seen != full) return decision;
+    *seen = full + (full + 1);
+    return (struct sa_decision){SA_BROADCAST, SA_WRITE};
+}
+
 /* The chunk number in `held` of an unused slot version: two windows before its first chunk (S7). */
 SA_INLINE uint32_t sa_first_held(uint32_t offset, uint32_t version, uint32_t window) {
     return offset + (version - 2u) * window;

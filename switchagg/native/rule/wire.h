@@ -86,8 +86,22 @@ enum sa_outcome {
     SA_DROP_PORT,
     SA_DROP_OWNER,
     SA_DROP_ELEMENTS,
-    SA_OUTCOMES
+    SA_OUTCOMES,
+    /* Of a switch below another (H2 to H5), in the order of `LEAF_OUTCOMES`. */
+    SA_SUMS_UP = SA_OUTCOMES,
+    SA_SUMS_UP_AGAIN,
+    SA_DROP_ASKED,
+    SA_DROP_PARENT_CHUNK,
+    SA_DROP_PARENT_EARLY,
+    SA_DROP_PARENT_DUPLICATE,
+    SA_DROP_ROUTE,
+    SA_OUTCOMES_ALL
 };
+
+/* Whether a packet with this outcome causes others. */
+SA_INLINE int sa_sends(enum sa_outcome outcome) {
+    return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_SUMS_UP || outcome == SA_SUMS_UP_AGAIN;
+}
 
 SA_INLINE uint32_t sa_kind(uint32_t op, uint32_t route, uint32_t owner, uint32_t flags) {
     return SA_MAGIC << 16 | SA_WIRE_VERSION << 12 | op << 11 | route << 9 | owner << 3 | flags;
