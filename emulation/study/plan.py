@@ -41,7 +41,7 @@ COMMON = (
 """What every workload is trained with by default, beside words of its own."""
 
 RATE_FACTORS = {
-    "sign": 0.01,
+    "sign": 0.005,
     "onebit": 0.25,
     "twobit": 0.25,
     "dgc": 2.0,
@@ -84,8 +84,8 @@ def _slow_starters(iterations: int) -> tuple[str, str]:
 
 SETTINGS = (
     Setting("images", (4, 8), 64, 960, 60, (0.015, 0.03, 0.06), COMMON + _slow_starters(960)),
-    Setting("digits", (4,), 128, 80, 10, (0.02, 0.04, 0.08), COMMON + _slow_starters(80)),
-    Setting("small_text", (4,), 32, 160, 20, (0.05, 0.1, 0.2), COMMON + _slow_starters(160)),
+    Setting("digits", (4,), 128, 80, 10, (0.01, 0.02, 0.04), COMMON + _slow_starters(80)),
+    Setting("small_text", (4,), 32, 480, 40, (0.05, 0.1, 0.2), COMMON + _slow_starters(480)),
 )
 _QUICK_CODECS = (FLOAT32, "bf16", "lanes16", "lanes8+ef", "rotated8+ef", "ternary+ef", "topk:ratio=0.01+ef")
 QUICK = (
