@@ -10,7 +10,8 @@
 
 /* Hot loops over values are compiled for several instruction sets, the best one chosen when the library is loaded.
    Other machines have one baseline that vectorises (NEON on arm64), or no way to choose (musl has no ifunc).
-   x86-64-v4 selects AVX-512 by its feature bits; older compilers can select it only by the name of a processor. */
+   x86-64-v4 selects AVX-512 by its feature bits; older compilers can select it only by the name of a processor. All
+   are static, which other files of clang's couldn't call, and no two are called alike: their resolvers are global. */
 #if defined(__clang__) || __GNUC__ >= 12
 #define SA_AVX512 "arch=x86-64-v4"
 #else

@@ -117,6 +117,16 @@ def test_ctypes_layouts_match_the_compiler_s(tmp_path: Path) -> None:
     assert dict(zip(wanted, map(int, said), strict=True)) == wanted
 
 
+def test_functions_for_several_instruction_sets_are_such_as_clang_can_link() -> None:
+    """Each has a resolver, which is global, and other files don't find those that aren't static."""
+    declared = re.compile(r"^SA_VECTORISED ([^(]*?)(\w+)\(", re.MULTILINE)
+    found = [one for path in sorted(CORE.rglob("*.c")) for one in declared.findall(path.read_text())]
+    names = [name for _, name in found]
+    assert len(names) > 20
+    assert {name for name in names if names.count(name) > 1} == set()
+    assert [name for kind, name in found if not kind.startswith("static ")] == []
+
+
 def test_every_struct_that_names_a_ctypes_class_is_compared() -> None:
     """Headers say "Field by field as `X`"; the classes name their structs."""
     said = set()

@@ -7,7 +7,7 @@
 
 /* ---- codes (F1) */
 
-SA_VECTORISED uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count) {
+SA_VECTORISED static uint32_t greatest32(const sa_uint32_at *bits, uint64_t count) {
     uint32_t greatest = 0;
     for (uint64_t i = 0; i < count; i++) {
         uint32_t magnitude = bits[i] & 0x7fffffffu;
@@ -24,6 +24,10 @@ SA_VECTORISED static int64_t greatest64(const sa_int64_at *bits, uint64_t count)
         greatest = magnitude > greatest ? magnitude : greatest;
     }
     return greatest;
+}
+
+uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count) {
+    return greatest32(bits, count);
 }
 
 static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {

@@ -165,7 +165,7 @@ void sa_rotate_back(const struct sa_rotation *rotation, float *row, double facto
 
 typedef double doubles __attribute__((vector_size(8 * QUARTER)));
 
-SA_VECTORISED static void add_squares(const sa_float32_at *values, uint64_t count, double *sums) {
+SA_VECTORISED static void add_all_squares(const sa_float32_at *values, uint64_t count, double *sums) {
     doubles found[PARTIAL_SUMS / QUARTER] = {{0}};
     for (; count >= PARTIAL_SUMS; count -= PARTIAL_SUMS, values += PARTIAL_SUMS)
         for (uint32_t i = 0; i < PARTIAL_SUMS / QUARTER; i++) {
@@ -179,7 +179,7 @@ SA_VECTORISED static void add_squares(const sa_float32_at *values, uint64_t coun
 int32_t sa_rms_code(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     double sums[PARTIAL_SUMS];
     sa_fetch_ahead(coding, values);
-    add_squares((const sa_float32_at *)values, count, sums);
+    add_all_squares((const sa_float32_at *)values, count, sums);
     for (uint32_t half = PARTIAL_SUMS / 2; half; half /= 2)
         for (uint32_t i = 0; i < half; i++) sums[i] += sums[i + half];
     if (!(sums[0] <= DBL_MAX)) return SA_CODE_GREATEST;

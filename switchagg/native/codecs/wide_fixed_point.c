@@ -50,8 +50,8 @@ SA_VECTORISED static void quantise(const uint8_t *restrict values, uint32_t coun
     }
 }
 
-SA_VECTORISED static void dequantise(sa_float32_at *restrict values, uint32_t count, double down, double unit,
-                                     const sa_uint32_at *restrict highs, const sa_uint32_at *restrict lows) {
+SA_VECTORISED static void dequantise_wide(sa_float32_at *restrict values, uint32_t count, double down, double unit,
+                                          const sa_uint32_at *restrict highs, const sa_uint32_at *restrict lows) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t high = highs[i], low = lows[i];
         values[i] = (float)(((double)(int32_t)SA_BE32(high) * unit + (double)(int32_t)SA_BE32(low)) * down);
@@ -76,8 +76,8 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
         return;
     }
     int32_t bits = low_bits(coding);
-    dequantise((sa_float32_at *)values, count, power(exponent_of(code) - 2 * bits), power(bits),
-               (const sa_uint32_at *)payload, (const sa_uint32_at *)payload + coding->width);
+    dequantise_wide((sa_float32_at *)values, count, power(exponent_of(code) - 2 * bits), power(bits),
+                    (const sa_uint32_at *)payload, (const sa_uint32_at *)payload + coding->width);
 }
 
 const struct sa_codec sa_wide_fixed_point = {
