@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import log10
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ Row = dict[str, Any]
 Place = tuple[str, int]
 """Workload and number of workers."""
 
+LABEL_INCHES = 0.16
 CLOSE = 0.5
 """Points of accuracy."""
 
@@ -60,51 +62,66 @@ def short(codec: str) -> str:
 
 
 def accuracy(document: dict[str, Any]) -> Figure | None:
-    """Final accuracy against bits per value on the busier direction of a link: all seeds, and their mean."""
+    """Final error, 1 less the accuracy, against bits per value on the busier direction of a link: all seeds, and their
+    mean."""
     every = list(places(document))
     heights = [2.8 + 0.25 * len(rows) for _, rows in every]
     figure = Figure(figsize=(10, sum(heights)), layout="constrained")
     panels = [axes for (axes,) in figure.subplots(len(every), 1, squeeze=False, height_ratios=heights)]
-    for axes, ((workload, workers), rows) in zip(panels, every, strict=True):
+    for axes, height, ((workload, workers), rows) in zip(panels, heights, every, strict=True):
         plain = next((row for row in rows if row["codec"] == FLOAT32), None)
         if plain is not None:
-            axes.axhspan(min(plain["accuracies"]), max(plain["accuracies"]), color="#DDDDDD", label="seeds of float32")
+            errors = _final_errors(plain)
+            axes.axhspan(min(errors), max(errors), color="#DDDDDD", label="seeds of float32")
         ended = [row for row in rows if not row["diverged"]]
         for colour, row in zip(_colours(ended), ended, strict=True):
             bits = _bits(row)
-            axes.plot([bits] * row["seeds"], row["accuracies"], "_", color=colour, markersize=9)
-            axes.plot([bits], [row["accuracy"]], "o", color=colour, markersize=5)
-        _labels(axes, [(_bits(row), row["accuracy"], short(row["codec"])) for row in ended])
+            axes.plot([bits] * row["seeds"], _final_errors(row), "_", color=colour, markersize=9)
+            axes.plot([bits], [_error(row["accuracy"])], "o", color=colour, markersize=5)
         axes.set_xscale("log")
+        axes.set_yscale("log")
+        _labels(axes, [(_bits(row), _error(row["accuracy"]), short(row["codec"])) for row in ended], height - 1)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+        axes.tick_params(axis="y", which="minor", labelsize=8)
         low, high = axes.get_xlim()
         axes.set_xlim(low, high * 1.6)
-        axes.set(title=f"{workload}, n = {workers}", ylabel="final accuracy")
+        axes.set(title=f"{workload}, n = {workers}", ylabel="wrong answers in the end")
         axes.set_xlabel("bits per value on a link's busier direction, headers and scales included")
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper right")
     return figure
 
 
-def _labels(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside points, moved apart where they would lie over each other."""
-    low, high = axes.get_ylim()
-    step = (high - low) / 34
+def _error(accuracy: float) -> float:
+    """What of it a logarithmic axis can show."""
+    return max(1 - accuracy, 1e-4)
+
+
+def _final_errors(row: Row) -> list[float]:
+    return [_error(accuracy) for accuracy in row["accuracies"]]
+
+
+def _labels(axes: Axes, points: Sequence[tuple[float, float, str]], inches: float) -> None:
+    """Names beside points of logarithmic axes, moved apart where they would overlap. inches: of their height."""
+    low, high = map(log10, axes.get_ylim())
+    step = (high - low) * LABEL_INCHES / inches
     placed: list[tuple[float, float]] = []
     for bits, value, name in sorted(points, key=lambda point: (-point[1], point[0])):
-        at = value
+        at = log10(value)
         while any(abs(at - other) < step and 0.4 < bits / where < 2.5 for where, other in placed):
             at -= step / 4
         placed.append((bits, at))
         axes.annotate(
             name,
             (bits, value),
-            (bits * 1.06, at),
+            (bits * 1.06, 10**at),
             fontsize=8,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < value - step else None,
+            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < log10(value) - step else None,
         )
+    axes.set_ylim(10 ** min([low, *(at - step for _, at in placed)]), 10**high)
 
 
 def curves(document: dict[str, Any]) -> Figure | None:
