@@ -15,12 +15,12 @@ from itertools import product
 import numpy as np
 
 from emulation.topologies.table import topology
-from emulation.topologies.topology import Hop, LinkSettings, Topology
+from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
 from switchagg.call import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.wire import HEADER_BYTES, frame_bytes
-from transport.group.method_name import MethodName, flows
+from transport.group.method_name import METHODS, MethodName, flows
 from transport.links.framing import Framing
 from transport.links.table import LINKS
 from transport.ps.coded import PushCodec
@@ -34,8 +34,7 @@ class Network:
     """Links of a network. rate_bps: of a host's, each way. elements: E of the switch's packets, as asked for.
 
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
-    doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. topology: a name of
-    `emulation.topologies.table`.
+    doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. fabric: what joins hosts.
     """
 
     workers: int
@@ -45,11 +44,11 @@ class Network:
     servers: int = 0
     backups: int = 0
     keeps_weights: bool = False
-    topology: str = "star"
+    fabric: Fabric = STAR
 
     def links(self, method: str) -> Topology:
         """Those that a method has."""
-        return topology(self.topology, self.workers, self.servers * (method == "ps"), LinkSettings(self.rate_bps))
+        return topology(self.fabric, self.workers, self.servers * (method == "ps"), LinkSettings(self.rate_bps))
 
 
 @dataclass(frozen=True)
@@ -146,11 +145,24 @@ def loads(method: str, network: Network, kind: Kind = "allreduce") -> Mapping[Ho
     """How often each direction of a link carries a long array in a call of this kind, exactly."""
     links = network.links(method)
     found = {hop: Fraction(0) for hop, _ in links.hops}
-    nodes = (*links.members, links.aggregator)  # the last is SWITCH, -1
-    for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind).items():
-        for hop in links.path(nodes[sender], nodes[to]):
+    for (sender, to), arrays in _sent(method, network, links, kind):
+        for hop in links.path(sender, to):
             found[hop] += arrays
     return found
+
+
+def _sent(method: str, network: Network, links: Topology, kind: Kind) -> Iterator[tuple[tuple[str, str], Fraction]]:
+    """What nodes send to each other. In a tree of switches every child sends its parent a whole array, and gets one,
+    whatever the kind (H2)."""
+    if METHODS[method].end == "switch" and len(links.aggregators) > 1:
+        for parent, children in links.children.items():
+            for child in children:
+                yield (child, parent), Fraction(1)
+                yield (parent, child), Fraction(1)
+        return
+    nodes = (*links.members, links.root)  # the last is SWITCH, -1
+    for (sender, to), arrays in flows(method, network.workers, len(links.servers), kind).items():
+        yield (nodes[sender], nodes[to]), arrays
 
 
 def _shares_of_servers(network: Network) -> Iterator[tuple[Hop, list[int], list[int]]]:

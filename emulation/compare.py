@@ -17,6 +17,7 @@ from emulation.report.wording import unequal_compute, why_different
 from emulation.results import MethodResult, differing, document, write_json
 from emulation.scenario import Scenario, ScenarioError
 from emulation.timeline import write_trace
+from emulation.topologies.topology import ONE
 from p4vm.planes.program import PROGRAM_VARIABLE
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from switchagg.dataplane.table import DATAPLANES
@@ -109,6 +110,7 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
     if not any(method.is_switch for method in scenario.methods_for(backend)):
         return None
     switch = scenario.switch
+    _check_tree(scenario, backend)
     slots = switch.streams * switch.window_slots
     if switch.dataplane == "auto":
         return fastest(slots, switch.elements)
@@ -127,6 +129,18 @@ def choose_plane(scenario: Scenario, backend: str) -> Choice | None:
             f"{scenario.file}: [switch] dataplane: {switch.dataplane} can't run here: {reason}; or choose auto"
         )
     return Choice(switch.dataplane, {})
+
+
+def _check_tree(scenario: Scenario, backend: str) -> None:
+    """Refuses switches below switches where the backend or the data plane has none."""
+    if len(scenario.links("switch").aggregators) == 1:
+        return
+    where, plane = f"{scenario.file}: [topology] placement: {scenario.topology.placement}", scenario.switch.dataplane
+    if backend == "mininet":
+        raise ScenarioError(f"{where}: one switch aggregates in Mininet; allowed: {ONE}, or --on sim")
+    if plane != "auto" and not DATAPLANES[plane].leaf:
+        able = ", ".join(("auto", *(name for name, kind in DATAPLANES.items() if kind.leaf)))
+        raise ScenarioError(f"{where}: data plane {plane} can't be below another switch; allowed: {ONE}, or {able}")
 
 
 def compare(

@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulation.bounds import Network, elements_most
+from emulation.bounds import Network, elements_most, loads
 from emulation.scenario_tables import (
     ADAMW,
     SGD,
@@ -32,7 +32,7 @@ from emulation.scenario_tables import (
     Workload,
 )
 from emulation.topologies.table import topology
-from emulation.topologies.topology import LinkSettings, Topology
+from emulation.topologies.topology import STAR, LinkSettings, Topology
 from emulation.training.tasks.table import DDP, WORKLOADS
 from switchagg.priority import CLASSES
 from switchagg.wire import frame_bytes
@@ -83,14 +83,14 @@ class Scenario:
             servers=self.ps.servers,
             backups=options.workers - 1 if self.ps.keeps_weights else self.ps.backups,
             keeps_weights=self.ps.keeps_weights,
-            topology=options.kind,
+            fabric=options.fabric,
         )
 
     def links(self, method: str) -> Topology:
         """The nodes and links that a method has. Raises ValueError."""
         options = self.topology
         settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
-        return topology(options.kind, options.workers, self.ps.servers * (method == "ps"), settings)
+        return topology(options.fabric, options.workers, self.ps.servers * (method == "ps"), settings)
 
     @property
     def unequal_compute(self) -> str | None:
@@ -203,6 +203,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         del values["workload"]["optimizer"]
     if not scenario.workload.synchronisation:
         del values["workload"]["synchronisation"]
+    if scenario.topology.fabric == STAR:
+        for key in ("racks", "oversubscription", "placement"):
+            del values["topology"][key]
     if not scenario.faults.stragglers:
         del values["faults"]["stragglers"]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
@@ -238,6 +241,10 @@ def _build(document: dict[str, Any], file: str) -> Scenario:
         raise ScenarioError(f"{file}: seed: {_repr(seed)} is out of range; allowed: integers 0 … {_SEED_HIGH}")
     tables = {name: _build_table(document.get(name, {}), name, kind, file) for name, kind in _TABLES.items()}
     scenario = Scenario(name=name, title=title, seed=seed, file=file, **tables)
+    try:
+        _ = scenario.links("switch"), scenario.links("ps")
+    except ValueError as error:
+        raise ScenarioError(f"{file}: [topology] kind: {scenario.topology.kind}: {error}") from None
     if "window_slots" not in document.get("switch", {}):
         fitted = dataclasses.replace(scenario.switch, window_slots=_window_that_fits(scenario))
         scenario = dataclasses.replace(scenario, switch=fitted)
@@ -249,7 +256,9 @@ def _window_that_fits(scenario: Scenario) -> int:
     """The default window: a port's queue must hold all that may be in flight, or the switch's method drops its own."""
     switch = scenario.switch
     packet_bytes = LINKS["udp"].framing.ethernet_bytes(frame_bytes(switch.elements))
-    return max(1, min(switch.window_slots, scenario.topology.queue_bytes // (switch.streams * packet_bytes)))
+    together = max(map(int, loads("switch", scenario.network).values()))  # workers whose packets cross one port
+    fitting = scenario.topology.queue_bytes // (switch.streams * packet_bytes * together)
+    return max(1, min(switch.window_slots, fitting))
 
 
 def _text(document: dict[str, Any], key: str, file: str) -> str:
@@ -284,8 +293,8 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
         return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
-    if rule["kind"] in ("key", "training"):
-        return (_check_swept if rule["kind"] == "key" else _check_training)(value, where)
+    if rule["kind"] in _CHECKS:
+        return _CHECKS[rule["kind"]](value, where)
     if rule["kind"] == "values":
         if not isinstance(value, list) or not 2 <= len(value) <= SWEEPS_MOST or not all(map(_is_number, value)):
             raise ScenarioError(
@@ -356,6 +365,18 @@ def _check_training(value: Any, where: str) -> str:
     return str(method)
 
 
+def _check_racks(value: Any, where: str) -> int | tuple[int, ...]:
+    """How many racks, or the workers of each."""
+    numbers = value if isinstance(value, list) and value else [value]
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: how many, or a list like [4, 2]")
+    return tuple(value) if isinstance(value, list) else numbers[0]
+
+
+_CHECKS = {"key": _check_swept, "training": _check_training, "racks": _check_racks}
+"""Of keys that aren't numbers or names."""
+
+
 def _check_methods(value: Any, backend: str, where: str) -> tuple[MethodName, ...]:
     if not isinstance(value, list):
         raise ScenarioError(f"{where}: {_repr(value)} is not a list of methods; allowed: {', '.join(METHODS)}")
@@ -388,10 +409,6 @@ def _check_together(scenario: Scenario) -> None:
         raise ScenarioError(f'{scenario.file}: [sweep] needs both: key = "topology.rate_bps" and values = [...]')
     if not scenario.methods.mininet and not scenario.methods.sim:
         raise ScenarioError(f"{scenario.file}: [methods] both lists are empty; allowed: at least one method")
-    try:
-        _ = scenario.links("switch"), scenario.links("ps")
-    except ValueError as error:
-        raise ScenarioError(f"{scenario.file}: [topology] kind: {topology.kind}: {error}") from None
     most = elements_most(topology.mtu_bytes)
     if switch.elements > most:
         raise ScenarioError(

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from emulation.topologies.placement import placement_names
 from emulation.topologies.table import topology_names
+from emulation.topologies.topology import EVERY, Fabric
 from emulation.training.tasks.table import workload_names
 from switchagg.dataplane.table import DATAPLANES
 from transport.group.method_name import MethodName
@@ -60,6 +62,12 @@ class TopologyOptions:
     """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
 
     kind: str = _choice("star", topology_names)
+    # of leaf_spine and fat_tree: how many, or the workers of each, in the order of ranks
+    racks: int | tuple[int, ...] = field(default=0, metadata={"kind": "racks"})
+    oversubscription: float = field(  # a rack's workers' rate over its up-link's
+        default=1.0, metadata={"kind": float, "low": 1.0, "high": 1_000.0, "unit": "times"}
+    )
+    placement: str = _choice(EVERY, placement_names)  # every switch that joins workers aggregates, or one for all
     workers: int = _integer(4, 1, 64, "workers")  # 4: the smallest star whose bound (1.5) leaves 2 cores alive
     rate_bps: int = _integer(
         200_000_000, 1_000_000, 400_000_000_000, "bits/s"
@@ -69,6 +77,10 @@ class TopologyOptions:
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
     priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
     congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others
+
+    @property
+    def fabric(self) -> Fabric:
+        return Fabric(self.kind, self.racks, self.oversubscription, self.placement)
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class RunningScenario:
         from switchagg.native import bpf, multicast
 
         fits = method.link == "udp" and dataplane in ("auto", "native") and self._loss_by != BY_SWITCH
-        return self.star.spec.links.aggregator if fits and not bpf.missing((multicast.OBJECT,)) else ""
+        return self.star.spec.links.root if fits and not bpf.missing((multicast.OBJECT,)) else ""
 
     def start_servers(self, method: MethodName, timeout_s: float, folder: Path) -> None:
         """Starts a parameter server on each of the servers' hosts, and waits until it waits for the workers.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from emulation.mininet import netns, qdisc
 from emulation.topologies.table import topology
-from emulation.topologies.topology import LinkSettings, Topology
+from emulation.topologies.topology import STAR, Fabric, LinkSettings, Topology
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 from transport.links.ethernet import ETHERNET_BYTES
@@ -74,7 +74,7 @@ class NetworkSpec:
     priority_queues: int = 0  # per port: 8, one for each priority class; 0: everything in order
     congestion_control: str | None = None  # TCP, in every namespace; None: the kernel's default, reported either way
     servers: int = 0  # parameter servers with hosts and links of their own
-    topology: str = "star"  # a name of emulation.topologies.table
+    fabric: Fabric = STAR
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> NetworkSpec:
@@ -82,7 +82,7 @@ class NetworkSpec:
         topology, faults = scenario.topology, scenario.faults
         return cls(
             workers=topology.workers,
-            topology=topology.kind,
+            fabric=topology.fabric,
             rate_bps=topology.rate_bps,
             queue_bytes=topology.queue_bytes,
             delay_ns=topology.delay_ns,
@@ -98,7 +98,7 @@ class NetworkSpec:
     def links(self) -> Topology:
         """All nodes and links."""
         settings = LinkSettings(self.rate_bps, self.delay_ns, self.queue_bytes)
-        return topology(self.topology, self.workers, self.servers, settings)
+        return topology(self.fabric, self.workers, self.servers, settings)
 
     def of(self, settings: LinkSettings) -> NetworkSpec:
         """The same, as one link has it."""

@@ -202,7 +202,7 @@ class BridgeSwitch(Switch):
     @property
     def aggregates(self) -> bool:
         """Whether it has an address, where a data plane may answer; the others only forward."""
-        return self.spec is None or self.name == self.spec.links.aggregator
+        return self.spec is None or self.name == self.spec.links.root
 
     def connected(self) -> bool:
         """Always: there is no controller."""
@@ -240,7 +240,7 @@ class BridgeSwitch(Switch):
             behind = [peer.mac] if peer.mac else []
         else:
             links, under = spec.links, [f"ip link set {port.name} mtu {spec.mtu_bytes}", *under]
-            macs = {name: host_mac(rank) for rank, name in enumerate(links.members)} | {links.aggregator: SWITCH_MAC}
+            macs = {name: host_mac(rank) for rank, name in enumerate(links.members)} | {links.root: SWITCH_MAC}
             macs.pop(self.name, None)
             behind = [mac for node, mac in macs.items() if links.next_hop(self.name, node) == peer.node.name]
         under += [f"bridge fdb replace {mac} dev {port.name} master static" for mac in behind]
@@ -400,7 +400,7 @@ class EmulatedNetwork:
     @property
     def switch_pid(self) -> int:
         """Process whose namespaces are those of the switch that aggregates."""
-        return self.pids[self.spec.links.aggregator]
+        return self.pids[self.spec.links.root]
 
     @property
     def pids(self) -> dict[str, int]:

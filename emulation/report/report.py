@@ -18,7 +18,7 @@ from transport.group.method_name import MethodName
 _CAPTIONS = {
     "topology": (
         "The network. Between switches: the rate, and how often each method must send a long array over the link, in "
-        "its busier direction. The framed switch aggregates, the others only forward."
+        "its busier direction. Framed switches aggregate, the others only forward."
     ),
     "training": (
         "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "

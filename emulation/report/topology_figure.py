@@ -15,7 +15,7 @@ _LINK, _HOST, _SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
 
 def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
-    """Hosts at the foot, the aggregating switch (framed) at the top."""
+    """Hosts at the foot, switches that aggregate framed."""
     has_servers = any(entry["method"].method == "ps" for entry in built["methods"])
     links = scenario.links("ps" if has_servers else "switch")
     places = _places(links)
@@ -34,7 +34,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
             axes.text((x1 + x2) / 2, (y1 + y2) / 2, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
     for name, (x, y) in places.items():
         colour = _SWITCH if name in links.switches else _HOST
-        edge = "black" if name == links.aggregator else colour
+        edge = "black" if name in links.aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(x, y, name, ha="center", va="center", fontsize=8, bbox=frame)
     for label in axes.texts:
@@ -62,5 +62,5 @@ def _places(links: Topology) -> dict[str, tuple[float, float]]:
         places[node] = (sum(below) / len(below) if below else float(leaves), -depth)
         return places[node][0]
 
-    place(links.aggregator, "", 0)
+    place(links.top, "", 0)
     return places

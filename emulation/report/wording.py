@@ -9,6 +9,7 @@ from typing import Any
 
 from emulation.bounds import busiest
 from emulation.scenario import from_canonical
+from emulation.topologies.racks import workers_by_rack
 from emulation.topologies.table import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 from transport.links.table import LINKS
@@ -225,6 +226,13 @@ def topology_text(built: dict[str, Any]) -> str:
     for entry in built["methods"]:
         most = busiest(entry["method"].method, scenario.network)
         limits.append(f"of {in_text(entry['method'])} {' to '.join(most.hop)}, {float(most.arrays):.2f}×")
+    links = scenario.links("switch")
+    if racks := TOPOLOGIES[scenario.topology.kind].racks:
+        sizes = workers_by_rack(scenario.topology.fabric, scenario.topology.workers)
+        summary += f" (workers in a rack: {', '.join(map(str, sizes))}; oversubscription of up-links "
+        summary += f"{scenario.topology.oversubscription:g}:1)"
+    if racks or len(links.aggregators) > 1:
+        summary += f". Switches that aggregate: {', '.join(links.aggregators)}; all others forward"
     return f"The network: {summary}. The busiest link, and how often it carries the gradients: {'; '.join(limits)}."
 
 

@@ -13,7 +13,7 @@ from transport.schedule.scheduler import Policy, Profile
 def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Prediction:
     """One iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     network, links = scenario.network, scenario.links(name.method)
-    ways = [links.path(worker, links.aggregator) for worker in links.workers]
+    ways = [links.path(worker, links.root) for worker in links.workers]
     model = Network(
         beta_ns_per_byte=1e9 / algbw_bound(name, "float32", network),
         latency_ns=4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways),

@@ -163,7 +163,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
             reorder=faults.reorder,
             corrupt=faults.corrupt,
         ),
-        topology=topology.kind,
+        fabric=topology.fabric,
         seed=scenario.seed,
         elements=switch.elements,
         window_slots=switch.window_slots,

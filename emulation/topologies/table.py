@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from emulation.topologies.fat_tree import fat_tree
+from emulation.topologies.leaf_spine import leaf_spine
+from emulation.topologies.placement import PLACEMENTS
 from emulation.topologies.star import star
-from emulation.topologies.topology import LinkSettings, Topology
+from emulation.topologies.topology import Fabric, LinkSettings, Topology
 
 
 @dataclass(frozen=True)
 class TopologyKind:
     """One topology, as everything else knows it.
 
-    build(workers, servers, settings): with at least one worker; settings: of every host's link, and what other links
-    derive theirs from. ValueError, in one line for the user, for numbers that it can't have. summary: in reports, a
-    sentence without its full stop; "": the usual one, not worth a word.
+    build(fabric, workers, servers, settings): with at least one worker; settings: of every host's link, and what other
+    links derive theirs from. ValueError, in one line for the user, for numbers that it can't have. summary: in reports,
+    a sentence without its full stop; "": the usual one, not worth a word. racks: it has some, so a fabric says which.
     """
 
     name: str
-    build: Callable[[int, int, LinkSettings], Topology]
+    build: Callable[[Fabric, int, int, LinkSettings], Topology]
     summary: str = ""
+    racks: bool = False
 
 
-TOPOLOGIES: dict[str, TopologyKind] = {kind.name: kind for kind in (TopologyKind("star", star),)}
+TOPOLOGIES: dict[str, TopologyKind] = {
+    kind.name: kind
+    for kind in (
+        TopologyKind("star", star),
+        TopologyKind("leaf_spine", leaf_spine, "racks with a leaf switch each, joined by a spine switch", racks=True),
+        TopologyKind(
+            "fat_tree", fat_tree, "racks with a leaf switch each, in pods with a switch each, under a core", racks=True
+        ),
+    )
+}
 
 
 def topology_names() -> tuple[str, ...]:
@@ -32,6 +45,17 @@ def topology_names() -> tuple[str, ...]:
 
 
 @lru_cache
-def topology(kind: str, workers: int, servers: int, settings: LinkSettings) -> Topology:
-    """The nodes and links of one network. Raises ValueError."""
-    return TOPOLOGIES[kind].build(workers, servers, settings)
+def topology(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
+    """The nodes and links of one network, and which switches aggregate. Raises ValueError."""
+    kind = TOPOLOGIES[fabric.kind]
+    if kind.racks and not fabric.racks:
+        raise ValueError("racks: missing; allowed: how many, or a list of the workers in each")
+    if not kind.racks and (fabric.racks or fabric.oversubscription != 1):
+        key, racked = "racks" if fabric.racks else "oversubscription", [name for name in TOPOLOGIES if has_racks(name)]
+        raise ValueError(f"{key}: it has no racks; leave {key} out, or take kind = {' or '.join(racked)}")
+    built = kind.build(fabric, workers, servers, settings)
+    return replace(built, aggregators=PLACEMENTS[fabric.placement](built))
+
+
+def has_racks(kind: str) -> bool:
+    return TOPOLOGIES[kind].racks

@@ -1,6 +1,6 @@
-"""The contract of a topology: nodes, full-duplex links, the switch that aggregates, and the way between any two nodes.
+"""The contract of a topology: nodes, full-duplex links, switches that aggregate, and the way between any two nodes.
 
-Today the links form a tree, so there is one way between two nodes, and one switch aggregates for all workers.
+Links form a tree, so there is one way between two nodes, and the switches that aggregate for a job form one, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,24 @@ from itertools import pairwise
 
 Hop = tuple[str, str]
 """One direction of a link: the nodes that frames come from and go to."""
+EVERY, ONE = "every", "one"  # of `placement`
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What joins the hosts of a network. kind: a name of `table`.
+
+    racks: how many, or how many workers each has, where the kind has racks. oversubscription: the rate of a rack's
+    workers together over that of its up-link, 1 or more. placement: which switches aggregate, a name of `placement`.
+    """
+
+    kind: str = "star"
+    racks: int | tuple[int, ...] = 0
+    oversubscription: float = 1.0
+    placement: str = EVERY
+
+
+STAR = Fabric()
 
 
 @dataclass(frozen=True)
@@ -36,29 +54,35 @@ class Link:
 class Topology:
     """Names of nodes are unique, at most 8 letters and digits: interfaces are named after them.
 
-    workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. aggregator: the switch
-    that sums; all others only forward. Raises ValueError if a host has not exactly one link, or links form no tree.
+    workers: hosts by rank. servers: hosts of parameter servers, the members after the workers. top: the switch that all
+    others are below. aggregators: those that sum, as a placement says; all others only forward. Raises ValueError if a
+    host has not exactly one link, links form no tree, or no aggregator is above all others and all workers.
     """
 
     workers: tuple[str, ...]
     servers: tuple[str, ...]
     switches: tuple[str, ...]
-    aggregator: str
+    top: str
     links: tuple[Link, ...]
+    aggregators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         nodes = self.nodes
         if len(set(nodes)) != len(nodes) or any(not name.isalnum() or len(name) > 8 for name in nodes):
             raise ValueError("names of nodes must be unique, 1 to 8 letters and digits")
-        if self.aggregator not in self.switches:
-            raise ValueError(f"{self.aggregator} aggregates, but is no switch of the topology")
+        for name in (self.top, *self.aggregators):
+            if name not in self.switches:
+                raise ValueError(f"{name} aggregates or is on top, but is no switch of the topology")
         if not {end for link in self.links for end in (link.a, link.b)} <= set(nodes):
             raise ValueError("a link ends at a node that the topology does not have")
         for host in self.members:
             if len(self.neighbours[host]) != 1:
                 raise ValueError(f"host {host} has {len(self.neighbours[host])} links, not 1")
-        if len(self.links) != len(nodes) - 1 or len(self._next(self.aggregator)) != len(nodes) - 1:
+        if len(self.links) != len(nodes) - 1 or len(self._next(self.top)) != len(nodes) - 1:
             raise ValueError("links must form a tree over all nodes")
+        without = [name for name in self.aggregators + self.workers if self.parent(name) is None]
+        if self.aggregators and without[1:]:
+            raise ValueError(f"{without[0]} and {without[1]} have no aggregating switch in common")
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -75,6 +99,26 @@ class Topology:
         for link in self.links:
             yield (link.a, link.b), link.settings
             yield (link.b, link.a), link.settings
+
+    def parent(self, node: str) -> str | None:
+        """Where an aggregating switch, or a worker, sends its sums or values: the next aggregator on the way up; None
+        for the root, which has the result."""
+        return next((switch for _, switch in self.path(node, self.top) if switch in self.aggregators), None)
+
+    @cached_property
+    def root(self) -> str:
+        """The aggregator above all others."""
+        return next(name for name in self.aggregators if self.parent(name) is None)
+
+    @cached_property
+    def children(self) -> dict[str, tuple[str, ...]]:
+        """By aggregator: workers and aggregators whose parent it is, in the order of their ranks there."""
+        found: dict[str, list[str]] = {name: [] for name in self.aggregators}
+        for node in self.workers + self.aggregators:
+            parent = self.parent(node)
+            if parent is not None:
+                found[parent].append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
 
     def next_hop(self, node: str, to: str) -> str:
         """The neighbour to which a node sends what is for another node."""

@@ -14,7 +14,7 @@ from emulation.sim.network.link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from emulation.topologies.table import TOPOLOGIES, TopologyKind
-from emulation.topologies.topology import Link, LinkSettings, Topology, host_names
+from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology, host_names
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 1_000_000_000
@@ -25,6 +25,7 @@ title = "A toy"
 sim = ["ring", "switch", "ps", "auto"]
 [topology]
 kind = "toy"
+placement = "one"
 [workload]
 iterations = 3
 warmup_iterations = 1
@@ -33,7 +34,7 @@ compute_ns = 1000000
 """
 
 
-def toy(workers: int, servers: int, settings: LinkSettings) -> Topology:
+def toy(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
     """The first half of the workers, and servers, behind one switch, the others behind another; a link between them."""
     if workers < 2:
         raise ValueError("two switches need 2 workers or more")
@@ -50,7 +51,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_scenarios_know_it_and_say_what_is_wrong() -> None:
     assert canonical(parse(SCENARIO, "toy.toml"))["topology"]["kind"] == "toy"
-    with pytest.raises(ScenarioError, match=r"\[topology\] kind: 'toys' is unknown; allowed: star, toy$"):
+    with pytest.raises(
+        ScenarioError, match=r"\[topology\] kind: 'toys' is unknown; allowed: star, leaf_spine, fat_tree, toy$"
+    ):
         parse(SCENARIO.replace('kind = "toy"', 'kind = "toys"'), "toy.toml")
     with pytest.raises(ScenarioError, match=r"\[topology\] kind: toy: two switches need 2 workers or more$"):
         parse(SCENARIO.replace('kind = "toy"', 'kind = "toy"\nworkers = 1'), "toy.toml")
@@ -67,7 +70,7 @@ def test_scenarios_know_it_and_say_what_is_wrong() -> None:
     ],
 )
 def test_bounds_are_those_of_the_busiest_link(method: str, arrays: Fraction) -> None:
-    network = Network(4, RATE_BPS, 1500, 360, topology="toy")
+    network = Network(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"))
     assert busiest(method, network).arrays == arrays
     if method == "switch":
         assert loads(method, network) == {
@@ -85,10 +88,10 @@ def test_bounds_are_those_of_the_busiest_link(method: str, arrays: Fraction) -> 
 )
 def test_sums_in_virtual_time_are_exact_and_near_the_bound(method: str, share: float) -> None:
     size_bytes, servers = 8_000_000, 2 * (method == "ps")
-    config = SimulationConfig(4, LinkConfig(RATE_BPS), topology="toy", servers=servers)
+    config = SimulationConfig(4, LinkConfig(RATE_BPS), fabric=Fabric("toy", placement="one"), servers=servers)
     found = time_allreduce(config, method, size_bytes)
     assert (found.wrong_elements, found.faults["drop_queue"]) == (0, 0)
-    network = Network(4, RATE_BPS, 1500, 360, topology="toy", servers=servers)
+    network = Network(4, RATE_BPS, 1500, 360, fabric=Fabric("toy", placement="one"), servers=servers)
     limit = algbw_bound(parse_method(method), "int32", network)
     assert share * limit < found.algbw_bps / 8 <= limit
 
@@ -97,7 +100,9 @@ def test_sums_in_virtual_time_are_exact_and_near_the_bound(method: str, share: f
 def test_faults_on_every_link_change_no_sum(method: str) -> None:
     link = LinkConfig(RATE_BPS, 5_000, loss=0.01, duplicate=0.01, reorder=0.02, corrupt=0.01)
     own = 2 * (method == "ps")
-    config = SimulationConfig(5, link, topology="toy", servers=own, strict_priority=True, trace=True)
+    config = SimulationConfig(
+        5, link, fabric=Fabric("toy", placement="one"), servers=own, strict_priority=True, trace=True
+    )
     runs = [time_allreduce(config, method, 100_000, "float32") for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].wrong_elements == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulation.topologies.table import TOPOLOGIES, TopologyKind
-from emulation.topologies.topology import Link, LinkSettings, Topology, host_names
+from emulation.topologies.topology import Fabric, Link, LinkSettings, Topology, host_names
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -15,7 +15,7 @@ LOAD = [sys.executable, "-S", str(Path(__file__).with_name("load.py"))]
 RATE_BPS, TRUNK_BPS = 100_000_000, 50_000_000
 
 
-def pair(workers: int, servers: int, settings: LinkSettings) -> Topology:
+def pair(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Topology:
     """h1 behind s1, which aggregates, all others behind s2; half the rate between the switches."""
     hosts, server_hosts = host_names(workers, servers)
     links = [Link(host, "s1" if host == "h1" else "s2", settings) for host in hosts + server_hosts]
@@ -28,7 +28,7 @@ def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: py
     from emulation.mininet.topology import EmulatedNetwork, NetworkSpec
 
     monkeypatch.setitem(TOPOLOGIES, "pair", TopologyKind("pair", pair, "two switches"))
-    with EmulatedNetwork(NetworkSpec(workers=3, rate_bps=RATE_BPS, topology="pair")) as net:
+    with EmulatedNetwork(NetworkSpec(workers=3, rate_bps=RATE_BPS, fabric=Fabric("pair", placement="one"))) as net:
         rates = {(port.node, port.interface): port.rate_bps for port in net.verification.ports}
         trunk = {("s1", "s1-eth2"), ("s2", "s2-eth3")}
         assert {port for port, rate_bps in rates.items() if rate_bps == TRUNK_BPS} == trunk

@@ -271,7 +271,7 @@ def test_w2_classes_never_choose_slots() -> None:
                 call = np.arange(5000, dtype=np.int32) * (stream + 1) + rank
                 star.launch(rank, call, "sum", done, priority)
         star.run("all calls")
-        plane = star.switch.dataplane
+        plane = star.switches["s1"].dataplane
         views.append([plane.seen(slot, version) for slot in range(128) for version in (0, 1)])
     assert views[0] == views[1] == views[2]
 

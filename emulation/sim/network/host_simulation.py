@@ -8,6 +8,7 @@ from emulation.sim.network.hosts import Done
 from emulation.sim.network.mesh import MeshHost
 from emulation.sim.network.simulation import Call, Simulation, SimulationConfig
 from emulation.sim.network.switches import Bridge
+from emulation.topologies.topology import STAR
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, Choice, fit, to_words
 from transport.collectives.cost import traffic_matrix
@@ -102,7 +103,7 @@ def _measured(config: SimulationConfig) -> Choice:
 
 
 def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
-    pair = HostSimulation(replace(config, workers=2, topology="star", trace=False), "ring")
+    pair = HostSimulation(replace(config, workers=2, fabric=STAR, trace=False), "ring")
     array = np.zeros(size_bytes, np.uint8)
     pair.begin(0, Call(array, "sum", lambda: None, kind="broadcast"))
     pair.begin(1, Call(array.copy(), "sum", pair.network.stop, kind="broadcast"))

@@ -17,7 +17,6 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
-from switchagg.job import JobConfig
 from switchagg.layout import Shares
 from switchagg.wire import STREAM_OFFSET, frame_bytes
 from transport.worker.call_ledger import CallLedger
@@ -90,8 +89,7 @@ class AggregationHost:
     def __init__(
         self,
         network: Network,
-        rank: int,
-        job: JobConfig,
+        endpoint: Endpoint,
         link: Link,
         on_failure: Callable[[int, StreamFailed], None],
         switch: int,
@@ -101,11 +99,11 @@ class AggregationHost:
         self._routed = routed
         self.split_calls = False
         self.codec_seed = 0
-        self.endpoint = Endpoint(job, rank)
+        self.endpoint = endpoint
         self.drop_checksum = 0
         self._network = network
-        self._rank = rank
-        self._job = job
+        self._rank = endpoint.rank
+        self._job = job = endpoint.job
         spec = parse_sums(codec or FIXED_POINT.name).for_workers(job.workers)
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0

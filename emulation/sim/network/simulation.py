@@ -19,7 +19,7 @@ from emulation.sim.network.network import Action, Network
 from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switches import Switch
 from emulation.topologies.table import topology
-from emulation.topologies.topology import Hop, LinkSettings, Topology
+from emulation.topologies.topology import STAR, Fabric, Hop, LinkSettings, Topology
 from switchagg.call import plain_rounds, rounds_of
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -41,8 +41,8 @@ Connections = Callable[[int, int], ReliableConfig]
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. topology: a
-    name of `emulation.topologies.table`, which derives other links from it.
+    """workers: 1 … 64. link: both directions of a host's link, each with faults of its own drawn from seed. fabric:
+    what joins hosts; other links are derived from theirs.
 
     switch_latency_ns: of each switch, from a frame's last bit in to its place in the output queue. elements,
     window_slots, streams, dataplane: of the switch method; priorities, windows: class and window of each of its
@@ -60,7 +60,7 @@ class SimulationConfig:
 
     workers: int
     link: LinkConfig
-    topology: str = "star"
+    fabric: Fabric = STAR
     switch_latency_ns: int = 0
     seed: int = 1
     elements: int = 360
@@ -105,7 +105,7 @@ class SimulationConfig:
         """The topology's nodes and links."""
         link = self.link
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
-        return topology(self.topology, self.workers, servers, settings)
+        return topology(self.fabric, self.workers, servers, settings)
 
     def connection(self, window_bytes: int) -> ReliableConfig:
         """One of a host method, of at most so large a window, with the timeouts of the job."""
@@ -146,9 +146,9 @@ class SimulationConfig:
 
     @property
     def _round_trip_ns(self) -> int:
-        """Without queues, of frames of MTU 1500: there and back between hosts as far from the aggregator as any."""
+        """Without queues, of frames of MTU 1500: there and back between hosts as far from the root as any."""
         built = self.built()
-        ways = [list(map(built.settings, built.path(host, built.aggregator))) for host in built.members]
+        ways = [list(map(built.settings, built.path(host, built.root))) for host in built.members]
         to_switch_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in way) for way in ways)
         switches = 2 * max(map(len, ways)) - 1
         return 4 * to_switch_ns + 2 * switches * self.switch_latency_ns
@@ -192,6 +192,8 @@ class Simulation(ABC):
         self.uplinks: list[Link] = []
         self.downlinks: list[Link] = []
         self._links: dict[Hop, Link] = {}
+        nodes = self.topology.members + self.topology.aggregators
+        self._numbers = {name: number for number, name in enumerate(nodes)}  # `to` and `sender` of frames
         self._ports: dict[str, list[Link]] = {name: [] for name in self.topology.switches}
         self._keys = [RoundKeys(rank, config.codec_seed) for rank in range(config.workers)]
         self._compressions: list[Compression] | None = None
@@ -200,28 +202,24 @@ class Simulation(ABC):
             self._compressions = [Compression(spec, rank, workers, config.codec_seed) for rank in range(workers)]
         self._queues: dict[tuple[int, int | None], deque[tuple[Call, Iterator[Reduction] | None]]] = {}
 
-    @property
-    def aggregator(self) -> int:
-        """The `to` of frames for the switch that aggregates: the number after the last member's."""
-        return len(self.topology.members)
-
     def _add_switches(self, make: Callable[[str, list[Link]], Switch]) -> None:
         """make(name, ports): the switch of that name; ports: by destination, filled when the last host is added."""
         switches = {name: make(name, ports) for name, ports in self._ports.items()}
         for hop, settings in self.topology.hops:
             if hop[1] in switches:
                 self._links[hop] = self._link(hop, settings, switches[hop[1]].receive)
-        self.uplinks += [self._links[self._hop_of(member)] for member in range(self.aggregator)]
+        self.uplinks += [self._links[self._hop_of(member)] for member in range(len(self.topology.members))]
 
     def _add_host(self, receive: Action) -> None:
         """The next member's host: the link that leads to it, once its uplink is there."""
         hop = self._hop_of(len(self.downlinks))[::-1]
         self._links[hop] = self._link(hop, self.topology.settings(hop), receive)
         self.downlinks.append(self._links[hop])
-        if len(self.downlinks) == self.aggregator:
+        if len(self.downlinks) == len(self.topology.members):
             for name, ports in self._ports.items():
-                to = [*self.topology.members, self.topology.aggregator]  # its last entry is of no use to itself
-                ports += [self._links[name, self.topology.next_hop(name, node)] for node in to if node != name]
+                somewhere = self.topology.neighbours[name][0]  # to itself a switch sends nothing
+                ways = [self.topology.next_hop(name, to) if to != name else somewhere for to in self._numbers]
+                ports += [self._links[name, way] for way in ways]
 
     def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
@@ -239,7 +237,7 @@ class Simulation(ABC):
 
     def _hop_of(self, member: int) -> Hop:
         host = self.topology.members[member]
-        return host, self.topology.next_hop(host, self.topology.aggregator)
+        return host, self.topology.neighbours[host][0]
 
     def _link(self, hop: Hop, settings: LinkSettings, receive: Action) -> Link:
         """One direction. A host never overflows its own queue: `Uplink` waits instead."""

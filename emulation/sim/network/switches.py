@@ -19,8 +19,8 @@ class Switch(Protocol):
 class Bridge:
     """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work.
 
-    `ports[node]` is the link on the way to that member, or to the aggregating switch; latency_ns is the time from a
-    frame's last bit in to its place in the queue.
+    `ports[node]` is the link on the way to that member or aggregating switch; latency_ns is the time from a frame's
+    last bit in to its place in the queue.
     """
 
     def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int) -> None:
@@ -47,18 +47,22 @@ class PacketBridge(Bridge):
 class AggregationSwitch:
     """Hosts a data plane: one packet at a time, as they arrive; results enter the queues of their ports.
 
-    `ports[rank]` is the link on the way to that rank, the number the data plane knows it by. latency_ns: see `Bridge`.
+    `ports[node]` is the link on the way to that member or aggregator, by the number the data plane knows it by; number:
+    its own. latency_ns: see `Bridge`.
     """
 
-    def __init__(self, network: Network, ports: Sequence[Link], latency_ns: int, dataplane: DataPlane) -> None:
+    def __init__(
+        self, network: Network, ports: Sequence[Link], latency_ns: int, dataplane: DataPlane, number: int
+    ) -> None:
         self.dataplane = dataplane
         self.drop_checksum = 0
         self._network = network
         self._ports = ports
         self._latency_ns = latency_ns
+        self._number = number
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
-        """A frame (1, size) uint8 of the worker `sender`."""
+        """A frame (1, size) uint8 of `sender`, a worker or another aggregator."""
         if frame.__class__ is CorruptedFrame:
             frame = frame.received()
             if frame is None:
@@ -73,4 +77,4 @@ class AggregationSwitch:
             for row in range(count):
                 one = bundle[row : row + 1]
                 for port in output.ports:
-                    self._ports[port].send(one, size, ready_ns, port, port | kind)
+                    self._ports[port].send(one, size, ready_ns, self._number, port | kind)

@@ -1,0 +1,43 @@
+"""Which switches of a topology aggregate for a job: policies, an entry each. A new one is a function and an entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from emulation.topologies.topology import EVERY, ONE, Topology
+
+
+def every_joining_switch(topology: Topology) -> tuple[str, ...]:
+    """Every switch with workers in two branches or more: what only passes a sum on would gain nothing."""
+    (root,), branches = lowest_common_switch(topology), _branches(topology)
+    return tuple(name for name in topology.switches if name == root or len(branches[name]) > 1)
+
+
+def lowest_common_switch(topology: Topology) -> tuple[str, ...]:
+    """The lowest switch that has all workers below it. The others forward."""
+    first, *_ = topology.workers
+    branches, all_of_them = _branches(topology), len(topology.workers)
+    up = (switch for _, switch in topology.path(first, topology.top))
+    return (next(switch for switch in up if branches[switch].total() == all_of_them),)
+
+
+def _branches(topology: Topology) -> dict[str, Counter[str]]:
+    """By switch: the neighbours below it that lead to workers, and to how many."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in topology.switches}
+    for worker in topology.workers:
+        for below, switch in topology.path(worker, topology.top):
+            found[switch][below] += 1
+    return found
+
+
+PLACEMENTS: dict[str, Callable[[Topology], tuple[str, ...]]] = {
+    EVERY: every_joining_switch,
+    ONE: lowest_common_switch,
+}
+"""policy(topology): the switches that aggregate, in the order of `Topology.switches`. One of them must be above all
+others and above all workers, the root; the parent of any other is the nearest above it."""
+
+
+def placement_names() -> tuple[str, ...]:
+    return tuple(PLACEMENTS)

@@ -1,0 +1,50 @@
+"""Racks: the workers of each behind a leaf switch of their own, whose up-link may be oversubscribed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from emulation.topologies.topology import Fabric, Link, LinkSettings, host_names
+
+
+@dataclass(frozen=True)
+class Racks:
+    """leaves: a switch for each rack. uplinks: what joins it to the rest. links: those of hosts."""
+
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    leaves: tuple[str, ...]
+    uplinks: tuple[LinkSettings, ...]
+    links: tuple[Link, ...]
+
+
+def workers_by_rack(fabric: Fabric, workers: int) -> tuple[int, ...]:
+    """How many workers each rack has: of consecutive ranks, so that a ring of all ranks enters every rack once.
+
+    A number of racks divides the workers as equally as it goes. ValueError unless each has one and none is left over.
+    """
+    racks = fabric.racks
+    if isinstance(racks, int):
+        if not 1 <= racks <= workers:
+            raise ValueError(f"racks: {racks} for {workers} workers; allowed: 1 … {workers}, at least a worker in each")
+        return tuple(len(range(rack, workers, racks)) for rack in range(racks))
+    if 0 in racks:
+        raise ValueError(f"racks: rack {racks.index(0) + 1} has no worker; allowed: 1 or more in each; leave it out")
+    if sum(racks) != workers:
+        raise ValueError(f"racks: {sum(racks)} workers in all, but [topology] workers = {workers}; allowed: the same")
+    return racks
+
+
+def racks_of(fabric: Fabric, workers: int, servers: int, settings: LinkSettings) -> Racks:
+    """Hosts by rack, servers in turn. Up-links have their workers' rate over the oversubscription, and else what a
+    host's link has; servers don't count, so that all methods have the same network. Raises ValueError."""
+    sizes = workers_by_rack(fabric, workers)
+    hosts, server_hosts = host_names(workers, servers)
+    leaves = tuple(f"leaf{number + 1}" for number in range(len(sizes)))
+    homes = [leaf for leaf, size in zip(leaves, sizes, strict=True) for _ in range(size)]
+    homes += [leaves[server % len(leaves)] for server in range(servers)]
+    uplinks = tuple(
+        replace(settings, rate_bps=round(size * settings.rate_bps / fabric.oversubscription)) for size in sizes
+    )
+    links = tuple(Link(host, leaf, settings) for host, leaf in zip(hosts + server_hosts, homes, strict=True))
+    return Racks(hosts, server_hosts, leaves, uplinks, links)

@@ -1,0 +1,100 @@
+"""Switches below switches in virtual time: two racks of four workers, whose leaf switches sum for a spine."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from emulation.bounds import Network, algbw_bound
+from emulation.sim.network.link import Link, LinkConfig
+from emulation.sim.network.network import Action
+from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.network.timing import time_allreduce
+from emulation.topologies.topology import Fabric, Hop, LinkSettings
+from switchagg.dataplane.table import DATAPLANES
+from switchagg.errors import AggregationFailed
+from transport.group.method_name import parse as parse_method
+
+RATE_BPS = 200_000_000
+PLANES = [name for name, kind in DATAPLANES.items() if kind.leaf and kind.make and not kind.program]
+
+
+def config(fabric: Fabric, **values: Any) -> SimulationConfig:
+    values = {"dataplane": PLANES[0], **values}
+    return SimulationConfig(8, values.pop("link", LinkConfig(RATE_BPS)), fabric=fabric, **values)
+
+
+@pytest.mark.parametrize(
+    ("method", "oversubscription", "placement", "arrays"),
+    [  # the arrays that the busiest link carries at RATE_BPS
+        ("switch", 1, "every", 1),
+        ("switch", 4, "every", 1),
+        ("switch", 4, "one", 4),
+        ("ring", 1, "every", 1.75),
+        ("ring", 4, "every", 1.75),
+    ],
+)
+def test_a_megabyte_takes_as_long_as_its_bound(
+    method: str, oversubscription: float, placement: str, arrays: float
+) -> None:
+    fabric = Fabric("leaf_spine", 2, oversubscription, placement)
+    found = time_allreduce(config(fabric, window_slots=64), method, 1_000_000)
+    share = 1440 / 1502 if method == "switch" else 1448 / 1514
+    limit = RATE_BPS / 8 * share / arrays
+    assert algbw_bound(parse_method(method), "int32", Network(8, RATE_BPS, 1500, 360, fabric=fabric)) == pytest.approx(
+        limit
+    )
+    assert (found.wrong_elements, found.retransmissions, found.faults["drop_queue"]) == (0, 0, 0)
+    assert 0.95 * limit < found.algbw_bps / 8 <= limit
+    if method == "switch":
+        chunks = -(-250_000 // 360) + 1  # one describes the call
+        counted = {name: count for name, count in found.switch_counters.items() if count}
+        assert counted == (
+            {"absorbed": 7 * chunks, "broadcast": chunks}
+            if placement == "one"
+            else {"absorbed": (3 + 3 + 1) * chunks, "up": 2 * chunks, "broadcast": 3 * chunks}
+        )
+
+
+class WithFaults(SwitchSimulation):
+    """losses: what links between these nodes lose, either way."""
+
+    losses: dict[frozenset[str], float]
+
+    def _link(self, hop: Hop, settings: LinkSettings, receive: Action) -> Link:
+        given, loss = self.config, self.losses.get(frozenset(hop), 0.0)
+        self.config = replace(given, link=replace(given.link, loss=loss))
+        made = super()._link(hop, settings, receive)
+        self.config = given
+        return made
+
+
+UPLINKS = {frozenset(("leaf1", "spine1")): 0.02, frozenset(("leaf2", "spine1")): 0.02}
+
+
+@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.parametrize("where", ["all links", "up-links"])
+def test_losses_at_any_level_change_no_sum(plane: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = LinkConfig(RATE_BPS)
+    if where == "all links":
+        link = LinkConfig(RATE_BPS, loss=0.01, duplicate=0.01, reorder=0.01, corrupt=0.01)
+    else:
+        monkeypatch.setitem(SIMULATIONS, "switch", type("UpLinks", (WithFaults,), {"losses": UPLINKS}))
+    fabric = Fabric("fat_tree" if where == "all links" else "leaf_spine", (5, 3))
+    found = time_allreduce(config(fabric, link=link, dataplane=plane, window_slots=32), "switch", 200_000, "float32")
+    assert found.wrong_elements == 0
+    assert found.faults["lost"] > 0
+    assert found.switch_counters["up_again"] > 0
+    assert 0 < found.retransmissions < 20 * found.faults["lost"]
+
+
+def test_a_failure_names_the_worker_behind_another_leaf() -> None:
+    silent = type("Silent", (WithFaults,), {"losses": {frozenset(("h6", "leaf2")): 1.0}})
+    simulation = silent(config(Fabric("leaf_spine", 2), retry_limit=3))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(SIMULATIONS, "switch", lambda _: simulation)
+        with pytest.raises(AggregationFailed) as failed:
+            time_allreduce(simulation.config, "switch", 4_000)
+    assert failed.value.missing == (5,)
