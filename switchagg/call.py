@@ -24,6 +24,7 @@ from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, C
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
+from switchagg.codecs.limbs import WORKERS_MOST as LIMB_WORKERS
 from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, RUN_MAX, Layout, Rows, Shares, index_of
@@ -105,7 +106,7 @@ class ChunkedCall:
         self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
         self._route = shares.route if shares.routed else Route.ALL
-        self._kinds = [kind_of(self.op, 0, self._route, owner) for owner in range(self._workers)]
+        self._kinds = [kind_of(self.op, 0, self._route, owner) for owner in range(self._workers if self._route else 1)]
         self.chunks = len(self._contents)
         self.ready_chunks = self._ready_after[0]
 
@@ -268,6 +269,8 @@ def _way(dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Co
     if op == "max":
         used = PLAIN
     used = used.for_workers(workers)
+    if used.word(dtype).itemsize == 8 and workers > LIMB_WORKERS:
+        raise ValueError(f"sums of {dtype} are exact for at most {LIMB_WORKERS} workers, not {workers}")
     if row_of(dtype, elements, used)[0] < 1:
         raise ValueError(f"{dtype} needs at least {LIMBS} elements per packet, not {elements}")
     return Op.SUM if op == "sum" else Op.MAX, used

@@ -50,6 +50,9 @@ def asked_for(op: str, dtype: str, by: str) -> int:
 NOTHING = -(1 << 31)
 """What a description has for other ranks: MAX leaves any word beside it."""
 
+DESCRIBED_WORKERS_MOST = 64
+"""In a larger job no call is described (W12)."""
+
 WORDS = 4
 Words = tuple[int, ...]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from switchagg.priority import BEST_EFFORT
 
-MAX_WORKERS = 64
-"""Most workers in a job: sums of their quantised values fit int32 (rule F3)."""
+MAX_WORKERS = 4096
+"""Most workers in a job, in a tree of switches (H1): 19 bits of a sum of theirs are left for each value (F3)."""
 
 MAX_CHILDREN = 64
 """Most workers or switches that send to one switch: ranks are bits of a 64-bit word."""
@@ -52,11 +52,12 @@ class StreamConfig:
 class JobConfig:
     """A job's share of the switch, the same on every worker and in the switch.
 
-    job_id: 0 to 65535. generation: 0 to 2**32 - 1, raised at every (re)start. workers: 1 to 64. elements: int32 values
-    per packet (E). streams: up to 256, their slot ranges disjoint. The RTO fields are in nanoseconds (rule W7): the
-    initial value covers a cold start, the floor lies above the scheduler tick of a busy machine (4 ms at HZ=250; a
-    timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank from resending too rarely
-    once the rank is there. retry_limit: timeouts in a row without any result before a stream gives up (rule W9).
+    job_id: 0 to 65535. generation: 0 to 2**32 - 1, raised at every (re)start. workers: 1 to 4096, more than 64 in a
+    tree. elements: int32 values per packet (E). streams: up to 256, their slot ranges disjoint. The RTO fields are in
+    nanoseconds (rule W7): the initial value covers a cold start, the floor lies above the scheduler tick of a busy
+    machine (4 ms at HZ=250; a timeout too early costs four packets), the ceiling keeps a job that waits for a slow rank
+    from resending too rarely once the rank is there. retry_limit: timeouts in a row without any result before a stream
+    gives up (rule W9).
     """
 
     job_id: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from switchagg.codecs import FIXED_POINT
-from switchagg.job import MAX_SLOTS, MAX_WORKERS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
+from switchagg.job import MAX_CHILDREN, MAX_SLOTS, MODULUS, STREAMS_MAX, JobConfig, StreamConfig
 from switchagg.priority import BEST_EFFORT, MOST_URGENT
 
 NAME_MAX = 200
@@ -139,7 +139,7 @@ class JoinRequest:
         each = [("window_slots", window, 1, MAX_SLOTS) for window in self.windows]
         each += [("priority", priority, MOST_URGENT, BEST_EFFORT) for priority in self.priorities]
         for name, value, low, high in (
-            ("workers", self.workers, 1, MAX_WORKERS),
+            ("workers", self.workers, 1, MAX_CHILDREN),
             ("rank", self.rank, 0, self.workers - 1),
             ("elements", self.elements, 1, elements_max),
             ("streams", self.streams, 1, STREAMS_MAX),

@@ -18,6 +18,9 @@ from switchagg.description import WORDS, Words
 from switchagg.layout import EVERYONE, Shares
 from switchagg.wire import Op, Values, kind_of
 
+WORKERS_MOST = 64
+"""Of a job with small calls."""
+
 ROWS_MAX = 8
 """Of a small call: four chunks of float32, in two words each."""
 
@@ -29,7 +32,7 @@ def small_rows(array: Array, op: Op, codec: Codec, shares: Shares, elements: int
     width = elements // 2
     if array.dtype != np.float32 or op is not Op.SUM or type(codec) is not FixedPoint or shares.route:
         return 0
-    if not 0 < len(array) <= ROWS_MAX * width:
+    if workers > WORKERS_MOST or not 0 < len(array) <= ROWS_MAX * width:
         return 0
     rows = -(-len(array) // width)
     return rows if 3 * rows + WORDS * workers <= elements else 0

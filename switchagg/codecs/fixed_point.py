@@ -6,7 +6,7 @@ exponent e, a float32 becomes rint(x * 2**(31 - L - e)). A float64 becomes the 6
 which travels, as any int64, in three limbs of 25, 25 and 14 bits whose sums can't carry out of int32.
 
 Error bound (F5), before the final rounding to the float type: n * 2**(e + L - 32) for float32, n * 2**(e + L - 63) for
-float64. The chunk's largest magnitude is at least 2**(e - 1).
+float64, and twice that with more than 128 workers. The chunk's largest magnitude is at least 2**(e - 1).
 """
 
 from typing import Any
@@ -23,6 +23,10 @@ ZERO = LEAST_CODE
 
 NONFINITE = GREATEST_CODE
 """Code of a chunk that holds NaN or an infinity: above every number's, so that MAX brings it to every worker (F4)."""
+
+
+CLOSE_BITS = 7
+"""The largest L at which a float32's 24 bits keep it below 2**(31 - L) when it is rounded (F3)."""
 
 
 def headroom_bits(workers: int) -> int:
@@ -65,7 +69,9 @@ class Scales:
         self.integer = np.dtype(np.int32 if dtype == np.float32 else np.int64)
         self.plain = True
         self._bits, self._largest = (31, 126) if dtype == np.float32 else (62, 1022)
-        self._bits -= headroom_bits(shape.workers)
+        headroom = headroom_bits(shape.workers)
+        self._bits -= headroom
+        self._most = (1 << self._bits) - 1 if dtype == np.float32 and headroom > CLOSE_BITS else None
         self.up = np.ones((2, rows, 1), dtype)
         self.down = np.ones((2, rows, 1), dtype)
         self.blank = np.zeros(rows, bool)
@@ -93,12 +99,15 @@ class Scales:
         zeros."""
         if self.plain:
             scaled = values * self.up[0, rows]
-            return np.rint(scaled, out=scaled).astype(self.integer)
+            return self._bounded(np.rint(scaled, out=scaled).astype(self.integer))
         with np.errstate(invalid="ignore", over="ignore"):
             scaled = values * self.up[0, rows] * self.up[1, rows]
             np.rint(scaled, out=scaled)
             scaled[self.blank[rows]] = 0
-            return scaled.astype(self.integer)
+            return self._bounded(scaled.astype(self.integer))
+
+    def _bounded(self, words: Array) -> Array:
+        return words if self._most is None else np.clip(words, -self._most, self._most, out=words)
 
     def decode(self, words: Array, rows: RowIndex) -> Floats:
         """float32 of int32, float64 of int64 (F2); blank rows become NaN (F4)."""

@@ -4,7 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIMB_BITS = 25
-"""64 workers times (2**25 - 1) stays below 2**31."""
+
+WORKERS_MOST = 128
+"""Of a sum of limbs, which are read without a sign: 128 times (2**25 - 1) stays below 2**32."""
 
 LIMBS = 3
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from switchagg.job import JobConfig
 
-ABI = 16
+ABI = 17
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")

@@ -1,6 +1,7 @@
 """endpoint, in Python and in C: W2, W5 to W9, W12, on virtual time, against the reference switch if one is needed."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from switchagg.call import make_call
+from switchagg.call import array_call, make_call
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -514,3 +515,39 @@ def test_every_input_in_any_order_is_legal(core: str, data: st.DataObject) -> No
 def test_rank_must_be_of_the_job(core: str) -> None:
     with pytest.raises(AssertionError):
         ENDPOINTS[core](config(workers=2), 2)
+
+
+def made(core: str, job: JobConfig, rank: int, wire_rank: int, described: bool) -> Endpoint | NativeEndpoint:
+    end, array = ENDPOINTS[core](job, rank, wire_rank), np.arange(5, dtype=np.float32)
+    call: Any = make_call(array, "sum", job) if core == "python" else array_call(array, "sum", job)
+    call.description = Shown("allreduce", "sum", array.dtype, 5).words(0) if described else None
+    end.submit(0, call)
+    return end
+
+
+def test_packets_carry_the_wire_rank_and_descriptions_the_rank_in_the_job(core: str) -> None:
+    """H1, W12: and who differs is named by the rank in the job, too."""
+    job = JobConfig(3, 7, 4, 64, (StreamConfig(0, 4),))
+    end = made(core, job, 3, 1, described=True)
+    frames = [decode(row.tobytes()) for row in end.frames_to_send(0)]
+    assert {frame.rank for frame in frames} == {1}
+    head = frames[0]
+    words = head.values[:16].reshape(4, 4)
+    assert [bool((row == -(2**31)).all()) for row in words] == [True, True, True, False]
+    words[:] = words[3]
+    words[2, 1] = 6
+    result = np.frombuffer(encode(replace(head, result=True)), np.uint8)[np.newaxis]
+    end.receive(result, 1)
+    event = end.next_event()
+    assert isinstance(event, StreamFailed)
+    assert event.rank == 2
+    assert "rank 3 calls" in event.reason
+
+
+def test_more_than_64_workers_have_no_small_calls(core: str) -> None:
+    """W16: 64 would have one, of these few values; with more there is the scale chunk first, alone."""
+    for workers, count in ((64, 2), (65, 1), (4096, 1)):
+        job = JobConfig(3, 7, workers, 360, (StreamConfig(0, 4),))
+        frames = made(core, job, workers - 1, 9, described=False).frames_to_send(0)
+        assert len(frames) == count
+        assert {decode(row.tobytes()).rank for row in frames} == {9}

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg.codecs import CallShape
+from switchagg.call import array_call
+from switchagg.codecs import FIXED_POINT, CallShape
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales, exponents, headroom_bits
 from switchagg.codecs.limbs import from_limbs, to_limbs
+from switchagg.job import JobConfig, StreamConfig
+from switchagg.native.codec import CodingInC
+from switchagg.native.library import missing
 
 FLOATS = [np.float32, np.float64]
 ALL = slice(0, 1)
@@ -57,6 +61,35 @@ def test_no_sum_overflows(workers: int, dtype: type) -> None:
         value = np.ldexp(below, power).astype(dtype)
         for x in (value, -value):
             allreduce([np.array([x, x / 3], dtype)] * workers)  # asserts it
+
+
+@pytest.mark.parametrize("workers", [65, 100, 128, 129, 256, 1000, 1024, 4096])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_no_sum_of_a_tree_overflows(workers: int, dtype: type) -> None:
+    """F3: all workers at the extremes, alike; beyond 128 of them rounding alone would reach 2**31 in a sum."""
+    below = np.nextafter(dtype(1), dtype(0))
+    for x in (below, -below, np.ldexp(below, -100), dtype(0.5)):
+        scales = Scales(CallShape(np.dtype(dtype), 1, 3, workers))
+        row = np.array([[x, -x, x / 3]], dtype)
+        scales.agree(0, exponents(row))
+        integers = scales.encode(row, ALL)
+        limit = 2**31 if dtype == np.float32 else 2**63
+        assert all(abs(int(q)) * workers < limit for q in integers[0])
+        got = scales.decode(integers * workers, ALL)[0]
+        unit = 2.0 ** (int(exponents(row)[0]) + headroom_bits(workers) - (31 if dtype == np.float32 else 62))
+        assert abs(float(got[0]) - workers * float(x)) <= workers * unit + abs(workers * float(x)) * np.finfo(dtype).eps
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+@given(st.sampled_from([1, 64, 128, 129, 1000, 4096]), arrays(np.float32, (1, 16), elements=st.floats(width=32)))
+def test_words_in_c_are_the_same_for_any_number_of_workers(workers: int, row: NDArray[np.float32]) -> None:
+    shape = CallShape(np.dtype(np.float32), 1, 16, workers)
+    row[0, 0] = np.nextafter(np.float32(1), np.float32(0))
+    words = []
+    for coding in (Scales(shape), CodingInC(FIXED_POINT, shape)):
+        coding.agree(0, exponents(row))
+        words.append(coding.encode(row, ALL))
+    assert words[0].tobytes() == words[1].tobytes()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7, 8, 64])
@@ -131,7 +164,7 @@ def test_error_bound(contributions: list[NDArray[Any]]) -> None:
 
 
 @given(
-    st.integers(1, 64).flatmap(
+    st.sampled_from([1, 2, 63, 64, 65, 128]).flatmap(
         lambda n: st.lists(
             arrays(np.int64, 3, elements=st.integers(-(2**63), 2**63 - 1)),
             min_size=n,
@@ -141,19 +174,30 @@ def test_error_bound(contributions: list[NDArray[Any]]) -> None:
     st.integers(9, 12),
 )
 def test_limbs_sum_exactly(contributions: list[NDArray[np.int64]], elements: int) -> None:
-    """F6: limbs never carry out of int32 with up to 64 workers, and recombine to the sum modulo 2**64."""
+    """F6: limbs never carry out of 32 bits with up to 128 workers, and recombine to the sum modulo 2**64."""
     width = elements // 3
     limbs = [to_limbs(np.resize(c, (1, width)), elements) for c in contributions]
     exact = np.sum([part.astype(np.int64) for part in limbs], axis=0)
     assert exact.min() >= 0
-    assert exact.max() < 2**31
-    got = from_limbs(exact.astype(np.int32))
+    assert exact.max() < 2**32
+    got = from_limbs(exact.astype(np.uint32).view(np.int32))
     want = [sum(int(np.resize(c, width)[i]) for c in contributions) for i in range(width)]
     assert [(int(g) - w) % 2**64 for g, w in zip(got[0], want, strict=True)] == [0] * width
 
 
+def test_the_most_workers_that_limbs_sum() -> None:
+    """F6: every bit set, by the most workers; one more is refused."""
+    ones = to_limbs(np.full((1, 1), -1), 3)
+    total = (ones.astype(np.int64) * 128).astype(np.uint32).view(np.int32)
+    assert from_limbs(total).tolist() == [[-128]]
+    for dtype in (np.int64, np.float64):
+        array_call(np.zeros(3, dtype), "sum", JobConfig(1, 1, 128, 9, (StreamConfig(0, 1),)))
+        with pytest.raises(ValueError, match="exact for at most 128 workers, not 129"):
+            array_call(np.zeros(3, dtype), "sum", JobConfig(1, 1, 129, 9, (StreamConfig(0, 1),)))
+
+
 def test_headroom() -> None:
-    assert [headroom_bits(n) for n in (1, 2, 3, 4, 5, 8, 9, 33, 64)] == [0, 1, 2, 2, 3, 3, 4, 6, 6]
+    assert [headroom_bits(n) for n in (1, 2, 3, 4, 5, 8, 9, 33, 64, 4096)] == [0, 1, 2, 2, 3, 3, 4, 6, 6, 12]
 
 
 def test_codes_out_of_range_count_as_nonfinite_or_zeros() -> None:

@@ -40,7 +40,7 @@ def test_slots_span_the_streams() -> None:
         {"job_id": 65536},
         {"generation": 2**32},
         {"workers": 0},
-        {"workers": 65},
+        {"workers": 4097},
         {"elements": 0},
         {"elements": 16_001},
         {"streams": ()},

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from switchagg.codecs.compression import Compression
 from switchagg.description import Kind, Shown
-from switchagg.job import MAX_WORKERS
+from switchagg.job import MAX_CHILDREN
 from transport.group.contract import Group
 from transport.group.method_name import MethodName
 from transport.torch.calls.layout import Op, Part, Ranks, array_dtype, compared, shown, size_bytes
@@ -91,7 +91,7 @@ class SwitchProcessGroup(Collectives):
                 group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
         self._method = options.name
-        most = {"switch": MAX_WORKERS, "gloo": 0}.get(self._method.method, size)
+        most = {"switch": MAX_CHILDREN, "gloo": 0}.get(self._method.method, size)
         self._switchable = 1 < size <= most
         self.rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
@@ -117,7 +117,7 @@ class SwitchProcessGroup(Collectives):
         if not self._switchable:
             if self.rank() == 0 and not self._warned and self._method.method != "gloo":
                 n = self.size()
-                reason = "it has one worker" if n == 1 else f"{n} workers are more than a switch's {MAX_WORKERS}"
+                reason = "it has one worker" if n == 1 else f"{n} workers are more than a switch's {MAX_CHILDREN}"
                 logger.warning("%s uses Gloo instead of %s: %s", self._what, self._aim, reason)
             self._warned = True
             return False

@@ -15,7 +15,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
-from switchagg.description import Shown
+from switchagg.description import DESCRIBED_WORKERS_MOST, Shown
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.layout import Shares
 from switchagg.wire import STREAM_OFFSET, frame_bytes
@@ -145,7 +145,8 @@ class AggregationHost:
         whole = array_call(array, op, job, codec, shares, residual)
         cut = split(whole, job, self._calls.turns.streams_of(priority)) if self.split_calls else {}
         places = self._calls.begin(priority, None, cut)
-        words = shown.words(self._calls.made_before(places))
+        described = job.workers <= DESCRIBED_WORKERS_MOST
+        words = shown.words(self._calls.made_before(places)) if described else None
         left = len(places)
 
         def part_done(place: tuple[int, int]) -> None:

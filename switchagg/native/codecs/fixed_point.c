@@ -3,6 +3,7 @@
 #include "codecs/limbs.h"
 
 #define ZERO SA_CODE_LEAST         /* only zeros */
+#define CLOSE_BITS 7 /* with more headroom a float32 below 2^bits is rounded to 2^bits */
 #define NONFINITE SA_CODE_GREATEST /* NaN or an infinity (F4) */
 
 /* ---- codes (F1) */
@@ -85,6 +86,16 @@ SA_VECTORISED static void quantise32(const sa_float32_at *restrict values, uint3
     }
 }
 
+/* Integers of a row may come out as 2^bits, by rounding, which so many workers can't sum (F3). */
+SA_VECTORISED static void bound32(uint32_t count, uint32_t bits, sa_uint32_at *restrict out) {
+    int32_t most = (int32_t)((1u << bits) - 1);
+    for (uint32_t i = 0; i < count; i++) {
+        int32_t integer = (int32_t)SA_BE32(out[i]);
+        integer = integer > most ? most : integer < -most ? -most : integer;
+        out[i] = SA_BE32((uint32_t)integer);
+    }
+}
+
 SA_VECTORISED static void dequantise32(sa_float32_at *restrict values, uint32_t count, float down, float less,
                                        const sa_uint32_at *restrict sums) {
     for (uint32_t i = 0; i < count; i++) {
@@ -122,6 +133,7 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
     if (coding->dtype == SA_FLOAT32) {
         struct shift up = shift_of(coding, code, 31, 126);
         quantise32((const sa_float32_at *)values, count, power32(up.near), power32(up.rest), out);
+        if (coding->headroom > CLOSE_BITS) bound32(count, 31 - coding->headroom, out);
     } else {
         struct shift up = shift_of(coding, code, 62, 1022);
         quantise64((const sa_float64_at *)values, count, power64(up.near), power64(up.rest), out, coding->width);

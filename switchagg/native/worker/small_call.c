@@ -6,7 +6,7 @@
 
 uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count) {
     uint32_t width = elements / 2;
-    if (!count || count > (uint64_t)SA_SMALL_ROWS * width) return 0;
+    if (workers > SA_SMALL_WORKERS || !count || count > (uint64_t)SA_SMALL_ROWS * width) return 0;
     uint32_t rows = (uint32_t)((count + width - 1) / width);
     return 3 * rows + SA_WORDS * workers <= elements ? rows : 0;
 }

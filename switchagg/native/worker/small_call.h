@@ -6,6 +6,7 @@
 #include "worker/call.h"
 
 #define SA_SMALL_ROWS 8u
+#define SA_SMALL_WORKERS 64u /* of a job with small calls */
 #define SA_PLACES 61u /* a prime, so that round numbers of values spread */
 
 /* The codes on which ranks agreed last, by the number of values of the call, modulo SA_PLACES. */
