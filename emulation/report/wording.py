@@ -232,7 +232,8 @@ def topology_text(built: dict[str, Any]) -> str:
         summary += f" (workers in a rack: {', '.join(map(str, sizes))}; oversubscription of up-links "
         summary += f"{scenario.topology.oversubscription:g}:1)"
     if racks or len(links.aggregators) > 1:
-        summary += f". Switches that aggregate: {', '.join(links.aggregators)}; all others forward"
+        summary += f". Switches that aggregate: {', '.join(links.aggregators)}"
+        summary += "; the others forward" * (links.switches != links.aggregators)
     return f"The network: {summary}. The busiest link, and how often it carries the gradients: {'; '.join(limits)}."
 
 

@@ -124,7 +124,8 @@ def test_scenarios_keep_their_racks_and_stars_say_nothing_of_them() -> None:
     assert from_canonical(canonical(given)).topology == given.topology
     assert not {"racks", "oversubscription", "placement"} & set(canonical(scenario(""))["topology"])
     words = topology_text({"scenario": canonical(given), "methods": [{"method": parse_method("switch")}]})
-    assert "workers in a rack: 3, 1; oversubscription of up-links 3:1). Switches that aggregate: leaf1, spine1" in words
+    assert "workers in a rack: 3, 1; oversubscription of up-links 3:1). " in words
+    assert " Switches that aggregate: leaf1, spine1; the others forward. " in words
 
 
 def test_windows_fit_the_queue_of_a_port_that_many_workers_packets_cross() -> None:

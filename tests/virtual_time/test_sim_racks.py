@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulation.bounds import Network, algbw_bound
@@ -98,3 +99,21 @@ def test_a_failure_names_the_worker_behind_another_leaf() -> None:
         with pytest.raises(AggregationFailed) as failed:
             time_allreduce(simulation.config, "switch", 4_000)
     assert failed.value.missing == (5,)
+
+
+def test_a_failure_names_a_whole_rack_whose_leaf_still_holds_an_older_chunk() -> None:
+    simulation = SwitchSimulation(config(Fabric("leaf_spine", 2), retry_limit=3, streams=1, window_slots=2))
+    waiting = 8
+
+    def done() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            for rank in range(4):
+                simulation.launch(rank, np.zeros(360, np.int32), "sum", done)
+
+    for rank in range(8):
+        simulation.launch(rank, np.zeros(10 * 360, np.int32), "sum", done)
+    with pytest.raises(AggregationFailed) as failed:
+        simulation.run("the first rack's second sum")
+    assert failed.value.missing == (4, 5, 6, 7)
