@@ -69,13 +69,13 @@ def in_c(
 
 
 def back_in_c(lanes: Lanes, sums: Any, count: int, codes: Any, workers: int) -> Any:
-    big_endian, values = sums.astype(">i4"), np.full(count + 1, 77, np.float32)
+    big_endian, agreed, values = sums.astype(">i4"), codes.astype(np.int16), np.full(count + 1, 77, np.float32)
     coding = begin(lanes, FLOAT32, sums.shape[1], workers)
     declared().sa_codec_decode(
         coding,
         values.ctypes.data,
         count,
-        codes.astype(np.int16).ctypes.data,
+        agreed.ctypes.data,
         big_endian.ctypes.data,
         big_endian.strides[0],
     )

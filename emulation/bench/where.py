@@ -28,8 +28,11 @@ OTHER_USER = "Python and libraries"
 OTHER_KERNEL = "kernel: interrupts, the rest"
 LOOP = "protocol and loop"
 USER_PARTS = {
-    "exponents": ("sa_greatest_magnitude", "greatest64", "prepare", "sa_own_codes"),
-    "values to integers": ("quantise32", "quantise64", "quantise", "add_nearest", "add_random", "encode", "split64"),
+    "exponents": ("sa_greatest_magnitude", "greatest32", "greatest64", "prepare", "sa_own_codes"),
+    "values to integers": (
+        *("quantise32", "quantise64", "quantise", "encode", "split64"),
+        *("encode_nearest", "encode_random", "add_nearest", "add_random", "fill", "swap"),
+    ),
     "integers to values": ("dequantise32", "dequantise64", "dequantise", "decode", "join64"),
     "values, byte order (int32)": ("swap32",),
     "switch rule": (

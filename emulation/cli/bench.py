@@ -138,6 +138,7 @@ def where(
     mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
     seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,
     functions: Annotated[int, typer.Option(min=0, max=1000, help="How many functions of the kernel")] = 20,
+    codec: Annotated[str, typer.Option(help="Of the values, like lanes8  [default: fixed point]")] = "",
 ) -> None:
     """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
     with outcomes():
@@ -149,7 +150,7 @@ def where(
             [workers],
             [_parsed("--rate", arithmetic.parse_rate, rate)],
             [_parsed("--size", arithmetic.parse_size, size)],
-            "switch:native",
+            f"switch~{codec}:native" if codec else "switch:native",
             dtype=dtype,
             elements=elements,
             window_slots=window,

@@ -166,15 +166,23 @@ def test_c_gives_the_same_bits(lanes: Lanes, data: st.DataObject) -> None:
 
 @needs_core
 @EVERY_ONE
-def test_long_arrays_are_the_same_bits(lanes: Lanes) -> None:
-    """Longer than what NumPy encodes at once."""
-    values = np.random.default_rng(2).standard_normal(2 * BLOCK + 5).astype(np.float32)
-    rows = rows_of(lanes, values, 360)
+@pytest.mark.parametrize("words", [360, 33])
+@pytest.mark.parametrize("nearest", [False, True])
+def test_long_arrays_are_the_same_bits(lanes: Lanes, words: int, nearest: bool) -> None:
+    """Longer than what NumPy encodes at once, of rows that C takes in parts; scales of a broken worker, too."""
+    generator = np.random.default_rng(2)
+    values = np.ldexp(generator.standard_normal(2 * BLOCK + 5), generator.integers(-9, 9, 2 * BLOCK + 5))
+    values = values.astype(np.float32)
+    rows = rows_of(lanes, values, words)
     every = slice(0, len(rows))
-    coding = coding_of(lanes, every.stop, 360, 4, 99)
+    coding = coding_of(lanes, every.stop, words, 4, 99, nearest)
     codes = coding.prepare(rows, every)
+    codes[::5] -= 200
     coding.agree(0, codes)
-    assert in_c(lanes, values, codes, 360, 4, 99)[1].tobytes() == coding.encode(rows, every).tobytes()
+    assert in_c(lanes, values, codes, words, 4, 99, nearest)[1].tobytes() == coding.encode(rows, every).tobytes()
+    sums = generator.integers(-(2**31), 2**31, (every.stop, words), np.int32)
+    want = coding.decode(sums, every).reshape(-1)[: len(values)]
+    assert back_in_c(lanes, sums, len(values), codes, 4).tobytes() == want.tobytes()
 
 
 AWKWARD = {

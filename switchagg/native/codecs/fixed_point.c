@@ -8,13 +8,20 @@
 
 /* ---- codes (F1) */
 
+SA_INLINE uint32_t greater(uint32_t greatest, uint32_t bits) {
+    uint32_t magnitude = bits & 0x7fffffffu;
+    return magnitude > greatest ? magnitude : greatest;
+}
+
 SA_VECTORISED static uint32_t greatest32(const sa_uint32_at *bits, uint64_t count) {
-    uint32_t greatest = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t magnitude = bits[i] & 0x7fffffffu;
-        greatest = magnitude > greatest ? magnitude : greatest;
+    uint32_t greatest[SA_PART] = {0};
+    for (; count >= SA_PART; count -= SA_PART, bits += SA_PART) {
+        sa_fetch_part(bits, SA_BYTES_AHEAD);
+        for (uint32_t i = 0; i < SA_PART; i++) greatest[i] = greater(greatest[i], bits[i]);
     }
-    return greatest;
+    for (uint32_t i = 0; i < count; i++) greatest[0] = greater(greatest[0], bits[i]);
+    for (uint32_t i = 1; i < SA_PART; i++) greatest[0] = greater(greatest[0], greatest[i]);
+    return greatest[0];
 }
 
 /* Signed, since AVX2 compares no unsigned 64-bit numbers; the sign bit is cleared anyway. */
@@ -34,10 +41,10 @@ uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count) {
 static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     int32_t mantissa_bits = 23, special = 255, bias = 126;
     uint64_t bits;
-    sa_fetch_ahead(coding, values);
     if (coding->dtype == SA_FLOAT32) {
         bits = sa_greatest_magnitude((const sa_uint32_at *)values, count);
     } else {
+        sa_fetch_ahead(coding, values);
         bits = (uint64_t)greatest64((const sa_int64_at *)values, count);
         mantissa_bits = 52, special = 2047, bias = 1022;
     }

@@ -40,7 +40,7 @@ static int32_t code_of(uint32_t bits) {
 }
 
 static uint32_t greatest_of(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
-    sa_fetch_ahead(coding, values);
+    (void)coding;
     return sa_greatest_magnitude((const sa_uint32_at *)values, count);
 }
 
@@ -273,6 +273,74 @@ static struct scaling scaling_of(const struct sa_coding *coding, int16_t code) {
     };
 }
 
+/* ---- whole rows of 2, 4 or 8 lanes: all lanes of SA_PART words at a time, which stay in registers meanwhile */
+
+/* The last words may be handled twice. */
+SA_INLINE uint32_t next_part(uint32_t at, uint32_t elements) {
+    return elements - at < 2 * SA_PART ? elements - SA_PART : at + SA_PART;
+}
+
+SA_INLINE void put_part(const uint32_t *part, sa_uint32_at *words) {
+    for (uint32_t i = 0; i < SA_PART; i++) words[i] = SA_BE32(part[i]);
+}
+
+SA_INLINE void nearest_parts(const sa_float32_at *values, uint32_t elements, uint32_t bits, struct scaling scaling,
+                             uint32_t all, uint64_t ahead, sa_uint32_at *words) {
+    for (uint32_t at = 0, last = 0; !last; at = next_part(at, elements)) {
+        uint32_t part[SA_PART];
+        last = at + SA_PART == elements;
+        for (uint32_t i = 0; i < SA_PART; i++) part[i] = all;
+        for (uint32_t k = 0; k < 32 / bits; k++) {
+            const sa_float32_at *lane = values + k * elements + at;
+            sa_fetch_part(lane, ahead);
+            for (uint32_t i = 0; i < SA_PART; i++) part[i] += quantised(lane[i], scaling) << k * bits;
+        }
+        put_part(part, words + at);
+    }
+}
+
+SA_VECTORISED static void encode_nearest(const sa_float32_at *values, uint32_t elements, uint32_t bits,
+                                         struct scaling scaling, uint32_t all, uint64_t ahead, sa_uint32_at *words) {
+    if (bits == 16) nearest_parts(values, elements, 16, scaling, all, ahead, words);
+    else if (bits == 8) nearest_parts(values, elements, 8, scaling, all, ahead, words);
+    else nearest_parts(values, elements, 4, scaling, all, ahead, words);
+}
+
+/* What stands above the FRACTION of a number that isn't negative, in a lane whose lowest bit is bit `shift`. */
+SA_INLINE uint32_t in_place(uint32_t number, uint32_t shift, uint32_t bits) {
+    uint32_t mask = ((1u << bits) - 1) << shift;
+    return (shift < FRACTION ? number >> (FRACTION - shift) : number << (shift - FRACTION)) & mask;
+}
+
+SA_INLINE void random_parts(const sa_float32_at *values, uint32_t elements, uint32_t bits, struct scaling scaling,
+                            uint32_t half, const struct sa_draws *draws, uint64_t ahead, sa_uint32_at *words) {
+    uint32_t bias = half << FRACTION;
+    for (uint32_t at = 0, last = 0; !last; at = next_part(at, elements)) {
+        uint32_t part[SA_PART] = {0};
+        last = at + SA_PART == elements;
+#pragma GCC unroll 4 /* its shifts are constants then */
+        for (uint32_t k = 0; k < 32 / bits; k += 2) {
+            const sa_float32_at *lane = values + k * elements + at, *second = lane + elements;
+            sa_fetch_part(lane, ahead);
+            sa_fetch_part(second, ahead);
+            for (uint32_t i = 0; i < SA_PART; i++) {
+                uint32_t draw = sa_draw(draws[k / 2], at + i);
+                part[i] |= in_place(quantised(lane[i], scaling) + ((draw & 0xffffu) | bias), k * bits, bits) |
+                           in_place(quantised(second[i], scaling) + (draw >> 16 | bias), (k + 1) * bits, bits);
+            }
+        }
+        put_part(part, words + at);
+    }
+}
+
+SA_VECTORISED static void encode_random(const sa_float32_at *values, uint32_t elements, uint32_t bits,
+                                        struct scaling scaling, uint32_t half, const struct sa_draws *draws,
+                                        uint64_t ahead, sa_uint32_at *words) {
+    if (bits == 16) random_parts(values, elements, 16, scaling, half, draws, ahead, words);
+    else if (bits == 8) random_parts(values, elements, 8, scaling, half, draws, ahead, words);
+    else random_parts(values, elements, 4, scaling, half, draws, ahead, words);
+}
+
 static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
                    int16_t code, uint8_t *payload) {
     const sa_float32_at *lane = (const sa_float32_at *)values;
@@ -283,8 +351,17 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
         return;
     }
     for (uint32_t k = 0; k < lanes; k++) all |= coding->half << k * bits;
-    fill(words, elements, all);
     struct scaling scaling = scaling_of(coding, code);
+    if (count == coding->width && elements >= SA_PART && coding->codec->rounding <= SA_RANDOM && !(bits & (bits - 1))) {
+        struct sa_draws draws[SA_PAIRS];
+        for (uint32_t k = 0; k < lanes / 2; k++) draws[k] = sa_draws_of(coding->key, number * SA_PAIRS + k);
+        if (coding->random)
+            encode_random(lane, elements, bits, scaling, coding->half, draws, sa_ahead(coding), words);
+        else
+            encode_nearest(lane, elements, bits, scaling, all, sa_ahead(coding), words);
+        return;
+    }
+    fill(words, elements, all);
     for (uint32_t k = 0; k < lanes && in_lane(coding, count, k); k += coding->random ? 2 : 1, lane += elements) {
         if (!coding->random) {
             add(coding->codec->rounding, lane, in_lane(coding, count, k), scaling, k * bits, words);
@@ -298,23 +375,27 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
     swap(words, elements);
 }
 
-SA_VECTORISED static void dequantise(sa_float32_at *restrict values, uint32_t count, float down, uint32_t shift,
-                                     uint32_t mask, int32_t bias, const sa_uint32_at *restrict sums) {
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t sum = sums[i];
-        values[i] = (float)((int32_t)(SA_BE32(sum) >> shift & mask) - bias) * down;
-    }
-}
+SA_INLINE float summed(int32_t sum, float down) { return (float)sum * down; }
 
 /* All ranks' number of votes for the sign that most have given. */
-SA_VECTORISED static void count_votes(sa_float32_at *restrict values, uint32_t count, float ranks, uint32_t shift,
-                                      uint32_t mask, int32_t bias, const sa_uint32_at *restrict sums) {
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t sum = sums[i];
-        int32_t votes = (int32_t)(SA_BE32(sum) >> shift & mask) - bias;
-        values[i] = votes > 0 ? ranks : votes < 0 ? -ranks : 0;
-    }
+SA_INLINE float voted(int32_t votes, float ranks) { return votes > 0 ? ranks : votes < 0 ? -ranks : 0; }
+
+SA_INLINE int32_t sum_in(uint32_t word, uint32_t shift, uint32_t mask, int32_t bias) {
+    return (int32_t)(SA_BE32(word) >> shift & mask) - bias;
 }
+
+#define DECODE(name, value)                                                                                           \
+    SA_VECTORISED static void name(sa_float32_at *restrict values, uint32_t count, float factor, uint32_t shift,       \
+                                   uint32_t mask, int32_t bias, uint64_t ahead, const sa_uint32_at *restrict words) { \
+        for (; count >= SA_PART; count -= SA_PART, values += SA_PART, words += SA_PART) {                             \
+            sa_fetch_part(values, ahead);                                                                             \
+            for (uint32_t i = 0; i < SA_PART; i++) values[i] = value(sum_in(words[i], shift, mask, bias), factor);    \
+        }                                                                                                             \
+        for (uint32_t i = 0; i < count; i++) values[i] = value(sum_in(words[i], shift, mask, bias), factor);          \
+    }
+
+DECODE(dequantise, summed)
+DECODE(count_votes, voted)
 
 static void decode_as(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,
                       const uint8_t *payload, int votes) {
@@ -327,7 +408,8 @@ static void decode_as(const struct sa_coding *coding, uint8_t *values, uint32_t 
     for (uint32_t k = 0, many; (many = k < 32 / bits ? in_lane(coding, count, k) : 0); k++)
         (votes ? count_votes : dequantise)((sa_float32_at *)values + (uint64_t)k * coding->elements, many,
                                            votes ? (float)coding->ranks : down, k * bits, (1u << bits) - 1,
-                                           (int32_t)(coding->ranks * coding->half), (const sa_uint32_at *)payload);
+                                           (int32_t)(coding->ranks * coding->half), sa_ahead(coding),
+                                           (const sa_uint32_at *)payload);
 }
 
 static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t count, int16_t code,

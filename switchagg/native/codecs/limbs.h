@@ -18,13 +18,26 @@ typedef int64_t SA_ANYWHERE sa_int64_at;
 #define SA_LIMB_BITS 25u
 #define SA_LIMB_MASK ((1u << SA_LIMB_BITS) - 1u)
 
-/* Fetch the row SA_ROWS_AHEAD rows after this one, of the array or past its end. Rows are handled one by one with other work
-   between them, which the processor's own prefetch doesn't span: without this they wait for memory. */
-#define SA_ROWS_AHEAD 3u
+/* How far before their turn values are fetched: so many bytes or more, in whole rows. Rows are handled one by one with other
+   work between them, which the processor's own prefetch doesn't span: without this they wait for memory. */
+#define SA_BYTES_AHEAD 4320u
+static inline uint64_t sa_ahead(const struct sa_coding *coding) {
+    uint32_t row = coding->width * sa_value_bytes(coding->dtype);
+    return (SA_BYTES_AHEAD + row - 1) / row * row;
+}
+
+/* Fetch the row that is so far ahead, of the array or past its end. */
 static inline void sa_fetch_ahead(const struct sa_coding *coding, const uint8_t *values) {
     uint64_t bytes = (uint64_t)coding->width * sa_value_bytes(coding->dtype);
-    uintptr_t row = (uintptr_t)values + SA_ROWS_AHEAD * bytes;
+    uintptr_t row = (uintptr_t)values + sa_ahead(coding);
     for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(row + at));
+}
+
+/* As many values as a loop of one row handles at a time: what it fetches goes along with what it computes, so that neither
+   waits for the other. */
+#define SA_PART 32u
+SA_INLINE void sa_fetch_part(const void *values, uint64_t ahead) {
+    for (uint64_t at = 0; at < 4 * SA_PART; at += 64) __builtin_prefetch((const void *)((uintptr_t)values + ahead + at));
 }
 
 /* Values in a row of a codec with one value per word, of 32 bits, or of 64 in limbs (W3). */
@@ -32,7 +45,7 @@ static inline uint32_t sa_one_per_word(enum sa_dtype dtype, uint32_t elements) {
     return sa_value_bytes(dtype) == 4 ? elements : elements / SA_LIMBS;
 }
 
-/* The largest of float32 values without their signs, as bits. */
+/* The largest of float32 values without their signs, as bits; fetches what is SA_BYTES_AHEAD. */
 uint32_t sa_greatest_magnitude(const sa_uint32_at *bits, uint64_t count);
 
 /* Zeros where such a row writes nothing. */
