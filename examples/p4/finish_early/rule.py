@@ -26,5 +26,5 @@ class Rule(Aggregator):
         return self._answer(packet, values, again=repeated or late)
 
     def _finished(self, ranks: int, packet: Packet) -> bool:
-        workers = self._jobs[packet.job][0].workers
+        workers = len(self._jobs[packet.job].ports)
         return ranks != 0 and workers - ranks.bit_count() <= (packet.op is Op.SUM and not packet.route)
