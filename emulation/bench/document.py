@@ -86,9 +86,8 @@ def failures(found: dict[str, Any], parts: Sequence[str]) -> tuple[list[str], li
     gave_up: list[str] = []
     for name in parts:
         part = found[name]
-        entries = (
-            part if isinstance(part, list) else [{"title": name, "failures": part.get("failures", {})}]
-        )  # a study has none
+        # a study has no failures
+        entries = part if isinstance(part, list) else [{"title": name, "failures": part.get("failures", {})}]
         for entry in entries:
             lossy = bool(entry.get("loss_by") and entry["scenario"]["faults"]["loss"])
             for method, reason in entry["failures"].items():

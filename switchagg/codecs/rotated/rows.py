@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.codec import GREATEST_CODE, Array, CallShape, Codec, Codes, Coding, RowIndex
-from switchagg.codecs.lanes import GREATEST_SCALE, LEAST_SCALE, Lanes, row_sums
+from switchagg.codecs.lanes import BLOCK, GREATEST_SCALE, LEAST_SCALE, Lanes, row_sums
 from switchagg.codecs.rotated.rotation import rotation_of
 
 REACH = (
@@ -20,9 +20,6 @@ REACH = (
     *(4.621, 4.901, 5.167, 5.420, 5.663, 5.896, 6.121),
 )
 """T(h), for h of 1, 2, … bits: what 4**-1, 4**-2, … of normally distributed values exceed."""
-
-BLOCK = 1 << 16
-"""Values that are coded together: they stay in a processor's cache."""
 
 _ONE = 0x3F80
 """The code of 1."""
