@@ -21,6 +21,7 @@ from transport.links.udp import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, ROCE_PORT, QueuePairEnd, mtu_for, switch_ends
 from transport.rdma.sockets import prepare
 from transport.switch.ends import Log, OnFailure, SwitchEnd, bound
+from transport.switch.host import Uplink
 from transport.switch.loop import IDLE_S, CommandLoop, Port
 from transport.switch.options import WILDCARDS, DaemonOptions
 
@@ -111,7 +112,7 @@ class RdmaSwitchLoop(CommandLoop[Port]):
         self._counts = self._library.sa_uc_plane_counters(self._rdma)
         atexit.register(self._stop_at_exit)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
         """Refuses: jobs over RDMA come by `admit_ends`."""
         raise JobError(f"job {job.job_id}: an RDMA switch must be told the workers' queue pairs")
 

@@ -1,6 +1,7 @@
 """What the control plane needs of the loop that hosts a data plane; how jobs reach it: by addresses or queue pairs."""
 
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from switchagg.aggregator import SlotView
@@ -11,11 +12,19 @@ from transport.links.addresses import with_secret
 from transport.rdma.places import QueuePairEnd, switch_ends
 
 
+@dataclass(frozen=True)
+class Uplink:
+    """Where a switch sends its sums: its parent's data address, and its own rank there (H1)."""
+
+    address: Address
+    rank: int
+
+
 class SwitchHost(Protocol):
     """What the control plane needs of the loop that hosts the data plane; safe to call from its own thread."""
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        """Take a job whose rank i is at addresses[i]. Raises JobError."""
+    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
+        """Take a job whose rank here i, a worker or a switch, is at addresses[i]. Raises JobError."""
 
     def evict(self, job_id: int) -> None:
         """Forget a job."""

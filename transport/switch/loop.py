@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from switchagg.aggregator import SlotView
+from switchagg.aggregator import Parent, SlotView
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane, slot_view
 from switchagg.errors import JobError, SwitchaggError
@@ -29,6 +29,7 @@ from switchagg.job import JobConfig
 from switchagg.priority import marks
 from switchagg.wire import Bundle, headers
 from transport.links.link import Address, Link
+from transport.switch.host import Uplink
 
 IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
@@ -106,15 +107,18 @@ class CommandLoop(ABC, Generic[PortT]):
         """The unexpected exception that ended the loop, or None."""
         return self._failure
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        """Take a job, or a new generation of one; addresses[rank] is where that rank's link is.
+    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
+        """Take a job, or a new generation of one; addresses[rank] is where that rank's link is: a worker's, or that of
+        a switch below this one (H1). uplink: the parent's.
 
         Raises JobError if the data plane refuses it, two ranks share an address, or the link can't reach one.
         """
         resolved = [self._link.resolve(address) for address in addresses]
-        if len(resolved) != job.workers or len(set(resolved)) != job.workers:
-            raise JobError(f"job {job.job_id}: {job.workers} workers need as many different addresses, got {resolved}")
-        self._ask(lambda: self._admit(job, resolved))
+        above = None if uplink is None else Uplink(self._link.resolve(uplink.address), uplink.rank)
+        ends = resolved if above is None else [*resolved, above.address]
+        if len(set(ends)) != len(ends):
+            raise JobError(f"job {job.job_id}: ranks and parent need different addresses, got {ends}")
+        self._ask(lambda: self._admit(job, resolved, above))
 
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on. Unknown jobs are ignored.
@@ -220,11 +224,16 @@ class CommandLoop(ABC, Generic[PortT]):
 
     # Commands, in the loop's thread
 
-    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
         ports: list[PortT] = []
+        parent = None
         try:
             ports.extend(map(self._port_at, addresses))
-            self._dataplane.admit(job, [port.number for port in ports])
+            numbers = [port.number for port in ports]
+            if uplink is not None:
+                ports.append(above := self._port_at(uplink.address))
+                parent = Parent(above.number, uplink.rank)
+            self._dataplane.admit(job, numbers, parent)
         except BaseException:
             self._free_unused(ports)
             raise
@@ -304,8 +313,8 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         self._counters = {"drop_stranger": 0, "drop_queue_full": 0}
         self._tos: dict[int, tuple[int, ...]] = {}  # of each stream, of the jobs that have classes
 
-    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        super()._admit(job, addresses)
+    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
+        super()._admit(job, addresses, uplink)
         self._tos.pop(job.job_id, None)
         own = self._link.tos
         if own is not None and (tos := marks([stream.priority for stream in job.streams], own)):

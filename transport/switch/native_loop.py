@@ -22,6 +22,7 @@ from switchagg.wire import frame_bytes
 from transport.links.link import Address
 from transport.links.native_udp import NativeAddress, NativeUdp, native_address
 from transport.links.udp import UdpLink
+from transport.switch.host import Uplink
 from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
 from transport.switch.loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, Port
 
@@ -158,8 +159,8 @@ class NativeSwitchLoop(CommandLoop[Port]):
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
 
-    def _admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
-        super()._admit(job, addresses)
+    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
+        super()._admit(job, addresses, uplink)
         if self._multicast is None:
             return
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from switchagg.aggregator import SlotView
+from switchagg.dataplane.table import check_parent
 from switchagg.dataplane.xdp import ELEMENTS_MTU_1500, Address, KernelSwitch
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
@@ -21,6 +22,7 @@ from switchagg.native import bpf
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.links.addresses import resolve_host
 from transport.links.framing import IP_UDP_BYTES
+from transport.switch.host import Uplink
 from transport.switch.impairments import PERFECT, Impairments, LinkImpairments
 from transport.switch.interfaces import Interface, LinkEvents, interfaces
 
@@ -156,8 +158,9 @@ class XdpSwitch:
         ]
         return "; ".join(parts)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
         """Take a job, or a new generation of one; addresses[rank] is where that rank sends from. Raises JobError."""
+        check_parent("xdp", uplink)
         resolved = [(resolve_host(host), port) for host, port in addresses]
         with self._commanding():
             self._kernel.admit(job, resolved)

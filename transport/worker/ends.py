@@ -20,9 +20,9 @@ from transport.worker.options import JoinOptions
 
 @dataclass(frozen=True)
 class Admission:
-    """A rank's place in a running job. switch: its data address. native: whether C shall carry packets. queue_pair: the
-    switch's end, where the worker's has one. on_stream_failed: as of a CallLoop. secret: the join's, for links that
-    carry it."""
+    """A rank's place in a running job. switch: data address of its own switch, where it has the rank wire_rank (H1).
+    native: whether C shall carry packets. queue_pair: the switch's end, where the worker's has one. on_stream_failed:
+    as of a CallLoop. secret: the join's, for links that carry it."""
 
     job: JobConfig
     rank: int
@@ -31,6 +31,7 @@ class Admission:
     on_stream_failed: Callable[[StreamFailed], None]
     queue_pair: QueuePairEnd | None = None
     secret: int = 0
+    wire_rank: int | None = None
 
 
 class WorkerEnd(Protocol):
@@ -72,7 +73,12 @@ class LinkEnd:
         """See `WorkerEnd.loop`."""
         made: Any = NativeWorkerLoop if admission.native else WorkerLoop
         loop: CallLoop[Any] = made(
-            self._link, admission.job, admission.rank, admission.switch, on_stream_failed=admission.on_stream_failed
+            self._link,
+            admission.job,
+            admission.rank,
+            admission.switch,
+            on_stream_failed=admission.on_stream_failed,
+            wire_rank=admission.wire_rank,
         )
         return loop
 

@@ -67,10 +67,10 @@ class CallLoop(ABC, Generic[CallT]):
     """The calls of one rank and the thread that runs them; a subclass implements the event loop.
 
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
-    the switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. on_stream_failed:
-    called in the loop's thread when a stream has exhausted its retries; must be quick and must see to it that `fail` is
-    called soon (from any thread) with what can be found out, such as the missing ranks. Without it the loop fails by
-    itself, naming stream, slot and chunk.
+    the switch's data link is; datagrams from anywhere else are counted as drop_stranger and ignored. wire_rank: our
+    rank at that switch, one of several (H1); None: as rank. on_stream_failed: called in the loop's thread when a stream
+    has exhausted its retries; must be quick and must see to it that `fail` is called soon (from any thread) with what
+    can be found out, such as the missing ranks. Without it the loop fails by itself, naming stream, slot and chunk.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
     fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
@@ -85,10 +85,12 @@ class CallLoop(ABC, Generic[CallT]):
         switch_address: Address,
         *,
         on_stream_failed: Callable[[StreamFailed], None] | None = None,
+        wire_rank: int | None = None,
     ) -> None:
         self._link = link
         self._job = job
         self._rank = rank
+        self._wire_rank = wire_rank
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
         self._blame: tuple[int, StreamFailed] | None = None
@@ -276,7 +278,7 @@ class WorkerLoop(CallLoop[Call]):
     _link: Link
 
     def _prepare(self) -> None:
-        self._endpoint = Endpoint(self._job, self._rank)
+        self._endpoint = Endpoint(self._job, self._rank, self._wire_rank)
         self._calls: deque[tuple[int, Call]] = deque()
         self._unsent: Bundle | None = None
         self._held = False

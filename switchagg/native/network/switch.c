@@ -304,7 +304,8 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
     uint8_t *out = sw->arena + sw->arena_used, *bare = sw->bare[sw->bare_used];
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, bare, &results);
     if (!sa_sends(outcome)) return;
-    uint64_t stream = outcome == SA_BROADCAST ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
+    bool ordered = outcome == SA_BROADCAST || outcome == SA_SUMS_UP;
+    uint64_t stream = ordered ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
     if (results.valued.count) {
         add_result(sw, out, results.size, &results.valued, tos, stream);
         sw->arena_used += results.size;
