@@ -23,6 +23,7 @@ from emulation.scenario_tables import (
     SGD,
     ComputeDistribution,
     Faults,
+    LinkTail,
     Methods,
     ParameterServer,
     Straggler,
@@ -206,8 +207,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     if scenario.topology.fabric == STAR:
         for key in ("racks", "oversubscription", "placement"):
             del values["topology"][key]
-    if not scenario.faults.stragglers:
-        del values["faults"]["stragglers"]
+    for key in ("stragglers", "tail"):
+        if not getattr(scenario.faults, key):
+            del values["faults"][key]
     values["methods"] = {backend: list(map(str, names)) for backend, names in vars(scenario.methods).items()}
     return values
 
@@ -289,7 +291,7 @@ def _build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
 
 
 def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    if rule["kind"] is Straggler or ("table" in rule and isinstance(value, (list, dict))):
+    if rule["kind"] in (Straggler, LinkTail) or ("table" in rule and isinstance(value, (list, dict))):
         return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
@@ -320,7 +322,12 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
 
 
 def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    """Stragglers, or a compute time that isn't one number."""
+    """Stragglers, a tail, or a compute time that isn't one number."""
+    if rule["kind"] is LinkTail:
+        if not isinstance(value, dict):
+            allowed = "allowed: a table, like {ratio = 3, p50_ns = 1_000_000}"
+            raise ScenarioError(f"{where}: {_repr(value)} is not allowed; {allowed}")
+        return _build_fields(value, LinkTail, f"{where}: ")
     if rule["kind"] is Straggler:
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise ScenarioError(f"{where}: {_repr(value)} is not allowed; allowed: a list of tables, like {{rank = 0}}")
@@ -453,6 +460,15 @@ def _check_compute(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{scenario.file}: [workload] compute_ns: deviation_ns: {drawn.deviation_ns} is out of range; allowed with "
             f"a shifted exponential: 0 … mean_ns ({drawn.mean_ns})"
+        )
+    if scenario.faults.tail and scenario.faults.tail.rank >= workers:
+        raise ScenarioError(
+            f"{scenario.file}: [faults] tail: rank: {scenario.faults.tail.rank} is out of range; allowed: "
+            f"-1 … {workers - 1}"
+        )
+    if scenario.faults.tail and scenario.methods.mininet:
+        raise ScenarioError(
+            f"{scenario.file}: [faults] tail: there is none in Mininet; allowed: [methods] mininet = [], and --on sim"
         )
     if absent := [straggler.rank for straggler in scenario.faults.stragglers if straggler.rank >= workers]:
         raise ScenarioError(

@@ -98,15 +98,26 @@ class Straggler:
 
 
 @dataclass(frozen=True)
+class LinkTail:
+    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/tail.py."""
+
+    ratio: float = field(default=MISSING, metadata={"kind": float, "low": 1.0, "high": 1_000.0, "unit": "p99 / p50"})
+    p50_ns: int = _integer(MISSING, 1, 1_000_000_000, "ns")
+    burst_ns: int = _integer(10_000_000, 1_000, 60_000_000_000, "ns, on average")
+    rank: int = _integer(-1, -1, 63, "rank: its host's link, both ways; -1: every link")
+
+
+@dataclass(frozen=True)
 class Faults:
-    """What goes wrong on every link, per packet and independently, drawn from the scenario's seed in `sim`; and ranks
-    that are slow."""
+    """What goes wrong on every link, per packet and independently, drawn from the scenario's seed in `sim`; ranks that
+    are slow, and links whose delay has a tail."""
 
     loss: float = _probability()
     duplicate: float = _probability()
     reorder: float = _probability()
     corrupt: float = _probability()
     stragglers: tuple[Straggler, ...] = field(default=(), metadata={"kind": Straggler})  # sim: several slow a rank more
+    tail: LinkTail | None = field(default=None, metadata={"kind": LinkTail})
 
     @property
     def of_packets(self) -> bool:

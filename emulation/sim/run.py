@@ -21,6 +21,7 @@ from emulation.sim.network.network import SimulationError
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
+from emulation.sim.network.tail import Tail
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.prediction import predicted
 from emulation.sim.sharded import ShardedTraining
@@ -162,7 +163,9 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
             duplicate=faults.duplicate,
             reorder=faults.reorder,
             corrupt=faults.corrupt,
+            tail=faults.tail and Tail(faults.tail.ratio, faults.tail.p50_ns, faults.tail.burst_ns),
         ),
+        tail_rank=faults.tail.rank if faults.tail else -1,
         fabric=topology.fabric,
         seed=scenario.seed,
         elements=switch.elements,

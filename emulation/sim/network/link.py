@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from emulation.sim.network.network import Action, Network
+from emulation.sim.network.tail import Tail, TailDelays
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import IP_UDP_BYTES
@@ -38,7 +39,8 @@ def addressed(node: int, priority: int) -> int:
 class LinkConfig:
     """Rate in bit/s (1 … 400·10⁹ and more), one-way delay in ns, queue in bytes, faults as probabilities per packet.
 
-    queue_bytes bounds the bytes not yet sent, the rest of the frame on the wire and the arriving one included.
+    queue_bytes bounds the bytes not yet sent, the rest of the frame on the wire and the arriving one included. tail: of
+    the delay; None: it is always delay_ns.
     ValueError for a value out of range.
     """
 
@@ -49,6 +51,7 @@ class LinkConfig:
     duplicate: float = 0.0
     reorder: float = 0.0
     corrupt: float = 0.0
+    tail: Tail | None = None
 
     def __post_init__(self) -> None:
         if self.rate_bps < 1:
@@ -123,6 +126,9 @@ class Link:
         self._cost: dict[int, tuple[int, int]] = {}  # size -> (ns, remainder)
         # str seeds go through SHA-512 in `random`, and random() itself is specified: stable everywhere
         self._random = random.Random(seed).random if config.faulty else None
+        self._tail, self._tail_ahead = (
+            TailDelays(config.tail, f"{seed} tail") if config.tail else None for _ in range(2)
+        )
         self._span_ns = max(1, REORDER_SPAN_FRAMES * 1514 * 8_000_000_000 // config.rate_bps)
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
@@ -154,6 +160,8 @@ class Link:
         self.sent_frames += 1
         self.sent_bytes += size_bytes
         arrival_ns = free_ns + self._delay_ns + (1 if remainder else 0)
+        if self._tail is not None:
+            arrival_ns = self._tail.arrival_ns(arrival_ns, cost[0])
         if self._random is not None:
             self._deliver_with_faults(arrival_ns, frame, size_bytes, sender, to)
             return True
@@ -173,7 +181,10 @@ class Link:
         self._free_ns += cost_ns + later_ns
         self.sent_frames += 1
         self.sent_bytes += size_bytes
-        self._deliver(ready_ns + cost_ns + (1 if remainder else 0) + self._delay_ns, frame, size_bytes, sender, to)
+        arrival_ns = ready_ns + cost_ns + (1 if remainder else 0) + self._delay_ns
+        if self._tail_ahead is not None:  # the same delays, in an order of its own
+            arrival_ns = self._tail_ahead.arrival_ns(arrival_ns, cost_ns)
+        self._deliver(arrival_ns, frame, size_bytes, sender, to)
         return True
 
     def _deliver(self, arrival_ns: int, frame: Any, size_bytes: int, sender: int, to: int) -> None:

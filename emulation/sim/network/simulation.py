@@ -61,6 +61,7 @@ class SimulationConfig:
     workers: int
     link: LinkConfig
     fabric: Fabric = STAR
+    tail_rank: int = -1
     switch_latency_ns: int = 0
     seed: int = 1
     elements: int = 360
@@ -250,6 +251,8 @@ class Simulation(ABC):
         config = replace(
             self.config.link, rate_bps=settings.rate_bps, delay_ns=settings.delay_ns, queue_bytes=queue_bytes
         )
+        if self.config.tail_rank >= 0 and members[self.config.tail_rank] not in hop:
+            config = replace(config, tail=None)
         kind = StrictLink if self.config.strict_priority else Link
         return kind(self.network, config, receive, f"{self.config.seed} {seed}")
 

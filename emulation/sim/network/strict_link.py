@@ -96,7 +96,10 @@ class StrictLink(Link):
         self._held[self._serving] -= size_bytes * 8_000_000_000
         self._wire_ns, self._wire_remainder = self._after(self._wire_ns, self._wire_remainder, size_bytes)
         idle_ns = self._wire_ns + (1 if self._wire_remainder else 0)
-        self._deliver(idle_ns + self._delay_ns, frame, size_bytes, sender, to)
+        arrival_ns = idle_ns + self._delay_ns
+        if self._tail is not None:
+            arrival_ns = self._tail.arrival_ns(arrival_ns, self._cost[size_bytes][0])
+        self._deliver(arrival_ns, frame, size_bytes, sender, to)
         self.network.schedule(idle_ns, self._idle)
 
 
