@@ -1,8 +1,9 @@
-"""The reference switch: the rules S1 to S8 and, for one below another switch, H1 to H6 of PROTOCOL.md.
+"""The reference switch: the rules S1 to S8, G3 and, for one below another switch, H1 to H6 of PROTOCOL.md.
 
 One packet at a time, a pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is
 written in the shape of the weakest target, P4: a few registers, each touched at most once per packet, in the fixed
-order held, seen, sums and, with a parent, asked. Every other data plane is compared with this one by the same packets.
+order held, seen, marked, sums and, with a parent, asked. Every other data plane is compared with this one by the same
+packets.
 """
 
 from collections.abc import Sequence
@@ -114,6 +115,7 @@ class Aggregator:
         self._jobs: dict[int, _Admitted] = {}
         self._held = [[0] * slots, [0] * slots]
         self._seen = [[0] * slots, [0] * slots]
+        self._marked = [[False] * slots, [False] * slots]
         self._asked = [[0] * slots, [0] * slots]
         self._sums = np.zeros((2, slots, elements), np.int32)
         self.counters: dict[str, int] = {}
@@ -127,6 +129,7 @@ class Aggregator:
                 for version in (0, 1):
                     self._held[version][stream.first_slot + offset] = first_held(offset, version, stream.window_slots)
                     self._seen[version][stream.first_slot + offset] = 0
+                    self._marked[version][stream.first_slot + offset] = False
 
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on (S8). Unknown jobs are ignored."""
@@ -163,7 +166,7 @@ class Aggregator:
         stream = job.streams[packet.stream]
         if not 0 <= packet.slot - stream.first_slot < stream.window_slots:
             return "slot"
-        if not packet.result and packet.rank >= len(ports):
+        if not packet.result and (packet.close or packet.rank >= len(ports)):
             return "rank"
         if not packet.result and ports[packet.rank] != port:
             return "port"
@@ -192,6 +195,9 @@ class Aggregator:
         before = 0 if fresh else self._seen[version][slot]
         now = before | bit
         self._seen[version][slot] = now
+        # marked (G3): from here on the packet stands for all that came for its chunk
+        marked = self._marked[version][slot] = packet.marked or (not fresh and self._marked[version][slot])
+        packet = replace(packet, marked=marked)
         # sums (S4)
         gave = self._givers(packet)
         if gave & bit:
@@ -226,6 +232,7 @@ class Aggregator:
             late = seen > admitted.everyone
             return Decision(Verdict.DROP, (), "drop_parent_duplicate" if late else "drop_parent_early")
         self._seen[version][slot] = seen | 1 << len(admitted.ports)
+        self._marked[version][slot] = packet.marked
         self._sums[version, slot, : admitted.job.elements] = packet.values
         return Decision(Verdict.BROADCAST, ((replace(packet, retransmission=False), admitted.ports),), "broadcast")
 

@@ -65,7 +65,7 @@ HEADER = np.dtype(
         ("slot", ">u2"),
         ("generation", ">u4"),
         ("stream", "u1"),
-        ("rank", "u1"),
+        ("rank", "u1"),  # and CLOSE, MARKED
         ("elements", ">u2"),
         ("chunk", ">u4"),
     ]
@@ -75,11 +75,17 @@ assert HEADER.itemsize == HEADER_BYTES
 STREAM_OFFSET: int = 12
 """Where in a packet its stream stands."""
 
+RANK_AT = 13
+"""Where the byte lies in a packet that holds the rank, CLOSE and MARKED."""
+RANK_BITS = 63
+CLOSE = 64
+MARKED = 128
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
     """One packet in meaning. slot, version, chunk: see `JobConfig.place`; chunk is modulo 2**32; values (E,) int32,
-    or (0,) of a bare packet; owner: a rank, 0 with route ALL."""
+    or (0,) of a bare packet; owner: a rank, 0 with route ALL; marked: it met congestion (G1)."""
 
     job: int
     generation: int
@@ -94,6 +100,8 @@ class Packet:
     retransmission: bool = False
     route: Route = Route.ALL
     owner: int = 0
+    close: bool = False
+    marked: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packet) and encode(self) == encode(other)
@@ -115,7 +123,10 @@ def encode(packet: Packet) -> bytes:
     )
     frame = bytearray(frame_bytes(len(packet.values)))
     kind, elements = kind_of(packet.op, flags, packet.route, packet.owner), len(packet.values)
-    header = (kind, packet.job, packet.slot, packet.generation, packet.stream, packet.rank, elements, packet.chunk)
+    if packet.rank & ~RANK_BITS:
+        raise struct.error(f"rank {packet.rank}: 0 to {RANK_BITS}")
+    rank = packet.rank | (CLOSE if packet.close else 0) | (MARKED if packet.marked else 0)
+    header = (kind, packet.job, packet.slot, packet.generation, packet.stream, rank, elements, packet.chunk)
     pack_header(frame, 0, header)
     frame[HEADER_BYTES:] = packet.values.astype(">i4", copy=False).tobytes()
     return bytes(frame)
@@ -137,7 +148,7 @@ def decode(data: bytes | bytearray | memoryview) -> Packet:
         job=job,
         generation=generation,
         stream=stream,
-        rank=rank,
+        rank=rank & RANK_BITS,
         op=op_of(kind),
         slot=slot,
         version=1 if kind & FLAG_VERSION else 0,
@@ -147,6 +158,8 @@ def decode(data: bytes | bytearray | memoryview) -> Packet:
         retransmission=bool(kind & FLAG_RETRANSMISSION),
         route=route_of(kind),
         owner=owner_of(kind),
+        close=bool(rank & CLOSE),
+        marked=bool(rank & MARKED),
     )
 
 
@@ -216,7 +229,7 @@ def fault(kind: int, elements: int, size: int) -> str:
 
 
 Header = tuple[int, int, int, int, int, int, int, int]
-"""kind (see `kind_of`), job, slot, generation, stream, rank, elements, chunk: the order on the wire (P1 to P4)."""
+"""kind (see `kind_of`), job, slot, generation, stream, rank byte, elements, chunk: the order on the wire (P1 to P4)."""
 
 
 def pack_header(buffer: bytearray | memoryview, offset: int, header: Header) -> None:

@@ -19,8 +19,10 @@ from switchagg.wire import (
     FLAG_VERSION,
     FLAGS_AT,
     HEADER_BYTES,
+    MARKED,
     MAX_BIT,
     OWNER_BITS,
+    RANK_AT,
     ROUTE_BITS,
     Bundle,
     fault,
@@ -51,6 +53,7 @@ class _Share:
         self.ranges = [(s.first_slot, s.first_slot + s.window_slots) for s in job.streams]
         self.held = [0] * count
         self.seen = [0] * count
+        self.marked = [0] * count  # or MARKED
         self.asked = [0] * count
         self.sums = np.zeros((count, job.elements), np.int32)
         self.full = (1 << len(self.ports)) - 1
@@ -111,16 +114,19 @@ class _Group:
             run, to = sends[start:end], sends[start][2]
             valued, bare = self.share.receivers(to, port)
             rows = [row for row, _, _ in run]
+            marks = [self.share.marked[index] for _, index, _ in run]
             if valued:
                 frames = _results(bundle, rows, self.share.frame_bytes)
                 headers(frames)["elements"] = self.share.job.elements
                 payload(frames)[:] = sums[[index for _, index, _ in run]]
                 if to in (UP, UP_AGAIN):
                     self._turn_up(frames, again=to == UP_AGAIN)
+                frames[:, RANK_AT] |= np.array(marks, np.uint8)
                 outputs.append(Output(frames, valued))
             if bare:
                 frames = _results(bundle, rows, HEADER_BYTES)
                 headers(frames)["elements"] = 0
+                frames[:, RANK_AT] |= np.array(marks, np.uint8)
                 outputs.append(Output(frames, bare))
             start = end
 
@@ -223,6 +229,7 @@ def _stranger(
     first, end = share.ranges[stream]
     if not first <= slot < end:
         return "slot"
+    rank &= ~MARKED
     if not down and rank >= len(share.ports):
         return "rank"
     if not down and share.ports[rank] != port:
@@ -238,14 +245,16 @@ def _stranger(
 
 
 def _decide(group: _Group, row: int, index: int, rank: int, kind: int, chunk: int) -> str:
-    """held, seen and verdict of one packet (S2, S3, S5); its values are left to the group. Returns the counter."""
+    """held, seen, marked and verdict of one packet (S2, S3, G3, S5); its values are left to the group. Returns the
+    counter. rank: the byte."""
     share = group.share
     distance = (chunk - share.held[index]) % MODULUS
     if distance >= HALF:
         return "drop_older"
     group.touched.add(index)
     before = 0 if distance else share.seen[index]
-    bit = 1 << rank
+    share.marked[index] = rank & MARKED | (0 if distance else share.marked[index])
+    bit = 1 << (rank & ~MARKED)
     now = before | bit
     share.held[index] = chunk
     share.seen[index] = now
@@ -287,6 +296,7 @@ def _take_down(group: _Group, row: int, index: int, rank: int, kind: int, chunk:
         return "drop_parent_duplicate" if seen > share.full else "drop_parent_early"
     group.touched.add(index)
     share.seen[index] = seen | 1 << len(share.ports)
+    share.marked[index] = rank & MARKED
     group.write[0].append(row)
     group.write[1].append(index)
     group.sends.append((row, index, 0))

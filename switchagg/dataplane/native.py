@@ -22,7 +22,7 @@ RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
 RUN = np.dtype([("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("bare", RANKS)])
 """`struct sa_run`."""
 
-REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("unused", np.uint32)])
+REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("marked", np.uint32)])
 """`struct registers` of plane.c."""
 
 

@@ -25,7 +25,7 @@ class PlaneKind:
     elements_most: the largest E it holds; None: any. tested: `auto` takes it if its self-test passes, the first in the
     table before the next. compiled: it needs the compiled core. program: it runs a P4 program, which may be a user's.
     routes: it knows who gives and who gets a chunk (S4, S6); else jobs send all values to all (W15).
-    leaf: it may be below another switch (H1).
+    leaf: it may be below another switch (H1). marks: its results are marked (G3); else marked packets are dropped.
     """
 
     name: str
@@ -39,6 +39,7 @@ class PlaneKind:
     program: bool = False
     routes: bool = True
     leaf: bool = False
+    marks: bool = False
 
     def __call__(self, slots: int, elements: int) -> "DataPlane":
         if self.make is None:
@@ -77,6 +78,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             tested=True,
             compiled=True,
             leaf=True,
+            marks=True,
         ),
         PlaneKind(
             "batched",
@@ -86,6 +88,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#009E73",
             tested=True,
             leaf=True,
+            marks=True,
         ),
         PlaneKind(
             "reference",
@@ -94,6 +97,7 @@ DATAPLANES: dict[str, PlaneKind] = {
             measured="Python, a packet at a time",
             colour="#999999",
             leaf=True,
+            marks=True,
         ),
         PlaneKind(
             "xdp",

@@ -19,13 +19,27 @@ from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import DecodeError
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig, StreamConfig
 from switchagg.native.library import LEAF_OUTCOMES
-from switchagg.wire import FLAG_RESULT, HEADER_BYTES, OWNERS, Bundle, Op, Packet, Route, Values, decode, encode
+from switchagg.wire import (
+    FLAG_RESULT,
+    HEADER_BYTES,
+    MARKED,
+    OWNERS,
+    RANK_AT,
+    Bundle,
+    Op,
+    Packet,
+    Route,
+    Values,
+    decode,
+    encode,
+)
 
 OTHERS = [name for name in WITHOUT_P4 if name != "reference"]  # test_p4_planes.py has the rest
 ELEMENTS = (1, 3, 8, 17, 64, 360)  # also odd, and more than any vector register holds
 WORKERS = (1, 2, 3, 5, 64)
 HALF = MODULUS // 2
 PARENT = Parent(900, 6)
+MARKS = ("True, by True", "True, by False", "False, by False")
 NEAR = 1 << 16
 """Chunk numbers this close to 2**32, on either side of it, count as near the wrap-around."""
 
@@ -34,11 +48,17 @@ class Traffic:
     """Jobs on one switch, and packets from their workers and from unknown senders."""
 
     def __init__(
-        self, seed: int, elements: Sequence[int] = ELEMENTS, routes: bool = True, parent: Parent | None = None
+        self,
+        seed: int,
+        elements: Sequence[int] = ELEMENTS,
+        routes: bool = True,
+        parent: Parent | None = None,
+        marks: bool = True,
     ) -> None:
-        """parent: that of all jobs, which sends results."""
+        """parent: that of all jobs, which sends results. marks: packets may have met congestion."""
         self.rng = random.Random(seed)
         self.routes = routes
+        self.marks = marks
         self.parent = parent
         self.values = np.random.default_rng(seed)
         self.jobs: dict[int, tuple[JobConfig, list[int]]] = {}
@@ -91,6 +111,7 @@ class Traffic:
             retransmission=rng.random() < 0.3,
             route=route,
             owner=owner,
+            marked=self.marks and rng.random() < 0.15,
         )
         port = ports[rank]
         if self.parent and rng.random() < 0.25:
@@ -133,7 +154,8 @@ class Traffic:
             {"generation": (packet.generation + rng.choice([-1, 1])) % MODULUS},
             {"stream": rng.randrange(4)},
             {"slot": rng.randrange(self.slots + 2)},
-            {"rank": rng.randrange(70)},
+            {"rank": rng.randrange(64)},
+            {"close": True},
             {"result": True},
             {"chunk": rng.randrange(MODULUS)},
             {"values": packet.values[:-1] if len(packet.values) > 1 else np.zeros(2, np.int32)},
@@ -155,6 +177,8 @@ class Traffic:
             return self.rng.randbytes(self.rng.randrange(1, 2 * HEADER_BYTES))
         at = self.rng.choice([2, 3, self.rng.randrange(HEADER_BYTES)])
         bits = 1 << self.rng.randrange(8)
+        if at == RANK_AT and not self.marks:
+            bits &= ~MARKED
         if at == 2 and (bits & 6 or not self.routes):
             bits = 6 if self.routes else 8  # both bits of a route: another one, or none that exists
         return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
@@ -198,12 +222,12 @@ def sent(plane: DataPlane, bundle: Bundle, port: int) -> list[tuple[int, bytes]]
 
 @pytest.mark.parametrize("dataplane", OTHERS)
 def test_agrees_with_the_reference(dataplane: str, seed: int) -> None:
-    check_agreement(DATAPLANES[dataplane], seed)
+    check_agreement(DATAPLANES[dataplane], seed, marks=DATAPLANES[dataplane].marks)
 
 
 @pytest.mark.parametrize("dataplane", [name for name in OTHERS if DATAPLANES[name].leaf])
 def test_agrees_with_the_reference_below_another_switch(dataplane: str, seed: int) -> None:
-    check_agreement(DATAPLANES[dataplane], seed, packets=300, parent=PARENT)
+    check_agreement(DATAPLANES[dataplane], seed, packets=300, parent=PARENT, marks=DATAPLANES[dataplane].marks)
 
 
 def check_agreement(
@@ -213,9 +237,10 @@ def check_agreement(
     elements: Sequence[int] = ELEMENTS,
     routes: bool = True,
     parent: Parent | None = None,
+    marks: bool = False,
 ) -> int:
     """Show the reference and a plane made by `make` the same traffic; how many packets it was."""
-    traffic = Traffic(seed, elements, routes, parent)
+    traffic = Traffic(seed, elements, routes, parent, marks)
     planes = [maker(traffic.slots, max(elements)) for maker in (DATAPLANES["reference"], make)]
     for plane in planes:
         traffic.start(plane)
@@ -259,7 +284,7 @@ class Watch:
             held = self.plane.seen(packet.slot, packet.version).chunk
         except (DecodeError, KeyError):
             packet, held = None, 0
-        self.plane.process(row[np.newaxis, :], port)
+        results = self.plane.process(row[np.newaxis, :], port)
         (outcome,) = (name for name, packets in self.plane.counters.items() if packets != before.get(name, 0))
         self.reached[outcome] += 1
         if packet is None:
@@ -267,6 +292,10 @@ class Watch:
         job = self.traffic.jobs.get(packet.job)
         if outcome == "drop_generation" and job and packet.generation == job[0].generation - 1:
             self.reached["stale generation"] += 1
+        if outcome == "drop_rank" and packet.close:
+            self.reached["CLOSE"] += 1
+        for result in results[:1]:
+            self.reached[f"{outcome}, marked: {decode(result.bundle[0].tobytes()).marked}, by {packet.marked}"] += 1
         if outcome == "drop_older" and packet.chunk > MODULUS - NEAR and held < NEAR:
             self.reached["older across the wrap-around"] += 1
         if job and outcome in ("broadcast", "reply", "absorbed"):
@@ -316,7 +345,13 @@ def test_traffic_reaches_every_verdict_and_reason() -> None:
         *(f"{verdict} of {e} elements, {op.name}" for verdict in verdicts for e in ELEMENTS for op in Op),
         *(f"{verdict} of {kind}" for verdict in verdicts for kind in kinds),
         *("older across the wrap-around", "taken over across the wrap-around", "stale generation"),
-        *("unaligned bundle", "results of one bundle that go different ways", "broadcasts of two jobs in a row"),
+        *(f"{verdict}, marked: {marks}" for verdict in verdicts[1:] for marks in MARKS),
+        *(
+            "unaligned bundle",
+            "results of one bundle that go different ways",
+            "broadcasts of two jobs in a row",
+            "CLOSE",
+        ),
     ]
     wanted.remove("absorbed of 1 workers")  # one worker is complete at once
     assert [f"{name}: {reached[name]}" for name in wanted if reached[name] < 10] == []

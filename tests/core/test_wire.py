@@ -1,5 +1,8 @@
 """wire: P1 to P6."""
 
+import struct
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -39,7 +42,7 @@ packets = st.builds(
     job=st.integers(0, 2**16 - 1),
     generation=st.integers(0, MODULUS - 1),
     stream=st.integers(0, 255),
-    rank=st.integers(0, 255),
+    rank=st.integers(0, 63),
     op=st.sampled_from(Op),
     slot=st.integers(0, 2**16 - 1),
     version=st.integers(0, 1),
@@ -47,6 +50,8 @@ packets = st.builds(
     values=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=40),
     result=st.booleans(),
     retransmission=st.booleans(),
+    close=st.booleans(),
+    marked=st.booleans(),
 )
 
 GOLDEN = "5341 28 06 1234 5678 9abcdef0 0c 3f 0002 fedcba98 80000000 00000001"
@@ -70,6 +75,15 @@ def test_layout_of_a_bare_packet_with_a_route() -> None:
     assert (packet.version, packet.retransmission, packet.result) == (1, True, False)
     assert encode(packet) == data
     assert kind_of(Op.MAX, FLAG_VERSION | FLAG_RETRANSMISSION, Route.FROM_OWNER, 53) == 0x53412DAE
+
+
+def test_the_byte_of_the_rank() -> None:
+    """P7: MARKED, CLOSE, six bits of rank."""
+    packet = decode(bytes.fromhex(GOLDEN.replace(" 3f ", " bf ")))
+    assert (packet.rank, packet.close, packet.marked) == (63, False, True)
+    assert encode(replace(packet, close=True, marked=False, rank=5))[13] == 0x45
+    with pytest.raises(struct.error, match="rank 64"):
+        encode(replace(packet, rank=64))
 
 
 def test_who_gives() -> None:
@@ -96,7 +110,7 @@ def test_columns_and_packets_agree(packet: Packet) -> None:
     assert (int(row["job"]), int(row["slot"]), int(row["chunk"])) == (packet.job, packet.slot, packet.chunk)
     assert (int(row["stream"]), int(row["rank"]), int(row["elements"])) == (
         packet.stream,
-        packet.rank,
+        packet.rank + 64 * packet.close + 128 * packet.marked,
         len(packet.values),
     )
     assert payload(bundle)[0].tolist() == packet.values.tolist()

@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from switchagg.call import array_call, make_call
+from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from switchagg.priority import tos_of
-from switchagg.wire import Op, Packet, encode, frame_bytes
+from switchagg.wire import Op, Packet, decode, encode, frame_bytes
 from transport.links import udp
 from transport.links.udp import UdpLink
 from transport.switch.loop import SwitchLoop
@@ -195,3 +197,28 @@ def test_s6_results_carry_the_class_of_their_stream(plane: str) -> None:
     assert found == [(0, 0), (1, 0xE0), (2, 0x80), (0, 0), (1, 0xE0)]
     hub.stop()
     worker.socket.close()
+
+
+def test_g2_a_contribution_that_met_congestion_marks_the_result() -> None:
+    if library.missing():
+        pytest.skip(f"native core: {library.missing()}")
+    job = JobConfig(1, 1, 2, ELEMENTS, (StreamConfig(0, 2),))
+    link, workers = UdpLink(("127.0.0.1", 0)), (Switch(), Switch())
+    hub = NativeSwitchLoop(link, NativePlane(2, ELEMENTS))
+    hub.start()
+    hub.admit(job, [worker.address for worker in workers])
+    found = []
+    for chunk, bits in enumerate([(2, 2), (3, 2), (2, 3), (0, 0)]):
+        slot, version = job.place(0, chunk)
+        for rank, tos in enumerate(bits):
+            packet = Packet(1, 1, 0, rank, Op.SUM, slot, version, chunk, np.zeros(ELEMENTS, np.int32))
+            said = [(socket.IPPROTO_IP, socket.IP_TOS, struct.pack("=i", 0x20 | tos))]
+            workers[rank].socket.sendmsg([encode(packet)], said, 0, link.address)
+            time.sleep(0.01)  # the second completes the chunk
+        results = [worker.receive() for worker in workers]
+        assert results[0] == results[1]
+        found.append((decode(results[0][0]).marked, results[0][1]))
+    assert found == [(False, 0x22), (True, 0x22), (True, 0x22), (False, 0x20)]
+    hub.stop()
+    for worker in workers:
+        worker.socket.close()

@@ -31,7 +31,7 @@ struct contribution {
 
 struct model_slot {
     uint32_t held;
-    bool seen[64];
+    bool seen[64], marked;
     bool asked[64], answered; /* below another switch; once its result is here it is the one contribution */
     bool zero; /* the first packet was bare: what is taken is combined with zeros */
     uint32_t taken; /* contributions, in the order of their arrival */
@@ -83,7 +83,7 @@ static bool model_gives(const uint8_t *datagram, uint32_t rank) {
 }
 
 static enum sa_outcome model_stranger(const uint8_t *datagram, uint32_t port, const struct model_job *job) {
-    uint32_t stream = datagram[12], rank = datagram[13], slot = field(datagram, 6, 2);
+    uint32_t stream = datagram[12], rank = datagram[13] % 128, slot = field(datagram, 6, 2);
     bool down = datagram[3] & 1;
     if (down && (!job || !job->leaf || job->parent_port != port)) return SA_DROP_RESULT;
     if (!job) return SA_DROP_JOB;
@@ -140,7 +140,7 @@ static enum sa_outcome model_up(const struct model_job *job, struct model_slot *
     results->valued_ports[0] = job->parent_port;
     results->valued_count = 1;
     results->valued[3] = (uint8_t)((results->valued[3] & ~5) | (again ? 4 : 0));
-    results->valued[13] = (uint8_t)job->parent_rank;
+    results->valued[13] = (uint8_t)(job->parent_rank + (slot->marked ? 128 : 0));
     return again ? SA_SUMS_UP_AGAIN : SA_SUMS_UP;
 }
 
@@ -149,13 +149,14 @@ static void model_results(const struct model_job *job, const struct model_slot *
     memset(results, 0, sizeof *results);
     memcpy(results->valued, datagram, 20);
     results->valued[3] = (uint8_t)(1 | (datagram[3] & ~4));
+    results->valued[13] = (uint8_t)(datagram[13] % 128 + (slot->marked ? 128 : 0));
     memcpy(results->bare, results->valued, 20);
     put(results->valued, 14, 2, job->elements);
     put(results->bare, 14, 2, 0);
     results->size = 20 + 4 * job->elements;
     model_values(slot, job->elements, results->valued);
     for (uint32_t rank = 0; rank < job->workers; rank++) {
-        if (again && rank != datagram[13]) continue;
+        if (again && rank != datagram[13] % 64) continue;
         if (datagram[2] / 2 % 4 && model_gives(datagram, rank))
             results->bare_ports[results->bare_count++] = job->ports[rank];
         else
@@ -177,6 +178,7 @@ static enum sa_outcome model_down(const struct model_job *job, struct model_slot
     for (uint32_t r = 0; r < job->workers; r++)
         if (!slot->seen[r]) return SA_DROP_PARENT_EARLY;
     slot->answered = true;
+    slot->marked = datagram[13] >= 128;
     slot->taken = 0;
     slot->zero = false;
     model_take(job, slot, datagram, false);
@@ -195,15 +197,16 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
 
     struct model_slot *slot = &slots[field(datagram, 6, 2)][datagram[3] / 2 % 2];
     if (datagram[3] & 1) return model_down(job, slot, datagram, results);
-    uint32_t chunk = field(datagram, 16, 4), rank = datagram[13], missing = 0;
+    uint32_t chunk = field(datagram, 16, 4), rank = datagram[13] % 64, missing = 0;
     int64_t ahead = ((int64_t)chunk - slot->held + (1ll << 32)) % (1ll << 32);
     if (ahead >= 1ll << 31) return SA_DROP_OLDER;
     if (ahead) {
         slot->held = chunk;
         slot->taken = 0;
-        slot->answered = false;
+        slot->answered = slot->marked = false;
         memset(slot->seen, 0, sizeof slot->seen);
     }
+    slot->marked |= datagram[13] >= 128;
     bool again = slot->seen[rank], first = true, others_gave = false;
     for (uint32_t r = 0; r < job->workers; r++) {
         first &= !slot->seen[r];
@@ -371,7 +374,7 @@ static void step_admit(bool leaf) {
                 struct model_slot *slot = &slots[job.first[s] + i][version];
                 slot->held = (uint32_t)((int64_t)i + ((int64_t)version - 2) * (int64_t)job.window[s]);
                 slot->taken = 0;
-                slot->answered = false;
+                slot->answered = slot->marked = false;
                 memset(slot->seen, 0, sizeof slot->seen);
             }
 }
@@ -433,6 +436,7 @@ static void step_near(uint32_t flags) {
         near_packet(from->live ? from : job, rows + row * size, size, place + 2 * row, choice / JOBS, rank, distance,
                     seed + 8 * row);
         if (flags & 16 && from->leaf) rows[row * size + 3] |= 1;
+        if (flags & 32) rows[row * size + 13] ^= 128;
         if (damage >= 160) rows[row * size + damage % 20] ^= (uint8_t)(1 << seed % 8);
     }
     uint32_t port = job->leaf && flags & 16 ? job->parent_port : job->ports[rank < job->workers ? rank : 0];

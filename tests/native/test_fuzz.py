@@ -131,7 +131,8 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
     ("target", "file", "right", "wrong"),
     [
         ("fuzz_plane", "slot.h", "distance >= 1u << 31", "(int32_t)chunk < (int32_t)*held"),
-        ("fuzz_plane", "plane.c", "if (header->rank >= share->ranks) return SA_DROP_RANK;", ""),
+        ("fuzz_plane", "plane.c", "if (rank >= share->ranks) return SA_DROP_RANK;", ""),
+        ("fuzz_plane", "slot.h", "| (distance ? 0 : *marked)", ""),
         ("fuzz_plane", "slot.h", "before ? SA_KEEP : SA_ZERO", "SA_KEEP"),
         ("fuzz_plane", "slot.h", "if (chunk != held) return decision;", "if (chunk > held) return decision;"),
         ("fuzz_plane", "slot.h", "*asked = 0;", ""),
@@ -142,6 +143,7 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
     ids=[
         "chunks compared as signed",
         "no bound for the rank",
+        "marks of other ranks forgotten",
         "a bare packet clears nothing",
         "a result of an older chunk taken",
         "asks of the chunk before",

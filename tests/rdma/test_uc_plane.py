@@ -75,7 +75,13 @@ class Switch:
     def take(self, body: bytes, host: str, *, port: int = 4791, tos: int = 2, position: int = 0) -> bool:
         sender = native_address((host, port))
         room: bool = self.library.sa_uc_plane_take(
-            self.handle, body, len(body), ctypes.byref(sender), tos, position, self.now_ns
+            self.handle,
+            ctypes.create_string_buffer(body, len(body)),
+            len(body),
+            ctypes.byref(sender),
+            tos,
+            position,
+            self.now_ns,
         )
         return room
 
@@ -244,7 +250,7 @@ def test_a_psn_wraps(switch: Switch) -> None:
 
 
 def test_dscp_is_copied_to_results_and_ecn_marks_are_answered_by_a_cnp(switch: Switch) -> None:
-    """R8: at most one CNP per queue pair in 50 us; the mark itself goes no further."""
+    """R8: at most one CNP per queue pair in 50 us; the mark goes into the frame (G2)."""
     af41_marked = 34 << 2 | 3
     for rank in range(2):
         for chunk in range(3):
@@ -254,7 +260,8 @@ def test_dscp_is_copied_to_results_and_ecn_marks_are_answered_by_a_cnp(switch: S
     notices = [(host, tos, headers_of(body)) for host, tos, _, body in found if body[0] == 0x81]
     assert notices == [(host_of(rank), 192, ("CNP", 0x100 + rank, 0)) for rank in range(2)]
     assert all(body[4] & 0x40 and len(body) == 32 for *_, body in found[:2]), "BECN"
-    assert {tos for _, tos, _, body in found if body[0] != 0x81} == {34 << 2 | 2}
+    results = [(tos, body[-4 - MTU :]) for _, tos, _, body in found if body[0] != 0x81]
+    assert {(tos, decode(frame[:MTU]).marked) for tos, frame in results} == {(34 << 2 | 2, True)}
     assert all(intact(host, body, row) for host, _, row, body in found)
     assert (switch.counters["ecn_marked"], switch.counters["cnp_sent"]) == (6, 2)
     switch.now_ns += 50_000

@@ -32,7 +32,9 @@ local fields = {
     slot = ProtoField.uint16("switchagg.slot", "Slot"),
     generation = ProtoField.uint32("switchagg.generation", "Generation"),
     stream = ProtoField.uint8("switchagg.stream", "Stream"),
-    rank = ProtoField.uint8("switchagg.rank", "Rank"),
+    marked = ProtoField.bool("switchagg.marked", "MARKED (met congestion)", 8, nil, 0x80),
+    close = ProtoField.bool("switchagg.close", "CLOSE", 8, nil, 0x40),
+    rank = ProtoField.uint8("switchagg.rank", "Rank", base.DEC, nil, 0x3f),
     elements = ProtoField.uint16("switchagg.elements", "Elements"),
     chunk = ProtoField.uint32("switchagg.chunk", "Chunk"),
     values = ProtoField.bytes("switchagg.values", "Values"),
@@ -98,7 +100,7 @@ end
 -- S5 as far as it shows: a result carries the rank whose packet caused it, and a REPLY goes to that rank alone. Bare: it
 -- has no values, for its rank gives none, or got none (P2, S6).
 local function verdict(buffer, at, pinfo)
-    local job, rank = buffer(at + 4, 2):uint(), buffer(at + 13, 1):uint()
+    local job, rank = buffer(at + 4, 2):uint(), buffer(at + 13, 1):bitfield(2, 6)
     local bare = buffer(at + 14, 2):uint() == 0 and ", bare" or ""
     if buffer(at + 3, 1):bitfield(7, 1) == 0 then
         if not pinfo.visited then ranks[endpoint(job, pinfo.src, pinfo.src_port)] = rank end
@@ -132,6 +134,8 @@ local function add_header(buffer, at, tree)
     tree:add(fields.slot, buffer(at + 6, 2))
     tree:add(fields.generation, buffer(at + 8, 4))
     tree:add(fields.stream, buffer(at + 12, 1))
+    tree:add(fields.marked, buffer(at + 13, 1))
+    tree:add(fields.close, buffer(at + 13, 1))
     tree:add(fields.rank, buffer(at + 13, 1))
     tree:add(fields.elements, buffer(at + 14, 2))
     tree:add(fields.chunk, buffer(at + 16, 4))

@@ -319,8 +319,7 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
 
 /* ---- links: queue, rate and impairments of one port and direction */
 
-static void decide(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,
-                   int64_t time_ns);
+static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos, int64_t time_ns);
 
 /* A packet is at the end of its link. */
 static void arrive(struct sa_switch *sw, struct port *port, struct sa_packet *packet, int64_t time_ns) {
@@ -429,8 +428,9 @@ static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32
     if (bare) sa_pool_give(sw->pool, bare);
 }
 
-static void decide(struct sa_switch *sw, const uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos,
-                   int64_t time_ns) {
+/* tos: as it came; its ECN bits are also those of results, but for a contribution's CE, which becomes a mark (G2). */
+static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos, int64_t time_ns) {
+    if (sa_is_ce(tos)) tos = (uint8_t)sa_mark_contribution(datagram, size, tos);
     if (sw->active[SA_DOWN])
         decide_in_pool(sw, datagram, size, port, tos, time_ns);
     else
@@ -438,7 +438,7 @@ static void decide(struct sa_switch *sw, const uint8_t *datagram, uint32_t size,
 }
 
 /* Handle a datagram that arrived on a port whose link up has a queue or impairments. */
-static void enter_up(struct sa_switch *sw, struct port *port, const uint8_t *datagram, uint32_t size, uint8_t tos) {
+static void enter_up(struct sa_switch *sw, struct port *port, uint8_t *datagram, uint32_t size, uint8_t tos) {
     struct sa_fate fate;
     if (!sw->rated[SA_UP]) {
         fate = next_fate(sw, port, SA_UP);
@@ -490,7 +490,7 @@ static int receive(struct sa_switch *sw) {
             sw->counters[SA_DROP_STRANGER] += arrival->rows;
             continue;
         }
-        const uint8_t *datagram = arrival->bytes;
+        uint8_t *datagram = arrival->bytes;
         for (uint32_t row = 0; row < arrival->rows; row++, datagram += arrival->size) {
             if (sw->active[SA_UP])
                 enter_up(sw, port, datagram, arrival->size, (uint8_t)arrival->tos);

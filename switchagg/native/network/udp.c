@@ -402,7 +402,7 @@ static uint32_t take(struct sa_udp *udp, uint32_t at, struct sa_udp_arrival *arr
     address_of(&udp->from[at], &udp->senders[at]);
     uint32_t rows = size ? size / segment : 1;
     uint32_t rest = size ? size % segment : 0;
-    const uint8_t *bytes = udp->arena + (size_t)at * udp->stride;
+    uint8_t *bytes = udp->arena + (size_t)at * udp->stride;
     arrivals[0] = (struct sa_udp_arrival){bytes, rows, segment, &udp->senders[at], tos, 0};
     if (rest) arrivals[1] = (struct sa_udp_arrival){bytes + (size - rest), 1, rest, &udp->senders[at], tos, 0};
     udp->counters[SA_UDP_RECEIVED_BUNDLES]++;

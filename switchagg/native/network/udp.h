@@ -66,7 +66,7 @@ struct sa_udp_message {
 
 /* `rows` datagrams of `size` bytes each, back to back, from one peer, with one TOS or traffic class. */
 struct sa_udp_arrival {
-    const uint8_t *bytes;
+    uint8_t *bytes; /* which may be changed */
     uint32_t rows;
     uint32_t size;
     const struct sa_address *sender;

@@ -8,7 +8,6 @@
 #define BROADCAST SA_WORKERS_MAX /* in place of a rank: for all */
 #define TOS_ECN 3u
 #define ECN_CAPABLE 2u
-#define ECN_CE 3u
 #define TOS_CNP 192u /* DSCP 48, as NICs send them; not ECN-capable */
 #define PARTITION_MASK 0x7fffu /* the highest bit is only "full member" */
 #define ARENA_BYTES ((size_t)SA_UC_MESSAGES * SA_ROCE_PACKET_MAX)
@@ -145,7 +144,7 @@ static void note_congestion(struct sa_uc_plane *rdma, struct member *member, int
 static void keep(struct sa_uc_plane *rdma, struct uc_job *job, uint32_t rank, uint32_t tos) {
     uint32_t number = rdma->result_count++;
     const uint8_t *frame = rdma->frames + (size_t)number * SA_ROCE_MTU_MAX;
-    uint32_t ecn = tos & TOS_ECN ? ECN_CAPABLE : 0; /* a mark was answered by a CNP and ends here */
+    uint32_t ecn = tos & TOS_ECN ? ECN_CAPABLE : 0; /* a mark is in the frame by now (R8) */
     rdma->results[number] = (struct result){place_of(job, frame), (uint8_t)rank, (uint8_t)((tos & ~TOS_ECN) | ecn)};
     if (!job->waiting) {
         job->next_waiting = rdma->first_waiting;
@@ -156,7 +155,7 @@ static void keep(struct sa_uc_plane *rdma, struct uc_job *job, uint32_t rank, ui
 }
 
 /* What to count for a datagram; SA_UC_COUNTERS if the data plane has counted it. */
-static enum sa_uc_counter take(struct sa_uc_plane *rdma, const uint8_t *datagram, uint32_t size,
+static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint32_t size,
                                  const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns) {
     struct sa_roce_packet packet;
     enum sa_roce_fault fault = sa_roce_parse(datagram, size, &packet);
@@ -173,7 +172,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, const uint8_t *datagram
     if ((packet.opcode & SA_ROCE_TRANSPORT) != SA_ROCE_UC || !(packet.shape & SA_ROCE_WRITES))
         return SA_UC_DROP_OPERATION;
     if ((packet.partition & PARTITION_MASK) != PARTITION_MASK) return SA_UC_DROP_PARTITION;
-    if ((tos & TOS_ECN) == ECN_CE) note_congestion(rdma, member, now_ns);
+    if (sa_is_ce(tos)) note_congestion(rdma, member, now_ns);
     if (packet.psn != member->up_psn) rdma->counters[SA_UC_PSN_GAPS]++;
     member->up_psn = sa_psn_add(packet.psn, 1);
     enum sa_uc_counter counter = refused(job, member, &packet);
@@ -181,6 +180,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, const uint8_t *datagram
     if (packet.payload_bytes != job->mtu) return SA_UC_DROP_LENGTH;
 
     if (has_route(packet.payload, packet.payload_bytes)) return SA_UC_DROP_ROUTE;
+    if (sa_is_ce(tos)) sa_mark_contribution(datagram + (packet.payload - datagram), packet.payload_bytes, tos);
 
     struct sa_results results;
     uint8_t bare[SA_HEADER_BYTES];
@@ -192,7 +192,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, const uint8_t *datagram
     return SA_UC_COUNTERS;
 }
 
-bool sa_uc_plane_take(struct sa_uc_plane *rdma, const uint8_t *datagram, uint32_t size,
+bool sa_uc_plane_take(struct sa_uc_plane *rdma, uint8_t *datagram, uint32_t size,
                         const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns) {
     enum sa_uc_counter counter = take(rdma, datagram, size, sender, tos, position, now_ns);
     if (counter != SA_UC_COUNTERS) rdma->counters[counter]++;

@@ -69,7 +69,7 @@ SA_EXPORT void sa_uc_plane_evict(struct sa_uc_plane *rdma, uint32_t job_id);
 
 /* Take one datagram. position: its place in a bundle, for sa_roce_check. Defined for any bytes. False: no
    room for one more result after this one: lay out first. */
-SA_EXPORT bool sa_uc_plane_take(struct sa_uc_plane *rdma, const uint8_t *datagram, uint32_t size,
+SA_EXPORT bool sa_uc_plane_take(struct sa_uc_plane *rdma, uint8_t *datagram, uint32_t size,
                                   const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns);
 
 /* Lay out what waits, sealed, as messages of which each is one send of up to `segments` datagrams: *messages[0 ..

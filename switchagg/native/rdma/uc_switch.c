@@ -56,7 +56,7 @@ static int receive(struct sa_uc_switch *sw) {
     int64_t now_ns = sa_now_ns();
     for (int i = 0; i < count; i++) {
         const struct sa_udp_arrival *arrival = &arrivals[i];
-        const uint8_t *datagram = arrival->bytes;
+        uint8_t *datagram = arrival->bytes;
         for (uint32_t row = 0; row < arrival->rows; row++, datagram += arrival->size) {
             bool room = sa_uc_plane_take(sw->rdma, datagram, arrival->size, arrival->sender, arrival->tos, row, now_ns);
             if (room) continue;

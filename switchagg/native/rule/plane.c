@@ -10,11 +10,11 @@
 #define JOB_IDS 65536u
 #define LINE_BYTES 64u /* of a cache */
 
-/* held and seen of one slot version, side by side: a packet touches one cache line of them. */
+/* Of one slot version, side by side: a packet touches one cache line of them. */
 struct registers {
     uint64_t seen;
     uint32_t held;
-    uint32_t unused;
+    uint32_t marked; /* or 0: SA_MARKED, as results have it */
 };
 
 /* One job's share of the switch. Index of a slot version: 2 * (slot - first_slot) + version; its sums are row
@@ -98,13 +98,14 @@ SA_INLINE enum sa_outcome membership_fault(const struct share *share, const stru
     if (!share) return SA_DROP_JOB;
     enum sa_outcome fault = place_fault(share, header);
     if (fault != SA_ABSORBED) return fault;
-    if (header->rank >= share->ranks) return SA_DROP_RANK;
-    if (share->ports[header->rank] != port) return SA_DROP_PORT;
+    uint32_t rank = header->rank & ~SA_MARKED;
+    if (rank >= share->ranks) return SA_DROP_RANK; /* with CLOSE, too */
+    if (share->ports[rank] != port) return SA_DROP_PORT;
     uint32_t elements = share->elements;
     if (sa_route(header->kind) != SA_ROUTE_ALL) {
         if (share->asked) return SA_DROP_ROUTE;
         if (sa_owner(header->kind) >= share->ranks || share->ranks < 2) return SA_DROP_OWNER;
-        if (!(sa_givers(header->kind, share->full) >> header->rank & 1)) elements = 0;
+        if (!(sa_givers(header->kind, share->full) >> rank & 1)) elements = 0;
     }
     return header->elements == elements ? SA_ABSORBED : SA_DROP_ELEMENTS;
 }
@@ -124,10 +125,11 @@ static void address(const struct share *share, uint32_t kind, uint32_t rank, boo
     }
 }
 
-/* The header of a packet as a result's (S6). */
-SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint8_t *out) {
+/* The header of a packet as a result's (S6, G3). */
+SA_INLINE void result_header(const uint8_t *datagram, uint32_t elements, uint32_t marked, uint8_t *out) {
     memcpy(out, datagram, SA_HEADER_BYTES);
     out[3] = (uint8_t)((out[3] | SA_RESULT) & ~SA_RETRANSMISSION);
+    out[offsetof(struct sa_header, rank)] |= (uint8_t)marked; /* the packet's own mark is among them */
     uint16_t field = SA_BE16((uint16_t)elements);
     memcpy(out + offsetof(struct sa_header, elements), &field, sizeof field);
 }
@@ -146,16 +148,17 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
                                                                 struct sa_results *results) {
     uint32_t index, *sums = sums_of(share, header, &index);
     struct registers *registers = &share->registers[index];
-    struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &share->asked[index], share->full,
-                                                 header->kind, header->chunk, header->rank);
+    struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &registers->marked,
+                                                 &share->asked[index], share->full, header->kind, header->chunk,
+                                                 header->rank);
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
     if (!sa_sends(decision.outcome)) return decision.outcome;
-    uint32_t to = decision.outcome == SA_REPLY ? header->rank : share->ranks;
+    uint32_t to = decision.outcome == SA_REPLY ? header->rank & SA_RANK_BITS : share->ranks;
     *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
-    result_header(datagram, share->elements, out);
+    result_header(datagram, share->elements, registers->marked, out);
     if (decision.outcome != SA_REPLY) {
         out[3] = (uint8_t)((out[3] & ~SA_RESULT) | (decision.outcome == SA_SUMS_UP_AGAIN ? SA_RETRANSMISSION : 0));
-        out[offsetof(struct sa_header, rank)] = (uint8_t)share->parent_rank;
+        out[offsetof(struct sa_header, rank)] = (uint8_t)(share->parent_rank | registers->marked);
     }
     emit(sums, out + SA_HEADER_BYTES, share->elements);
     return decision.outcome;
@@ -174,9 +177,10 @@ __attribute__((noinline)) static enum sa_outcome accept_result(struct share *sha
     struct registers *registers = &share->registers[index];
     struct sa_decision decision = sa_leaf_take(registers->held, &registers->seen, share->full, header->chunk);
     if (decision.outcome != SA_BROADCAST) return decision.outcome;
+    registers->marked = header->rank & SA_MARKED;
     combine(decision.values, sums, datagram + SA_HEADER_BYTES, share->elements);
     *results = (struct sa_results){{share->ports, share->ranks}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
-    result_header(datagram, share->elements, out);
+    result_header(datagram, share->elements, registers->marked, out);
     emit(sums, out + SA_HEADER_BYTES, share->elements);
     return SA_BROADCAST;
 }
@@ -208,21 +212,23 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
     uint32_t *sums = share->sums + (slot + version * share->slots) * share->stride;
     const uint8_t *values = datagram + SA_HEADER_BYTES;
     struct sa_decision decision =
-        sa_slot_accept(&registers->held, &registers->seen, share->full, header.kind, header.chunk, header.rank);
+        sa_slot_accept(&registers->held, &registers->seen, &registers->marked, share->full, header.kind, header.chunk,
+                       header.rank);
     combine(decision.values, sums, values, share->elements);
     if (decision.outcome != SA_BROADCAST && decision.outcome != SA_REPLY) return decision.outcome;
     results->size = SA_HEADER_BYTES + 4 * share->elements;
     results->bare = (struct sa_targets){NULL, 0};
-    results->valued = (struct sa_targets){&share->ports[header.rank], 1};
+    uint32_t rank = header.rank & SA_RANK_BITS;
+    results->valued = (struct sa_targets){&share->ports[rank], 1};
     if (routed)
-        address(share, header.kind, header.rank, header.elements != 0, decision.outcome, results);
+        address(share, header.kind, rank, header.elements != 0, decision.outcome, results);
     else if (decision.outcome == SA_BROADCAST)
         results->valued = (struct sa_targets){share->ports, share->ranks};
     if (results->valued.count) {
-        result_header(datagram, share->elements, out);
+        result_header(datagram, share->elements, registers->marked, out);
         emit(sums, out + SA_HEADER_BYTES, share->elements);
     }
-    if (results->bare.count) result_header(datagram, 0, bare);
+    if (results->bare.count) result_header(datagram, 0, registers->marked, bare);
     return decision.outcome;
 }
 

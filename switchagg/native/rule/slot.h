@@ -1,5 +1,5 @@
-/* The switch rule: S2 to S5 of PROTOCOL.md on the registers of one slot version, each touched once, in the order held,
-   seen, sums, verdict. One source for user space and XDP; the caller guarantees that nothing else accesses the slot
+/* The switch rule: S2 to S5 and G3 of PROTOCOL.md on the registers of one slot version, each touched once, in the order
+   held, seen, marked, sums, verdict. One source for user space and XDP; the caller guarantees that nothing else accesses the slot
    meanwhile. */
 #ifndef SWITCHAGG_SLOT_H
 #define SWITCHAGG_SLOT_H
@@ -14,17 +14,19 @@ struct sa_decision {
     enum sa_values values;
 };
 
-/* held, seen: the registers. full: the bitmap of all ranks of the job. kind, chunk, rank: the packet's, checked (S1). */
-SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint64_t full, uint32_t kind,
-                                            uint32_t chunk, uint32_t rank) {
+/* held, seen, marked (0 or SA_MARKED): the registers. full: the bitmap of all ranks of the job. kind, chunk, rank: the
+   packet's, checked (S1); rank has SA_MARKED, too. */
+SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint32_t *marked, uint64_t full,
+                                            uint32_t kind, uint32_t chunk, uint32_t rank) {
     struct sa_decision decision = {SA_DROP_OLDER, SA_KEEP};
     uint32_t distance = chunk - *held; /* modulo 2^32 */
     if (distance >= 1u << 31) return decision;
-    uint64_t bit = 1ull << rank;
+    uint64_t bit = 1ull << (rank & SA_RANK_BITS);
     uint64_t before = distance ? 0 : *seen;
     uint64_t now = before | bit;
     *held = chunk;
     *seen = now;
+    *marked = (rank & SA_MARKED) | (distance ? 0 : *marked);
     uint64_t givers = sa_givers(kind, ~0ull); /* others than the job's are never in `before` */
     if (!(givers & bit))
         decision.values = before ? SA_KEEP : SA_ZERO;
@@ -41,10 +43,10 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
 
 /* At a switch below another, a child's packet (H3, H4). full: the bitmap of all children; the bit behind them is the
    parent's, whose result is there. asked: a bitmap of children. Outcomes: also SA_SUMS_UP, SA_SUMS_UP_AGAIN, SA_DROP_ASKED. */
-SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint64_t *asked, uint64_t full,
-                                            uint32_t kind, uint32_t chunk, uint32_t rank) {
-    struct sa_decision decision = sa_slot_accept(held, seen, full, kind, chunk, rank);
-    uint64_t bit = 1ull << rank;
+SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint32_t *marked, uint64_t *asked,
+                                            uint64_t full, uint32_t kind, uint32_t chunk, uint32_t rank) {
+    struct sa_decision decision = sa_slot_accept(held, seen, marked, full, kind, chunk, rank);
+    uint64_t bit = 1ull << (rank & SA_RANK_BITS);
     if (decision.outcome == SA_BROADCAST) {
         decision.outcome = SA_SUMS_UP;
         *asked = 0;

@@ -38,6 +38,11 @@ typedef __s64 int64_t;
 #define SA_RETRANSMISSION 4u
 #define SA_FLAGS_ALL 7u
 
+/* Of the byte `rank`, whose lower six bits are the rank. */
+#define SA_RANK_BITS 63u
+#define SA_CLOSE 64u
+#define SA_MARKED 128u /* met congestion (G1) */
+
 #define SA_OP_SUM 0u
 #define SA_OP_MAX 1u
 
@@ -58,7 +63,7 @@ struct sa_header {
     uint16_t slot;
     uint32_t generation;
     uint8_t stream;
-    uint8_t rank;
+    uint8_t rank; /* and CLOSE, MARKED */
     uint16_t elements;
     uint32_t chunk;
 };
@@ -116,6 +121,16 @@ SA_INLINE uint64_t sa_givers(uint32_t kind, uint64_t everyone) {
     if (sa_route(kind) == SA_ROUTE_ALL) return everyone;
     uint64_t owner = 1ull << sa_owner(kind);
     return sa_route(kind) == SA_ROUTE_FROM_OWNER ? owner : everyone & ~owner;
+}
+
+/* Whether the network marked a datagram with this TOS or traffic class: "congestion experienced". */
+SA_INLINE int sa_is_ce(uint32_t tos) { return (tos & 3u) == 3u; }
+
+/* Of a datagram that came so marked: a contribution's mark goes into its header (G2). Returns the TOS for its result. */
+SA_INLINE uint32_t sa_mark_contribution(uint8_t *datagram, uint32_t size, uint32_t tos) {
+    if (size < SA_HEADER_BYTES || datagram[3] & SA_RESULT) return tos;
+    ((struct sa_header *)(void *)datagram)->rank |= SA_MARKED; /* one byte: at any alignment */
+    return tos & ~1u;
 }
 
 /* Why a datagram of `size` >= SA_HEADER_BYTES bytes is no packet (P6); SA_ABSORBED if it is one. Host byte order. */

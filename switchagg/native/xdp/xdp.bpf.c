@@ -44,7 +44,7 @@ enum sa_extra {
     SA_DROP_CHECKSUM = SA_OUTCOMES, /* P5 */
     SA_LOST_IN,                     /* impairments */
     SA_LOST_OUT,
-    SA_MARKED,
+    SA_RESULTS_MARKED,
     SA_SENT, /* results, one for each target */
     SA_SEND_ERRORS,
     SA_COUNTERS
@@ -234,12 +234,12 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
     struct slot *slot = bpf_map_lookup_elem(&slots, &index);
     if (!scratch || !slot) return SA_DROP_SLOT;
     const struct sa_header *header = &scratch->header;
-    uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank & 63, outcome;
+    uint32_t kind = SA_BE32(header->kind), chunk = SA_BE32(header->chunk), rank = header->rank & 63, outcome, marked = 0;
     bpf_spin_lock(&slot->lock);
     if (slot->job != job_id || slot->generation != generation) {
         outcome = slot->job == job_id ? SA_DROP_GENERATION : SA_DROP_JOB;
     } else {
-        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, full, kind, chunk, rank);
+        struct sa_decision decision = sa_slot_accept(&slot->held, &slot->seen, &marked, full, kind, chunk, rank);
         outcome = decision.outcome;
         if (decision.values == SA_WRITE)
             combine(SA_WRITE, slot, scratch);
@@ -461,7 +461,7 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
     udp->check = (uint16_t)(check ? check : complete);
     int64_t error = ifindex ? bpf_clone_redirect(skb, ifindex, 0) : -1;
     count(error ? SA_SEND_ERRORS : SA_SENT);
-    if (mark) count(SA_MARKED);
+    if (mark) count(SA_RESULTS_MARKED);
 }
 
 /* Send the frame, a result of the job in the scratch's header, to those of `targets` that the job has. sum: what
