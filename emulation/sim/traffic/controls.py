@@ -1,0 +1,15 @@
+"""The congestion controls by name."""
+
+from emulation.sim.traffic.bbr import Bbr
+from emulation.sim.traffic.control import Control, Reno
+from emulation.sim.traffic.cubic import Cubic
+
+CONTROLS = ("cubic", "reno", "bbr")
+
+
+def control(name: str, seed: str = "") -> Control:
+    """A new one, a name of CONTROLS. seed: for what one draws."""
+    if name == "bbr":
+        return Bbr(seed)
+    assert name in CONTROLS
+    return Cubic() if name == "cubic" else Reno()

@@ -1,0 +1,96 @@
+"""What TCP connections put on links: data segments of one size, and acknowledgements, both without contents."""
+
+import struct
+
+from emulation.sim.network.link import IP_BYTES, UDP_FRAMING_BYTES
+from transport.links.ethernet import ETHERNET_BYTES
+
+TCP_BYTES = 32  # with timestamps, as Linux sends them
+HEADERS_BYTES = ETHERNET_BYTES + IP_BYTES + TCP_BYTES
+Block = tuple[int, int]
+
+
+class Segment:
+    """A data segment or, with number -1, an acknowledgement. Segments of a connection are numbered from 0.
+
+    payload_bytes: what it would carry. cwr: the sender has reduced its window for an echoed mark. upto: the first
+    segment that is missing; blocks: at most three ranges [first, end) received beyond it, the one that just grew first;
+    ece: a mark came and no cwr since; again: it was sent before, or what caused this acknowledgement had come before.
+    """
+
+    __slots__ = ("again", "blocks", "cwr", "ece", "flow", "number", "payload_bytes", "upto")
+
+    def __init__(self, flow: int, number: int, payload_bytes: int) -> None:
+        self.flow = flow
+        self.number = number
+        self.payload_bytes = payload_bytes
+        self.cwr = self.ece = self.again = False
+        self.upto = 0
+        self.blocks: tuple[Block, ...] = ()
+
+    @property
+    def wire_bytes(self) -> int:
+        """With all headers, as links count."""
+        return self.payload_bytes + HEADERS_BYTES
+
+    def __len__(self) -> int:
+        """From after the IP header, as bridges of host methods count."""
+        return self.payload_bytes + TCP_BYTES
+
+    @property
+    def size(self) -> int:
+        """From after a UDP header, as bridges of method `switch` count."""
+        return self.payload_bytes + HEADERS_BYTES - UDP_FRAMING_BYTES
+
+    @property
+    def data(self) -> bytes:
+        """What a trace of events records of it."""
+        blocks = sum(self.blocks, ())
+        return struct.pack(f">2q3?2q{len(blocks)}q", self.flow, self.number, self.cwr, self.ece, self.again,
+                           self.payload_bytes, self.upto, *blocks)  # fmt: skip
+
+
+def acknowledgement(flow: int, upto: int, blocks: tuple[Block, ...], ece: bool, again: bool) -> Segment:
+    """A bare acknowledgement."""
+    made = Segment(flow, -1, 0)
+    made.upto, made.blocks, made.ece, made.again = upto, blocks, ece, again
+    return made
+
+
+class Ranges:
+    """A set of integers as disjoint ranges [first, end), in order."""
+
+    def __init__(self) -> None:
+        self.ranges: list[Block] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def add(self, first: int, end: int) -> list[Block]:
+        """Add a range; the parts of it that were not there."""
+        ranges, new, at = self.ranges, [], len(self.ranges)
+        while at and ranges[at - 1][1] >= first:  # few ranges, and what comes belongs to the last ones
+            at -= 1
+        merged_first, merged_end, upto = first, end, first
+        stop = at
+        while stop < len(ranges) and ranges[stop][0] <= end:
+            low, high = ranges[stop]
+            if low > upto:
+                new.append((upto, low))
+            upto = max(upto, high)
+            merged_first, merged_end = min(merged_first, low), max(merged_end, high)
+            stop += 1
+        if upto < end:
+            new.append((upto, end))
+        ranges[at:stop] = [(merged_first, merged_end)]
+        return new
+
+    def cut(self, first: int) -> int:
+        """Forget what is below `first`; the end of the range that holds it, which goes too, or `first`."""
+        while self.ranges and self.ranges[0][0] <= first:
+            first = max(first, self.ranges.pop(0)[1])
+        return first
+
+    def holding(self, number: int) -> Block | None:
+        """The range that a number is in."""
+        return next((block for block in reversed(self.ranges) if block[0] <= number < block[1]), None)
