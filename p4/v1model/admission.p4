@@ -19,6 +19,25 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
         meta.rank = bitmap;
     }
 
+#ifdef LEAF
+    action set_parent(bit<64> bitmap, bit<8> rank, bit<9> port, bit<48> mac, bit<32> address, bit<16> udp_port) {
+        meta.parent = bitmap;
+        meta.parent_rank = rank;
+        meta.parent_port = port;
+        meta.parent_mac = mac;
+        meta.parent_address = address;
+        meta.parent_udp_port = udp_port;
+    }
+
+    // Where the sums go, and results come from (H1).
+    table parents {
+        key = { hdr.chunk.job: exact; }
+        actions = { set_parent; NoAction; }
+        default_action = NoAction();
+        size = 1024;
+    }
+#endif
+
     table jobs {
         key = { hdr.chunk.job: exact; }
         actions = { set_job; NoAction; }
@@ -51,7 +70,13 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        if (hdr.chunk.result == 1) {
+#ifdef LEAF
+        if (parents.apply().hit && hdr.chunk.result == 1 && meta.port == meta.parent_port
+                && hdr.ipv4.source == meta.parent_address && hdr.udp.source == meta.parent_udp_port) {
+            meta.from_parent = 1;
+        }
+#endif
+        if (hdr.chunk.result == 1 && !FROM_PARENT) {
             meta.outcome = DROP_RESULT;
         } else if (!jobs.apply().hit) {
             meta.outcome = DROP_JOB;
@@ -61,14 +86,27 @@ control Admission(inout headers_t hdr, inout metadata_t meta) {
             meta.outcome = DROP_STREAM;
         } else if (hdr.chunk.slot - meta.first_slot > meta.last_offset) { // modulo 2^16: also what lies before
             meta.outcome = DROP_SLOT;
+#ifdef LEAF
+        } else if (FROM_PARENT) { // one rank more, whose values replace the sums
+            meta.rank = meta.parent;
+            meta.mask = meta.parent;
+            if (hdr.chunk.route != ALL) {
+                meta.outcome = DROP_ROUTE;
+            }
+#endif
         } else if (hdr.chunk.rank >= meta.workers) {
             meta.outcome = DROP_RANK;
         } else if (!members.apply().hit) {
             meta.outcome = DROP_PORT;
+        } else if (IS_LEAF && hdr.chunk.route != ALL) {
+            meta.outcome = DROP_ROUTE; // H2
         } else if (hdr.chunk.route != ALL && (meta.workers < 2 || (bit<8>)hdr.chunk.owner >= meta.workers)) {
             meta.outcome = DROP_OWNER;
-        } else {
-            meta.mask = meta.full;
+        }
+        if (meta.outcome == UNDECIDED) {
+            if (!FROM_PARENT) {
+                meta.mask = meta.full;
+            }
             if (hdr.chunk.route != ALL) {
                 bit<64> owner = 64w1 << hdr.chunk.owner;
                 bit<64> givers = hdr.chunk.route == FROM_OWNER ? owner : meta.full & ~owner;

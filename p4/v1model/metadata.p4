@@ -6,6 +6,14 @@
 #define HEADER(block, lanes) header values##block##_t { EACH(lanes, FIELD, block) }
 BLOCKS(HEADER)
 
+#ifdef LEAF
+#define IS_LEAF true
+#define FROM_PARENT (meta.from_parent == 1)
+#else
+#define IS_LEAF false
+#define FROM_PARENT false
+#endif
+
 #define PART(block, lanes) values##block##_t values##block;
 struct headers_t {
     ethernet_t ethernet;
@@ -22,6 +30,10 @@ struct metadata_t {
     @field_list(KEPT) bit<9> port;     // where it came in
     @field_list(KEPT) bit<1> complete; // all ranks have been seen, in every pass so far
     @field_list(KEPT) bit<1> counted;  // its rank was new, in any pass so far
+
+#ifdef LEAF
+    @field_list(KEPT) bit<1> has_result; // the parent's result is there, in every pass so far
+#endif
 
     bit<8>  outcome;    // counters.p4; UNDECIDED: a further control, or pass, decides
     bit<1>  answered;   // ARP
@@ -40,6 +52,16 @@ struct metadata_t {
     bit<64> rank;       // the bitmap of this one
     bit<1>  bare;       // its rank gives no values
     bit<64> mask;       // of those seen before, the ranks whose values the sums are; if its rank gives none, all
+
+#ifdef LEAF
+    bit<1>  from_parent; // its result
+    bit<64> parent;      // the bit after those of all ranks (H1)
+    bit<8>  parent_rank; // of this switch there
+    bit<9>  parent_port;
+    bit<48> parent_mac;
+    bit<32> parent_address;
+    bit<16> parent_udp_port;
+#endif
 
     // What the registers said.
     bit<32> index;      // of the slot version, in this pass

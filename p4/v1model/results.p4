@@ -1,4 +1,5 @@
-// S6: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's rank.
+// S6: a result goes from where the packet was sent to, to its sender (REPLY) or to each worker, by the copy's rank; a
+// leaf's sums go to its parent (H3).
 
 control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Strip() strip;
@@ -40,6 +41,12 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             hdr.ipv4.target = address;
             hdr.udp.target = port;
             receiver = hdr.chunk.rank;
+#ifdef LEAF
+        } else if (meta.outcome != BROADCAST) {
+            hdr.ethernet.target = meta.parent_mac;
+            hdr.ipv4.target = meta.parent_address;
+            hdr.udp.target = meta.parent_udp_port;
+#endif
         } else {
             workers.apply();
         }

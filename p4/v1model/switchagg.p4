@@ -25,7 +25,11 @@
 #include "held.p4"
 #include "seen.p4"
 #include "sums.p4"
+#ifdef LEAF
+#include "leaf_verdict.p4"
+#else
 #include "verdict.p4"
+#endif
 #include "arp.p4"
 #include "forwarding.p4"
 #include "results.p4"
@@ -61,6 +65,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         }
         if (meta.outcome == UNDECIDED) {
             seen.apply(meta);
+        }
+        if (meta.outcome == UNDECIDED) {
             sums.apply(hdr, meta);
             verdict.apply(hdr, meta, standard);
         }
@@ -83,7 +89,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             meta.pass = meta.pass + 1;
             recirculate_preserving_field_list(KEPT);
         } else {
-            if (meta.outcome == BROADCAST || meta.outcome == REPLY) {
+            if (meta.outcome == BROADCAST || meta.outcome == REPLY || meta.outcome == UP || meta.outcome == UP_AGAIN) {
                 results.apply(hdr, meta, standard);
             } else if (meta.flooded == 1 && standard.egress_port == meta.port) {
                 mark_to_drop(standard); // never back to where it came from

@@ -107,9 +107,21 @@ DATAPLANES: dict[str, PlaneKind] = {
             colour="#56B4E9",
             compiled=True,
         ),
-        PlaneKind("p4", "p4vm.planes.p4:P4Plane", "the P4 program on our engine", elements_most=256, program=True),
         PlaneKind(
-            "bmv2", "p4vm.planes.bmv2:Bmv2Plane", "the P4 program on bmv2, slow", elements_most=128, program=True
+            "p4",
+            "p4vm.planes.p4:P4Plane",
+            "the P4 program on our engine",
+            elements_most=256,
+            program=True,
+            leaf=True,
+        ),
+        PlaneKind(
+            "bmv2",
+            "p4vm.planes.bmv2:Bmv2Plane",
+            "the P4 program on bmv2, slow",
+            elements_most=128,
+            program=True,
+            leaf=True,
         ),
     )
 }

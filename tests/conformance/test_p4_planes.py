@@ -8,12 +8,13 @@ import pytest
 
 from p4vm.planes.bmv2 import Bmv2Plane
 from p4vm.planes.p4 import P4Plane
+from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.table import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
-from tests.conformance.test_random_traffic import check_agreement
+from tests.conformance.test_random_traffic import PARENT, check_agreement
 
 ELEMENTS = {"native": (1, 33), "python": (1, 8, 33)}
 """A program is compiled for each; 33 take two passes, the second of one lane."""
@@ -37,9 +38,36 @@ def test_agrees_with_the_reference(plane: str, backend: str) -> None:
     assert packets > 500 * SEEDS[backend]
 
 
+@pytest.mark.parametrize("plane", ["p4"])
+@pytest.mark.parametrize(("backend", "elements"), [("native", (1, 33)), ("python", (33,))])
+def test_agrees_with_the_reference_below_another_switch(plane: str, backend: str, elements: tuple[int, ...]) -> None:
+    for seed in range(SEEDS[backend] // 2):
+        check_agreement(maker(backend), seed, 300, elements, parent=PARENT)
+
+
+@pytest.mark.parametrize("plane", ["p4"])
+def test_jobs_with_and_without_a_parent_share_a_switch(plane: str) -> None:
+    """A program for each; the same job may change from one to the other."""
+    switch = P4Plane(2, 1, backend="python")
+    below, root = (JobConfig(number, 7, 1, 1, (StreamConfig(number, 1),)) for number in (0, 1))
+
+    def ports_of_results(job: JobConfig, port: int) -> list[tuple[int, ...]]:
+        data = encode(Packet(job.job_id, 7, 0, 0, Op.SUM, job.job_id, 0, 0, np.array([5], np.int32)))
+        return [out.ports for out in switch.process(np.frombuffer(data, np.uint8)[np.newaxis, :], port)]
+
+    switch.admit(below, [3], PARENT)
+    switch.admit(root, [4])
+    assert ports_of_results(below, 3) == [(PARENT.port,)]
+    assert ports_of_results(root, 4) == [(4,)]
+    switch.admit(below, [3])
+    assert ports_of_results(below, 3) == [(3,)]
+    assert switch.counters == {"up": 1, "broadcast": 2}
+
+
 @pytest.mark.parametrize("plane", ["bmv2"])
 @pytest.mark.parametrize("seed", [1, 4])
-def test_bmv2_agrees_with_the_reference(plane: str, seed: int) -> None:
+@pytest.mark.parametrize("parent", [None, PARENT])
+def test_bmv2_agrees_with_the_reference(plane: str, seed: int, parent: Parent | None) -> None:
     made: list[Bmv2Plane] = []
 
     def make(slots: int, elements: int) -> DataPlane:
@@ -47,7 +75,7 @@ def test_bmv2_agrees_with_the_reference(plane: str, seed: int) -> None:
         return made[0]
 
     try:
-        check_agreement(make, seed, PACKETS_BMV2, elements=(1, 33))
+        check_agreement(make, seed, PACKETS_BMV2, elements=(1, 33), parent=parent)
     finally:
         made[0].close()
 

@@ -18,6 +18,8 @@ from p4vm.planes.traffic import Shape, traffic
 from p4vm.planes.traffic_files import stf
 from p4vm.python.engine import PythonEngine
 from p4vm.stf.run import Result, run_text
+from switchagg.aggregator import Parent
+from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
 
@@ -54,6 +56,12 @@ def test_a_sum_does_not_wait_for_the_last(backend: str, monkeypatch: pytest.Monk
 
     assert [send(rank, 0, Op.SUM) for rank in (0, 2, 1, 0)] == [[], [(101, (0, 1, 2))], [(101, (1,))], [(101, (0,))]]
     assert [send(rank, 1, Op.MAX) for rank in (0, 2, 1)] == [[], [], [(100, (0, 1, 2))]]
+
+
+def test_a_program_of_another_rule_is_no_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(HERE / "switchagg.p4"))
+    with pytest.raises(JobError, match="our program for switches below another may not fit its rule"):
+        P4Plane(1, 1, backend="python").admit(JobConfig(1, 7, 1, 1, (StreamConfig(0, 1),)), [0], Parent(1, 0))
 
 
 def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

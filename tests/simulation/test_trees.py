@@ -8,6 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+from dataplane_names import WITHOUT_P4
+
+from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedLeaf
 from simulation.test_simulation import replayable
@@ -21,7 +25,7 @@ from switchagg.native.library import missing
 TREES = ((-1, 0, 0), (-1, 0, 0, 0), (-1, 0), (-1, 0, 0, 1, 1, 2), (-1, 0, 1))
 """Of each switch the one above it: racks under a root, and three levels."""
 
-LEAVES = [name for name, kind in DATAPLANES.items() if kind.leaf and not (kind.compiled and missing())]
+LEAVES = [name for name in WITHOUT_P4 if DATAPLANES[name].leaf and not (DATAPLANES[name].compiled and missing())]
 ENDPOINTS: list[Callable[..., AnyEndpoint]] = [Endpoint] if missing() else [Endpoint, NativeEndpoint]
 
 UP, DOWN = replace(ANY_ORDER, drop=0.4, links="up"), replace(ANY_ORDER, drop=0.4, links="down")
@@ -43,6 +47,13 @@ def test_any_tree_under_any_faults(seed: int) -> None:
         trace = tree_world(seed, DATAPLANES[plane], endpoint).run()
         if seed % 7 == 0:
             assert trace == tree_world(seed, DATAPLANES["reference"]).run()
+
+
+@pytest.mark.skipif(bool(p4.missing()), reason=f"data plane p4: {p4.missing()}")
+@pytest.mark.parametrize("seed", [2, 8, 9])
+def test_trees_of_the_p4_programs_leave_the_same_trace(seed: int) -> None:
+    """Few seeds: a program is compiled for each number of elements."""
+    assert tree_world(seed, DATAPLANES["p4"]).run() == tree_world(seed, DATAPLANES["reference"]).run()
 
 
 def test_every_counter_of_a_leaf_counts() -> None:

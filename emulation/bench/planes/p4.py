@@ -277,7 +277,7 @@ def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subproces
 
 def start_simple_switch(links: TwoLinks, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
     words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
-    command = ["simple_switch", *words, "--thrift-port", "9090", str(bmv2.compiled(ELEMENTS, SLOTS))]
+    command = ["simple_switch", *words, "--thrift-port", "9090", str(bmv2.compiled((ELEMENTS, False), SLOTS))]
     log = (place / "log").open("wb")
     process = netns.spawn(links.pids[0], command, stdout=log, stderr=log)
     listening = Path(f"/proc/{process.pid}/net/tcp"), Path(f"/proc/{process.pid}/net/tcp6")

@@ -28,6 +28,7 @@ from p4vm.planes.program import (
     LANES,
     Control,
     ProgramPlane,
+    Variant,
     defines,
     folder,
     headers_of,
@@ -75,7 +76,7 @@ def _compiler() -> str:
 
 
 class Bmv2Plane(ProgramPlane["_SimpleSwitch"]):
-    """A switch of `slots` slots; a simple_switch for each E of its jobs. Raises JobError where bmv2 is missing."""
+    """A switch of `slots` slots; a simple_switch for each program of its jobs. Raises JobError without bmv2."""
 
     name = "bmv2"
 
@@ -85,18 +86,18 @@ class Bmv2Plane(ProgramPlane["_SimpleSwitch"]):
         super().__init__(slots, elements)
         self._closed = weakref.finalize(self, _close, self._programs)
 
-    def _start(self, elements: int) -> "_SimpleSwitch":
-        return _SimpleSwitch(elements, self._slots)
+    def _start(self, variant: Variant) -> "_SimpleSwitch":
+        return _SimpleSwitch(variant, self._slots)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs: list[Output] = []
         for job_id, rows in groupby((row.tobytes() for row in bundle), lambda row: int.from_bytes(row[4:6], "big")):
-            job, ports = self._jobs.get(job_id, (None, ()))
-            elements = next(iter(self._programs), min(self._elements, LANES)) if job is None else job.elements
+            idle = next(iter(self._programs), (min(self._elements, LANES), False))
+            program = self._program(self._jobs[job_id][1] if job_id in self._jobs else idle)
             waiting = list(rows)
             while waiting:
                 now, waiting = waiting[:BUNDLE_MOST], waiting[BUNDLE_MOST:]
-                for to, frame in self._program(elements).process(now, port, len(ports)):
+                for to, frame in program.process(now, port, program.control.copies(job_id)):
                     outputs.append(Output(np.frombuffer(frame, np.uint8)[np.newaxis, :], (to,)))
         return outputs
 
@@ -105,7 +106,7 @@ class Bmv2Plane(ProgramPlane["_SimpleSwitch"]):
         self._closed()
 
 
-def _close(switches: dict[int, "_SimpleSwitch"]) -> None:
+def _close(switches: dict[Variant, "_SimpleSwitch"]) -> None:
     for switch in switches.values():
         switch.close()
     switches.clear()
@@ -114,8 +115,8 @@ def _close(switches: dict[int, "_SimpleSwitch"]) -> None:
 class _SimpleSwitch:
     """One simple_switch in a network namespace of its own, our ends of its links, and its command line."""
 
-    def __init__(self, elements: int, slots: int) -> None:
-        program = compiled(elements, slots)
+    def __init__(self, variant: Variant, slots: int) -> None:
+        program = compiled(variant, slots)
         self._name = f"sa-bmv2-{os.getpid()}-{next(_numbers)}"
         self._folder = Path(tempfile.mkdtemp(prefix="switchagg-bmv2-"))
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -127,7 +128,7 @@ class _SimpleSwitch:
             self._make_links()
             self._start(program)
             self._run([f"set_queue_depth {QUEUE_DEPTH}"])
-            self.control = Control(self._run, elements, slots, PORTS)
+            self.control = Control(self._run, variant[0], slots, PORTS)
         except BaseException:
             self.close()
             raise
@@ -145,7 +146,7 @@ class _SimpleSwitch:
             after = self.control.counters()
         self._counted = after
         new = {name: packets - before.get(name, 0) for name, packets in after.items()}
-        due = workers * new.get("broadcast", 0) + new.get("reply", 0)
+        due = workers * new.get("broadcast", 0) + sum(new.get(one, 0) for one in ("reply", "up", "up_again"))
         while due:
             self._check(deadline, f"has not sent {due} of its results")
             ready, _, _ = select.select(self._sockets, [], [], 0.2)
@@ -286,11 +287,12 @@ def _ip(*words: str) -> None:
         raise SwitchaggError(f"data plane bmv2: `ip {' '.join(words)}`: {done.stderr.strip()}")
 
 
-def compiled(elements: int, slots: int) -> Path:
-    """The program in bmv2's JSON, compiled at most once for each version of it. Raises JobError: p4c refused it."""
+def compiled(variant: Variant, slots: int) -> Path:
+    """A program in bmv2's JSON, compiled at most once for each version of it. Raises JobError: p4c refused it."""
+    elements, leaf = variant
     macros = defines(elements, slots)
     ours = folder() / "v1model"  # what another program hasn't of its own
-    source = program_path()
+    source = program_path(leaf=leaf)
     sources = [path for place in (folder(), ours, source.parent) for path in sorted(place.glob("*.p4"))]
     compiler = _compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=60, check=False).stdout

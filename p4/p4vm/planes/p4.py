@@ -4,7 +4,8 @@ $SWITCHAGG_P4_PROGRAM names another program to run: one with the same tables, re
 
 Datagrams go in as Ethernet frames from an address that represents their port; results come out as frames, and the
 address they were rewritten to determines the port. Jobs are admitted by filling tables and registers, with the commands
-that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs.
+that bmv2 understands too. A program is compiled for one E: the switch runs one for each E of its jobs, and others for
+jobs of which it isn't the root.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.planes.program import HEADERS_BYTES, Control, ProgramPlane, defines, folder, headers_of, program_path
+from p4vm.planes.program import (
+    HEADERS_BYTES,
+    Control,
+    ProgramPlane,
+    Variant,
+    defines,
+    folder,
+    headers_of,
+    program_path,
+)
 from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.wire import HEADER_BYTES, Bundle, headers
@@ -58,8 +68,8 @@ class P4Plane(ProgramPlane["_Program"]):
         super().__init__(slots, elements)
         self._backend = backend
 
-    def _start(self, elements: int) -> "_Program":
-        return _Program(elements, self._slots, self._backend)
+    def _start(self, variant: Variant) -> "_Program":
+        return _Program(variant, self._slots, self._backend)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs: list[Output] = []
@@ -84,18 +94,17 @@ class P4Plane(ProgramPlane["_Program"]):
 
     def _program_of(self, job_id: int) -> "_Program":
         """Where a job is, if there is such a job; else any: all count strangers alike."""
-        job, _ = self._jobs.get(job_id, (None, ()))
-        if job is not None:
-            return self._program(job.elements)
-        return next(iter(self._programs.values()), None) or self._program(IDLE_ELEMENTS)
+        if job_id in self._jobs:
+            return self._program(self._jobs[job_id][1])
+        return next(iter(self._programs.values()), None) or self._program((IDLE_ELEMENTS, False))
 
 
 class _Program:
-    """The program for one E on an engine, and its control plane."""
+    """A program on an engine, and its control plane."""
 
-    def __init__(self, elements: int, slots: int, backend: str) -> None:
-        self._switch = _compiled(elements, slots, backend)
-        self.control = Control(self._run, elements, slots, PORTS)
+    def __init__(self, variant: Variant, slots: int, backend: str) -> None:
+        self._switch = _compiled(variant, slots, backend)
+        self.control = Control(self._run, variant[0], slots, PORTS)
         self._headers: dict[tuple[int, int], Bundle] = {}
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
@@ -164,14 +173,15 @@ def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.i
             yield Output(results, tuple(port for its, port in way if its == size))
 
 
-def _compiled(elements: int, slots: int, backend: str) -> "Switch":
+def _compiled(variant: Variant, slots: int, backend: str) -> "Switch":
     from p4vm.compile import compile_program
     from p4vm.control.switch import Switch
     from p4vm.source import P4Error
 
     try:
-        ours = folder() / "v1model"  # what another program hasn't of its own
-        engine = compile_program(program_path(), backend=backend, includes=[ours], defines=defines(elements, slots))
+        ours, (elements, leaf) = folder() / "v1model", variant  # ours: what another program hasn't of its own
+        path, macros = program_path(leaf=leaf), defines(elements, slots)
+        engine = compile_program(path, backend=backend, includes=[ours], defines=macros)
     except P4Error as error:
         raise JobError(f"data plane p4: {error}") from error
     return Switch(engine)

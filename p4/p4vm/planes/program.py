@@ -16,7 +16,7 @@ from switchagg.aggregator import Parent, SlotView, check_admission, first_held
 from switchagg.dataplane.table import DATAPLANES, check_parent
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.native.library import OUTCOMES
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES
 
 LANES = 32
 """Values that one pass of a packet sums."""
@@ -27,8 +27,11 @@ SLOTS = (4096, 65536)
 PROGRAM_VARIABLE = "SWITCHAGG_P4_PROGRAM"
 """Environment variable: path of the P4 program to run in place of ours."""
 
-COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated")
-"""Names of the program's outcomes (p4/outcomes.p4), by their index."""
+COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated", "", *LEAF_OUTCOMES)
+"""Names of the programs' outcomes (p4/outcomes.p4), by their index; "" for what was not for the switch."""
+
+Variant = tuple[int, bool]
+"""Which program: E of its jobs; whether it is the one for switches below another."""
 
 SWITCH_ADDRESS = 0x0AFFFFFE
 SWITCH_MAC = 0x0200000000FE
@@ -55,14 +58,17 @@ def folder() -> Path:
     raise JobError(f"the P4 programs are missing: neither {package}/programs nor {package.parent}/p4 has them")
 
 
-def program_path() -> Path:
+def program_path(*, leaf: bool = False) -> Path:
     """The program to run: $SWITCHAGG_P4_PROGRAM, or our own. What it includes and hasn't beside it is ours.
 
-    Raises JobError: it isn't there.
+    leaf: below another switch. Raises JobError: it isn't there, or a leaf is asked for and the variable names a rule
+    of one switch.
     """
     named = os.environ.get(PROGRAM_VARIABLE, "")
     if not named:
-        return folder() / "v1model" / "switchagg.p4"
+        return folder() / "v1model" / ("leaf.p4" if leaf else "switchagg.p4")
+    if leaf:
+        raise JobError(f"{PROGRAM_VARIABLE} is {named}: our program for switches below another may not fit its rule")
     path = Path(named).absolute()
     if not path.is_file():
         raise JobError(f"{PROGRAM_VARIABLE} is {named}: there is no such file")
@@ -142,13 +148,13 @@ class Control:
         """The physical port behind which a port is."""
         return port % self._ports
 
-    def admit(self, job: JobConfig, ports: Sequence[int]) -> None:
+    def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         """Fill the tables and the registers for a job (S7). Raises JobError where there is no room for it."""
         self.evict(job.job_id)
         try:
             self._set_registers(job)
             group = self._make_group(job.job_id, ports)
-            self._add_entries(job, ports, group)
+            self._add_entries(job, ports, group, parent)
         except SwitchaggError as error:
             self.evict(job.job_id)
             raise JobError(f"job {job.job_id}: {error}") from error
@@ -161,6 +167,10 @@ class Control:
         if job_id in self._groups:
             self._run([f"mc_mgrp_destroy {self._groups.pop(job_id)}"])
 
+    def copies(self, job_id: int) -> int:
+        """How many frames a BROADCAST sends."""
+        return len(self._nodes.get(job_id, []))
+
     def seen(self, slot: int, version: int) -> SlotView:
         """What a slot version holds: as the last pass has it, which a packet reaches when all others have taken it."""
         index = self._index(self._passes - 1, slot, version)
@@ -171,10 +181,10 @@ class Control:
 
     def counters(self) -> dict[str, int]:
         """Packets by what became of them, without zeros."""
-        lines = self._run([f"counter_read {OUTCOME_COUNTER} {index}" for index in range(len(COUNTERS))])
-        found = [_PACKETS.search(line) for line in lines]
+        read = [(name, f"counter_read {OUTCOME_COUNTER} {index}") for index, name in enumerate(COUNTERS) if name]
+        found = [_PACKETS.search(line) for line in self._run([command for _, command in read])]
         counts = [int(match[1] or match[2]) if match else 0 for match in found]
-        return {name: packets for name, packets in zip(COUNTERS, counts, strict=True) if packets}
+        return {name: packets for (name, _), packets in zip(read, counts, strict=True) if packets}
 
     def _index(self, number: int, slot: int, version: int) -> int:
         return 2 * (number * self._room + slot) + version
@@ -204,7 +214,7 @@ class Control:
         self._run([f"mc_node_associate {group} {node}" for node in self._nodes[job_id]])
         return group
 
-    def _add_entries(self, job: JobConfig, ports: Sequence[int], group: int) -> None:
+    def _add_entries(self, job: JobConfig, ports: Sequence[int], group: int, parent: Parent | None) -> None:
         number, full = job.job_id, (1 << len(ports)) - 1
         added = self._entries.setdefault(number, [])
         adds = []
@@ -221,6 +231,10 @@ class Control:
             ]
         for place, stream in enumerate(job.streams):
             adds.append((STREAMS, "set_range", f"{number} {place}", f"{stream.first_slot} {stream.window_slots - 1}"))
+        if parent is not None:
+            address, udp_port = address_of(parent.port)
+            where = f"{self.physical(parent.port)} {mac_of(parent.port):#x} {address:#x} {udp_port}"
+            adds.append((PARENTS, "set_parent", f"{number}", f"{full + 1:#x} {parent.rank} {where}"))
         data = f"{job.generation} {len(ports)} {full:#x} {job.elements} {group}"
         adds.append((JOBS, "set_job", f"{number}", data))  # the last: until then its packets are strangers
         for table, action, keys, data in adds:
@@ -229,7 +243,7 @@ class Control:
 
 
 class Running(Protocol):
-    """A program for one E that runs."""
+    """A program that runs."""
 
     @property
     def control(self) -> Control: ...
@@ -239,26 +253,27 @@ Program = TypeVar("Program", bound=Running)
 
 
 class ProgramPlane(Generic[Program]):
-    """A switch of `slots` slots that runs a program for each E of its jobs; `process` is its subclasses' own."""
+    """A switch of `slots` slots that runs a program for each E of its jobs, and another for those with a parent;
+    `process` is its subclasses' own."""
 
     name: str
 
     def __init__(self, slots: int, elements: int) -> None:
         self._slots, self._elements = slots, elements
-        self._jobs: dict[int, tuple[JobConfig, tuple[int, ...]]] = {}
-        self._programs: dict[int, Program] = {}
+        self._jobs: dict[int, tuple[JobConfig, Variant]] = {}
+        self._programs: dict[Variant, Program] = {}
 
-    def _start(self, elements: int) -> Program:
+    def _start(self, variant: Variant) -> Program:
         raise NotImplementedError
 
-    def _program(self, elements: int) -> Program:
-        if elements not in self._programs:
-            self._programs[elements] = self._start(elements)
-        return self._programs[elements]
+    def _program(self, variant: Variant) -> Program:
+        if variant not in self._programs:
+            self._programs[variant] = self._start(variant)
+        return self._programs[variant]
 
     def prepare(self) -> None:
         """Compile and start for the largest E now: the first job of that E doesn't wait."""
-        self._program(DATAPLANES[self.name].fitting(self._elements))
+        self._program((DATAPLANES[self.name].fitting(self._elements), False))
 
     @property
     def counters(self) -> dict[str, int]:
@@ -270,22 +285,23 @@ class ProgramPlane(Generic[Program]):
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         check_parent(self.name, parent)
-        check_admission(job, ports, [other for other, _ in self._jobs.values()], self._slots, self._elements)
+        check_admission(job, ports, [other for other, _ in self._jobs.values()], self._slots, self._elements, parent)
         check_elements(job, self.name)
-        program = self._program(job.elements)
+        variant = (job.elements, parent is not None)
+        program = self._program(variant)
         self.evict(job.job_id)
-        program.control.admit(job, ports)
-        self._jobs[job.job_id] = (job, tuple(ports))
+        program.control.admit(job, ports, parent)
+        self._jobs[job.job_id] = (job, variant)
 
     def evict(self, job_id: int) -> None:
-        job, _ = self._jobs.pop(job_id, (None, ()))
-        if job is not None:
-            self._programs[job.elements].control.evict(job_id)
+        if job_id in self._jobs:
+            _, variant = self._jobs.pop(job_id)
+            self._programs[variant].control.evict(job_id)
 
     def seen(self, slot: int, version: int) -> SlotView:
-        for job, _ in self._jobs.values():
+        for job, variant in self._jobs.values():
             if any(s.first_slot <= slot < s.first_slot + s.window_slots for s in job.streams):
-                return self._programs[job.elements].control.seen(slot, version)
+                return self._programs[variant].control.seen(slot, version)
         raise KeyError(slot)
 
 
@@ -293,6 +309,7 @@ HELD = "SwitchIngress.held.held"
 SEEN_LOW = "SwitchIngress.seen.low"
 SEEN_HIGH = "SwitchIngress.seen.high"
 OUTCOME_COUNTER = "SwitchIngress.counters.outcomes"
+PARENTS = "SwitchIngress.admission.parents"
 JOBS = "SwitchIngress.admission.jobs"
 STREAMS = "SwitchIngress.admission.streams"
 MEMBERS = "SwitchIngress.admission.members"
