@@ -427,6 +427,11 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [topology] priority_queues: {topology.priority_queues} is not possible; allowed: 0 "
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
+    if topology.ecn_bytes and scenario.methods.mininet:
+        raise ScenarioError(
+            f"{scenario.file}: [topology] ecn_bytes: Mininet's links mark nothing; allowed: 0, or [methods] mininet "
+            "= []"
+        )
     _check_ps(scenario)
     _check_codecs(scenario)
     _check_parallel(scenario)

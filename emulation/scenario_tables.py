@@ -74,6 +74,7 @@ class TopologyOptions:
     )  # per port and direction; 0, of a benchmark alone: not shaped
     delay_ns: int = _integer(0, 0, 1_000_000_000, "ns")  # one way per link; 0: netem is missing on many kernels
     queue_bytes: int = _integer(1_000_000, 3_000, 1_000_000_000, "bytes")  # per port: two default windows
+    ecn_bytes: int = _integer(0, 0, 1_000_000_000, "bytes")  # per port: packets behind more are marked CE; 0: none
     mtu_bytes: int = _integer(1500, 576, 65_535, "bytes")  # IP packet; Ethernet's own default
     priority_queues: int = _integer(0, 0, 8, "queues")  # per port: 8, one for each priority class; 0: all in order
     congestion_control: str = _choice("kernel", CONGESTION_CONTROLS)  # TCP, reported; namespaces may refuse others

@@ -159,6 +159,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
             rate_bps=topology.rate_bps,
             delay_ns=topology.delay_ns,
             queue_bytes=topology.queue_bytes,
+            ecn_bytes=topology.ecn_bytes or None,
             loss=faults.loss,
             duplicate=faults.duplicate,
             reorder=faults.reorder,

@@ -10,7 +10,7 @@ import pytest
 
 from emulation.scenario import parse
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX
-from emulation.sim.network.link import Link, LinkConfig, addressed
+from emulation.sim.network.link import CE, ECT, Link, LinkConfig, addressed
 from emulation.sim.network.network import Network, SimulationError
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
@@ -59,14 +59,17 @@ def random_sends(
 def test_with_one_class_it_does_what_a_plain_link_does(seed: int) -> None:
     latency_ns = 700 * (seed % 2)
     faults = dict.fromkeys(("loss", "duplicate", "reorder", "corrupt"), 0.1) if seed % 3 == 0 else {}
-    config = LinkConfig(RATE, delay_ns=5, queue_bytes=6 * FRAME, **faults)
+    config = LinkConfig(RATE, delay_ns=5, queue_bytes=6 * FRAME, ecn_bytes=FRAME, **faults)
     sends = random_sends(random.Random(seed), 200, [seed % 8], latency_ns)
+    sends = [(*send, to | ECT * (number % 3 > 0)) for number, (*send, to) in enumerate(sends)]
     plain, strict = Wire(Link, config), Wire(StrictLink, config)
     plain.run(sends)
     strict.run(sends)
     assert [(at, to) for at, _, to in strict.arrivals] == [(at, to) for at, _, to in plain.arrivals]
     assert strict.link.faults == plain.link.faults
+    assert strict.link.marked_frames == plain.link.marked_frames
     if not faults:
+        assert plain.link.marked_frames == sum(to & CE > 0 for _, _, to in plain.arrivals)
         assert strict.arrivals == plain.arrivals
     assert (strict.link.sent_bytes, strict.link.delivered_bytes) == (plain.link.sent_bytes, plain.link.delivered_bytes)
 
@@ -100,6 +103,21 @@ def test_each_class_has_a_queue_of_its_own() -> None:
     wire.run([*bulk, (1, 0, FRAME, addressed(3, 0))])
     assert wire.link.faults["drop_queue"] == 2
     assert [frame[0] for _, frame, _ in wire.arrivals] == [0, 5, 1, 2]
+
+
+@pytest.mark.parametrize("made", [Link, StrictLink])
+def test_frames_behind_more_than_the_threshold_are_marked(made: type[Link]) -> None:
+    wire = Wire(made, LinkConfig(RATE, ecn_bytes=2 * FRAME))
+    wire.run([(0, 0, FRAME, addressed(3, 7) | ECT * (number != 4)) for number in range(6)])
+    assert [(to & CE > 0, to & ECT > 0) for _, _, to in wire.arrivals] == [
+        *[(False, True)] * 3,  # the third has exactly the threshold before it
+        (True, True),
+        (False, False),
+        (True, True),
+    ]
+    assert wire.link.marked_frames == 2
+    with pytest.raises(ValueError, match="ecn_bytes must be 0 or more"):
+        LinkConfig(RATE, ecn_bytes=-1)
 
 
 def test_the_backlog_is_that_of_all_classes() -> None:

@@ -11,6 +11,7 @@ checksum and gap of the physical layer.
 import random
 from dataclasses import dataclass
 from heapq import heappush
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ REORDER_SPAN_FRAMES = 8  # a packet that is held back arrives up to so many full
 CLASS_SHIFT = 16
 AHEAD = 1 << 15  # in the `to` of a frame for `send_ahead`
 NODE_MASK = AHEAD - 1
+CLASS_MASK = 7
+ECT = 1 << 20  # in the `to` of a frame whose sender knows ECN, and …
+CE = 1 << 21  # … of one that met congestion on its way
 
 
 def addressed(node: int, priority: int) -> int:
@@ -39,8 +43,9 @@ def addressed(node: int, priority: int) -> int:
 class LinkConfig:
     """Rate in bit/s (1 … 400·10⁹ and more), one-way delay in ns, queue in bytes, faults as probabilities per packet.
 
-    queue_bytes bounds the bytes not yet sent, the rest of the frame on the wire and the arriving one included. tail: of
-    the delay; None: it is always delay_ns.
+    queue_bytes bounds the bytes not yet sent, the rest of the frame on the wire and the arriving one included.
+    ecn_bytes: frames with ECT that find more of them before themselves are marked CE; None: none is. tail: of the
+    delay; None: it is always delay_ns.
     ValueError for a value out of range.
     """
 
@@ -52,6 +57,7 @@ class LinkConfig:
     reorder: float = 0.0
     corrupt: float = 0.0
     tail: Tail | None = None
+    ecn_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.rate_bps < 1:
@@ -60,6 +66,8 @@ class LinkConfig:
             raise ValueError(f"delay_ns must be 0 or more, not {self.delay_ns}")
         if self.queue_bytes < 1:
             raise ValueError(f"queue_bytes must be at least 1, not {self.queue_bytes}")
+        if self.ecn_bytes is not None and self.ecn_bytes < 0:
+            raise ValueError(f"ecn_bytes must be 0 or more, not {self.ecn_bytes}")
         for name in ("loss", "duplicate", "reorder", "corrupt"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be a probability from 0 to 1, not {getattr(self, name)}")
@@ -115,12 +123,14 @@ class Link:
         self.sent_bytes = 0  # on the wire, framing included; what the queue dropped isn't
         self.delivered_frames = 0
         self.delivered_bytes = 0
+        self.marked_frames = 0
         self.faults = {"drop_queue": 0, "lost": 0, "duplicated": 0, "held_back": 0, "corrupted": 0}
         self.network = network
         self._receive = receive
         self._rate = config.rate_bps
         self._delay_ns = config.delay_ns
         self._queue_cost = config.queue_bytes * 8_000_000_000
+        self._ecn_cost = inf if config.ecn_bytes is None else config.ecn_bytes * 8_000_000_000
         self._free_ns = 0  # the link is idle from _free_ns + _remainder / rate on
         self._remainder = 0
         self._cost: dict[int, tuple[int, int]] = {}  # size -> (ns, remainder)
@@ -144,6 +154,9 @@ class Link:
             if backlog + size_bytes * 8_000_000_000 > self._queue_cost:
                 self.faults["drop_queue"] += 1
                 return False
+            if backlog > self._ecn_cost and to & ECT:
+                to |= CE
+                self.marked_frames += 1
         else:
             free_ns = ready_ns
             remainder = 0

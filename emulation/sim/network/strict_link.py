@@ -7,13 +7,14 @@ class. A frame's class is in its address, as a datagram's is in the DSCP: see `a
 from collections import deque
 from typing import Any
 
-from emulation.sim.network.link import AHEAD, CLASS_SHIFT, Link, LinkConfig
+from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, Link, LinkConfig
 from emulation.sim.network.network import Action, Network
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 
 class StrictLink(Link):
-    """As `Link`, with a queue of queue_bytes for each class. With frames of one class it does what `Link` does.
+    """As `Link`, with a queue of queue_bytes for each class; marks depend on what all classes hold. With frames of one
+    class it does what `Link` does.
 
     The frame whose turn it is next is chosen at the instant the wire falls idle. What arrives in the very nanosecond in
     which that happens counts as arrived, in the order of the events.
@@ -49,7 +50,7 @@ class StrictLink(Link):
 
     def _enqueue(self, frame: Any, size_bytes: int, sender: int, to: int) -> bool:
         now_ns, rate = self.network.now_ns, self._rate
-        kind = BEST_EFFORT - (to >> CLASS_SHIFT)
+        kind = BEST_EFFORT - (to >> CLASS_SHIFT & CLASS_MASK)
         units = size_bytes * 8_000_000_000
         held = self._held[kind]
         if self._serving == kind:
@@ -57,6 +58,9 @@ class StrictLink(Link):
         if held and held + units > self._queue_cost:
             self.faults["drop_queue"] += 1
             return False
+        if to & ECT and (self._free_ns - now_ns) * rate + self._remainder > self._ecn_cost:
+            to |= CE
+            self.marked_frames += 1
         if self._free_ns < now_ns or (self._free_ns == now_ns and not self._remainder):
             self._free_ns, self._remainder = now_ns, 0
         self._free_ns, self._remainder = self._after(self._free_ns, self._remainder, size_bytes)

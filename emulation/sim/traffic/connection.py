@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from emulation.sim.network.hosts import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
-from emulation.sim.network.link import CorruptedFrame, Link
+from emulation.sim.network.link import CE, ECT, CorruptedFrame, Link
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import Segment, acknowledgement
 from emulation.sim.traffic.sender import RTO_FIRST_NS, TcpSender
 
-ECT, CE = 1 << 20, 1 << 21
 SYN = -2  # the number of what opens a connection
 SYN_BYTES = 8  # more options than a data segment has
 
