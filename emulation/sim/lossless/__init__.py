@@ -1,0 +1,5 @@
+"""Lossless Ethernet in virtual time: links that can be paused by class, switches that pause them, DCQCN.
+
+Imported by sim; imports network.
+Start at pausing.py; deadlock.py finds what must not be, before and during a run.
+"""

@@ -1,0 +1,273 @@
+"""Priority flow control (IEEE 802.1Qbb): links whose classes can be paused, and the buffers of ports that pause them.
+
+A switch charges each frame to the port that it came in by, until it has left: forwarded, or folded into a sum. Above
+`xoff_bytes` of a lossless class the port pauses that class of the link to it, below `xon_bytes` it lets it go on; what
+is on its way meanwhile finds room in the port's headroom.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from emulation.sim.network.link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, Link, LinkConfig
+from emulation.sim.network.network import Action, Network
+from switchagg.priority import BEST_EFFORT, CLASSES
+
+PAUSE_FRAME_BYTES = 64
+LARGEST_FRAME_BYTES = 1518
+
+
+@dataclass(frozen=True)
+class Red:
+    """Marking by the length of a queue: none up to least_bytes, all above most_bytes, between them up to `chance`.
+
+    The defaults are those of DCQCN's paper (Zhu 2015).
+    """
+
+    least_bytes: int = 5_000
+    most_bytes: int = 200_000
+    chance: float = 0.01
+
+
+@dataclass(frozen=True)
+class PfcConfig:
+    """Of every port. classes: those that are lossless. headroom_bytes, None: what a link to it can still bring after a
+    pause. stuck_ns: a port paused for so long, from whose buffer nothing left, is a deadlock.
+
+    ValueError if xon_bytes is above xoff_bytes.
+    """
+
+    xoff_bytes: int = 100_000
+    xon_bytes: int = 97_000
+    headroom_bytes: int | None = None
+    classes: frozenset[int] = frozenset(range(CLASSES))
+    red: Red | None = None
+    stuck_ns: int = 100_000_000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.xon_bytes <= self.xoff_bytes:
+            raise ValueError(f"xon_bytes must be from 0 to xoff_bytes, not {self.xon_bytes}")
+
+    def headroom(self, link: LinkConfig) -> int:
+        """There and back, a frame that had begun at either end, and the pause itself."""
+        if self.headroom_bytes is not None:
+            return self.headroom_bytes
+        way_bytes = -(-2 * link.delay_ns * link.rate_bps // 8_000_000_000)
+        return way_bytes + 2 * LARGEST_FRAME_BYTES + PAUSE_FRAME_BYTES
+
+
+class Charge:
+    """A frame in the buffer of the port it came in by; `frames`: how many that it caused have not left yet."""
+
+    __slots__ = ("frames", "kind", "port", "size_bytes")
+
+    def __init__(self, port: "Port", kind: int, size_bytes: int) -> None:
+        self.port = port
+        self.kind = kind
+        self.size_bytes = size_bytes
+        self.frames = 0
+
+    def left(self) -> None:
+        """One of them has."""
+        self.frames -= 1
+        if not self.frames:
+            self.port.release(self)
+
+
+class Charges:
+    """What the frame that a switch is working on now is charged to; one for all ports of a network."""
+
+    def __init__(self) -> None:
+        self.now: Charge | None = None
+
+
+class _Waiting(NamedTuple):
+    frame: Any
+    size_bytes: int
+    sender: int
+    to: int
+    charge: Charge | None
+
+
+class PausableLink(Link):
+    """As `Link`, serving classes strictly, each with a queue of its own, which can be paused.
+
+    Frames of a lossless class are never dropped here: the ports they came in by limit them. `port`: where it leads to,
+    if that can pause it; None: a host, which takes all.
+    """
+
+    def __init__(
+        self, network: Network, config: LinkConfig, receive: Action, seed: str, pfc: PfcConfig, charges: Charges
+    ) -> None:
+        super().__init__(network, config, receive, seed)
+        self.receive = receive
+        self.port: Port | None = None
+        self.paused_since_ns: list[int | None] = [None] * CLASSES
+        self.pauses = 0
+        self._pfc = pfc
+        self._charges = charges
+        self._queues: list[deque[_Waiting]] = [deque() for _ in range(CLASSES)]
+        self._queued = [0] * CLASSES
+        self._serving: _Waiting | None = None
+        self._chance = random.Random(f"{seed} red").random
+
+    def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
+        """See `Link.send`. True also for a frame that is ready later."""
+        charge = self._charges.now
+        if charge is not None:
+            charge.frames += 1
+        waiting = _Waiting(frame, size_bytes, sender, to, charge)
+        if ready_ns > self.network.now_ns:
+            self.network.schedule(ready_ns, partial(self._ready, waiting))
+            return True
+        return self._enqueue(waiting)
+
+    def _ready(self, waiting: _Waiting, _frame: None, _sender: int, _to: int) -> None:
+        self._enqueue(waiting)
+
+    send_ahead = send  # past what waits in its class; see `_enqueue`
+
+    def backlog_bytes(self, now_ns: int) -> int:
+        """Queued in all classes, with the rest of the frame on the wire."""
+        rest = max(0, self._free_ns - now_ns) * self._rate // 8_000_000_000 if self._serving else 0
+        return sum(self._queued) + rest
+
+    def time_at_backlog_ns(self, size_bytes: int) -> int:
+        """The earliest instant: if no class is paused until then."""
+        left = max(0, self.backlog_bytes(self.network.now_ns) - size_bytes)
+        return self.network.now_ns - (-left * 8_000_000_000 // self._rate)
+
+    def waits_for(self, port: "Port", kind: int) -> bool:
+        """Whether frames of a class that came in by a port wait here."""
+        return any(waiting.charge is not None and waiting.charge.port is port for waiting in self._queues[kind])
+
+    def pause(self, kind: int, on: bool) -> None:
+        """A pause frame came, or one that ends it. The frame on the wire is finished."""
+        if on and self.paused_since_ns[kind] is None:
+            self.paused_since_ns[kind] = self.network.now_ns
+            self.pauses += 1
+        elif not on:
+            self.paused_since_ns[kind] = None
+            self._serve()
+
+    def wire_busy_ns(self) -> int:
+        """How long the frame on the wire still takes."""
+        return max(0, self._free_ns - self.network.now_ns) if self._serving else 0
+
+    def _enqueue(self, waiting: _Waiting) -> bool:
+        kind = BEST_EFFORT - (waiting.to >> CLASS_SHIFT & CLASS_MASK)
+        queued = self._queued[kind]
+        if kind not in self._pfc.classes and queued and queued + waiting.size_bytes > self.config.queue_bytes:
+            self.faults["drop_queue"] += 1
+            if waiting.charge is not None:
+                waiting.charge.left()
+            return False
+        if waiting.to & ECT and self._marks(queued):
+            waiting = waiting._replace(to=waiting.to | CE)
+        self.sent_frames += 1
+        self.sent_bytes += waiting.size_bytes
+        self._queued[kind] += waiting.size_bytes
+        (self._queues[kind].appendleft if waiting.to & AHEAD else self._queues[kind].append)(waiting)
+        self._serve()
+        return True
+
+    def _marks(self, queued: int) -> bool:
+        red = self._pfc.red
+        if red is None:
+            return queued * 8_000_000_000 > self._ecn_cost
+        if queued <= red.least_bytes:
+            return False
+        part = (queued - red.least_bytes) / (red.most_bytes - red.least_bytes)
+        return queued > red.most_bytes or self._chance() < red.chance * part
+
+    def _serve(self) -> None:
+        """If the wire is idle: the next frame of the most urgent class that isn't paused."""
+        if self._serving is not None:
+            return
+        for kind, queue in enumerate(self._queues):
+            if queue and self.paused_since_ns[kind] is None:
+                break
+        else:
+            return
+        now_ns = self.network.now_ns
+        waiting = self._serving = queue.popleft()
+        self._queued[kind] -= waiting.size_bytes
+        cost_ns, remainder = divmod(waiting.size_bytes * 8_000_000_000, self._rate)
+        if self._free_ns + (1 if self._remainder else 0) < now_ns:
+            self._free_ns, self._remainder = now_ns, 0
+        later_ns, self._remainder = divmod(self._remainder + remainder, self._rate)
+        self._free_ns += cost_ns + later_ns
+        idle_ns = self._free_ns + (1 if self._remainder else 0)
+        self.network.schedule(idle_ns, self._sent)
+
+    def _sent(self, _frame: None, _sender: int, _to: int) -> None:
+        waiting, self._serving = self._serving, None
+        assert waiting is not None
+        if waiting.charge is not None:
+            waiting.charge.left()
+        arrival_ns = self.network.now_ns + self._delay_ns
+        receive = self.receive if self.port is None else partial(self.port.arrived, waiting.size_bytes)
+        self.delivered_frames += 1
+        self.delivered_bytes += waiting.size_bytes
+        self.network.schedule(arrival_ns, receive, waiting.frame, waiting.sender, waiting.to)
+        self._serve()
+
+
+class Port:
+    """Where a link comes in at a switch. reverse: the other direction, on which pauses travel; receive: the switch."""
+
+    def __init__(self, link: PausableLink, reverse: PausableLink, receive: Action, pfc: PfcConfig) -> None:
+        self.link = link
+        self.held_bytes = [0] * CLASSES
+        self.most_bytes = 0
+        self.released = [0] * CLASSES  # frames
+        self.pausing = [False] * CLASSES
+        self.dropped = 0  # for want of headroom
+        self.absorbed: Callable[[Charge, Any], None] = lambda charge, _frame: self.release(charge)
+        self._reverse = reverse
+        self._receive = receive
+        self._pfc = pfc
+        self._room_bytes = pfc.xoff_bytes + pfc.headroom(link.config)
+        self._charges = link._charges
+        link.port = self
+
+    def arrived(self, size_bytes: int, frame: Any, sender: int, to: int) -> None:
+        """A frame whose last bit is there. What the switch sends because of it holds its room until it has left; what
+        it sends nothing for, because it was folded into a sum or dropped, holds none."""
+        kind = BEST_EFFORT - (to >> CLASS_SHIFT & CLASS_MASK)
+        if kind not in self._pfc.classes:
+            self._receive(frame, sender, to)
+            return
+        if self.held_bytes[kind] + size_bytes > self._room_bytes:
+            self.dropped += 1
+            return
+        self.held_bytes[kind] += size_bytes
+        self.most_bytes = max(self.most_bytes, self.held_bytes[kind])
+        charge = self._charges.now = Charge(self, kind, size_bytes)
+        charge.frames = 1  # until the switch has seen it
+        self._receive(frame, sender, to)
+        self._charges.now = None
+        charge.frames -= 1
+        if not charge.frames:
+            self.absorbed(charge, frame)
+        if self.held_bytes[kind] > self._pfc.xoff_bytes and not self.pausing[kind]:
+            self._tell(kind, True)
+
+    def release(self, charge: Charge) -> None:
+        """A frame has left the buffer."""
+        kind = charge.kind
+        self.held_bytes[kind] -= charge.size_bytes
+        self.released[kind] += 1
+        if self.pausing[kind] and self.held_bytes[kind] <= self._pfc.xon_bytes:
+            self._tell(kind, False)
+
+    def _tell(self, kind: int, on: bool) -> None:
+        """A pause frame leaves after the frame on the wire, before all that wait."""
+        self.pausing[kind] = on
+        reverse, network = self._reverse, self.link.network
+        frame_ns = -(-PAUSE_FRAME_BYTES * 8_000_000_000 // reverse.config.rate_bps)
+        at_ns = network.now_ns + reverse.wire_busy_ns() + frame_ns + reverse.config.delay_ns
+        network.schedule(at_ns, lambda _frame, _sender, _to: self.link.pause(kind, on))
