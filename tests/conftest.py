@@ -16,7 +16,7 @@ import pytest
 
 from switchagg.native.library import missing
 
-SEEDS_DEFAULT = 200
+SEEDS_DEFAULT = 100
 LEFTOVER_GRACE_S = float(os.environ.get("SWITCHAGG_LEFTOVER_GRACE_S", "3"))
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.
 TOKEN_NAME = "SWITCHAGG_TEST_RUN"

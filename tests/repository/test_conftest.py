@@ -84,7 +84,12 @@ def test_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
 
 
 SOON = {"SWITCHAGG_LEFTOVER_GRACE_S": "0.3"}
-LEAK = "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '300'], start_new_session={detached})\n"
+# Popen returns while the kernel still sets the program up: for milliseconds it has no environment to be known by.
+LEAK = """import pathlib, subprocess, time
+def test_it():
+    left = subprocess.Popen(['sleep', '300'], start_new_session={detached})
+    while not pathlib.Path(f'/proc/{{left.pid}}/environ').read_bytes(): time.sleep(0.01)
+"""
 
 
 PARALLEL = ("-n", "2")
